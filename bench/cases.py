@@ -8,7 +8,7 @@ import numpy as np
 from lattice.kinds.constraint import NodeTerm, Spread, WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.scheduling.table.ask import Demands, WorkloadAsk
-from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -59,18 +59,18 @@ def node_table(count: int, size: Size | None = None) -> NodeTable:
 def joined_table(count: int) -> NodeTable:
     """The same nodes as they come, one by one, and not in the order that decides among equals."""
     table = NodeTable()
-    for facts in sorted((each for each in node_table(count).facts if each), key=lambda each: each.name):
-        table.put(facts)
+    for facts in sorted((each for each in node_table(count).node_infos if each), key=lambda each: each.name):
+        table.put_node(facts)
     return table
 
 
-def _node(name: str, zone: str, totals: dict[str, int]) -> NodeFacts:
-    return NodeFacts(name, totals, {"node": name, "zone": zone})
+def _node(name: str, zone: str, totals: dict[str, int]) -> NodeInfo:
+    return NodeInfo(name, totals, {"node": name, "zone": zone})
 
 
 def plain(table: NodeTable, count: int, prefix: str = "w") -> list[WorkloadAsk]:
     demands = Demands(requests=SMALL)
-    return [table.asked(f"default/{prefix}-{number}", demands) for number in range(count)]
+    return [table.make_ask(f"default/{prefix}-{number}", demands) for number in range(count)]
 
 
 def of_services(table: NodeTable, count: int, services: int) -> list[WorkloadAsk]:
@@ -79,14 +79,14 @@ def of_services(table: NodeTable, count: int, services: int) -> list[WorkloadAsk
         Demands(requests=SMALL, service=f"s{number}", labels=(("app", f"s{number}"),))
         for number in range(services)
     ]
-    return [table.asked(f"default/w-{number}", demands[number % services]) for number in range(count)]
+    return [table.make_ask(f"default/w-{number}", demands[number % services]) for number in range(count)]
 
 
 def different_of_a_service(table: NodeTable, count: int) -> list[WorkloadAsk]:
     """No two ask for the same, and all are replicas of one service."""
     sizes = [(("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB)) for number in range(count)]
     return [
-        table.asked(f"default/d-{number}", Demands(requests=size, service="s"))
+        table.make_ask(f"default/d-{number}", Demands(requests=size, service="s"))
         for number, size in enumerate(sizes)
     ]
 
@@ -94,7 +94,7 @@ def different_of_a_service(table: NodeTable, count: int) -> list[WorkloadAsk]:
 def different(table: NodeTable, count: int) -> list[WorkloadAsk]:
     """No two ask for the same."""
     return [
-        table.asked(
+        table.make_ask(
             f"default/d-{number}",
             Demands(requests=(("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB))),
         )
@@ -110,7 +110,7 @@ def choosy(table: NodeTable, count: int) -> list[WorkloadAsk]:
             match_expressions=(Requirement(key="zone", operator="NotIn", values=(f"other-{number}",)),)
         )
         requests = (("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB))
-        made.append(table.asked(f"default/c-{number}", Demands(requests=requests, node_terms=(term,))))
+        made.append(table.make_ask(f"default/c-{number}", Demands(requests=requests, node_terms=(term,))))
     return made
 
 
@@ -124,7 +124,7 @@ def spread(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
     for number in range(count):
         labels, selector = _member(number)
         rule = Spread(topology_key="zone", max_skew=MAX_SKEW, selector=selector)
-        yield table.asked(f"default/s-{number}", Demands(labels=labels, requests=SMALL, spread=(rule,)))
+        yield table.make_ask(f"default/s-{number}", Demands(labels=labels, requests=SMALL, spread=(rule,)))
 
 
 def apart(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
@@ -132,7 +132,7 @@ def apart(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
     for number in range(count):
         labels, selector = _member(number)
         term = WorkloadTerm(selector=selector, topology_key="node")
-        yield table.asked(f"default/f-{number}", Demands(labels=labels, requests=SMALL, far=(term,)))
+        yield table.make_ask(f"default/f-{number}", Demands(labels=labels, requests=SMALL, far=(term,)))
 
 
 def together(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
@@ -140,7 +140,7 @@ def together(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
     for number in range(count):
         labels, selector = _member(number)
         term = WorkloadTerm(selector=selector, topology_key="zone")
-        yield table.asked(f"default/n-{number}", Demands(labels=labels, requests=SMALL, near=(term,)))
+        yield table.make_ask(f"default/n-{number}", Demands(labels=labels, requests=SMALL, near=(term,)))
 
 
 def mixed(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
@@ -151,17 +151,17 @@ def mixed(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
             yield next(fitting)
         else:
             requests = (("cpu", 9000 + number // 11 % 20), ("memory", 500 * MIB))
-            yield table.asked(f"default/u-{number}", Demands(requests=requests), priority=1000)
+            yield table.make_ask(f"default/u-{number}", Demands(requests=requests), priority=1000)
 
 
 def fill(table: NodeTable, share: float, seed: int = 1) -> None:
     """One workload on each node, which takes about so much of it."""
     shares = np.random.default_rng(seed).uniform(share - 0.15, min(1.0, share + 0.15), table.count)
     for row, part in enumerate(shares.tolist()):
-        facts = table.facts[row]
+        facts = table.node_infos[row]
         assert facts is not None
-        requests = tuple((name, int(facts.totals[name] * part)) for name in ("cpu", "memory"))
-        table.assume(table.asked(f"default/filler-{row}", Demands(requests=requests)), row)
+        requests = tuple((name, int(facts.allocatable[name] * part)) for name in ("cpu", "memory"))
+        table.assume(table.make_ask(f"default/filler-{row}", Demands(requests=requests)), row)
 
 
 def jobs(table: NodeTable, count: int, tasks: int) -> Iterator[list[WorkloadAsk]]:
@@ -171,4 +171,4 @@ def jobs(table: NodeTable, count: int, tasks: int) -> Iterator[list[WorkloadAsk]
         demands = Demands(
             labels=labels, requests=(("cpu", 50 + 10 * (job % 10)), ("memory", (64 + 8 * (job % 10)) * MIB))
         )
-        yield [table.asked(f"default/job-{job}-{task}", demands) for task in range(tasks)]
+        yield [table.make_ask(f"default/job-{job}-{task}", demands) for task in range(tasks)]

@@ -25,16 +25,16 @@ from bench.control_site import Site, cpu_seconds, until
 from bench.load import drive, request
 from bench.machine import resident_mib
 from lattice.agent import join
-from lattice.agent.identity import Identity
-from lattice.agent.transport import GrpcLink
-from lattice.agent.session import Agent
-from lattice.agent.host.machine_facts import Machine
-from lattice.agent.certificate_renewal import Renewal
-from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
-from lattice.agent.state_file import StateFile
+from lattice.agent.certificate_renewal import CertificateRenewal
+from lattice.agent.executor import Executor
+from lattice.agent.host.machine_info import MachineInfo
 from lattice.agent.host.usage import NodeMeter
-from lattice.agent.executor import Work
-from lattice.clock import SystemClock, stamp
+from lattice.agent.identity import Identity
+from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
+from lattice.agent.session import Agent
+from lattice.agent.state_file import StateFile
+from lattice.agent.transport import GrpcTransport
+from lattice.clock import SystemClock, format_timestamp
 from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
 
 ROOM = {"cpu": 4000, "memory": 32 << 30, "storage": 100 << 30, "workloads": 110}
@@ -73,7 +73,7 @@ class Crowd:
         """One for each, made through the API as `lattice tokens create` does."""
         authority = fingerprint(b64decode(self.site.ask(f"{SECRETS}/lattice-ca")["data"]["tls.crt"]))
         made = [JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), authority) for _ in names]
-        expires = stamp(datetime.now(UTC) + timedelta(hours=1))
+        expires = format_timestamp(datetime.now(UTC) + timedelta(hours=1))
         bodies = (
             json.dumps(token_secret(token, Grant(expires=expires, node=name)))
             for token, name in zip(made, names, strict=True)
@@ -131,19 +131,28 @@ def _joined(folder: Path, server: str, name: str, token: str) -> Identity:
 async def _live(identity: Identity, server: str) -> None:
     """One agent, as `lattice agent --runtime fake` wires it."""
     clock, rng, memory = SystemClock(), random.Random(), StateFile(identity.folder)
-    work = Work(FakeRuntime(FakeMachine(clock, rng), memory), memory, clock)
-    machine = Machine(
+    work = Executor(FakeRuntime(FakeMachine(clock, rng), memory), memory, clock)
+    machine = MachineInfo(
         ROOM, ("process", "container"), (20_000, 29_999), addresses=[("InternalIP", "127.0.0.1")]
     )
     agent = Agent(
-        work, GrpcLink(lambda: identity), clock, rng, machine.registration, list(identity.place.agents)
+        work,
+        GrpcTransport(lambda: identity),
+        clock,
+        rng,
+        machine.registration,
+        list(identity.join_record.agents),
     )
 
     async def look_up() -> list[str]:
-        return await asyncio.to_thread(join.look_up, identity, server)
+        return await asyncio.to_thread(join.discover_agent_addresses, identity, server)
 
-    agent.node_usage, agent.look_up, agent.is_part = NodeMeter(clock, identity.folder).usage, look_up, True
-    await asyncio.gather(agent.run(), Renewal(identity, agent, clock, rng).run())
+    agent.node_usage, agent.discover_addresses, agent.shares_machine = (
+        NodeMeter(clock, identity.folder).usage,
+        look_up,
+        True,
+    )
+    await asyncio.gather(agent.run(), CertificateRenewal(identity, agent, clock, rng).run())
 
 
 async def _run(folder: Path, server: str, pairs: Sequence[tuple[str, str]]) -> None:

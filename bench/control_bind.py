@@ -20,10 +20,10 @@ import msgspec
 
 from bench.machine import etcd_version
 from bench.report import Report
-from lattice.clock import SystemClock, stamp
+from lattice.clock import SystemClock, format_timestamp
+from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import run_all
-from lattice.controllers.runtime.context import Office
-from lattice.controllers.runtime.object_writes import created
+from lattice.controllers.runtime.object_writes import put_new
 from lattice.controllers.scheduler.scheduler import SchedulingController
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
@@ -83,7 +83,9 @@ def a_workload(number: int, service: str) -> Put:
 
 
 def _put(obj: LatticeNode | LatticeWorkload) -> Put:
-    return created(obj, uid=f"00000000-0000-0000-0000-{next(_uids):012d}", now=stamp(SystemClock().now()))
+    return put_new(
+        obj, uid=f"00000000-0000-0000-0000-{next(_uids):012d}", now=format_timestamp(SystemClock().now())
+    )
 
 
 @dataclass
@@ -97,15 +99,15 @@ class Run:
             await asyncio.gather(*(self.store.commit(part) for part in parts[start : start + 8]))
 
     @asynccontextmanager
-    async def acting(self) -> AsyncIterator[Office]:
+    async def acting(self) -> AsyncIterator[ControllerContext]:
         """The copies are filled, and nothing is looked at yet."""
         clock = SystemClock()
         term = await self.store.campaign("leader", "bench", 60.0)
         assert term is not None
-        self.office = Office(self.store, clock, term, random.Random(1), Presence(clock))
+        self.office = ControllerContext(self.store, clock, term, random.Random(1), Presence(clock))
         self.controller = SchedulingController(self.office, preset(self.size.profile))
-        feeds = [asyncio.create_task(copy.run()) for copy in self.office.copies]
-        for copy in self.office.copies:
+        feeds = [asyncio.create_task(copy.run()) for copy in self.office.caches]
+        for copy in self.office.caches:
             await copy.wait_for()
         try:
             yield self.office
@@ -123,13 +125,13 @@ class Run:
             done = asyncio.Event()
 
             def seen(change: Change) -> None:
-                found = office.copy(LatticeWorkload).get(change.key.path)
+                found = office.cache(LatticeWorkload).get(change.key.path)
                 if found and found.status.binding:
                     bound.add(change.key.path)
                     if len(bound) == self.size.workloads:
                         done.set()
 
-            office.copy(LatticeWorkload).on_change(seen)
+            office.cache(LatticeWorkload).on_change(seen)
             began, own = time.perf_counter(), time.process_time()
             acting = asyncio.create_task(run_all([self.controller.loop()]))
             await asyncio.wait_for(done.wait(), 120)
@@ -145,11 +147,11 @@ class Run:
         async with self.acting() as office:
 
             def seen(change: Change) -> None:
-                found = office.copy(LatticeWorkload).get(change.key.path)
+                found = office.cache(LatticeWorkload).get(change.key.path)
                 if found and found.status.binding and change.key.path in made:
                     took.append(1000 * (time.perf_counter() - made.pop(change.key.path)))
 
-            office.copy(LatticeWorkload).on_change(seen)
+            office.cache(LatticeWorkload).on_change(seen)
             acting = asyncio.create_task(run_all([self.controller.loop()]))
             await asyncio.sleep(1)
             for number in range(int(self.size.rate * self.size.seconds)):

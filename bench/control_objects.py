@@ -8,10 +8,10 @@ import msgspec
 
 from bench.control_site import API, SERVICES, WORKLOADS, Object, Site, opened
 from bench.load import request
-from lattice.clock import SystemClock, stamp
-from lattice.controllers.runtime.object_writes import created, with_status
+from lattice.clock import SystemClock, format_timestamp
+from lattice.controllers.runtime.object_writes import put_new, with_status
 from lattice.kinds.node import LatticeNode, NodeStatus
-from lattice.store.protocol import MAX_OPERATIONS, Put
+from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put
 
 HEAD = {"apiVersion": "lattice.dev/v1alpha1"}
 ALLOCATABLE = {"cpu": 4000, "memory": 32 << 30, "storage": 100 << 30, "workloads": 110}
@@ -30,15 +30,15 @@ def paper_node(number: int) -> Put:
         "spec": {"zone": f"z{number % 3}"},
         "status": paper_status(),
     }
-    return created(
+    return put_new(
         msgspec.convert(body, LatticeNode),
         uid=f"00000000-0000-0000-0000-{next(_uids):012d}",
-        now=stamp(SystemClock().now()),
+        now=format_timestamp(SystemClock().now()),
     )
 
 
 def paper_status() -> Object:
-    now = stamp(SystemClock().now())
+    now = format_timestamp(SystemClock().now())
     heard = {"type": "Ready", "status": "True", "reason": "Heard", "message": "", "lastTransitionTime": now}
     return {
         "phase": "Ready",
@@ -131,10 +131,10 @@ async def register_all(site: Site) -> None:
     async with opened(site) as store:
         after = ""
         while True:
-            page = await store.list(LatticeNode.resource.id, limit=MAX_OPERATIONS, after=after)
+            page = await store.list(LatticeNode.resource.id, limit=MAX_COMMIT_OPERATIONS, after=after)
             if page.entries:
                 await store.commit([with_status(entry, status) for entry in page.entries])
-            if not page.more:
+            if not page.has_more:
                 return
             after = page.entries[-1].key.path
 

@@ -18,7 +18,7 @@ from bench.load import Target, target
 from bench.machine import resident_mib
 from bench.wire import Line
 from lattice.clock import SystemClock
-from lattice.store.protocol import MAX_OPERATIONS, Put, Store
+from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put, Store
 from lattice.store.sqlite.store import SqliteStore
 from tests.contract.etcd_server import EtcdServer, free_port, running_etcd
 from tests.servers import LATTICE
@@ -182,8 +182,8 @@ def a_site(folder: Path, store: str, flags: tuple[str, ...] = (), puts: Sequence
 
 async def _fill(site: Site, puts: Sequence[Put]) -> None:
     async with opened(site) as store:
-        for start in range(0, len(puts), MAX_OPERATIONS):
-            await store.commit(puts[start : start + MAX_OPERATIONS])
+        for start in range(0, len(puts), MAX_COMMIT_OPERATIONS):
+            await store.commit(puts[start : start + MAX_COMMIT_OPERATIONS])
 
 
 @contextlib.asynccontextmanager

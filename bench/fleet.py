@@ -28,12 +28,12 @@ from bench.optimum import solve as least_cost
 from bench.report import Report
 from lattice.kinds.service import LatticeService
 from lattice.placement.fit.fit import fit
-from lattice.placement.optimise.optimise import Effort, optimise
 from lattice.placement.greedy.place import place
-from lattice.placement.plan.plan import Settled, plan, settle
-from lattice.placement.plan.whatif import losses
 from lattice.placement.model.world import World
-from lattice.server.fleet_queries.process_tuning import settle_down
+from lattice.placement.optimise.optimise import OptimiserOptions, optimise
+from lattice.placement.plan.plan import FleetState, converge, plan
+from lattice.placement.plan.whatif import loss_impacts
+from lattice.server.fleet_queries.process_tuning import freeze_heap
 
 SEEDS = range(1, 21)
 SOLVER_SECONDS = 60.0
@@ -63,12 +63,14 @@ def cost(report: Report, quick: bool) -> None:
         optimum = _optimum(instance)
         settled = arrived(instance)
         ratios["online"].append(_cost(settled) / optimum)
-        ratios["re-planned"].append(optimise(settled, Effort(move_cost=1000, gap=0.01)).after / optimum)
+        ratios["re-planned"].append(
+            optimise(settled, OptimiserOptions(move_cost=1000, gap=0.01)).rate_after / optimum
+        )
         began = time.process_time()
-        best = optimise(settled, Effort(move_cost=0, time_limit=SOLVER_SECONDS))
+        best = optimise(settled, OptimiserOptions(move_cost=0, time_limit_s=SOLVER_SECONDS))
         slowest = max(slowest, time.process_time() - began)
-        ratios["optimised"].append(best.after / optimum)
-        gaps.append(best.gap - (1 - optimum / best.after))
+        ratios["optimised"].append(best.rate_after / optimum)
+        gaps.append(best.gap - (1 - optimum / best.rate_after))
         shown = ", ".join(f"{name} {above(values[-1]):+.4f} %" for name, values in ratios.items())
         print(f"  seed {seed}: {shown}; reported gap {best.gap:.2e}", flush=True)
     add_costs(report, ratios)
@@ -102,21 +104,21 @@ def above(ratio: float) -> float:
     return (ratio - 1) * 100
 
 
-def arrived(instance: Instance) -> Settled:
+def arrived(instance: Instance) -> FleetState:
     """One service after the other, as they come, none of them knowing the next."""
     world = q3_world(instance)
-    fleet = world.fleet()
+    fleet = world.build_fleet()
     placements = {}
     for each in instance.services:
         name = f"default/{each.name}"
         placements[name] = place(world.demands[name], fleet)
         if not placements[name].is_complete:
             raise SystemExit(f"seed {instance.seed}: {name} found no place")
-    return Settled(world, fleet, placements)
+    return FleetState(world, fleet, placements)
 
 
-def _cost(settled: Settled) -> int:
-    return sum(settled.rates.values())
+def _cost(settled: FleetState) -> int:
+    return sum(settled.offer_rates.values())
 
 
 def speed(report: Report, quick: bool) -> None:
@@ -127,7 +129,7 @@ def speed(report: Report, quick: bool) -> None:
     rng = random.Random(2)
     more = [large_service(f"new-{number:04}", rng) for number in range(100 if quick else 1000)]
     fresh = World.of(large_world(pools, 0))
-    settle_down()
+    freeze_heap()
     report.add(
         f"plan of {len(more):,} services on {pools:,} pools",
         milliseconds(lambda: plan(fresh, more)) / 1000,
@@ -136,20 +138,20 @@ def speed(report: Report, quick: bool) -> None:
     )
     _fits(report, settled, pools)
     _tight_fits(report, pools)
-    settle_down()
+    freeze_heap()
     report.add(
         f"what if each of {pools:,} pools were lost, {services:,} services",
-        milliseconds(lambda: losses(settled)) / 1000,
+        milliseconds(lambda: loss_impacts(settled)) / 1000,
         "s",
         at_most=60,
     )
 
 
-def _placements(report: Report, pools: int, services: int, most: float) -> Settled:
+def _placements(report: Report, pools: int, services: int, most: float) -> FleetState:
     world = World.of(large_world(pools, services))
-    settled = settle(world)
+    settled = converge(world)
     rng = random.Random(3)
-    settle_down()
+    freeze_heap()
     taken = []
     for number in range(1000):
         service = large_service(f"late-{number:04}", rng)
@@ -160,13 +162,13 @@ def _placements(report: Report, pools: int, services: int, most: float) -> Settl
     what = f"one service placed, {pools:,} pools with {services:,} services"
     report.add(f"{what}, p50", taken[len(taken) // 2], "ms")
     report.add(f"{what}, p99", taken[len(taken) * 99 // 100], "ms", at_most=most)
-    return settle(world)
+    return converge(world)
 
 
-def _fits(report: Report, settled: Settled, pools: int) -> None:
+def _fits(report: Report, settled: FleetState, pools: int) -> None:
     """A service that no pool can take, while all others run."""
-    rng, applied = random.Random(4), settled.applied()
-    settle_down()
+    rng, applied = random.Random(4), settled.resulting_world()
+    freeze_heap()
     taken = []
     for number in range(10):
         service = large_service(f"misfit-{number}", rng)
@@ -174,7 +176,7 @@ def _fits(report: Report, settled: Settled, pools: int) -> None:
         taken.append(
             milliseconds(
                 lambda service=service: fit(
-                    applied.having([_impossible(service)]), f"default/{service.metadata.name}"
+                    applied.with_objects([_impossible(service)]), f"default/{service.metadata.name}"
                 )
             )
         )
@@ -190,11 +192,13 @@ def _tight_fits(report: Report, pools: int) -> None:
     """A service that fits nowhere for want of machines, and one for want of money: every pool with one node, every pool with one dollar."""
     full, poor = tight_world(pools, nodes=1), tight_world(pools, dollars=1)
     for words, world, replicas in (("machines", full, pools * 11 // 10), ("money", poor, 3)):
-        applied, service = settle(World.of(world)).applied(), hungry_service("misfit", replicas)
-        settle_down()
+        applied, service = converge(World.of(world)).resulting_world(), hungry_service("misfit", replicas)
+        freeze_heap()
         took = (
             milliseconds(
-                lambda applied=applied, service=service: fit(applied.having([service]), "default/misfit")
+                lambda applied=applied, service=service: fit(
+                    applied.with_objects([service]), "default/misfit"
+                )
             )
             / 1000
         )

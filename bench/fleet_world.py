@@ -9,7 +9,6 @@ import msgspec
 
 from bench.instances import DATA, Instance
 from bench.instances import Service as Arriving
-from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.container import Container
 from lattice.kinds.infrastructure import (
     CloudInfrastructure,
@@ -20,7 +19,9 @@ from lattice.kinds.infrastructure import (
     StaticInfrastructure,
     StaticSpec,
 )
-from lattice.kinds.node_class import ClassOnProvider, ClassResources, LatticeNodeClass, NodeClassSpec
+from lattice.kinds.meta.base import Kind, Metadata
+from lattice.kinds.meta.selector import LabelSelector, Requirement
+from lattice.kinds.node_class import ClassResources, LatticeNodeClass, NodeClassSpec, ProviderNodeClass
 from lattice.kinds.policy import (
     ClusterPolicy,
     LatticePlacementPolicy,
@@ -28,7 +29,6 @@ from lattice.kinds.policy import (
     PolicyRequirements,
 )
 from lattice.kinds.pool import LatticePool, PoolBudget, PoolCapacity, PoolProvider, PoolSpec
-from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.kinds.service import LatticeService, Placement, PlacementResources, Replicas, ServiceSpec
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.world import World
@@ -93,7 +93,7 @@ def _rented_classes(listed: str) -> list[Kind]:
             LatticeNodeClass,
             name.replace(".", "-"),
             NodeClassSpec(
-                providers={"aws": ClassOnProvider(instance_type=name)},
+                providers={"aws": ProviderNodeClass(instance_type=name)},
                 resources=ClassResources(cores=Decimal(cores), memory_gi=Decimal(memory), extended={SLOT: 1}),
             ),
         )
@@ -104,7 +104,7 @@ def _rented_classes(listed: str) -> list[Kind]:
 def _owned_class(name: str, cores: int, memory: int) -> Kind:
     size = ClassResources(cores=Decimal(cores), memory_gi=Decimal(memory), extended={SLOT: 1_000_000})
     return made(
-        LatticeNodeClass, f"{name}-all", NodeClassSpec(providers={name: ClassOnProvider()}, resources=size)
+        LatticeNodeClass, f"{name}-all", NodeClassSpec(providers={name: ProviderNodeClass()}, resources=size)
     )
 
 
@@ -130,7 +130,7 @@ def large_world(pools: int, services: int, seed: int = 1) -> list[Kind]:
         ((2, 4, "0.05"), (4, 16, "0.19"), (8, 32, "0.38"), (16, 64, "0.75"))
     ):
         spec = NodeClassSpec(
-            providers={"aws": ClassOnProvider(instance_type=f"type-{number}")},
+            providers={"aws": ProviderNodeClass(instance_type=f"type-{number}")},
             resources=ClassResources(cores=Decimal(cores), memory_gi=Decimal(memory)),
             cost_per_hour={"aws": Decimal(price)},
         )

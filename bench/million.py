@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from bench import cases
 from bench.verify import Placed, verify
-from lattice.engine.decide_batch import decide_many, groupable
+from lattice.engine.decide_batch import can_batch, decide_batch
 from lattice.scheduling.cycle.profile import PRESETS, compile_profile
 
 SIZE = cases.Size(cpu=32_000, memory=64 * cases.GIB, slots=1000)
@@ -27,15 +27,15 @@ def main() -> int:
 
 def measured(asked: argparse.Namespace) -> dict[str, float]:
     table, profile = cases.node_table(asked.nodes, SIZE), compile_profile(PRESETS["balanced"])
-    nodes = [facts for facts in table.facts if facts is not None]
+    nodes = [facts for facts in table.node_infos if facts is not None]
     marks = [time.process_time()]
     deciding = 0.0
     gc.freeze()
     for number, asks in enumerate(cases.jobs(table, asked.jobs, asked.tasks), 1):
         began = time.process_time()
-        assert groupable(asks[0], profile, table)
-        picks = decide_many(asks[0], table, profile, len(asks))
-        told = list(picks.counts())
+        assert can_batch(asks[0], profile, table)
+        picks = decide_batch(asks[0], table, profile, len(asks))
+        told = list(picks.rejection_counts())
         deciding += time.process_time() - began
         assert len(told) == len(asks)
         for ask, row in zip(asks, picks.rows, strict=True):

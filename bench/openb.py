@@ -19,10 +19,10 @@ from pathlib import Path
 from bench.machine import facts as machine
 from bench.report import RESULTS
 from lattice.engine.decide import decide
-from lattice.scheduling.table.ask import Demands, GpuNeed
-from lattice.scheduling.table.node_info import NodeFacts
-from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.cycle.profile import compile_preset
+from lattice.scheduling.table.ask import Demands, GpuNeed
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable
 
 DATA = (
     Path(os.environ.get("LATTICE_BENCH_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
@@ -47,7 +47,7 @@ class Pod:
 
     @property
     def milli(self) -> int:
-        return self.gpu.total if self.gpu else 0
+        return self.gpu.total_milli if self.gpu else 0
 
     @property
     def demands(self) -> Demands:
@@ -70,11 +70,11 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def read_nodes() -> list[NodeFacts]:
+def read_nodes() -> list[NodeInfo]:
     return [
-        NodeFacts(
+        NodeInfo(
             name=row["sn"],
-            totals={"cpu": int(row["cpu_milli"]), "memory": int(row["memory_mib"]) * MEBI},
+            allocatable={"cpu": int(row["cpu_milli"]), "memory": int(row["memory_mib"]) * MEBI},
             gpus=((row["model"], 1000),) * int(row["gpu"]),
         )
         for row in rows_of(DATA / "openb_node_list_gpu_node.csv")
@@ -121,7 +121,7 @@ def replay(workload: str, profile_name: str, seed: int) -> Run:
     order = arrivals(read_pods(workload), seed, capacity)
     table = NodeTable(seed)
     table.load(nodes)
-    asks = [table.asked(f"{number}", pod.demands) for number, pod in enumerate(order)]
+    asks = [table.make_ask(f"{number}", pod.demands) for number, pod in enumerate(order)]
     steps: dict[int, list[int]] = {100: [], 130: []}
     arrived = allocated = 0
     begun = time.process_time()
@@ -142,10 +142,10 @@ def replay(workload: str, profile_name: str, seed: int) -> Run:
     return Run(workload, profile_name, seed, at_100, at_130, seconds)
 
 
-def verify(nodes: Sequence[NodeFacts], order: Sequence[Pod], table: NodeTable) -> None:
+def verify(nodes: Sequence[NodeInfo], order: Sequence[Pod], table: NodeTable) -> None:
     """Add everything up again, from the trace and the placements alone, one by one."""
-    cpu = {facts.name: facts.totals["cpu"] for facts in nodes}
-    memory = {facts.name: facts.totals["memory"] for facts in nodes}
+    cpu = {facts.name: facts.allocatable["cpu"] for facts in nodes}
+    memory = {facts.name: facts.allocatable["memory"] for facts in nodes}
     gpus = {facts.name: [1000] * len(facts.gpus) for facts in nodes}
     model = {facts.name: facts.gpus[0][0] for facts in nodes}
     for name, placement in table.placements.items():

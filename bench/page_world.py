@@ -9,17 +9,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from lattice.clock import SystemClock, stamp
+from lattice.clock import SystemClock, format_timestamp
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
 from lattice.kinds.ledger import Account, LatticeLedger
-from lattice.kinds.meta.object_rules import born
+from lattice.kinds.meta.object_lifecycle import new_object
+from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.meta.stored import pack
 from lattice.kinds.workload import LatticeWorkload
-from lattice.store.protocol import ABSENT, MAX_OPERATIONS, Key, Put
+from lattice.store.protocol import ABSENT, MAX_COMMIT_OPERATIONS, Key, Put
 from lattice.store.sqlite.store import SqliteStore
 
 REGIONS = ("eu-west", "eu-north", "us-east", "us-west", "ap-south")
@@ -46,8 +46,8 @@ async def _write(path: Path, size: Size) -> None:
     store = await SqliteStore.open(path, SystemClock())
     try:
         puts = list(_objects(size))
-        for start in range(0, len(puts), MAX_OPERATIONS):
-            await store.commit(puts[start : start + MAX_OPERATIONS])
+        for start in range(0, len(puts), MAX_COMMIT_OPERATIONS):
+            await store.commit(puts[start : start + MAX_COMMIT_OPERATIONS])
     finally:
         await store.close()
 
@@ -55,13 +55,13 @@ async def _write(path: Path, size: Size) -> None:
 def _objects(size: Size) -> Iterator[Put]:
     numbers = itertools.count(1)
     moment = SystemClock().now()
-    now = stamp(moment)
+    now = format_timestamp(moment)
 
     def made(kind: type[Any], name: str, body: Object, namespace: str = "") -> Put:
         resource = kind.resource
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **body}
-        fresh = born(whole, uid=f"00000000-0000-0000-0000-{next(numbers):012d}", now=now)
+        fresh = new_object(whole, uid=f"00000000-0000-0000-0000-{next(numbers):012d}", now=now)
         return Put(Key(resource.id, namespace, name), pack(resource, fresh), ABSENT)
 
     def put(kind: type[Any], name: str, spec: Object, status: Object, namespace: str = "") -> Put:
@@ -94,7 +94,7 @@ def _objects(size: Size) -> Iterator[Put]:
 
 def _event(number: int, size: Size, now: datetime) -> Object:
     """The last one is of now, the first one a week old."""
-    seen = stamp(now - timedelta(days=7) * (size.events - 1 - number) / size.events)
+    seen = format_timestamp(now - timedelta(days=7) * (size.events - 1 - number) / size.events)
     service = number % (size.workloads // size.replicas)
     about = {
         "apiVersion": "lattice.dev/v1alpha1",
@@ -134,7 +134,7 @@ def _ledger(pool: str, size: Size, now: str) -> tuple[str, Object, Object]:
         "asOf": f"{now[:-1]}.000000Z",
     }
     spec = {"budget": account, "limitMicros": 1000 * committed, "hard": True, "alertMillionths": 800_000}
-    return Account(kind="LatticePool", name=pool).ledger, spec, {**spent, "machines": machines}
+    return Account(kind="LatticePool", name=pool).ledger_name, spec, {**spent, "machines": machines}
 
 
 def _pools(region: str) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from bench.instances import DataCenter, Instance, Service, load
 from bench.optimum import ENOUGH, KEPT, figures_of
 from bench.optimum import solve as optimum
-from lattice.placement.optimise.problem import Load, Model, Outcome, Program, Source
+from lattice.placement.optimise.problem import Load, MachineModel, MachineSource, PlacementProblem, Solution
 from lattice.placement.optimise.solve import solve
 
 Spots = dict[str, int]  # data center or region -> replicas
@@ -141,22 +141,24 @@ def cost(instance: Instance, placed: dict[str, Spots]) -> int:
     )
 
 
-def as_program(instance: Instance, now: dict[str, Spots] | None = None, move_cost: int = 0) -> Program:
+def as_program(
+    instance: Instance, now: dict[str, Spots] | None = None, move_cost: int = 0
+) -> PlacementProblem:
     """For the product: a data center is one owned machine; a cloud machine has one slot, and each replica takes one."""
     price = {
         (region, s.cpu, s.memory): dollars for s in instance.services for region, dollars in s.cost.items()
     }
     sources = [
-        Source(dc.name, dc.region, (Model("all", (dc.cores, dc.memory, SLOTS), 0),), 1)
+        MachineSource(dc.name, dc.region, (MachineModel("all", (dc.cores, dc.memory, SLOTS), 0),), 1)
         for dc in instance.data_centers
     ]
     for region in sorted({region for region, _, _ in price}):
         models = (
-            Model(f"{cpu}x{memory}", (cpu, memory, 1), dollars)
+            MachineModel(f"{cpu}x{memory}", (cpu, memory, 1), dollars)
             for (where, cpu, memory), dollars in price.items()
             if where == region
         )
-        sources.append(Source(region, region, tuple(models)))
+        sources.append(MachineSource(region, region, tuple(models)))
     names = {source.name: tuple(model.name for model in source.models) for source in sources}
     loads = tuple(
         Load(
@@ -165,12 +167,12 @@ def as_program(instance: Instance, now: dict[str, Spots] | None = None, move_cos
             (service.cpu, service.memory, 1),
             {name: names[name] for name in (*service.inside, *service.cost)},
             min_regions=service.min_regions,
-            current=_models(instance, service, now[service.name]) if now else {},
+            current_counts=_models(instance, service, now[service.name]) if now else {},
             move_cost=move_cost,
         )
         for service in instance.services
     )
-    return Program(("cores", "memory", "slots"), tuple(sources), loads)
+    return PlacementProblem(("cores", "memory", "slots"), tuple(sources), loads)
 
 
 def _models(instance: Instance, service: Service, spots: Spots) -> dict[tuple[str, str], int]:
@@ -213,8 +215,8 @@ def measure(instance: Instance, least: int, possible: int, table: dict[str, Figu
     note("optimise, gap 0.05 %", lambda: _bought(solve(as_program(instance), gap=0.0005), possible))
 
 
-def _bought(outcome: Outcome, possible: int) -> tuple[int, int]:
-    assert not outcome.left_out, f"left out: {outcome.left_out}"
+def _bought(outcome: Solution, possible: int) -> tuple[int, int]:
+    assert not outcome.unplaced, f"left out: {outcome.unplaced}"
     assert outcome.moves or outcome.bound <= possible, (
         f"says that nothing is below {outcome.bound}, but {possible} is possible"
     )

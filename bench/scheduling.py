@@ -16,13 +16,13 @@ from bench.ratios import Peer, Ratios
 from bench.report import Figure
 from bench.verify import Placed, verify
 from lattice.engine.decide import Decision, decide
-from lattice.engine.explain import as_json, refusals, sentence
-from lattice.engine.decide_batch import decide_many, groupable
+from lattice.engine.decide_batch import can_batch, decide_batch
+from lattice.engine.explain import all_rejections, as_json, summarize
 from lattice.engine.plugin import Profile
+from lattice.scheduling.cycle.profile import PRESETS, compile_profile
+from lattice.scheduling.preemption.preemptor import Preemptor
 from lattice.scheduling.table.ask import Demands, WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.cycle.profile import PRESETS, compile_profile
 
 INCLUDED = """Deciding only, per CPU-second of one process: every filter and every score of the default profile `balanced` on every node,
 no sampling; chosen, runner-up, the scores of both and the reason masks for each decision: of those decided together the masks of the
@@ -114,9 +114,9 @@ def place_equal(
     for start in range(0, len(asks), batch):
         some = asks[start : start + batch]
         began = clock()
-        assert groupable(some[0], profile, table)
-        picks = decide_many(some[0], table, profile, len(some))
-        told = list(picks.counts())
+        assert can_batch(some[0], profile, table)
+        picks = decide_batch(some[0], table, profile, len(some))
+        told = list(picks.rejection_counts())
         decided = clock()
         assert len(told) == len(picks)
         rows = picks.rows
@@ -130,7 +130,7 @@ def place_equal(
 
 
 def check(table: NodeTable, placed: list[Placed], expected: int) -> None:
-    found = verify([facts for facts in table.facts if facts is not None], placed)
+    found = verify([facts for facts in table.node_infos if facts is not None], placed)
     assert found == expected, f"{found:,} placed, not {expected:,}"
 
 
@@ -177,7 +177,7 @@ def different(bench: Bench) -> None:
     bench.add(Figure("S1", what, spent.rate, "/CPU-s", at_least=14_000, note=note), Peer(438, CYCLE))
     table, placed = cases.joined_table(bench.scale.nodes), []
     place_all(cases.plain(table, bench.scale.warm, "warm"), table, bench.profile, placed)
-    assert not table.in_order
+    assert not table.is_in_tie_order
     spent = place_all(cases.different(table, bench.scale.workloads), table, bench.profile, placed)
     check(table, placed, bench.scale.warm + bench.scale.workloads)
     what, note = f"{what}, nodes joined in any order", f"{spent.with_placing:,.0f} with placing"
@@ -218,18 +218,18 @@ def restless(bench: Bench) -> None:
     table, placed = bench.warm_table()
     asks, clock, spent = cases.plain(table, bench.scale.workloads), time.process_time, 0.0
     for number, ask in enumerate(asks):
-        facts = table.facts[number // 2 * 7 % table.count]
+        facts = table.node_infos[number // 2 * 7 % table.count]
         assert facts is not None
         began = clock()
-        table.put(replace(facts, cordoned=not facts.cordoned))
+        table.put_node(replace(facts, cordoned=not facts.is_cordoned))
         decision = decide(ask, table, bench.profile)
         spent += clock() - began
         assert not table.column("cordoned")[decision.chosen]
         table.assume(ask, decision.chosen)
         placed.append((ask, decision.name))
     _same_from_scratch(decide(asks[-1], table, bench.profile))
-    for facts in [each for each in table.facts if each is not None and each.cordoned]:
-        table.put(replace(facts, cordoned=False))  # the verifier knows nodes as they are in the end
+    for facts in [each for each in table.node_infos if each is not None and each.is_cordoned]:
+        table.put_node(replace(facts, cordoned=False))  # the verifier knows nodes as they are in the end
     check(table, placed, bench.scale.warm + bench.scale.workloads)
     what = "a node changes before each decision"
     bench.add(
@@ -284,11 +284,11 @@ def preemption(bench: Bench) -> None:
     )
     for row in range(table.count):
         for number in range(4):
-            table.assume(table.asked(f"default/low-{row}-{number}", low, priority=0), row)
+            table.assume(table.make_ask(f"default/low-{row}-{number}", low, priority=0), row)
     preemptor = Preemptor(table, bench.profile)
     count, spent, gone = bench.scale.workloads // 10, 0.0, 0
     for number in range(count):
-        ask = table.asked(f"default/high-{number}", high, priority=100)
+        ask = table.make_ask(f"default/high-{number}", high, priority=100)
         began = clock()
         decision = decide(ask, table, bench.profile)
         assert not decision.fits
@@ -374,9 +374,9 @@ def _each(asks: list[WorkloadAsk], table: NodeTable, profile: Profile) -> list[f
 
 def _same_from_scratch(decision: Decision) -> None:
     table, remembered = decision.table, decision.totals.copy()
-    table.seen.clear()
-    table.states.clear()
-    table.bases.clear()
+    table.shapes_seen_once.clear()
+    table.shape_caches.clear()
+    table.fixed_caches.clear()
     again = decide(decision.ask, table, decision.profile)
     assert again.chosen == decision.chosen
     assert np.array_equal(again.totals, remembered), "what is remembered is what would be found anew"
@@ -389,17 +389,17 @@ def explaining(bench: Bench) -> None:
     crowd = Demands(requests=cases.SMALL, labels=cases.CROWD)
     for row in range(table.count):
         for number in range(1 + (row < table.count - 1)):  # one node has fewer, so that the others are ahead
-            table.assume(table.asked(f"default/crowd-{row}-{number}", crowd), row)
+            table.assume(table.make_ask(f"default/crowd-{row}-{number}", crowd), row)
     for why, demands in cases.REFUSED.items():
-        _explain(bench, why, decide(table.asked("default/refused", demands), table, bench.profile))
+        _explain(bench, why, decide(table.make_ask("default/refused", demands), table, bench.profile))
 
 
 def _explain(bench: Bench, why: str, decision: Decision) -> None:
-    assert sentence(decision).startswith(f"0 of {decision.table.count:,} nodes: "), sentence(decision)
-    assert len(dict(refusals(decision))) == decision.table.count
+    assert summarize(decision).startswith(f"0 of {decision.table.count:,} nodes: "), summarize(decision)
+    assert len(dict(all_rejections(decision))) == decision.table.count
     told, listed = (
-        _median(lambda: (sentence(decision), as_json(decision))),
-        _median(lambda: as_json(decision, everything=True)),
+        _median(lambda: (summarize(decision), as_json(decision))),
+        _median(lambda: as_json(decision, with_rejections=True)),
     )
     bench.add(Figure("explain", f"{why}: sentence and JSON with counts", 1000 * told, "ms", at_most=5))
     bench.add(

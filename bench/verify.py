@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_info import NodeInfo
 
 Placed = tuple[WorkloadAsk, str]  # a workload and the name of its node
 
@@ -13,7 +13,7 @@ class Violation(Exception):
     """A placement that must not be."""
 
 
-def verify(nodes: Sequence[NodeFacts], placed: Sequence[Placed]) -> int:
+def verify(nodes: Sequence[NodeInfo], placed: Sequence[Placed]) -> int:
     """How many were checked; the first that must not be is raised."""
     by_name = {node.name: node for node in nodes}
     used: dict[str, dict[str, int]] = {name: defaultdict(int) for name in by_name}
@@ -29,24 +29,24 @@ def verify(nodes: Sequence[NodeFacts], placed: Sequence[Placed]) -> int:
     return len(placed)
 
 
-def _check_room(ask: WorkloadAsk, node: NodeFacts, used: dict[str, int]) -> None:
+def _check_room(ask: WorkloadAsk, node: NodeInfo, used: dict[str, int]) -> None:
     for resource, amount in (*ask.demands.requests, ("workloads", 1)):
         used[resource] += amount
-        if used[resource] > node.totals.get(resource, 0):
+        if used[resource] > node.allocatable.get(resource, 0):
             raise Violation(
-                f"{ask.name} on {node.name}: {resource} {used[resource]} of {node.totals.get(resource, 0)}"
+                f"{ask.name} on {node.name}: {resource} {used[resource]} of {node.allocatable.get(resource, 0)}"
             )
 
 
 class _Colors:
     """The rules that the benchmark's workloads have are all about those with the same color."""
 
-    def __init__(self, nodes: Sequence[NodeFacts]) -> None:
+    def __init__(self, nodes: Sequence[NodeInfo]) -> None:
         self.zones = sorted({node.labels["zone"] for node in nodes})
         self.in_zone: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(self.zones, 0))
         self.on_node: dict[tuple[str, str], int] = defaultdict(int)
 
-    def check(self, ask: WorkloadAsk, node: NodeFacts) -> None:
+    def check(self, ask: WorkloadAsk, node: NodeInfo) -> None:
         color = dict(ask.demands.labels)["color"]
         counts, zone = self.in_zone[color], node.labels["zone"]
         if ask.demands.near and any(counts.values()) and not counts[zone]:

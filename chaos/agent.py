@@ -9,9 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from lattice.agent.runtimes import fake
-from lattice.agent.runtimes.fake import Copy, FakeMachine
 from lattice.agent.host.runtime_protocol import Failure, InstanceId, RunSpec
+from lattice.agent.runtimes import fake
+from lattice.agent.runtimes.fake import FakeMachine, FakeProcess
 from lattice.clock import Clock
 
 End = tuple[int, str, Failure | None]
@@ -53,29 +53,29 @@ class NotedMachine(FakeMachine):
 
     def _recall(self, note: Note) -> None:
         if note.what == "start" and note.spec is not None:
-            self.copies[note.spec.id] = Copy(note.spec, note.at, None)
-        elif note.what == "stop" and note.which in self.copies:
-            self.copies[note.which].end = note.end
+            self.processes[note.spec.id] = FakeProcess(note.spec, note.at, None)
+        elif note.what == "stop" and note.which in self.processes:
+            self.processes[note.which].outcome = note.end
         elif note.what == "heard":
-            self.heard_at = note.at
+            self.last_contact_at = note.at
         elif note.what == "power":
-            self.copies.clear()
-            self.heard_at = None
-            self.boot += 1
+            self.processes.clear()
+            self.last_contact_at = None
+            self.boot_count += 1
 
     def begin(self, spec: RunSpec) -> Failure | None:
         failure = super().begin(spec)
         if failure is None:
-            append(self.path, Note(self.copies[spec.id].began, "start", spec=spec))
+            append(self.path, Note(self.processes[spec.id].started_at, "start", spec=spec))
         return failure
 
     def contact(self, since: float) -> None:
-        before = self.heard_at
-        super().contact(since)
-        if self.heard_at is not None and self.heard_at != before:
-            append(self.path, Note(self.heard_at, "heard"))
+        before = self.last_contact_at
+        super().record_contact(since)
+        if self.last_contact_at is not None and self.last_contact_at != before:
+            append(self.path, Note(self.last_contact_at, "heard"))
 
-    def _end(self, copy: Copy, at: float, end: End) -> None:
+    def _end(self, copy: FakeProcess, at: float, end: End) -> None:
         super()._end(copy, at, end)
         if not self.is_reading:
             append(self.path, Note(at, "stop", which=copy.spec.id, end=end))

@@ -11,11 +11,11 @@ from chaos.plan import CALM, chosen, disturbed
 from chaos.record import machine
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.invariants.history import Snap, node_of
-from lattice.sim.world.settings import LEASE, TIMES
+from lattice.sim.invariants.history import StateSnapshot, node_of
+from lattice.sim.world.settings import LEASE_TTL_S, TIMEOUTS
 
 ALONE = 3.0  # seconds around a fault in which no other befell the control plane: only such are measured
-NOT_READY = TIMES.nodes.not_ready_after * 1.5  # seconds
+NOT_READY = TIMEOUTS.nodes.not_ready_after * 1.5  # seconds
 REFUSED_WITHIN = 2.0  # seconds
 SETTLING = 2.0  # seconds in which what agents had been told is done
 AFTER = 20.0  # seconds after a fault was healed in which recovery is looked for
@@ -56,7 +56,9 @@ def figures(evidence: Evidence) -> list[Figure]:
         return after[0] if after else fault.healed + AFTER - fault.at  # nobody came: that counts, too
 
     def longest_gap(fault: Fault) -> float:
-        last = max((each.told_at for each in evidence.crowd.told if each.method == "PATCH"), default=fault.at)
+        last = max(
+            (each.finished_at for each in evidence.crowd.told if each.method == "PATCH"), default=fault.at
+        )
         ends = max(
             fault.at, min(fault.healed + ALONE, last)
         )  # silence up to the end counts, until people go home
@@ -70,10 +72,10 @@ def figures(evidence: Evidence) -> list[Figure]:
     def refused_after(fault: Fault) -> float | None:
         """The longest that a probe waited for any answer, of those that asked when most had been lost and were so for a while yet."""
         waits = [
-            each.told_at - each.asked_at
+            each.finished_at - each.started_at
             for each in evidence.crowd.told
             if each.client.startswith("probe")
-            and fault.at + 0.1 < each.asked_at < fault.healed - REFUSED_WITHIN
+            and fault.at + 0.1 < each.started_at < fault.healed - REFUSED_WITHIN
         ]
         return max(waits) if waits else None
 
@@ -87,7 +89,7 @@ def figures(evidence: Evidence) -> list[Figure]:
             for each in evidence.history.records()
             if after[0] < each.at < fault.healed + AFTER and each.term
         ]
-        return float(sum(each.term.number != each.led for each in written if each.term))
+        return float(sum(each.term.number != each.current_term for each in written if each.term))
 
     def started_meanwhile(fault: Fault) -> float:
         """What was under way when they went is let finish."""
@@ -100,12 +102,12 @@ def figures(evidence: Evidence) -> list[Figure]:
         if happening.what == "start"
     ]
     return [
-        Figure("leader killed: another leads", LEASE + 2, measured(["kill -9"], "leader", next_term)),
-        Figure("leader paused: another leads", LEASE + 2, measured(["pause"], "leader", next_term)),
+        Figure("leader killed: another leads", LEASE_TTL_S + 2, measured(["kill -9"], "leader", next_term)),
+        Figure("leader paused: another leads", LEASE_TTL_S + 2, measured(["pause"], "leader", next_term)),
         Figure("leader told to end: another leads", 1, measured(["SIGTERM"], "leader", next_term)),
         Figure(
             "leader cut from etcd: another leads",
-            LEASE + 2,
+            LEASE_TTL_S + 2,
             measured(["cut from etcd", "deaf", "dumb"], "leader", next_term),
         ),
         Figure(
@@ -135,7 +137,7 @@ def figures(evidence: Evidence) -> list[Figure]:
         Figure("group of nodes cut off: the last of them is not ready", NOT_READY, _not_ready(evidence)),
         Figure(
             "half of the nodes cut off: given up each second",
-            TIMES.nodes.evictions_per_second,
+            TIMEOUTS.nodes.evictions_per_second,
             _given_up(evidence),
             "nodes",
         ),
@@ -201,10 +203,10 @@ def _given_up(evidence: Evidence) -> list[float]:
 
 def _takings(evidence: Evidence) -> dict[str, list[float]]:
     """By node: when something was taken from it that was to run on, while it was not ready."""
-    snap = Snap()
+    snap = StateSnapshot()
     found: dict[str, list[float]] = {}
     for record in evidence.history.records():
-        moves = snap.moves(record)
+        moves = snap.changes_in(record)
         for move in moves:
             if (
                 not isinstance(move.old, LatticeWorkload)
@@ -222,10 +224,10 @@ def _takings(evidence: Evidence) -> dict[str, list[float]]:
 
 def _losses(evidence: Evidence) -> dict[str, list[float]]:
     """By node: when it was said to be not ready."""
-    snap = Snap()
+    snap = StateSnapshot()
     found: dict[str, list[float]] = {}
     for record in evidence.history.records():
-        moves = snap.moves(record)
+        moves = snap.changes_in(record)
         for move in moves:
             if (
                 isinstance(move.old, LatticeNode)

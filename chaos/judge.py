@@ -11,11 +11,11 @@ from chaos.nemesis import Fault
 from chaos.people import Crowd
 from chaos.programs import Agent
 from chaos.record import History, machine
-from lattice.server.live.spend_store import KEY as SPENT
-from lattice.sim.invariants.checker import Checker, Found, Violation
-from lattice.sim.invariants.differing import differing
+from lattice.server.live.spend_recorder import SPENDING_KEY as SPENT
+from lattice.sim.invariants.checker import Checker, Findings, Violation
+from lattice.sim.invariants.history import describe_change
 from lattice.sim.world.run import Run
-from lattice.sim.world.store import Record
+from lattice.sim.world.store import CommitRecord
 from lattice.store.protocol import Key
 
 AROUND = 6  # revisions on either side that are shown
@@ -35,7 +35,7 @@ class RealChecker(Checker):
     faults: Sequence[Fault] = ()
     terms: Sequence[tuple[float, int]] = ()
 
-    def elections(self) -> Found:
+    def elections(self) -> Findings:
         """I-10: a wall clock that was set wrong deposes nobody."""
         for fault in self.faults:
             if (
@@ -51,13 +51,13 @@ class RealChecker(Checker):
                     f"a new term began {when[0] - fault.at:.1f} s after the wall clock of {', '.join(fault.victims)} was set",
                 )
 
-    def copies(self) -> Found:
+    def copies(self) -> Findings:
         return iter(())
 
-    def agents(self) -> Found:
+    def agents(self) -> Findings:
         return iter(())
 
-    def rejections(self) -> Found:
+    def rejections(self) -> Findings:
         return iter(())
 
 
@@ -79,7 +79,7 @@ class Evidence:
     ended: float  # when the last look was taken
 
 
-def judge(evidence: Evidence) -> tuple[list[Violation], list[Record]]:
+def judge(evidence: Evidence) -> tuple[list[Violation], list[CommitRecord]]:
     machines, heard = {}, []
     for agent in evidence.agents:
         machines[agent.name], beats = machine(agent)
@@ -93,7 +93,7 @@ def judge(evidence: Evidence) -> tuple[list[Violation], list[Record]]:
 
 
 def run_of(
-    evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float, str]], records: list[Record]
+    evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float, str]], records: list[CommitRecord]
 ) -> SimpleNamespace:
     """What was recorded, in the form that the simulator's checker reads."""
     world = SimpleNamespace(
@@ -114,19 +114,21 @@ def run_of(
     )
 
 
-def written_lately(records: Sequence[Record], ended: float) -> Counter[str]:
+def written_lately(records: Sequence[CommitRecord], ended: float) -> Counter[str]:
     late = [change for record in records if record.at > ended - QUIET for change in record.changes]
     return Counter(str(change.key) for change in late if change.key.resource not in STEADY) - LATE
 
 
-def unquiet(records: Sequence[Record], ended: float) -> list[Violation]:
+def unquiet(records: Sequence[CommitRecord], ended: float) -> list[Violation]:
     """I-33: when everything is as it should be, nobody writes."""
     written = written_lately(records, ended)
     words = ", ".join(f"{key} x{count}" for key, count in written.most_common(4))
     return [Violation("I-33", f"written in the last {QUIET:g} s: {words}", ended)] if written else []
 
 
-def _told(around: Sequence[Record], records: Sequence[Record]) -> Iterator[tuple[Record, str]]:
+def _told(
+    around: Sequence[CommitRecord], records: Sequence[CommitRecord]
+) -> Iterator[tuple[CommitRecord, str]]:
     """Each with what it changed: etcd's record does not hold what was there before, the revisions before it do."""
     wanted, now = {record.revision for record in around}, dict[Key, bytes | None]()
     for record in records:
@@ -134,20 +136,21 @@ def _told(around: Sequence[Record], records: Sequence[Record]) -> Iterator[tuple
             yield (
                 record,
                 ", ".join(
-                    f"{each.key} ({differing(now.get(each.key), each.value)})" for each in record.changes
+                    f"{each.key} ({describe_change(now.get(each.key), each.value)})"
+                    for each in record.changes
                 ),
             )
         now |= {each.key: each.value for each in record.changes}
 
 
 def stretch(
-    violation: Violation, records: Sequence[Record], faults: Sequence[Fault], began: float
+    violation: Violation, records: Sequence[CommitRecord], faults: Sequence[Fault], began: float
 ) -> list[str]:
     """The shortest telling part of the history: what was written around it, or to whom it names, and what was broken then."""
     if violation.revision:
         around = [record for record in records if abs(record.revision - violation.revision) <= AROUND]
     else:
-        named = set(re.findall(r"[\w.-]+(?:/[\w.-]+)+", violation.words))
+        named = set(re.findall(r"[\w.-]+(?:/[\w.-]+)+", violation.message))
         around = [
             record
             for record in records

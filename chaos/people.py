@@ -14,8 +14,8 @@ from wire import APPLY, MERGE, Wire, with_query
 
 from lattice.kinds.core import ConfigMap
 from lattice.sim.world import user_actions as churn
+from lattice.sim.world.client import OPERATION_ANNOTATION, OperationRecord
 from lattice.sim.world.servers import catalog
-from lattice.sim.world.users import OPERATION, Told
 from lattice.store.protocol import Key
 
 Body = dict[str, Any]
@@ -49,7 +49,7 @@ class Client:
 
     name: str
     wires: Sequence[tuple[str, Wire]]
-    log: list[Told]
+    log: list[OperationRecord]
     rng: random.Random
     _count: int = 0
 
@@ -95,7 +95,7 @@ class Client:
         self._count += 1
         operation = f"{self.name}.{self._count}"
         if body is not None and not part:
-            marked = {**body.get("metadata", {}), "annotations": {OPERATION: operation}}
+            marked = {**body.get("metadata", {}), "annotations": {OPERATION_ANNOTATION: operation}}
             body = {**body, "metadata": marked}
         server, wire = self.rng.choice(self.wires)
         asked = time.monotonic()
@@ -103,7 +103,7 @@ class Client:
             wire, method, with_query(path_of(kind, name, part), query or {}), body, form
         )
         noted = "RETRY" if part == "retry" else method
-        told = Told(
+        told = OperationRecord(
             self.name,
             operation,
             noted,
@@ -164,7 +164,7 @@ class Person(threading.Thread):
     def _service(self) -> None:
         name = self.rng.choice(SERVICES)
         options: Body = {"disconnect": self._strict()} if name in SERVICES[:3] else {}
-        body = churn.service(
+        body = churn.service_body(
             self.rng.randint(1, 5),
             self.rng.choice((0.25, 0.5)),
             self._version(name, 0.5),
@@ -190,7 +190,7 @@ class Person(threading.Thread):
     def _lone(self) -> None:
         name = self.rng.choice(LONE)
         policy = {"disconnect": self._strict()} if self.rng.random() < 0.6 else {}
-        body = churn.workload(self.rng.choice(("250m", "500m")), self._version(name, 0.3), **policy)
+        body = churn.workload_body(self.rng.choice(("250m", "500m")), self._version(name, 0.3), **policy)
         self.client.apply("latticeworkloads", name, body)
 
     def _delete_lone(self) -> None:
@@ -202,7 +202,7 @@ class Person(threading.Thread):
             if leaves:
                 self.client.delete("latticeworkloads", name)
             else:
-                body = churn.workload("500m", group={"name": "crew", "minMember": len(GANG)}, priority=5)
+                body = churn.workload_body("500m", group={"name": "crew", "minMember": len(GANG)}, priority=5)
                 self.client.apply("latticeworkloads", name, body)
 
     def _cordon(self) -> None:
@@ -251,7 +251,7 @@ def supply(nodes: int) -> list[tuple[str, str, Body]]:
         "selector": {"matchLabels": {"app": KEEPER}},
         "clusterPolicy": {"minNodes": nodes, "maxNodes": nodes},
     }
-    keeper = churn.service(3, 0.25)
+    keeper = churn.service_body(3, 0.25)
     return [
         ("latticenodeclasses", CLASS, {"spec": machine}),
         ("latticepools", POOL, {"spec": pool}),
@@ -266,7 +266,7 @@ class Crowd:
 
     kubeconfigs: dict[str, Path]
     rng: random.Random
-    told: list[Told] = field(default_factory=list)
+    told: list[OperationRecord] = field(default_factory=list)
     threads: list[Person | Prober] = field(default_factory=list)
 
     def client(self, name: str, server: str = "") -> Client:
@@ -288,11 +288,11 @@ class Crowd:
     def acknowledged(self, since: float, until: float, but: str = "") -> list[float]:
         """When writes were, in order, by any server but one."""
         return sorted(
-            each.told_at
+            each.finished_at
             for each in list(self.told)
             if each.outcome == OK
             and each.method == "PATCH"
-            and since <= each.told_at <= until
+            and since <= each.finished_at <= until
             and each.server != but
         )
 
@@ -300,14 +300,14 @@ class Crowd:
         with path.open("w") as file:
             for each in self.told:
                 line = [
-                    each.asked_at,
-                    each.told_at,
+                    each.started_at,
+                    each.finished_at,
                     each.operation,
                     each.server,
                     each.method,
                     str(each.key),
                     each.outcome,
                     each.revision,
-                    each.why,
+                    each.error,
                 ]
                 file.write(json.dumps(line) + "\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chaos.agent import lose_power
 from chaos.network import ADDRESSES, ETCDS, GROUPS, SERVERS, namespace
-from lattice.sim.world.settings import LEASE, TIMES
+from lattice.sim.world.settings import LEASE_TTL_S, TIMEOUTS
 
 ROOT = Path(__file__).parent.parent
 CLIENTS, PEERS = 2379, 2380  # etcd's ports
@@ -22,11 +22,11 @@ SMALL_GROUP = GROUPS[0]
 CPU = "4"
 AGE = 7200  # seconds that the installation is old when the faults begin: its certificates are good also an hour ago
 FLAGS = {
-    "lease-ttl": LEASE,
-    "heartbeat": TIMES.nodes.heartbeat,
-    "node-lost-after": TIMES.nodes.not_ready_after,
-    "replace-after": TIMES.nodes.replace_after,
-    "evictions-per-second": TIMES.nodes.evictions_per_second,
+    "lease-ttl": LEASE_TTL_S,
+    "heartbeat": TIMEOUTS.nodes.heartbeat_interval,
+    "node-lost-after": TIMEOUTS.nodes.not_ready_after,
+    "replace-after": TIMEOUTS.nodes.replace_after,
+    "evictions-per-second": TIMEOUTS.nodes.evictions_per_second,
     "reconcile-interval": 1,
     "retry-first": 1,
     "retry-longest": 8,
@@ -194,7 +194,7 @@ class Fleet:
             "--agents-port",
             str(LINK),
             *flags,
-        ]  # noqa: S104
+        ]
         self.servers[name] = Program(self.run, name, name, command, folder, environment=self._clock(name))
         self.servers[name].start()
 

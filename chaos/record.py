@@ -12,13 +12,13 @@ import msgspec
 
 from chaos.agent import read
 from chaos.programs import Agent
-from lattice.agent.runtimes.fake import Happening
 from lattice.agent.host.runtime_protocol import InstanceId, RunSpec
+from lattice.agent.runtimes.fake import RuntimeEvent
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.world.store import Record
+from lattice.sim.world.store import CommitRecord
 from lattice.store.etcd import etcd_pb2 as pb
 from lattice.store.etcd import etcd_pb2_grpc as rpc
-from lattice.store.etcd.watch import Keys
+from lattice.store.etcd.watch import KeyLayout
 from lattice.store.protocol import Change, Key, Term
 
 CONTROLLERS = "controllers"
@@ -50,7 +50,7 @@ class History:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.keys = Keys(f"/{self.prefix}")
+        self.keys = KeyLayout(f"/{self.prefix}")
 
     def take(self, by: str, revision: int, key: bytes, value: bytes | None) -> None:
         at = time.monotonic()
@@ -63,22 +63,22 @@ class History:
                 self.now.pop(key, None)
             else:
                 self.now[key] = value
-            if key == self.keys.term(CONTROLLERS) and value:
+            if key == self.keys.term_key(CONTROLLERS) and value:
                 self.terms.append((at, int(value)))
 
     @property
     def leader(self) -> str:
-        return self.now.get(self.keys.leader(CONTROLLERS), b"").decode()
+        return self.now.get(self.keys.leader_key(CONTROLLERS), b"").decode()
 
     def objects(self, kind: type[Any]) -> list[Any]:
-        start = self.keys.resource(kind.resource.id)
+        start = self.keys.resource_key(kind.resource.id)
         with self._lock:
             found = [
                 value for key, value in self.now.items() if key.startswith(start) and len(key) > len(start)
             ]
         return [msgspec.json.decode(value, type=kind) for value in found]
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[CommitRecord]:
         """As the simulator has them. Who wrote what under which term etcd does not know: only a binding says so itself."""
         with self._lock:
             lines = sorted(self.written.items())
@@ -87,15 +87,17 @@ class History:
         for revision, written in lines:
             request, term, changes = None, None, []
             for raw, value in written.events:
-                if raw == self.keys.term(CONTROLLERS) and value:
+                if raw == self.keys.term_key(CONTROLLERS) and value:
                     led = int(value)
-                elif raw.startswith(self.keys.request("")) and value is not None:
-                    request = raw.removeprefix(self.keys.request("")).decode()
-                elif (key := self.keys.key_of(raw)) is not None:
+                elif raw.startswith(self.keys.request_key("")) and value is not None:
+                    request = raw.removeprefix(self.keys.request_key("")).decode()
+                elif (key := self.keys.parse_object_key(raw)) is not None:
                     changes.append(Change(revision, key, value, None))
                     term = _bound_in(key, value, bound) or term
             actor = f"the leader of term {term.number}" if term else ""
-            found.append(Record(revision, written.at, actor, CONTROLLERS, term, led, request, tuple(changes)))
+            found.append(
+                CommitRecord(revision, written.at, actor, CONTROLLERS, term, led, request, tuple(changes))
+            )
         return found
 
 
@@ -137,7 +139,7 @@ class Follower(threading.Thread):
         self.join(10)
 
     def _follow(self, channel: grpc.Channel) -> None:
-        begin, end = self._history.keys.everything()
+        begin, end = self._history.keys.full_range()
         create = pb.WatchCreateRequest(key=begin, range_end=end, start_revision=self._seen + 1)
         self._call = rpc.WatchStub(channel).Watch(
             self._ask(pb.WatchRequest(create_request=create)), metadata=(("hasleader", "true"),)
@@ -175,7 +177,7 @@ def etcd_leader(endpoints: dict[str, str]) -> str:
 class Ground:
     """What a machine did, in the form that the simulator's checker reads."""
 
-    history: list[Happening] = field(default_factory=list)
+    history: list[RuntimeEvent] = field(default_factory=list)
     begun: list[RunSpec] = field(default_factory=list)
 
     def live(self) -> Sequence[InstanceId]:
@@ -193,14 +195,14 @@ def machine(agent: Agent) -> tuple[SimpleNamespace, list[tuple[float, str]]]:
             last = note.at
         elif note.what == "start" and note.spec is not None:
             running[note.spec.id] = note.spec
-            ground.history.append(Happening(note.at, "start", note.spec.id))
+            ground.history.append(RuntimeEvent(note.at, "start", note.spec.id))
             ground.begun.append(note.spec)
         elif note.what == "stop" and note.which is not None:
             running.pop(note.which, None)
-            ground.history.append(Happening(note.at, "stop", note.which))
+            ground.history.append(RuntimeEvent(note.at, "stop", note.which))
         elif note.what == "power":
             for which, spec in running.items():
                 deadline = note.at if spec.stop_after is None else min(note.at, last + spec.stop_after)
-                ground.history.append(Happening(deadline, "stop", which))
+                ground.history.append(RuntimeEvent(deadline, "stop", which))
             running.clear()
     return SimpleNamespace(name=agent.name, ground=ground, clock=SimpleNamespace(truth=lambda at: at)), heard

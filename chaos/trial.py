@@ -23,7 +23,7 @@ from chaos.people import CLASS, POOL, Crowd, supply
 from chaos.plan import disturbed, plan
 from chaos.programs import FAKETIME, PREFIX, Fleet
 from chaos.record import Follower, History
-from lattice.clock import stamp
+from lattice.clock import format_timestamp
 from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
@@ -115,7 +115,7 @@ class Trial:
         authority = fingerprint(b64decode(wire.get(f"{SECRETS}/lattice-ca").value["data"]["tls.crt"]))
         for number, name in enumerate(names):
             token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), authority)
-            grant = Grant(expires=stamp(datetime.now(UTC) + timedelta(hours=3)), node=name)
+            grant = Grant(expires=format_timestamp(datetime.now(UTC) + timedelta(hours=3)), node=name)
             answer = wire.post(SECRETS, token_secret(token, grant))
             if answer.status != 201:
                 raise RuntimeError(f"no token for {name}: {answer.raw!r}")
@@ -205,7 +205,7 @@ class Trial:
         print(f"\n{len(violations)} violations")
         for violation in violations[:40]:
             print(
-                f"{violation.number} at {violation.at - self.began:.2f} s, revision {violation.revision}: {violation.words}"
+                f"{violation.invariant} at {violation.at - self.began:.2f} s, revision {violation.revision}: {violation.message}"
             )
             print("\n".join(stretch(violation, records, nemesis.done, self.began)))
         return 1 if violations else 0

@@ -12,49 +12,55 @@ from lattice.kinds.constraint import (
     Toleration,
     WorkloadTerm,
 )
-from lattice.kinds.container import amounts
+from lattice.kinds.container import parse_amounts
 from lattice.kinds.meta.selector import LabelSelector, Requirement
-from lattice.scheduling.table.ask import WHOLE_GPU, Demands, GpuNeed, WorkloadAsk
-from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.ask import MILLI_PER_GPU, Demands, GpuNeed, WorkloadAsk
+from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 
 ROOM = {"cpu": 4, "memory": "16Gi"}
 
 
-def a_node(name: str = "n1", room: Mapping[str, Any] | None = None, **facts: Any) -> NodeFacts:
+def a_node(name: str = "n1", room: Mapping[str, Any] | None = None, **facts: Any) -> NodeInfo:
     """`room` as people write it; labels may be given by keyword `labels`, topology too (zone=, region=, cluster=)."""
     labels = dict(facts.pop("labels", {}))
     for key in ("zone", "region", "cluster", "pool", "provider"):
         if key in facts:
             labels[key] = facts.pop(key)
     gpus = facts.pop("gpus", ())
-    gpus = tuple((each, WHOLE_GPU) if isinstance(each, str) else each for each in gpus)
-    return NodeFacts(
-        name, amounts(dict(ROOM if room is None else room)), {**labels, "node": name}, gpus=gpus, **facts
+    gpus = tuple((each, MILLI_PER_GPU) if isinstance(each, str) else each for each in gpus)
+    return NodeInfo(
+        name,
+        parse_amounts(dict(ROOM if room is None else room)),
+        {**labels, "node": name},
+        gpus=gpus,
+        **facts,
     )
 
 
-def nodes(*facts: NodeFacts, seed: int = 0, load: bool = True) -> NodeTable:
+def nodes(*facts: NodeInfo, seed: int = 0, load: bool = True) -> NodeTable:
     table = NodeTable(seed)
     if load:
         table.load(facts)
     else:
         for each in facts:
-            table.put(each)
+            table.put_node(each)
     return table
 
 
 def a_workload(requests: Mapping[str, Any] | None = None, **demands: Any) -> Demands:
     """`requests` as people write them; labels and node_selector as mappings; gpu as a number, "500m" or a GpuNeed."""
-    wanted = amounts(dict({"cpu": 1, "memory": "1Gi"} if requests is None else requests))
+    wanted = parse_amounts(dict({"cpu": 1, "memory": "1Gi"} if requests is None else requests))
     for key in ("labels", "node_selector"):
         if key in demands:
             demands[key] = tuple(sorted(demands[key].items()))
     if "gpu" in demands and not isinstance(demands["gpu"], GpuNeed | None):
-        milli = amounts({"gpu": demands["gpu"]})["gpu"]
+        milli = parse_amounts({"gpu": demands["gpu"]})["gpu"]
         models = tuple(demands.pop("models", ()))
-        whole = milli >= WHOLE_GPU
-        demands["gpu"] = GpuNeed(milli // WHOLE_GPU if whole else 1, WHOLE_GPU if whole else milli, models)
+        whole = milli >= MILLI_PER_GPU
+        demands["gpu"] = GpuNeed(
+            milli // MILLI_PER_GPU if whole else 1, MILLI_PER_GPU if whole else milli, models
+        )
     return Demands(
         requests=tuple(sorted((name, amount) for name, amount in wanted.items() if amount)), **demands
     )
@@ -63,14 +69,14 @@ def a_workload(requests: Mapping[str, Any] | None = None, **demands: Any) -> Dem
 def ask(
     table: NodeTable, demands: Demands | None = None, name: str = "default/w", priority: int = 0
 ) -> WorkloadAsk:
-    return table.asked(name, a_workload() if demands is None else demands, priority)
+    return table.make_ask(name, a_workload() if demands is None else demands, priority)
 
 
 def place(table: NodeTable, demands: Demands, *on: str) -> None:
     """One such workload on each of these nodes, whether or not there is room."""
     for node in on:
         name = f"{demands.namespace}/placed-{len(table.placements)}"
-        table.admit(table.asked(name, demands), table.row_of[node])
+        table.admit(table.make_ask(name, demands), table.row_of[node])
 
 
 def ruled_out(plugin: Any, table: NodeTable, demands: Demands) -> dict[str, list[str]]:

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
+from lattice.engine.batch_result import BatchResult
 from lattice.engine.decide import Decision
-from lattice.engine.explain import counts, ranked
-from lattice.engine.batch_result import Picks
+from lattice.engine.explain import rejection_counts, top_candidates
 
 
 def told(decision: Decision) -> tuple[Any, ...]:
     """By itself, at its turn: everything, as it has to be said later."""
-    best, *others = ranked(decision, 2)
+    best, *others = top_candidates(decision, 2)
     masks = {reason.summary(): mask.tolist() for reason, mask in decision.reasons.items() if mask.any()}
     parts = {part.plugin: pytest.approx(part.score, abs=1e-3) for part in best.parts}
     scores = {each.name: pytest.approx(each.score, abs=1e-3) for each in (best, *others)}
@@ -20,20 +20,20 @@ def told(decision: Decision) -> tuple[Any, ...]:
         decision.runner_up,
         decision.totals.tolist(),
         masks,
-        told_counts(counts(decision)),
+        told_counts(rejection_counts(decision)),
         scores,
         parts,
     )
 
 
-def told_together(picks: Picks) -> list[tuple[Any, ...]]:
+def told_together(picks: BatchResult) -> list[tuple[Any, ...]]:
     """Of each of them, without anything having been placed."""
     found = []
-    for place, (best, count) in enumerate(zip(picks.ranked(), picks.counts(), strict=True)):
-        pick, decision = picks.each[place], picks.decision(place)
+    for place, (best, count) in enumerate(zip(picks.ranked(), picks.rejection_counts(), strict=True)):
+        pick, decision = picks.picks[place], picks.decision(place)
         masks = {reason.summary(): mask.tolist() for reason, mask in decision.reasons.items() if mask.any()}
         assert decision.totals[pick.row] == pick.total
-        assert pick.runner_up < 0 or decision.totals[pick.runner_up] == pick.second
+        assert pick.runner_up < 0 or decision.totals[pick.runner_up] == pick.runner_up_total
         scores, parts = (
             {each.name: each.score for each in best},
             {part.plugin: part.score for part in best[0].parts},

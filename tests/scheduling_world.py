@@ -11,17 +11,17 @@ from typing import Any
 import msgspec
 from store.virtual import VirtualClock, settle
 
-from lattice.clock import Clock, stamp
-from lattice.controllers.runtime.context import Office
-from lattice.controllers.runtime.object_writes import created, with_status
-from lattice.controllers.scheduler.scheduler import KEY, SchedulingController
-from lattice.kinds.meta.base import Condition, Kind
+from lattice.clock import Clock, format_timestamp
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.object_writes import put_new, with_status
+from lattice.controllers.scheduler.scheduler import NODE_TABLE_KEY, SchedulingController
 from lattice.kinds.core import Event
+from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.node import LatticeNode, NodeStatus
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadStatus
 from lattice.presence import Presence
-from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, ProfileSpec
+from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Entry, Key, Put, Store, Term
 
@@ -77,7 +77,9 @@ class World:
 
     async def add(self, *objects: Kind) -> None:
         for each in objects:
-            await self.store.commit([created(each, uid=f"uid-{next(_numbers)}", now=stamp(self.clock.now()))])
+            await self.store.commit(
+                [put_new(each, uid=f"uid-{next(_numbers)}", now=format_timestamp(self.clock.now()))]
+            )
 
     async def entry(self, kind: type[Kind], name: str) -> Entry:
         found = await self.store.get(key_of(kind, name))
@@ -124,33 +126,35 @@ class Acting:
     """A controller with copies that follow the store."""
 
     controller: SchedulingController
-    office: Office
+    office: ControllerContext
     feeds: list["asyncio.Task[None]"] = field(default_factory=list)
     deaf: list[Any] = field(default_factory=list)
 
     async def look(self) -> Any:
         """Once, when the copies have caught up."""
         await self.caught_up()
-        return await self.controller.reconcile(KEY)
+        return await self.controller.reconcile(NODE_TABLE_KEY)
 
     async def caught_up(self) -> None:
         if isinstance(self.office.clock, VirtualClock):
             await settle()
         newest = await self.office.store.revision()
         for kind in (LatticeNode, LatticeWorkload):
-            await self.office.copy(kind).wait_for(newest)
+            await self.office.cache(kind).wait_for(newest)
 
 
-def an_office(store: Store, clock: Clock, term: Term) -> Office:
+def an_office(store: Store, clock: Clock, term: Term) -> ControllerContext:
     numbers = itertools.count(next(_numbers) * 1_000_000)
-    return Office(store, clock, term, random.Random(7), Presence(clock), lambda: f"{next(numbers):016d}")  # noqa: S311
+    return ControllerContext(
+        store, clock, term, random.Random(7), Presence(clock), lambda: f"{next(numbers):016d}"
+    )
 
 
 @asynccontextmanager
 async def acting(
     store: Store,
     clock: Clock,
-    profile: ProfileSpec = PRESETS[DEFAULT],
+    profile: ProfileSpec = PRESETS[DEFAULT_PROFILE],
     role: str = "leader",
     plain: ProfileSpec | None = None,
 ) -> AsyncIterator[Acting]:
@@ -158,8 +162,8 @@ async def acting(
     term = await store.campaign(role, f"server-{role}", 15.0)
     assert term is not None
     office = an_office(store, clock, term)
-    made = Acting(SchedulingController(office, profile, plain=plain), office)
-    copies = [office.copy(kind) for kind in (LatticeNode, LatticeWorkload, LatticeService)]
+    made = Acting(SchedulingController(office, profile, standalone_profile=plain), office)
+    copies = [office.cache(kind) for kind in (LatticeNode, LatticeWorkload, LatticeService)]
     made.feeds = [asyncio.create_task(copy.run()) for copy in copies]
     for copy in copies:
         await copy.wait_for()
@@ -168,7 +172,7 @@ async def acting(
         source.cache.on_change(lambda change, source=source: [*source.keys(change)] and None)
         for source in loop.sources
     ]
-    loop.everything()
+    loop.list_keys()
     try:
         yield made
     finally:

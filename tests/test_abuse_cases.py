@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lattice.cli.commands.server import configure_logging
 from lattice.clock import SystemClock
-from lattice.kinds.meta.metadata import name_problem
+from lattice.kinds.meta.metadata_validation import name_problem
 from lattice.kinds.node import LatticeNode
 from lattice.providers.local import LocalProvider
 
@@ -146,7 +146,7 @@ def test_the_folder_of_a_machine_is_directly_below_its_providers(name: str) -> N
     folder = Path("/machines")
     if name_problem(LatticeNode.resource, name):
         return
-    home = LocalProvider(folder, lambda: "", SystemClock())._home(name)
+    home = LocalProvider(folder, lambda: "", SystemClock())._machine_dir(name)
     assert (home.parent, home.resolve().parent, ".." in home.parts) == (folder, folder.resolve(), False)
 
 

@@ -25,17 +25,17 @@ from chaos.programs import Agent
 from chaos.record import History, machine
 from lattice.agent.host.runtime_protocol import InstanceId, RunSpec
 from lattice.clock import SystemClock
-from lattice.kinds.meta.base import Metadata
 from lattice.kinds.container import Container
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.server.live import spend_store as spendbook
+from lattice.server.live import spend_recorder as spendbook
 from lattice.sim.invariants.checker import Violation
-from lattice.sim.invariants.history import lives
-from lattice.sim.world.users import Told
+from lattice.sim.invariants.history import instance_runs
+from lattice.sim.world.client import OperationRecord
 from lattice.store.protocol import Key
 
-CHANCE = random.Random(1)  # noqa: S311 - that repeats
+CHANCE = random.Random(1)
 GONE = 1 << 22  # no process has this number: it is the most that Linux gives, and one more
 SECONDS = 1050.0  # of the 1,200 that `make chaos` takes, the rest is without faults
 
@@ -79,16 +79,16 @@ def a_machine(path: Path) -> NotedMachine:
 
 def the_lives(path: Path) -> list[Any]:
     found, _ = machine(Agent(1, "n", "racks1", [], path.parent, notes=path))
-    return list(lives(found))  # type: ignore[arg-type]
+    return list(instance_runs(found))  # type: ignore[arg-type]
 
 
 def test_what_ran_when_its_agent_was_killed_runs_on(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     a_machine(path).begin(a_spec())
     again = a_machine(path)
-    assert again.live() == [a_spec().id]
+    assert again.live_instances() == [a_spec().id]
     again.end(a_spec().id, killed=True)
-    assert a_machine(path).live() == []
+    assert a_machine(path).live_instances() == []
     (life,) = the_lives(path)
     assert life.start <= life.end < float("inf")
 
@@ -97,8 +97,8 @@ def test_a_machine_without_power_runs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     a_machine(path).begin(a_spec())
     lose_power(path)
-    assert a_machine(path).live() == []
-    assert a_machine(path).boot == 2
+    assert a_machine(path).live_instances() == []
+    assert a_machine(path).boot_count == 2
     assert the_lives(path)[0].end <= time.monotonic()
 
 
@@ -108,7 +108,7 @@ def test_what_must_end_without_contact_has_ended_in_time_though_no_agent_looked(
     heard = time.monotonic() - 60
     first.contact(heard)
     first.begin(a_spec(stop_after=20))
-    assert a_machine(path).live() == []
+    assert a_machine(path).live_instances() == []
     assert the_lives(path)[0].end == heard + 20
 
 
@@ -153,7 +153,7 @@ def test_a_revision_that_two_members_tell_of_is_recorded_once() -> None:
 
 def told(history: History) -> list[str]:
     evidence = Evidence(history, Crowd({}, CHANCE), [], [], time.monotonic() + 100)
-    return [f"{each.number} {each.words}" for each in judge(evidence)[0]]
+    return [f"{each.invariant} {each.message}" for each in judge(evidence)[0]]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_leader_deposed_while_its_wall_clock_was_wrong_is_told_of(
     history.terms.append((12.0, 2))
     faults = [a_fault("servers", 10, 15), *others]
     found = judge(Evidence(history, Crowd({}, CHANCE), [], faults, 100.0))[0]
-    assert any(each.number == "I-10" for each in found) == is_told
+    assert any(each.invariant == "I-10" for each in found) == is_told
 
 
 def test_who_writes_in_the_end_is_told_of() -> None:
@@ -240,7 +240,9 @@ def test_a_recovery_that_never_came_is_a_figure_that_was_missed(
     kind = Kind(name, lane, target, (1, 2))  # type: ignore[arg-type]
     fault = Fault(Strike(10, kind, 20, 0.5), 10, ["server1"], "server1", 30)
     crowd = Crowd({}, CHANCE)
-    crowd.told.append(Told("p", "p.1", "PATCH", Key("configmaps", "default", "p"), 39, 40, "unknown"))
+    crowd.told.append(
+        OperationRecord("p", "p.1", "PATCH", Key("configmaps", "default", "p"), 39, 40, "unknown")
+    )
     found = {each.what: each for each in figures(Evidence(a_history(), crowd, [], [fault], 100.0))}
     assert "missed 1 times" in found[figure].row
 
@@ -267,7 +269,7 @@ def a_node(name: str, is_ready: bool) -> bytes:
 
 
 def node_key(name: str) -> bytes:
-    return History("p").keys.object(Key(LatticeNode.resource.id, "", name))
+    return History("p").keys.object_key(Key(LatticeNode.resource.id, "", name))
 
 
 def at(times: list[float], history: History) -> History:
@@ -356,18 +358,18 @@ def test_who_writes_in_the_end_is_told_of_with_what_was_changed() -> None:
     history = a_history([(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))], [(WORKLOAD, a_bound("n", 2))])
     evidence = Evidence(history, Crowd({}, CHANCE), [], [], time.monotonic())
     found, records = judge(evidence)
-    late = next(each for each in found if each.words.startswith("written in the last"))
+    late = next(each for each in found if each.message.startswith("written in the last"))
     assert stretch(late, records, [], records[0].at)[-1].endswith("default/w (status.binding.term: 1 → 2)")
 
 
-SPENT = History("p").keys.object(spendbook.KEY)
+SPENT = History("p").keys.object_key(spendbook.SPENDING_KEY)
 
 
 def test_what_was_spent_before_the_rest_may_be_written_down_once_and_nothing_else() -> None:
     record = (SPENT, b'{"metadata": {"name": "lattice-spending"}}')
     now = time.monotonic()
     assert not written_lately(a_history([record]).records(), now)
-    assert written_lately(a_history([record], [record]).records(), now) == {str(spendbook.KEY): 1}
+    assert written_lately(a_history([record], [record]).records(), now) == {str(spendbook.SPENDING_KEY): 1}
     assert written_lately(a_history([record], [(WORKLOAD, a_bound("n", 1))]).records(), now)
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from store.virtual import VirtualClock, settle
 
-from lattice.clock import within
+from lattice.clock import with_timeout
 
 
 async def never() -> str:
@@ -18,7 +18,7 @@ async def at_once() -> str:
 
 async def or_late(clock: VirtualClock, seconds: float) -> str:
     try:
-        return await within(clock, seconds, never())
+        return await with_timeout(clock, seconds, never())
     except TimeoutError:
         await clock.sleep(1.0)  # whoever was late is not cancelled any more
         return f"late at {clock.monotonic() - 1:g}"
@@ -27,7 +27,7 @@ async def or_late(clock: VirtualClock, seconds: float) -> str:
 def test_what_comes_in_time_is_handed_out_and_no_alarm_rings_later() -> None:
     async def script() -> str:
         clock = VirtualClock()
-        said = await within(clock, 5.0, at_once())
+        said = await with_timeout(clock, 5.0, at_once())
         await clock.advance(10.0)
         return said
 
@@ -61,7 +61,7 @@ def test_whoever_is_cancelled_at_the_moment_at_which_it_is_late_is_cancelled() -
         clock = VirtualClock()
         asking = asyncio.create_task(or_late(clock, 5.0))
         await settle()
-        clock.alarm(5.0, asking.cancel)
+        clock.call_later(5.0, asking.cancel)
         await clock.advance(5.0)
         return asking.cancelled()
 
@@ -71,7 +71,7 @@ def test_whoever_is_cancelled_at_the_moment_at_which_it_is_late_is_cancelled() -
 def test_one_within_another_is_over_by_whichever_is_first() -> None:
     async def script() -> str:
         clock = VirtualClock()
-        asking = asyncio.create_task(within(clock, 9.0, or_late(clock, 2.0)))
+        asking = asyncio.create_task(with_timeout(clock, 9.0, or_late(clock, 2.0)))
         await clock.advance(20.0)
         return asking.result()
 

@@ -16,12 +16,12 @@ from docs.pages import error_tree, metric_name
 from docs.spec003 import SPEC003
 from docs.spec004 import SPEC004
 from lattice import metrics
-from lattice.agent.host.runtime_protocol import Reason
+from lattice.agent.host.runtime_protocol import FailureReason
 from lattice.cli.main import COMMANDS
 from lattice.errors import LatticeError
 from lattice.kinds import KINDS
-from lattice.placement.greedy.profile import FILTERS, profile_of
 from lattice.lifecycle import workload as lifecycle
+from lattice.placement.greedy.profile import FILTERS, profile_of
 from lattice.settings import SETTINGS
 
 ROOT = Path(__file__).parents[1]
@@ -116,20 +116,20 @@ def test_every_event_is_listed_and_nothing_else() -> None:
     """Reasons are written out where events are made; the few that are computed are named here with where they come from."""
     source = ROOT / "src" / "lattice"
     found = [
-        (path.name, word) for path in sorted((source / "controllers").glob("*.py")) for word in told_in(path)
+        (path.name, word) for path in sorted((source / "controllers").rglob("*.py")) for word in told_in(path)
     ]
     written = {word.value for _, word in found if isinstance(word, ast.Constant)}
     computed = {
-        "workloads.py": set(lifecycle.EVENTS.values()),
-        "nodes.py": words_in(source / "scheduling" / "noderules.py", r"Node(Lost|Ready|Quarantined)"),
+        "workloads.py": set(lifecycle.EVENT_REASONS.values()),
+        "node_health.py": words_in(source / "lifecycle" / "node_health.py", r"Node(Lost|Ready|Quarantined)"),
         "clusters.py": {
             f"Cluster{phase}"
-            for phase in words_in(source / "placement" / "clusterstatus.py", r"[A-Z][a-z]+")
+            for phase in words_in(source / "placement" / "status" / "cluster_status.py", r"[A-Z][a-z]+")
             - {"Answers", "True", "False"}
         },
-        "placing.py": {"ClusterCreated", "ClusterGrown"},
-        "automation.py": set[str](),  # the user's own words
-        "deeds.py": set[str](),  # passed on
+        "placement_writer.py": {"ClusterCreated", "ClusterGrown"},
+        "rules.py": set[str](),  # the user's own words
+        "binding_records.py": set[str](),  # passed on
     }
     assert {name for name, word in found if not isinstance(word, ast.Constant)} == set(computed)
     assert written.union(*computed.values()) == {each.reason for each in EVENTS}
@@ -138,9 +138,9 @@ def test_every_event_is_listed_and_nothing_else() -> None:
 def test_every_word_for_a_failure_is_listed_and_nothing_else() -> None:
     """What agents say, and what the lifecycle finds by itself."""
     found = words_in(
-        ROOT / "src" / "lattice" / "scheduling" / "lifecycle.py", r"MISSING|NOT_APPLIED|EXITED|START_TIMEOUT"
+        ROOT / "src" / "lattice" / "lifecycle" / "workload.py", r"MISSING|NOT_APPLIED|EXITED|START_TIMEOUT"
     )
-    assert [each.word for each in FAILURES] == sorted({*get_args(Reason), *found})
+    assert [each.word for each in FAILURES] == sorted({*get_args(FailureReason), *found})
 
 
 def anchors(path: Path) -> set[str]:

@@ -18,13 +18,13 @@ from server.apis import ADMIN, VIEWER, about, an_api, asked
 from store.virtual import VirtualClock, settle
 
 from lattice.clock import SystemClock
-from lattice.controllers.runtime.loop import Again, Loop
+from lattice.controllers.runtime.loop import Loop, Requeue
 from lattice.errors import NotFound, Unavailable
+from lattice.server.access.authentication import TokenAuthenticator
 from lattice.server.app import App
-from lattice.server.access.authentication import Tokens
-from lattice.server.discovery.documents import Documents
+from lattice.server.discovery.documents import DiscoveryDocuments
 from lattice.store.memory import MemoryStore
-from lattice.tracing import NOTHING, TRACES
+from lattice.tracing import NOOP_SPAN, TRACING
 
 SDK = """
 from opentelemetry import trace
@@ -37,9 +37,9 @@ trace.set_tracer_provider(TracerProvider())
 def heard() -> Iterator[InMemorySpanExporter]:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    TRACES.listen(provider)
+    TRACING.enable(provider)
     yield exporter
-    TRACES.deafen()
+    TRACING.disable()
 
 
 def said(heard: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def test_a_request_tells_verb_resource_and_status(heard: InMemorySpanExporter) -
         clock = SystemClock()
         store = MemoryStore(clock)
         api = await an_api(store, clock)
-        app = App(api, Tokens(store, clock), Documents(api.catalog, lambda: ""), dict)
+        app = App(api, TokenAuthenticator(store, clock), DiscoveryDocuments(api.catalog, lambda: ""), dict)
         assert (await app.handle(make_mocked_request("GET", "/healthz"))).status == 200
         assert (await app.handle(make_mocked_request("GET", "/api/v1/secrets"))).status == 401
         await asked(api, "GET", about("", namespace="default"), VIEWER)
@@ -76,14 +76,14 @@ def test_a_look_tells_controller_key_and_result(heard: InMemorySpanExporter) -> 
     class Controller:
         name = "test"
 
-        async def reconcile(self, key: str) -> Again | None:
+        async def reconcile(self, key: str) -> Requeue | None:
             if key == "b":
                 raise Unavailable("not now")
             return None
 
     async def main() -> None:
         clock = VirtualClock()
-        running = asyncio.create_task(Loop(Controller(), clock, random.Random(7), lambda: ["a", "b"]).run())  # noqa: S311
+        running = asyncio.create_task(Loop(Controller(), clock, random.Random(7), lambda: ["a", "b"]).run())
         await clock.advance(0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -147,9 +147,9 @@ def test_an_order_and_the_start_that_follows_name_the_same_workload_and_term(
 
 
 def test_where_nobody_listens_nothing_is_made() -> None:
-    assert TRACES.span("look", controller="x", key="y") is NOTHING
-    TRACES.listen(None)
-    assert TRACES.span("look") is NOTHING, "an API without an SDK behind it"
+    assert TRACING.span("look", controller="x", key="y") is NOOP_SPAN
+    TRACING.enable(None)
+    assert TRACING.span("look") is NOOP_SPAN, "an API without an SDK behind it"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_where_nobody_listens_nothing_is_made() -> None:
     ],
 )
 def test_listening_at_the_start(before: str, is_loaded: bool) -> None:
-    script = f"{before}import sys, lattice.cli.serve\nfrom lattice.traces import NOTHING, TRACES\nTRACES.listen()\n"
+    script = f"{before}import sys, lattice.app.serve\nfrom lattice.tracing import NOTHING, TRACES\nTRACES.listen()\n"
     script += "print('opentelemetry.trace' in sys.modules, TRACES.span('x') is not NOTHING)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(is_loaded), str(is_loaded)]

@@ -28,10 +28,10 @@ IN_EVERY_WHEEL = (
 
 def test_the_quickstart_is_found_wherever_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Path(up._found("quickstart"), "services.yaml").exists()
-    assert up._found("elsewhere") == "elsewhere", "what is not there is refused by whoever reads it"
+    assert Path(up._resolve_seed("quickstart"), "services.yaml").exists()
+    assert up._resolve_seed("elsewhere") == "elsewhere", "what is not there is refused by whoever reads it"
     (tmp_path / "quickstart").mkdir()
-    assert up._found("quickstart") == "quickstart", "the user's own goes first"
+    assert up._resolve_seed("quickstart") == "quickstart", "the user's own goes first"
 
 
 @pytest.fixture(scope="module")
@@ -109,5 +109,5 @@ def test_lattice_up_runs_the_quickstart_from_the_wheel(program: Path, tmp_path: 
             False,
             ssl.CERT_NONE,
         )  # its own authority; what is asked is whether the page is there
-        with urllib.request.urlopen(f"{url}/ui/", context=context) as page:  # noqa: S310 - our own server
+        with urllib.request.urlopen(f"{url}/ui/", context=context) as page:
             assert b"<title>" in page.read()

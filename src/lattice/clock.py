@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 
-class Alarm(Protocol):
+class Timer(Protocol):
     def cancel(self) -> object:
         """It does not ring; nothing happens if it has."""
         ...
@@ -26,7 +26,7 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
-    def alarm(self, seconds: float, ring: Callable[[], object]) -> Alarm:
+    def call_later(self, seconds: float, ring: Callable[[], object]) -> Timer:
         """Calls `ring` once so much time has passed; nobody has to sleep for it."""
         ...
 
@@ -41,16 +41,16 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def alarm(self, seconds: float, ring: Callable[[], object]) -> Alarm:
+    def call_later(self, seconds: float, ring: Callable[[], object]) -> Timer:
         return asyncio.get_running_loop().call_later(seconds, ring)
 
 
-def stamp(when: datetime) -> str:
+def format_timestamp(when: datetime) -> str:
     """The API's timestamp form: 2026-11-15T07:40:00Z."""
     return when.isoformat(timespec="seconds")[:19] + "Z"
 
 
-async def within(clock: Clock, seconds: float, asked: Coroutine[Any, Any, T]) -> T:
+async def with_timeout(clock: Clock, seconds: float, asked: Coroutine[Any, Any, T]) -> T:
     """What was asked for. Raises TimeoutError, and gives it up, once so much time has passed on the given clock."""
     asking = asyncio.current_task()
     if asking is None:
@@ -62,7 +62,7 @@ async def within(clock: Clock, seconds: float, asked: Coroutine[Any, Any, T]) ->
         is_late = True
         asking.cancel()
 
-    alarm = clock.alarm(max(0.0, seconds), ring)
+    alarm = clock.call_later(max(0.0, seconds), ring)
     try:
         return await asked
     except asyncio.CancelledError:

@@ -46,14 +46,14 @@ class LatticeError(Exception):
 
     def __init__(self, what: str, *, where: str = "", fix: str = "", causes: Sequence[Cause] = ()) -> None:
         super().__init__(what)
-        self.what = what
+        self.message = what
         self.where = where
         self.fix = fix
         self.causes = tuple(causes)
-        self.subject = ""  # name of the object it is about, where the address does not tell: of one that is to be created
+        self.object_name = ""  # name of the object it is about, where the address does not tell: of one that is to be created
 
     def __str__(self) -> str:
-        head = f"{self.where}: {self.what}" if self.where else self.what
+        head = f"{self.where}: {self.message}" if self.where else self.message
         return f"{head}\n  fix: {self.fix}" if self.fix else head
 
 
@@ -73,7 +73,7 @@ class NotFound(LatticeError):
     status, reason = 404, "NotFound"
 
 
-class NotAllowed(LatticeError):
+class MethodNotAllowed(LatticeError):
     status, reason = 405, "MethodNotAllowed"
 
 
@@ -97,7 +97,7 @@ class TooLarge(LatticeError):
     status, reason = 413, "RequestEntityTooLarge"
 
 
-class Unsupported(LatticeError):
+class UnsupportedMediaType(LatticeError):
     status, reason = 415, "UnsupportedMediaType"
 
 
@@ -105,7 +105,7 @@ class Invalid(LatticeError):
     status, reason = 422, "Invalid"
 
 
-class TooMany(LatticeError):
+class TooManyRequests(LatticeError):
     status, reason, exit_code = 429, "TooManyRequests", 3
 
 
@@ -117,9 +117,15 @@ class Fenced(Unavailable):
     reason = "StaleTerm"
 
 
-class Ahead(LatticeError):
+class RevisionTooNew(LatticeError):
     status, reason = 504, "Timeout"
 
 
 class Full(LatticeError):
     status, reason, exit_code = 507, "StorageFull", 3
+
+
+class UsageError(Malformed):
+    """Ends with the exit code of a wrong command line, before anybody is asked anything."""
+
+    exit_code = 2

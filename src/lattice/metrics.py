@@ -23,19 +23,19 @@ REVISION = Gauge(
     "lattice_store_revision", "Newest revision of the store that this server knows.", registry=REGISTRY
 )
 LEADER = Gauge("lattice_leader", "1 on the server that acts, 0 on those that stand by.", registry=REGISTRY)
-COLLECTED = Counter(
+GARBAGE_COLLECTED = Counter(
     "lattice_garbage_collected_total",
     "Objects removed because their owner or namespace went, or their time was up.",
     ["reason"],
     registry=REGISTRY,
 )
-FLEET_QUESTIONS = Counter(
+FLEET_QUERIES = Counter(
     "lattice_fleet_questions_total",
     "Questions about the fleet, by what was asked and how it ended: answered, refused, busy, unanswered, cancelled, failed.",
     ["ask", "outcome"],
     registry=REGISTRY,
 )
-FLEET_SECONDS = Histogram(
+FLEET_QUERY_SECONDS = Histogram(
     "lattice_fleet_question_seconds",
     "Time from a question about the fleet to its answer, waiting included.",
     ["ask"],
@@ -55,7 +55,7 @@ RECONCILE_SECONDS = Histogram(
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     registry=REGISTRY,
 )
-CONTROLLER_DEPTH = Gauge(
+CONTROLLER_QUEUE_DEPTH = Gauge(
     "lattice_controller_queue_depth",
     "Keys that are ready and wait for a worker.",
     ["controller"],
@@ -70,14 +70,17 @@ CONTROLLER_RETRIES = Counter(
 SCHEDULING_ATTEMPTS = Counter(
     "scheduling_attempts_total", "Attempts to find a node for a workload.", registry=REGISTRY
 )
-ATTEMPTS = Counter(
+SCHEDULING_RESULTS = Counter(
     "lattice_scheduling_attempts_total",
     "Decisions about one service or workload: placed or refused, with the service's verdict; and bound, unplaced or lost, of a workload.",
     ["result", "verdict"],
     registry=REGISTRY,
 )
-ATTEMPT_BOUND, ATTEMPT_UNPLACED = ATTEMPTS.labels("bound", "Bound"), ATTEMPTS.labels("unplaced", "NoNodeFits")
-ATTEMPT_LOST = ATTEMPTS.labels("lost", "Conflict")
+ATTEMPT_BOUND, ATTEMPT_UNPLACED = (
+    SCHEDULING_RESULTS.labels("bound", "Bound"),
+    SCHEDULING_RESULTS.labels("unplaced", "NoNodeFits"),
+)
+ATTEMPT_LOST = SCHEDULING_RESULTS.labels("lost", "Conflict")
 SCHEDULING_FAILURES = Counter(
     "scheduling_failures_total", "Attempts that found no node, or lost it to another.", registry=REGISTRY
 )
@@ -94,7 +97,7 @@ RECONCILIATION_ACTIONS = Counter(
     ["action"],
     registry=REGISTRY,
 )
-RETRIES = Counter(
+WORKLOAD_RETRIES = Counter(
     "retry_total", "Workloads that were tried again, by the retry rules or by hand.", registry=REGISTRY
 )
 DRIFT = Counter(
@@ -104,7 +107,9 @@ DRIFT = Counter(
     registry=REGISTRY,
 )
 NODES_UNHEALTHY = Counter("node_unhealthy_total", "Times that a node stopped being ready.", registry=REGISTRY)
-AGENTS = Gauge("lattice_agents_connected", "Agents whose connection this server holds.", registry=REGISTRY)
+AGENTS_CONNECTED = Gauge(
+    "lattice_agents_connected", "Agents whose connection this server holds.", registry=REGISTRY
+)
 AGENTS_REFUSED = Counter(
     "lattice_agent_connections_refused_total",
     "Connections of agents that were refused or ended, by reason.",
@@ -124,29 +129,29 @@ PENDING_SERVICES = Gauge(
     ["verdict", "reason"],
     registry=REGISTRY,
 )
-OF_BUDGET = ["ledger", "pool"]  # the pool is empty where the budget is not a pool's
+BUDGET_LABELS = ["ledger", "pool"]  # the pool is empty where the budget is not a pool's
 BUDGET_LIMIT = Gauge(
     "lattice_budget_limit_dollars",
     "What may be spent in a month, by ledger and pool.",
-    OF_BUDGET,
+    BUDGET_LABELS,
     registry=REGISTRY,
 )
 BUDGET_COMMITTED = Gauge(
     "lattice_budget_committed_dollars_per_hour",
     "Cost of all machines of a budget, by ledger and pool.",
-    OF_BUDGET,
+    BUDGET_LABELS,
     registry=REGISTRY,
 )
 BUDGET_SPENT = Gauge(
     "lattice_budget_spent_dollars",
     "Spent in this calendar month so far, by ledger and pool.",
-    OF_BUDGET,
+    BUDGET_LABELS,
     registry=REGISTRY,
 )
 BUDGET_PROJECTED = Gauge(
     "lattice_budget_projected_dollars",
     "Spent, and the present rate to the end of the month, by ledger.",
-    OF_BUDGET,
+    BUDGET_LABELS,
     registry=REGISTRY,
 )
 PLAN_GAP = Gauge(
@@ -161,38 +166,45 @@ POOL_UTILIZATION = Gauge(
     ["pool", "resource"],
     registry=REGISTRY,
 )
-FLEET = (PENDING_SERVICES, BUDGET_LIMIT, BUDGET_COMMITTED, BUDGET_SPENT, BUDGET_PROJECTED, POOL_UTILIZATION)
+LEADER_ONLY_GAUGES = (
+    PENDING_SERVICES,
+    BUDGET_LIMIT,
+    BUDGET_COMMITTED,
+    BUDGET_SPENT,
+    BUDGET_PROJECTED,
+    POOL_UTILIZATION,
+)
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def exposition() -> bytes:
+def render_metrics() -> bytes:
     """What GET /metrics answers."""
     return generate_latest(REGISTRY)
 
 
-def forget_fleet() -> None:
+def clear_leader_gauges() -> None:
     """Only the leader says how the fleet is."""
-    for gauge in FLEET:
+    for gauge in LEADER_ONLY_GAUGES:
         gauge.clear()
 
 
-class Reconciles:
+class ReconcileMetrics:
     """The figures of one controller's loop."""
 
     def __init__(self, controller: str) -> None:
         self._controller = controller
         self._seconds = RECONCILE_SECONDS.labels(controller)
-        self._depth = CONTROLLER_DEPTH.labels(controller)
+        self._depth = CONTROLLER_QUEUE_DEPTH.labels(controller)
         self._attempts: dict[str, Counter] = {}  # by result
-        self._told = -1  # as depth
+        self._last_depth = -1  # as depth
 
-    def depth(self, keys: int) -> None:
-        if keys != self._told:
-            self._told = keys
+    def set_queue_depth(self, keys: int) -> None:
+        if keys != self._last_depth:
+            self._last_depth = keys
             self._depth.set(keys)
 
-    def attempt(self, result: str, seconds: float) -> None:
+    def record_reconcile(self, result: str, seconds: float) -> None:
         counter = self._attempts.get(result)
         if counter is None:
             counter = self._attempts[result] = RECONCILES.labels(self._controller, result)

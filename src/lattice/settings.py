@@ -171,7 +171,7 @@ SETTINGS = (
         "Accept etcd 3.5.0 to 3.5.5 (or before 3.4.22), which can lose acknowledged writes. For tests only.",
     ),
 )
-BY_NAME = {setting.name: setting for setting in SETTINGS}
+SETTINGS_BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 
 from agent.orders import until
-from lattice.agent.host.watchdog_client import Guard
-from lattice.agent.host import cgroups, process_groups as groups
+from lattice.agent.host import cgroups
+from lattice.agent.host import instance_processes as groups
+from lattice.agent.host.runtime_protocol import Instance, InstanceId, InstanceRecord, RunSpec
+from lattice.agent.host.watchdog_client import WatchdogClient
 from lattice.agent.runtimes.preflight import prefix_of, tag_of
-from lattice.agent.runtimes.process import Options, ProcessRuntime
-from lattice.agent.host.runtime_protocol import Instance, InstanceId, Record, RunSpec
-from lattice.agent.state_file import State, StateFile
+from lattice.agent.runtimes.process import ProcessRuntime, ProcessRuntimeOptions
+from lattice.agent.state_file import AgentState, StateFile
 from lattice.clock import SystemClock
 
 SMALL_AGENT = str(Path(__file__).with_name("small_agent.py"))
@@ -26,13 +27,13 @@ clock = SystemClock()
 
 
 class Node:
-    def __init__(self, folder: Path, options: Options | None = None) -> None:
+    def __init__(self, folder: Path, options: ProcessRuntimeOptions | None = None) -> None:
         self.folder = folder
         self.state = StateFile(folder)
-        self.guard = Guard(folder, clock)
+        self.guard = WatchdogClient(folder, clock)
         self.runtime = ProcessRuntime(folder, self.state, clock, self.guard, options)
 
-    def record(self, one: InstanceId) -> Record:
+    def record(self, one: InstanceId) -> InstanceRecord:
         return next(record for record in self.state.state.records if record.spec.id == one)
 
     def alive(self, one: InstanceId) -> set[int]:
@@ -42,7 +43,7 @@ class Node:
     async def ended(self, one: InstanceId, within: float = 60.0) -> Instance:
         async def look() -> Instance | None:
             return next(
-                (each for each in await self.runtime.list() if each.id == one and not each.live), None
+                (each for each in await self.runtime.list() if each.id == one and not each.is_live), None
             )
 
         found: Instance = await until(look, within)
@@ -50,7 +51,7 @@ class Node:
 
 
 @asynccontextmanager
-async def a_node(folder: Path, options: Options | None = None) -> AsyncIterator[Node]:
+async def a_node(folder: Path, options: ProcessRuntimeOptions | None = None) -> AsyncIterator[Node]:
     node = Node(folder, options)
     try:
         yield node
@@ -63,7 +64,9 @@ async def a_node(folder: Path, options: Options | None = None) -> AsyncIterator[
 
 
 def on_node(
-    folder: Path, case: Callable[[Node], Coroutine[Any, Any, None]], options: Options | None = None
+    folder: Path,
+    case: Callable[[Node], Coroutine[Any, Any, None]],
+    options: ProcessRuntimeOptions | None = None,
 ) -> None:
     async def whole() -> None:
         async with a_node(folder, options) as node:
@@ -92,8 +95,8 @@ def an_agent(
         process.communicate()
 
 
-def written(folder: Path) -> State:
-    return msgspec.json.decode((folder / "state.json").read_bytes(), type=State)
+def written(folder: Path) -> AgentState:
+    return msgspec.json.decode((folder / "state.json").read_bytes(), type=AgentState)
 
 
 def end_all(folder: Path) -> None:
@@ -102,7 +105,7 @@ def end_all(folder: Path) -> None:
         handle = record.handle
         groups.kill(handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", record.spec.id))
     hierarchies = cgroups.detect()
-    cgroups.sweep(hierarchies, prefix_of(folder / "instances"))
+    cgroups.remove_stale(hierarchies, prefix_of(folder / "instances"))
     cgroups.prune(hierarchies)
 
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lattice.agent.plan import Assignment
 from lattice.agent.host.runtime_protocol import Instance, InstanceId, RunSpec
+from lattice.agent.plan import Assignment
 from lattice.kinds.container import Container, Port
 
 

@@ -98,7 +98,7 @@ class World:
 
     def check(self) -> None:
         for name, node in self.nodes.items():
-            live = [which.uid for which in node.machine.live()]
+            live = [which.uid for which in node.machine.live_instances()]
             assert len(live) == len(set(live)), f"two copies on {name}"
             assert node.memory.state.term >= self.terms[name], "a lower term was obeyed"
             self.terms[name] = node.memory.state.term
@@ -106,10 +106,10 @@ class World:
     def check_end(self) -> None:
         leader = self.servers[self.leading]
         assert leader.office is not None
-        assert sorted(leader.links.lines) == list(NODES)
+        assert sorted(leader.links.sessions) == list(NODES)
         for name, node in self.nodes.items():
             wanted = sorted(f"uid-{each}" for each, home in self.homes.items() if home == name)
-            assert sorted(which.uid for which in node.machine.live()) == wanted, name
+            assert sorted(which.uid for which in node.machine.live_instances()) == wanted, name
             heard = leader.office.presence.get(name)
             assert heard is not None
             said = sorted(spoken.uid for spoken in heard.workloads.values() if spoken.state == "Running")
@@ -125,7 +125,7 @@ class World:
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happens_the_node_does_what_is_wanted_in_the_end(seed: int) -> None:
     async def story() -> None:
-        world = World(random.Random(seed))  # noqa: S311
+        world = World(random.Random(seed))
         await world.begin()
         for _ in range(30):
             await world.fault()

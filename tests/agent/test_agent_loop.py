@@ -9,14 +9,14 @@ import pytest
 from server.links import FOREVER, REVISION, Leader, Node, a_leader, a_machine, a_workload, applied, running
 from store.virtual import VirtualClock
 
-from lattice.agent.session import ASK_EVERY
+from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId
 from lattice.agent.plan import Assignment
 from lattice.agent.runtimes.fake import Behaviour
-from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId
+from lattice.agent.session import FAILURES_PER_DISCOVERY
 from lattice.errors import Full
 from lattice.kinds.container import Container, Disconnect, ExecProbe, Probe, Probes
-from lattice.presence import Heard
-from lattice.server.access.node_certificates import Peer
+from lattice.presence import LastHeartbeat
+from lattice.server.access.node_certificates import NodeIdentity
 from lattice.store.protocol import Key
 from lattice.wire import agent_pb2 as pb
 
@@ -34,7 +34,7 @@ def play(story: Story, *nodes: str) -> None:
     asyncio.run(asyncio.wait_for(whole(), 100))
 
 
-def heard(leader: Leader, node: str = "n1") -> Heard:
+def heard(leader: Leader, node: str = "n1") -> LastHeartbeat:
     assert leader.office is not None
     found = leader.office.presence.get(node)
     assert found is not None
@@ -43,7 +43,7 @@ def heard(leader: Leader, node: str = "n1") -> Heard:
 
 def state(leader: Leader, path: str = "default/web", node: str = "n1") -> tuple[str, int, bool, str] | None:
     spoken = heard(leader, node).workloads.get(path)
-    return spoken and (spoken.state, spoken.run, spoken.ready, spoken.failure)
+    return spoken and (spoken.state, spoken.run, spoken.ready, spoken.failure_reason)
 
 
 async def order(leader: Leader, clock: VirtualClock, name: str = "web", run: int = 1, **rest: Any) -> None:
@@ -58,23 +58,23 @@ def _key(name: str) -> Key:
 
 
 def starts(node: Node) -> list[str]:
-    return [str(each.which.uid) for each in node.machine.history if each.what == "start"]
+    return [str(each.instance_id.uid) for each in node.machine.history if each.action == "start"]
 
 
 def test_it_runs_what_it_is_told_and_says_so() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         async with running(a_machine(clock, {HOME: leader})) as node:
             await clock.advance(1)
-            assert heard(leader).is_complete
+            assert heard(leader).has_full_report
             await order(leader, clock)
             assert state(leader) == ("Running", 1, True, "")
-            assert heard(leader).order == 2
+            assert heard(leader).applied_sequence == 2
             assert starts(node) == ["uid-web"]
             assert [each.workload for each in node.memory.state.wanted] == ["default/web"]
             await leader.bind("web", applied("n1", action="Delete"))
             await clock.advance(3)
             assert state(leader) is None
-            assert node.machine.live() == []
+            assert node.machine.live_instances() == []
 
     play(story)
 
@@ -88,7 +88,7 @@ def test_a_new_run_starts_what_failed_again_and_the_same_order_does_not() -> Non
             await clock.advance(20)
             assert state(leader) == ("Failed", 1, False, "RUNTIME_ERROR")
             assert heard(leader).workloads["default/web"].log == "one\ntwo\n"
-            assert heard(leader).workloads["default/web"].how == "ended with code 3"
+            assert heard(leader).workloads["default/web"].failure_message == "ended with code 3"
             assert len(starts(node)) == 1
             await order(leader, clock, run=2)
             assert state(leader) == ("Running", 2, True, "")
@@ -126,11 +126,11 @@ def test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard() ->
         second.net.is_cut = True
         async with running(second):
             await clock.advance(60)
-            assert len(second.machine.live()) == 2
+            assert len(second.machine.live_instances()) == 2
             await leader.bind("api", applied("n1", action="Delete"))
             second.net.is_cut = False
             await clock.advance(30)
-            assert [each.uid for each in second.machine.live()] == ["uid-web"]
+            assert [each.uid for each in second.machine.live_instances()] == ["uid-web"]
 
     play(story)
 
@@ -144,7 +144,7 @@ def test_a_machine_that_lost_its_power_says_that_nothing_runs_and_waits_to_be_to
         async with running(a_machine(clock, {HOME: leader}, former=first)) as second:
             await clock.advance(20)
             assert state(leader) == ("Failed", 1, False, "RUNTIME_ERROR")
-            assert second.machine.live() == []
+            assert second.machine.live_instances() == []
 
     play(story)
 
@@ -209,7 +209,7 @@ def test_a_node_that_was_made_anew_is_joined_anew() -> None:
         node = a_machine(clock, {HOME: leader}, key="a-former-key")
 
         async def rejoin() -> bool:
-            node.net.peer = Peer("n1", "key-n1", FOREVER)
+            node.net.peer = NodeIdentity("n1", "key-n1", FOREVER)
             return True
 
         node.agent.rejoin = rejoin
@@ -230,17 +230,17 @@ def test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute() -> None:
         for node in nodes:
             node.start()
         await clock.advance(5)
-        assert len(leader.links.lines) == 100
+        assert len(leader.links.sessions) == 100
         leader.step_down()
         await clock.advance(15)
-        assert leader.links.lines == {}
+        assert leader.links.sessions == {}
         await other.lead("other")
         leader.elsewhere = "other:7444"
         begin = [len(node.net.dialled) for node in nodes]
         await clock.advance(30)
-        assert len(other.links.lines) == 100
+        assert len(other.links.sessions) == 100
         assert other.office is not None
-        assert max(other.office.presence.silence(name) for name in names) < 40
+        assert max(other.office.presence.heartbeat_age(name) for name in names) < 40
         assert max(len(node.net.dialled) - before for node, before in zip(nodes, begin, strict=True)) <= 6
         for node in nodes:
             await node.kill()
@@ -260,12 +260,12 @@ def test_a_node_that_is_cut_off_keeps_or_stops_as_it_was_told(disconnect: Discon
     async def story(leader: Leader, clock: VirtualClock) -> None:
         async with running(a_machine(clock, {HOME: leader})) as node:
             await order(leader, clock, disconnect=disconnect)
-            last = heard(leader).at
+            last = heard(leader).received_at
             node.net.cut()
             await clock.advance(200)
-            assert bool(node.machine.live()) == survives
+            assert bool(node.machine.live_instances()) == survives
             if not survives:
-                stop = next(each.at for each in node.machine.history if each.what == "stop")
+                stop = next(each.at for each in node.machine.history if each.action == "stop")
                 assert stop - last <= 60.0
                 assert stop - last >= 49.0, "not before a heartbeat's worth of its time"
             node.net.is_cut = False
@@ -289,7 +289,7 @@ def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
 
     async def story(leader: Leader, clock: VirtualClock) -> None:
         node = a_machine(clock, {HOME: leader})
-        node.machine.behaviours["default/web"] = Behaviour(ready_after=5, sick_after=60)
+        node.machine.behaviours["default/web"] = Behaviour(ready_after=5, unhealthy_after=60)
         async with running(node):
             await order(leader, clock, containers={"main": container})
             assert state(leader) == ("Running", 1, False, "")
@@ -297,7 +297,7 @@ def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
             assert state(leader) == ("Running", 1, True, "")
             await clock.advance(70)
             assert state(leader) == ("Failed", 1, False, "UNHEALTHY")
-            assert node.machine.live() == []
+            assert node.machine.live_instances() == []
             node.machine.behaviours["default/web"] = Behaviour()
             await order(leader, clock, run=2)
             await clock.advance(5)
@@ -326,13 +326,13 @@ def test_one_workload_is_worked_on_by_one_at_a_time() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
-        stop, asked = node.agent.work.runtime.stop, []
+        stop, asked = node.agent.executor.runtime.stop, []
 
         async def counted(which: InstanceId, grace: float, because: Failure | None = None) -> Instance | None:
             asked.append(which)
             return await stop(which, grace, because)
 
-        node.agent.work.runtime.stop = counted  # type: ignore[method-assign]
+        node.agent.executor.runtime.stop = counted  # type: ignore[method-assign]
         async with running(node):
             await order(leader, clock)
             await leader.bind("web", applied("n1", action="Delete"))
@@ -349,15 +349,15 @@ def test_a_container_that_fails_takes_its_workload_with_it_and_both_start_again(
         node = a_machine(clock, {HOME: leader})
         async with running(node):
             await order(leader, clock, containers=two)
-            assert len(node.machine.live()) == 2
+            assert len(node.machine.live_instances()) == 2
             node.machine.end(
-                next(each for each in node.machine.live() if each.container == "side"), killed=True
+                next(each for each in node.machine.live_instances() if each.container == "side"), killed=True
             )
-            copy = next(copy for which, copy in node.machine.copies.items() if which.container == "side")
-            copy.end = (137, "SIGKILL", Failure("INSUFFICIENT_RESOURCES", "killed at its memory limit"))
+            copy = next(copy for which, copy in node.machine.processes.items() if which.container == "side")
+            copy.outcome = (137, "SIGKILL", Failure("INSUFFICIENT_RESOURCES", "killed at its memory limit"))
             await clock.advance(15)
             assert state(leader) == ("Failed", 1, False, "INSUFFICIENT_RESOURCES")
-            assert node.machine.live() == []
+            assert node.machine.live_instances() == []
             await order(leader, clock, run=2)
             assert state(leader) == ("Running", 2, True, "")
 
@@ -387,7 +387,7 @@ def test_an_order_that_makes_no_sense_fails_alone() -> None:
                 containers=b'{"main":{"newer":1}}',
                 disconnect="keep",
             )
-            node.agent.work.take(pb.Orders(term=1, number=9, assignments=[good, bad]))
+            node.agent.executor.accept_orders(pb.Orders(term=1, number=9, assignments=[good, bad]))
             await clock.advance(3)
             assert state(leader) == ("Running", 1, True, "")
             assert state(leader, "default/odd") == ("Failed", 7, False, "INVALID_SPEC")
@@ -403,12 +403,12 @@ def test_a_disk_that_is_full_does_not_keep_it_from_stopping_things() -> None:
             def full(wanted: tuple[Assignment, ...], term: int) -> None:
                 raise Full("no room to write the agent's state")
 
-            kept, node.memory.told = node.memory.told, full  # type: ignore[method-assign]
+            kept, node.memory.save_assignments = node.memory.save_assignments, full  # type: ignore[method-assign]
             await leader.bind("web", applied("n1", action="Delete"))
             await clock.advance(3)
-            assert node.machine.live() == []
+            assert node.machine.live_instances() == []
             assert len(node.memory.state.wanted) == 1
-            node.memory.told = kept  # type: ignore[method-assign]
+            node.memory.save_assignments = kept  # type: ignore[method-assign]
             await clock.advance(2)
             assert node.memory.state.wanted == (), "written down once there is room"
 
@@ -424,10 +424,10 @@ def test_where_to_connect_is_asked_now_and_then_only() -> None:
             asked.append(clock.monotonic())
             return ["c", "d"]
 
-        node.agent.look_up = look_up
+        node.agent.discover_addresses = look_up
         async with running(node):
             await clock.advance(100)
-        assert len(asked) <= len(node.net.dialled) / ASK_EVERY
+        assert len(asked) <= len(node.net.dialled) / FAILURES_PER_DISCOVERY
         assert {"c", "d"} <= set(node.net.dialled), "every server that answered is tried"
 
     asyncio.run(story())

@@ -10,24 +10,24 @@ import pytest
 from server.links import REVISION, Node, a_machine, running
 from store.virtual import VirtualClock, settle
 
-from lattice.agent.session import LARGE, REFUSED_PAUSE
-from lattice.agent.runtimes.fake import Behaviour
 from lattice.agent.host.runtime_protocol import Failure, Instance
+from lattice.agent.runtimes.fake import Behaviour
+from lattice.agent.session import DENIED_RETRY_DELAY_S, MAX_HEARTBEAT_BYTES
 from lattice.errors import Unavailable
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.channel import PROTOCOL, AgentEnd, MemoryEnd, pair
+from lattice.wire.connection import PROTOCOL_VERSION, AgentConnection, MemoryConnection, connected_pair
 
 
 @dataclass
 class Script:
     """A server that says exactly what the test lets it say."""
 
-    ends: list[MemoryEnd[pb.ToAgent, pb.FromAgent]] = field(default_factory=list)
+    ends: list[MemoryConnection[pb.ToAgent, pb.FromAgent]] = field(default_factory=list)
     said: list[pb.FromAgent] = field(default_factory=list)
 
     @asynccontextmanager
-    async def connect(self, address: str) -> AsyncIterator[AgentEnd]:
-        mine, theirs = pair()
+    async def connect(self, address: str) -> AsyncIterator[AgentConnection]:
+        mine, theirs = connected_pair()
         self.ends.append(theirs)
         listening = asyncio.create_task(self._listen(theirs))
         try:
@@ -36,11 +36,11 @@ class Script:
             mine.close()
             listening.cancel()
 
-    async def _listen(self, end: MemoryEnd[pb.ToAgent, pb.FromAgent]) -> None:
+    async def _listen(self, end: MemoryConnection[pb.ToAgent, pb.FromAgent]) -> None:
         while (said := await end.receive()) is not None:
             self.said.append(said)
 
-    async def renew(self, address: str, request: bytes) -> bytes:
+    async def renew_certificate(self, address: str, request: bytes) -> bytes:
         raise Unavailable("not here")
 
     async def say(self, **said: Any) -> None:
@@ -49,7 +49,7 @@ class Script:
         await settle()
 
     async def welcome(self, term: int = 5, **rest: Any) -> None:
-        given: dict[str, Any] = {"protocol": PROTOCOL, "term": term, "heartbeat": 10.0} | rest
+        given: dict[str, Any] = {"protocol": PROTOCOL_VERSION, "term": term, "heartbeat": 10.0} | rest
         await self.say(welcome=pb.Welcome(**given))
 
     @property
@@ -61,7 +61,7 @@ class Script:
 async def scripted() -> AsyncIterator[tuple[Script, Node, VirtualClock]]:
     clock, script = VirtualClock(), Script()
     node = a_machine(clock, {}, addresses=["s"])
-    node.agent.link = script
+    node.agent.transport = script
     async with running(node):
         await clock.advance(0.1)
         yield script, node, clock
@@ -92,24 +92,24 @@ async def killed_at_work(script: Script, node: Node, clock: VirtualClock) -> Nod
     await clock.advance(2)
     await node.kill()
     again = a_machine(clock, {}, former=node, addresses=["s"])
-    again.agent.link = script
+    again.agent.transport = script
     return again
 
 
 def live(node: Node) -> list[str]:
-    return [each.uid for each in node.machine.live()]
+    return [each.uid for each in node.machine.live_instances()]
 
 
 def test_the_agent_says_its_protocol_first_and_refuses_a_server_that_speaks_another() -> None:
     async def story(script: Script, node: Node, clock: VirtualClock) -> None:
-        assert script.said[0].hello.protocol == PROTOCOL
-        await script.welcome(protocol=PROTOCOL + 1)
+        assert script.said[0].hello.protocol == PROTOCOL_VERSION
+        await script.welcome(protocol=PROTOCOL_VERSION + 1)
         await script.say(**orders(5, 1, "web", whole=True))
         await clock.advance(5)
         assert not node.agent.is_connected.is_set()
         assert live(node) == []
         assert len(script.ends) == 1
-        await clock.advance(REFUSED_PAUSE)
+        await clock.advance(DENIED_RETRY_DELAY_S)
         assert len(script.ends) == 2
 
     by_script(story)
@@ -153,9 +153,9 @@ def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either() -> N
         async with running(again):
             await clock.advance(1)
             assert script.said[-1].hello.term == 5
-            before = again.machine.heard_at
+            before = again.machine.last_contact_at
             await script.welcome(term=4)
-            assert again.machine.heard_at == before, "it is no contact either"
+            assert again.machine.last_contact_at == before, "it is no contact either"
             await script.say(**orders(4, 1, whole=True))
             await clock.advance(2)
             assert live(again) == ["web"]
@@ -168,7 +168,7 @@ def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either() -> N
 def test_what_is_said_first_is_true_however_long_it_takes_to_find_out() -> None:
     async def story(script: Script, node: Node, clock: VirtualClock) -> None:
         again = await killed_at_work(script, node, clock)
-        runtime = again.agent.work.runtime
+        runtime = again.agent.executor.runtime
         quick = runtime.list
 
         async def slow() -> list[Instance]:
@@ -194,7 +194,7 @@ def test_silence_counts_from_when_the_answered_beat_was_sent() -> None:
     async def story(script: Script, node: Node, clock: VirtualClock) -> None:
         await clock.advance(4)
         await script.welcome()
-        assert node.machine.heard_at == 0.0, "when hello was said, not when it was answered"
+        assert node.machine.last_contact_at == 0.0, "when hello was said, not when it was answered"
         await clock.advance(6)
         sent = clock.monotonic()
         await clock.advance(4)
@@ -203,8 +203,8 @@ def test_silence_counts_from_when_the_answered_beat_was_sent() -> None:
         assert not second.is_whole
         await clock.advance(5)
         await script.say(heard=pb.Heard(beat=second.number))
-        assert node.machine.heard_at is not None
-        assert sent <= node.machine.heard_at <= sent + 5
+        assert node.machine.last_contact_at is not None
+        assert sent <= node.machine.last_contact_at <= sent + 5
 
     by_script(story)
 
@@ -230,7 +230,7 @@ def test_a_beat_that_would_be_too_large_goes_without_logs() -> None:
         await clock.advance(3)
         failed = [report for beat in script.beats for report in beat.reports if report.state == "Failed"]
         assert len(failed) == 400
-        assert max(beat.ByteSize() for beat in script.beats) < LARGE
+        assert max(beat.ByteSize() for beat in script.beats) < MAX_HEARTBEAT_BYTES
 
     by_script(story)
 

@@ -5,7 +5,14 @@ from typing import Literal
 
 import pytest
 
-from lattice.agent.host.cgroups import Hierarchy, make, places, room, settings, writable
+from lattice.agent.host.cgroups import (
+    Hierarchy,
+    candidate_parents,
+    limit_files,
+    make,
+    process_cgroups,
+    writable,
+)
 from lattice.agent.host.runtime_protocol import Limits
 
 BOTH = frozenset({"cpu", "memory"})
@@ -44,7 +51,7 @@ V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n"
 def test_what_is_written(
     limits: Limits, version: Literal[1, 2], controllers: frozenset[str], expected: dict[str, str]
 ) -> None:
-    assert settings(limits, version, controllers) == expected
+    assert limit_files(limits, version, controllers) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,11 +70,11 @@ def test_what_is_written(
     ],
 )
 def test_where_ours_belong(mounts: str, own: str, expected: list[str]) -> None:
-    assert [str(each.path) for each in room(mounts, own)] == expected
+    assert [str(each.path) for each in candidate_parents(mounts, own)] == expected
 
 
 def test_where_a_process_is() -> None:
-    assert [str(each.path) for each in places(V2, "0::/a/b\n")] == ["/sys/fs/cgroup/a/b"]
+    assert [str(each.path) for each in process_cgroups(V2, "0::/a/b\n")] == ["/sys/fs/cgroup/a/b"]
 
 
 def test_what_cannot_be_written_is_not_used(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from store.virtual import VirtualClock
 
 from agent.orders import a_spec, which
-from lattice.agent.runtimes.fake import Behaviour, FakeMachine, FakeRuntime, Happening
-from lattice.agent.host.runtime_protocol import Failure, InstanceId, Record
+from lattice.agent.host.runtime_protocol import Failure, InstanceId, InstanceRecord
+from lattice.agent.runtimes.fake import Behaviour, FakeMachine, FakeRuntime, RuntimeEvent
 from lattice.kinds.container import Probe, TcpProbe
 
 BROKEN = Failure("IMAGE_PULL_FAILED", "no route")
@@ -19,18 +19,18 @@ class Pages:
     """A notebook in memory."""
 
     def __init__(self) -> None:
-        self.records: dict[InstanceId, Record] = {}
+        self.records: dict[InstanceId, InstanceRecord] = {}
 
-    def write(self, record: Record) -> None:
+    def write_record(self, record: InstanceRecord) -> None:
         self.records[record.spec.id] = record
 
-    def strike(self, which: InstanceId) -> None:
+    def delete_record(self, which: InstanceId) -> None:
         self.records.pop(which, None)
 
 
 def a_machine(behaviour: Behaviour, seed: int = 1) -> tuple[FakeMachine, VirtualClock]:
     clock = VirtualClock()
-    return FakeMachine(clock, random.Random(seed), {"": behaviour}), clock  # noqa: S311  chance that repeats
+    return FakeMachine(clock, random.Random(seed), {"": behaviour}), clock
 
 
 def states(behaviour: Behaviour, *at: float) -> list[str]:
@@ -83,7 +83,7 @@ def crash_times(seed: int) -> list[float]:
             await runtime.start(a_spec("x", attempt=attempt))
             await clock.advance(10)
             await runtime.list()
-        return [each.at for each in machine.history if each.what == "stop"]
+        return [each.at for each in machine.history if each.action == "stop"]
 
     return asyncio.run(case())
 
@@ -99,13 +99,13 @@ def test_the_machine_keeps_the_watchdogs_promise_to_the_second() -> None:
         machine, clock = a_machine(Behaviour())
         pages = Pages()
         runtime = FakeRuntime(machine, pages)
-        await runtime.contact(clock.monotonic())
+        await runtime.record_contact(clock.monotonic())
         await runtime.start(a_spec("x", stop_after=90))
         await clock.advance(80)
-        await runtime.contact(75.0)  # what was acknowledged had been sent five seconds ago
+        await runtime.record_contact(75.0)  # what was acknowledged had been sent five seconds ago
         await clock.advance(1000)  # the agent is dead, nobody looks
-        await runtime.contact(clock.monotonic())
-        assert machine.history == [Happening(0, "start", which()), Happening(165, "stop", which())]
+        await runtime.record_contact(clock.monotonic())
+        assert machine.history == [RuntimeEvent(0, "start", which()), RuntimeEvent(165, "stop", which())]
         successor = FakeRuntime(machine, pages)
         adopted = await successor.adopt(pages.records[which()])
         assert adopted.failure
@@ -123,19 +123,19 @@ def test_without_power_everything_is_gone_but_the_notebook() -> None:
         machine.lose_power()
         successor = FakeRuntime(machine, pages)
         assert (await successor.adopt(pages.records[which()])).state == "Exited"
-        assert machine.live() == []
-        assert (await successor.start(a_spec("x", attempt=1))).live
+        assert machine.live_instances() == []
+        assert (await successor.start(a_spec("x", attempt=1))).is_live
 
     asyncio.run(case())
 
 
 def test_probes_answer_as_told() -> None:
     async def case() -> None:
-        machine, clock = a_machine(Behaviour(ready_after=5, sick_after=20))
+        machine, clock = a_machine(Behaviour(ready_after=5, unhealthy_after=20))
         runtime, probe, heard = FakeRuntime(machine, Pages()), Probe(tcp=TcpProbe(port=1)), []
         await runtime.start(a_spec("x"))
         for _ in range(3):
-            heard.append((await runtime.ask(which(), probe)).ok)
+            heard.append((await runtime.run_probe(which(), probe)).ok)
             await clock.advance(10)
         assert heard == [False, True, False]
 

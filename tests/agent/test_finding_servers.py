@@ -11,17 +11,17 @@ from aiohttp import web
 from server.links import AUTHORITY, Leader, Node, a_leader, a_machine
 from store.virtual import VirtualClock
 
-from lattice.agent.identity import Identity, Place
-from lattice.agent.join import MOST_ASKED, look_up
-from lattice.agent.session import LOOK_EVERY
-from lattice.server.access.certificate_authority import Authority, new_authority
+from lattice.agent.identity import Identity, JoinRecord
+from lattice.agent.join import MAX_SERVERS_QUERIED, discover_agent_addresses
+from lattice.agent.session import DISCOVERY_INTERVAL_S
+from lattice.server.access.certificate_authority import CertificateAuthority, new_authority
 
 HOME, OTHER = "leader:7444", "other:7444"
 
 
 @asynccontextmanager
 async def an_api(
-    folder: Path, agents: str, authority: Authority = AUTHORITY
+    folder: Path, agents: str, authority: CertificateAuthority = AUTHORITY
 ) -> AsyncIterator[tuple[str, list[str]]]:
     """One that only says where agents connect, and which servers it knows."""
     named: list[str] = []
@@ -45,7 +45,7 @@ async def an_api(
 
 def test_those_that_it_was_given_are_asked_and_then_those_that_they_name(tmp_path: Path) -> None:
     async def story() -> None:
-        identity = Identity(tmp_path, authority=AUTHORITY.pem, place=Place("n1"))
+        identity = Identity(tmp_path, authority=AUTHORITY.pem, join_record=JoinRecord("n1"))
         async with AsyncExitStack() as stack:
             (a, named_by_a), (b, named_by_b), (c, named_by_c) = [
                 await stack.enter_async_context(an_api(tmp_path, f"{name}:7444")) for name in "abc"
@@ -53,10 +53,10 @@ def test_those_that_it_was_given_are_asked_and_then_those_that_they_name(tmp_pat
             foreign, _ = await stack.enter_async_context(an_api(tmp_path, "foreign:7444", new_authority()[0]))
             named_by_a += [a, b, foreign, "https://127.0.0.1:1"]
             named_by_b += [c, a]
-            named_by_c += [f"https://127.0.0.1:{number}" for number in range(1, MOST_ASKED)]
+            named_by_c += [f"https://127.0.0.1:{number}" for number in range(1, MAX_SERVERS_QUERIED)]
 
             async def found(servers: str) -> list[str]:
-                return await asyncio.to_thread(look_up, identity, servers)
+                return await asyncio.to_thread(discover_agent_addresses, identity, servers)
 
             assert await found(a) == ["a:7444", "b:7444", "c:7444"]
             assert await found(f"{c}, {b}") == ["c:7444", "b:7444"], (
@@ -91,15 +91,15 @@ async def fails_over(clock: VirtualClock, leader: Leader, other: Leader, node: N
     leader.step_down()
     await other.lead("other")
     await clock.advance(60)
-    return "n1" in other.links.lines
+    return "n1" in other.links.sessions
 
 
 @pytest.mark.parametrize(
     ("comes_after", "is_found"),
     [
         pytest.param(0.0, True, id="a server that was there"),
-        pytest.param(LOOK_EVERY, True, id="a server that came while it was connected"),
-        pytest.param(2 * LOOK_EVERY + 1, False, id="a server that nobody has told it of"),
+        pytest.param(DISCOVERY_INTERVAL_S, True, id="a server that came while it was connected"),
+        pytest.param(2 * DISCOVERY_INTERVAL_S + 1, False, id="a server that nobody has told it of"),
     ],
 )
 def test_an_agent_that_loses_its_server_goes_to_another(comes_after: float, is_found: bool) -> None:
@@ -113,11 +113,11 @@ def test_an_agent_that_loses_its_server_goes_to_another(comes_after: float, is_f
                     return []
                 return [HOME] if clock.monotonic() < comes_after else [HOME, OTHER]
 
-            node.agent.look_up = asked
-            await node.agent.find_server()
+            node.agent.discover_addresses = asked
+            await node.agent.discover_servers()
             node.start()
-            await clock.advance(2 * LOOK_EVERY)
-            assert "n1" in leader.links.lines
+            await clock.advance(2 * DISCOVERY_INTERVAL_S)
+            assert "n1" in leader.links.sessions
             assert await fails_over(clock, leader, other, node) == is_found
             await node.kill()
 

@@ -10,29 +10,35 @@ import pytest
 from server.links import AUTHORITY, a_machine
 from store.virtual import VirtualClock
 
-from lattice.agent.identity import Identity, Place
-from lattice.agent.certificate_renewal import Renewal
+from lattice.agent.certificate_renewal import CertificateRenewal
+from lattice.agent.identity import Identity, JoinRecord
 from lattice.errors import Denied, Invalid
-from lattice.server.access.node_certificates import read_request, sign
+from lattice.server.access.node_certificates import parse_signing_request, sign_node_certificate
 
 
 def joined(folder: Path, now: datetime) -> Identity:
     identity = Identity.load(folder)
-    identity.joined(
-        _signed(identity.signing_request(), now), AUTHORITY.pem, Place("n1", "https://s:7443", ("s:7444",))
+    identity.save_credentials(
+        _signed(identity.signing_request(), now),
+        AUTHORITY.pem,
+        JoinRecord("n1", "https://s:7443", ("s:7444",)),
     )
     return identity
 
 
 def _signed(request: bytes, now: datetime) -> bytes:
-    return sign(AUTHORITY, read_request(request), "n1", now)
+    return sign_node_certificate(AUTHORITY, parse_signing_request(request), "n1", now)
 
 
 def test_what_was_joined_is_there_after_a_restart_and_nobody_else_reads_it(tmp_path: Path) -> None:
     first = joined(tmp_path / "a", datetime.now(UTC))
     again = Identity.load(tmp_path / "a")
     assert again.has_joined
-    assert (again.key, again.certificate, again.place) == (first.key, first.certificate, first.place)
+    assert (again.key, again.certificate, again.join_record) == (
+        first.key,
+        first.certificate,
+        first.join_record,
+    )
     assert again.name == "n1"
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a").iterdir()} == {0o600}
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
@@ -63,15 +69,15 @@ def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(tmp_path: Pat
                 raise Denied("not just now")
             return _signed(request, clock.now())
 
-        agent.link.renew = renew  # type: ignore[method-assign]
-        task = asyncio.create_task(Renewal(identity, agent, clock, random.Random(1)).run())  # noqa: S311
+        agent.transport.renew_certificate = renew  # type: ignore[method-assign]
+        task = asyncio.create_task(CertificateRenewal(identity, agent, clock, random.Random(1)).run())
         await clock.advance(24 * 3600)
         first, second, *later = asked
         assert 15.9 * 3600 <= first <= 16.1 * 3600
         assert 30 <= second - first <= 90, "asked again a minute later"
         assert later == []
-        assert agent.renewed.is_set()
-        assert identity.ends > clock.now() + timedelta(hours=10)
+        assert agent.certificate_renewed.is_set()
+        assert identity.expires_at > clock.now() + timedelta(hours=10)
         assert Identity.load(tmp_path).certificate == identity.certificate
         task.cancel()
 
@@ -89,10 +95,12 @@ def test_a_machine_that_slept_asks_by_its_key_when_its_certificate_opens_nothing
         async def come_back() -> bytes:
             return _signed(identity.signing_request(), clock.now())
 
-        task = asyncio.create_task(Renewal(identity, agent, clock, random.Random(1), come_back).run())  # noqa: S311
+        task = asyncio.create_task(
+            CertificateRenewal(identity, agent, clock, random.Random(1), come_back).run()
+        )
         await clock.advance(1)
-        assert identity.ends > clock.now()
-        assert agent.renewed.is_set()
+        assert identity.expires_at > clock.now()
+        assert agent.certificate_renewed.is_set()
         task.cancel()
 
     asyncio.run(story())

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.agent.runtimes.log_files import Rotation, printed, rotate, tail
+from lattice.agent.runtimes.log_files import Rotation, read_since, rotate, tail
 
-SMALL = Rotation(max_bytes=100, keep=2)
+SMALL = Rotation(max_bytes=100, max_older_files=2)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_tail_over_rotated_files_is_the_end_of_everything(lines: list[str], coun
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        log, roomy = Path(folder) / "log", Rotation(max_bytes=50, keep=100)
+        log, roomy = Path(folder) / "log", Rotation(max_bytes=50, max_older_files=100)
         for line in lines:
             with log.open("a") as file:
                 file.write(line + "\n")
@@ -68,21 +68,21 @@ def test_tail_over_rotated_files_is_the_end_of_everything(lines: list[str], coun
 
 def test_a_log_is_followed_from_where_one_was(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    assert printed(path, -1) == ("", 0)
+    assert read_since(path, -1) == ("", 0)
     path.write_text("one\ntw")
-    assert printed(path, -1) == ("", 6)
-    assert printed(path, 0) == ("one\ntw", 6)
+    assert read_since(path, -1) == ("", 6)
+    assert read_since(path, 0) == ("one\ntw", 6)
     path.write_text("one\ntwo\nthree\n")
-    assert printed(path, 6) == ("o\nthree\n", 14)
-    assert printed(path, 14) == ("", 14)
+    assert read_since(path, 6) == ("o\nthree\n", 14)
+    assert read_since(path, 14) == ("", 14)
     path.write_text("new\n")  # emptied in between
-    assert printed(path, 14) == ("new\n", 4)
+    assert read_since(path, 14) == ("new\n", 4)
 
 
 def test_a_character_is_not_cut_in_two(tmp_path: Path) -> None:
     path = tmp_path / "log"
     whole = "caf\u00e9".encode()
     path.write_bytes(whole[:-1])
-    assert printed(path, 0) == ("caf", 3)
+    assert read_since(path, 0) == ("caf", 3)
     path.write_bytes(whole)
-    assert printed(path, 3) == ("\u00e9", 5)
+    assert read_since(path, 3) == ("\u00e9", 5)

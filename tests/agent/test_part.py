@@ -6,8 +6,8 @@ import pytest
 from server.links import a_leader, a_machine, a_workload, applied
 from store.virtual import VirtualClock
 
-from lattice.agent.runtimes.fake import Behaviour
 from lattice.agent.host.runtime_protocol import Usage
+from lattice.agent.runtimes.fake import Behaviour
 from lattice.presence import Usage as Heard
 
 
@@ -25,7 +25,7 @@ def test_what_a_node_says_that_it_uses(is_part: bool, used: Heard) -> None:
             await clock.advance(0.1)
             node = a_machine(clock, {"leader:7444": leader})
             node.machine.behaviours["default/web"] = Behaviour(exits_after=60, uses=Usage(250, 1 << 20, 3))
-            node.agent.node_usage, node.agent.is_part = lambda: Usage(1900, 5 << 30, 7), is_part
+            node.agent.node_usage, node.agent.shares_machine = lambda: Usage(1900, 5 << 30, 7), is_part
             node.start()
             await clock.advance(25)
             assert leader.office is not None

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.orders import an_instance, an_order, which
-from lattice.agent.plan import Action, Assignment, Remove, Start, Stop, assignment, plan, run_spec
 from lattice.agent.host.runtime_protocol import Failure, Instance, Limits
+from lattice.agent.plan import Action, Assignment, Remove, Start, Stop, assignment_from_spec, plan, run_spec
 from lattice.kinds.container import Container, ContainerResources, Disconnect, Port
 from lattice.kinds.workload import WorkloadSpec
 
@@ -21,7 +21,7 @@ def told(actions: Iterable[Action]) -> list[str]:
     return [
         f"start {action.spec.id} #{action.spec.attempt}"
         if isinstance(action, Start)
-        else f"stop {action.id}: {action.why}"
+        else f"stop {action.id}: {action.reason}"
         if isinstance(action, Stop)
         else f"remove {action.id}"
         for action in actions
@@ -189,7 +189,7 @@ def test_a_workload_becomes_an_order() -> None:
         limits={"cpu": "1", "memory": "1Ki"},
         desired_state="Stopped",
     )
-    order = assignment("default/web", "u1", spec)
+    order = assignment_from_spec("default/web", "u1", spec)
     assert (order.revision, order.desired, order.limits) == ("a" * 24, "Stopped", Limits(1000, 1024))
 
 
@@ -230,7 +230,7 @@ def one_each(found: list[Instance]) -> list[Instance]:
     for each in found:
         if each.id in kept or owner.setdefault(each.id.uid, each.workload) != each.workload:
             continue
-        if each.live and live.setdefault(each.workload, (each.id.uid, each.id.revision)) != (
+        if each.is_live and live.setdefault(each.workload, (each.id.uid, each.id.revision)) != (
             each.id.uid,
             each.id.revision,
         ):
@@ -247,16 +247,16 @@ class Slow:
 
     def do(self, action: Action) -> None:
         if isinstance(action, Remove):
-            assert not self.there[action.id].live, "removed while it ran"
+            assert not self.there[action.id].is_live, "removed while it ran"
             del self.there[action.id]
         elif isinstance(action, Stop):
-            assert self.there[action.id].live
+            assert self.there[action.id].is_live
             self.there[action.id] = msgspec.structs.replace(
                 self.there[action.id], state="Exited", asked=True, failure=None
             )
         else:
             spec = action.spec
-            assert spec.id not in self.there or not self.there[spec.id].live
+            assert spec.id not in self.there or not self.there[spec.id].is_live
             self.there[spec.id] = an_instance(spec.workload, id=spec.id, attempt=spec.attempt)
         self.check()
 
@@ -265,7 +265,7 @@ class Slow:
             copies = {
                 (each.id.uid, each.id.revision)
                 for each in self.there.values()
-                if each.live and each.workload == name
+                if each.is_live and each.workload == name
             }
             assert len(copies) <= 1, f"two copies of {name}: {copies}"
 
@@ -284,7 +284,7 @@ def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
     spent = {
         each.id
         for each in there
-        if not each.live and not each.asked
+        if not each.is_live and not each.asked
         for order in [best.get(each.workload)]
         if order and each.attempt >= order.attempt
     }
@@ -325,7 +325,7 @@ def test_doing_what_is_planned_never_makes_two_copies_and_comes_to_rest(
         for order in wanted
     ]
     if len(set(ranks)) == len(ranks):  # two orders that differ in containers only: either will do
-        assert {each.id for each in machine.there.values() if each.live} == should_live(
+        assert {each.id for each in machine.there.values() if each.is_live} == should_live(
             wanted, list(machine.there.values())
         )
 

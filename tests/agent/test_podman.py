@@ -14,12 +14,12 @@ import pytest
 
 from agent.nodes import clock
 from agent.orders import a_spec, until, which
-from lattice.agent.host.watchdog_client import Guard
+from lattice.agent.host.runtime_protocol import Instance, Limits
+from lattice.agent.host.watchdog_client import WatchdogClient
 from lattice.agent.runtimes import podman
-from lattice.agent.runtimes.router import CombinedRuntime
 from lattice.agent.runtimes.container import ContainerRuntime
 from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
-from lattice.agent.host.runtime_protocol import Instance, Limits
+from lattice.agent.runtimes.router import RuntimeRouter
 from lattice.agent.state_file import StateFile
 from lattice.kinds.container import Container, HttpProbe, Port, Probe
 
@@ -59,8 +59,8 @@ IMAGE = f"localhost/lattice-podman-test:{os.getpid()}"
     ],
 )
 def test_complaints(text: str, reason: str, retryable: bool) -> None:
-    failure = podman.complaint(text)
-    assert (failure.reason, failure.retryable) == (reason, retryable)
+    failure = podman.failure_from_stderr(text)
+    assert (failure.reason, failure.is_retryable) == (reason, retryable)
     assert not failure.message.startswith("Error")
 
 
@@ -90,8 +90,8 @@ def test_a_node_without_containers_refuses_images_and_runs_the_rest(tmp_path: Pa
         import random
 
         state = StateFile(tmp_path)
-        fake = FakeRuntime(FakeMachine(clock, random.Random(1)), state)  # noqa: S311
-        runtime = CombinedRuntime({"process": fake}, {"container": "podman is not installed"})
+        fake = FakeRuntime(FakeMachine(clock, random.Random(1)), state)
+        runtime = RuntimeRouter({"process": fake}, {"container": "podman is not installed"})
         refused = await runtime.start(a_spec(container=Container(image="nginx")))
         assert refused.failure
         assert (
@@ -99,11 +99,11 @@ def test_a_node_without_containers_refuses_images_and_runs_the_rest(tmp_path: Pa
             == "runtime not available: this node has no container runtime: podman is not installed"
         )
         other = which(uid="u2")
-        assert (await runtime.start(a_spec("x", id=other, workload="default/api"))).live
-        assert [(each.id.uid, each.live) for each in await runtime.list()] == [("u1", False), ("u2", True)]
+        assert (await runtime.start(a_spec("x", id=other, workload="default/api"))).is_live
+        assert [(each.id.uid, each.is_live) for each in await runtime.list()] == [("u1", False), ("u2", True)]
         await runtime.remove(which())
         await runtime.stop(other, 0)
-        assert [each.live for each in await runtime.list()] == [False]
+        assert [each.is_live for each in await runtime.list()] == [False]
         state.close()
 
     asyncio.run(case())
@@ -130,12 +130,12 @@ def real() -> Iterator[podman.Podman]:
             archive.add(root / "bin", "bin")
             archive.add(root / "www", "www")
         subprocess.run(
-            [*found.words, "import", "--quiet", str(root / "image.tar"), IMAGE],
+            [*found.command_prefix, "import", "--quiet", str(root / "image.tar"), IMAGE],
             check=True,
             capture_output=True,
         )
     yield found
-    subprocess.run([*found.words, "rmi", "--force", IMAGE], check=False, capture_output=True)
+    subprocess.run([*found.command_prefix, "rmi", "--force", IMAGE], check=False, capture_output=True)
 
 
 def on_containers(
@@ -143,7 +143,7 @@ def on_containers(
 ) -> None:
     async def whole() -> None:
         state = StateFile(folder)
-        runtime = ContainerRuntime(folder, state, clock, Guard(folder, clock), real)
+        runtime = ContainerRuntime(folder, state, clock, WatchdogClient(folder, clock), real)
         try:
             await case(runtime)
         finally:
@@ -157,7 +157,7 @@ def on_containers(
 
 async def end_of(runtime: ContainerRuntime) -> Instance:
     async def look() -> Instance | None:
-        return next((each for each in await runtime.list() if not each.live), None)
+        return next((each for each in await runtime.list() if not each.is_live), None)
 
     found: Instance = await until(look, 20)
     return found
@@ -178,11 +178,13 @@ def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, real: pod
         begun = await runtime.start(
             a_spec(container=container, ports={"http": number}, limits=Limits(200, 32 << 20))
         )
-        assert begun.live, begun.failure
+        assert begun.is_live, begun.failure
         assert begun.enforced == {"cpu": "container", "memory": "container"}
 
         async def answers() -> bool:
-            return (await runtime.ask(which(), Probe(http=HttpProbe(port="http", path="/index.html")))).ok
+            return (
+                await runtime.run_probe(which(), Probe(http=HttpProbe(port="http", path="/index.html")))
+            ).ok
 
         await until(answers)
         second = await runtime.start(
@@ -247,13 +249,13 @@ def test_a_container_at_its_memory_limit_is_told_as_such(tmp_path: Path, real: p
 
 def test_a_container_is_ended_in_time_without_podmans_help(tmp_path: Path, real: podman.Podman) -> None:
     async def case(runtime: ContainerRuntime) -> None:
-        await runtime.contact(clock.monotonic())
+        await runtime.record_contact(clock.monotonic())
         spec = a_spec(
             container=Container(image=IMAGE, command=("/bin/sh", "-c", "while :; do sleep 1; done")),
             stop_after=2.0,
         )
-        assert (await runtime.start(spec)).live
-        (post,) = runtime.guard._posts.values()
+        assert (await runtime.start(spec)).is_live
+        (post,) = runtime.watchdog._guarded.values()
         assert post.command == ()
         assert post.start
         end = await end_of(runtime)
@@ -264,7 +266,7 @@ def test_a_container_is_ended_in_time_without_podmans_help(tmp_path: Path, real:
 
 
 def test_our_own_cgroup_is_never_taken_for_a_containers() -> None:
-    from lattice.agent.runtimes.seen import cgroups_of
+    from lattice.agent.runtimes.podman import cgroups_of
 
     assert cgroups_of(os.getpid()) == ()
     assert cgroups_of(1) == ()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lattice.agent.port_block import BLOCK, FIRST, LAST, PortBlock, heard_ports
+from lattice.agent.port_block import BLOCK_SIZE, FIRST_PORT, LAST_PORT, PortBlock, listening_ports
 
-STARTS = range(FIRST, LAST, BLOCK)
-AGENT = "import sys, time; from pathlib import Path; from lattice.agent.ports import PortBlock; block = PortBlock(Path(sys.argv[1])); print(*block.range, flush=True); time.sleep(600)"
+STARTS = range(FIRST_PORT, LAST_PORT, BLOCK_SIZE)
+AGENT = "import sys, time; from pathlib import Path; from lattice.agent.port_block import PortBlock; block = PortBlock(Path(sys.argv[1])); print(*block.range, flush=True); time.sleep(600)"
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def folders(tmp_path: Path) -> Path:
 def a_block(folder: Path) -> Iterator[tuple[int, int]]:
     block = PortBlock(folder)
     try:
-        yield block.range
+        yield block.port_range
     finally:
         block.close()
 
@@ -54,7 +54,7 @@ def listening(number: int, kind: int = socket.SOCK_STREAM, host: str = "127.0.0.
 def test_agents_of_one_machine_have_different_ports_and_keep_theirs(folders: Path) -> None:
     with a_block(folders / "a") as one, a_block(folders / "b") as two:
         assert one != two
-        assert {(each[0] - FIRST) % BLOCK for each in (one, two)} == {0}
+        assert {(each[0] - FIRST_PORT) % BLOCK_SIZE for each in (one, two)} == {0}
     with a_block(folders / "b") as again:
         assert again == two
 
@@ -98,8 +98,8 @@ def test_where_something_listens_in_every_block_one_that_no_agent_has_is_taken_a
     block = PortBlock(folders / "a", lambda: heard[0])
     other = PortBlock(folders / "b", lambda: heard[0])
     try:
-        assert block.range[1] - block.range[0] == BLOCK - 1
-        assert other.range != block.range
+        assert block.port_range[1] - block.port_range[0] == BLOCK_SIZE - 1
+        assert other.port_range != block.port_range
     finally:
         block.close()
         other.close()
@@ -110,6 +110,6 @@ def test_what_listens_on_this_machine_is_found() -> None:
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as caller,
     ):
-        found = heard_ports()
+        found = listening_ports()
         assert server.getsockname()[1] in found
         assert caller.getsockname()[1] not in found, "who only calls somebody does not listen"

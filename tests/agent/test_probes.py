@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from store.virtual import VirtualClock
 
-from lattice.agent.host.probes import Checkup, Course, Health, ask, attend
-from lattice.agent.host.runtime_protocol import Answer
+from lattice.agent.host.probes import Health, ProbeState, ProbeTracker, probe_once, run_probes
+from lattice.agent.host.runtime_protocol import ProbeResult
 from lattice.kinds.container import ExecProbe, HttpProbe, Probe, Probes, TcpProbe
 
-YES, NO = Answer(True), Answer(False, "refused")
+YES, NO = ProbeResult(True), ProbeResult(False, "refused")
 TCP = TcpProbe(port=1)
 
 
@@ -44,17 +44,17 @@ def a_probe(**rest: Any) -> Probe:
         pytest.param(True, a_probe(failure_threshold=1), [NO, YES], True, id="and it may recover"),
     ],
 )
-def test_thresholds(well: bool, probe: Probe, answers: list[Answer], expected: bool) -> None:
-    course = Course(well)
+def test_thresholds(well: bool, probe: Probe, answers: list[ProbeResult], expected: bool) -> None:
+    course = ProbeState(well)
     for answer in answers:
-        course = course.after(probe, answer)
-    assert course.well == expected
+        course = course.with_result(probe, answer)
+    assert course.is_passing == expected
 
 
-def health_after(probes: Probes | None, *heard: tuple[Any, Answer]) -> Health:
-    checkup = Checkup.begin(probes, 0)
+def health_after(probes: Probes | None, *heard: tuple[Any, ProbeResult]) -> Health:
+    checkup = ProbeTracker.begin(probes, 0)
     for name, answer in heard:
-        checkup = checkup.heard(name, answer, 0)
+        checkup = checkup.with_result(name, answer, 0)
     return checkup.health
 
 
@@ -94,20 +94,20 @@ def health_after(probes: Probes | None, *heard: tuple[Any, Answer]) -> Health:
         ),
     ],
 )
-def test_health(probes: Probes | None, heard: list[tuple[Any, Answer]], expected: Health) -> None:
+def test_health(probes: Probes | None, heard: list[tuple[Any, ProbeResult]], expected: Health) -> None:
     assert health_after(probes, *heard) == expected
 
 
 def test_the_others_wait_for_startup() -> None:
-    checkup = Checkup.begin(
+    checkup = ProbeTracker.begin(
         Probes(startup=a_probe(initial_delay_seconds=5), liveness=a_probe(), readiness=a_probe()), 100
     )
     assert checkup.due() == (105, "startup")
-    checkup = checkup.heard("startup", NO, 105)
+    checkup = checkup.with_result("startup", NO, 105)
     assert checkup.due() == (115, "startup")
-    checkup = checkup.heard("startup", YES, 115)
+    checkup = checkup.with_result("startup", YES, 115)
     assert checkup.due() == (115, "liveness")
-    checkup = checkup.heard("liveness", YES, 115)
+    checkup = checkup.with_result("liveness", YES, 115)
     assert checkup.due() == (115, "readiness")
 
 
@@ -116,14 +116,14 @@ def test_it_is_asked_at_its_times_until_it_is_dead() -> None:
         clock, asked, told = VirtualClock(), [], []
         answers = iter([NO, YES, YES, NO, NO])
 
-        async def asking(probe: Probe) -> Answer:
+        async def asking(probe: Probe) -> ProbeResult:
             asked.append(clock.monotonic())
             return next(answers)
 
         probes = Probes(
             liveness=Probe(tcp=TCP, initial_delay_seconds=3, period_seconds=7, failure_threshold=2)
         )
-        task = asyncio.create_task(attend(Checkup.begin(probes, 0), clock, asking, told.append))
+        task = asyncio.create_task(run_probes(ProbeTracker.begin(probes, 0), clock, asking, told.append))
         await clock.advance(100)
         assert task.done()
         assert asked == [3, 10, 17, 24, 31]
@@ -139,12 +139,12 @@ async def _no_command(words: tuple[str, ...], timeout: float) -> int | None:
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def heard_from(serve: Serve, make: Callable[[int], Probe]) -> Answer:
-    async def case() -> Answer:
+def heard_from(serve: Serve, make: Callable[[int], Probe]) -> ProbeResult:
+    async def case() -> ProbeResult:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server:
-            return await ask(make(port), {"http": port}, _no_command)
+            return await probe_once(make(port), {"http": port}, _no_command)
 
     return asyncio.run(case())
 
@@ -170,56 +170,56 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         pytest.param(
             silent,
             lambda port: Probe(tcp=TcpProbe(port=port)),
-            Answer(True),
+            ProbeResult(True),
             id="an open port is enough for tcp",
         ),
         pytest.param(
-            silent, lambda port: Probe(tcp=TcpProbe(port="http")), Answer(True), id="a port by its name"
+            silent, lambda port: Probe(tcp=TcpProbe(port="http")), ProbeResult(True), id="a port by its name"
         ),
         pytest.param(
             silent,
             lambda port: Probe(tcp=TcpProbe(port="grpc")),
-            Answer(False, 'no port "grpc" was allocated'),
+            ProbeResult(False, 'no port "grpc" was allocated'),
             id="a name that is nobody's",
         ),
         pytest.param(
             saying(b"HTTP/1.1 204 No Content\r\n\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
-            Answer(True),
+            ProbeResult(True),
             id="2xx is well",
         ),
         pytest.param(
             saying(b"HTTP/1.1 302 Found\r\n\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
-            Answer(True),
+            ProbeResult(True),
             id="3xx is well",
         ),
         pytest.param(
             saying(b"HTTP/1.1 503 Busy\r\n\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
-            Answer(False, "HTTP status 503"),
+            ProbeResult(False, "HTTP status 503"),
             id="5xx is not",
         ),
         pytest.param(
             saying(b"SSH-2.0\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
-            Answer(False, "the answer is not HTTP"),
+            ProbeResult(False, "the answer is not HTTP"),
             id="something else answers",
         ),
         pytest.param(
             silent,
             lambda port: Probe(http=HttpProbe(port=port)),
-            Answer(False, "no answer within 1 s"),
+            ProbeResult(False, "no answer within 1 s"),
             id="silence is a failure",
         ),
     ],
 )
-def test_questions(serve: Serve, make: Callable[[int], Probe], expected: Answer) -> None:
+def test_questions(serve: Serve, make: Callable[[int], Probe], expected: ProbeResult) -> None:
     assert heard_from(serve, make) == expected
 
 
 def test_a_closed_port_is_a_failure() -> None:
-    answer = asyncio.run(ask(Probe(tcp=TcpProbe(port=1)), {}, _no_command))
+    answer = asyncio.run(probe_once(Probe(tcp=TcpProbe(port=1)), {}, _no_command))
     assert not answer.ok
     assert "Connect call failed" in answer.detail
 
@@ -227,22 +227,22 @@ def test_a_closed_port_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        pytest.param(0, Answer(True), id="exit code 0 is well"),
-        pytest.param(3, Answer(False, "exit code 3"), id="any other is not"),
-        pytest.param(None, Answer(False, "no answer within 1 s"), id="too slow is not"),
+        pytest.param(0, ProbeResult(True), id="exit code 0 is well"),
+        pytest.param(3, ProbeResult(False, "exit code 3"), id="any other is not"),
+        pytest.param(None, ProbeResult(False, "no answer within 1 s"), id="too slow is not"),
     ],
 )
-def test_a_command_is_asked(code: int | None, expected: Answer) -> None:
+def test_a_command_is_asked(code: int | None, expected: ProbeResult) -> None:
     async def execute(words: tuple[str, ...], timeout: float) -> int | None:
         assert (words, timeout) == (("check", "me"), 1.0)
         return code
 
-    assert asyncio.run(ask(Probe(exec=ExecProbe(command=("check", "me"))), {}, execute)) == expected
+    assert asyncio.run(probe_once(Probe(exec=ExecProbe(command=("check", "me"))), {}, execute)) == expected
 
 
 def test_a_command_that_hangs_is_ended(tmp_path: Any) -> None:
-    from lattice.agent.runtimes.execute import run
+    from lattice.agent.runtimes.process import run_command
 
     before = time.monotonic()
-    assert asyncio.run(run(("/bin/sh", "-c", "sleep 60 & sleep 60"), {}, tmp_path, 0.2)) is None
+    assert asyncio.run(run_command(("/bin/sh", "-c", "sleep 60 & sleep 60"), {}, tmp_path, 0.2)) is None
     assert time.monotonic() - before < 5

@@ -13,14 +13,15 @@ import pytest
 
 from agent.nodes import Node, an_agent, end_all, kill_now, on_node, written
 from agent.orders import a_spec, listening, shell, until, which
-from lattice.agent.host import cgroups, process_groups as groups
+from lattice.agent.host import cgroups
+from lattice.agent.host import instance_processes as groups
+from lattice.agent.host.runtime_protocol import Handle, InstanceRecord, Limits, RunSpec, new_instance
 from lattice.agent.runtimes.log_files import Rotation
 from lattice.agent.runtimes.preflight import tag_of
-from lattice.agent.runtimes.process import Options
-from lattice.agent.host.runtime_protocol import Handle, Limits, Record, RunSpec, fresh
+from lattice.agent.runtimes.process import ProcessRuntimeOptions
 from lattice.kinds.container import Container, ExecProbe, HttpProbe, Port, Probe
 
-WITHOUT_CGROUPS = Options(hierarchies=())
+WITHOUT_CGROUPS = ProcessRuntimeOptions(hierarchies=())
 HAS_CGROUPS = bool(cgroups.detect())
 cgroups.prune(cgroups.detect())
 needs_cgroups = pytest.mark.skipif(not HAS_CGROUPS, reason="no cgroup is writable here")
@@ -99,7 +100,7 @@ def test_what_can_never_run_fails_for_good(
         end = await node.runtime.start(a_spec(container=Container(command=command)))
         assert end.failure
         assert says in end.failure.message
-        assert (end.failure.reason, end.failure.retryable, end.state) == (reason, False, "Exited")
+        assert (end.failure.reason, end.failure.is_retryable, end.state) == (reason, False, "Exited")
 
     on_node(tmp_path / "node", case)
 
@@ -108,7 +109,7 @@ def test_an_image_needs_another_runtime(tmp_path: Path) -> None:
     async def case(node: Node) -> None:
         end = await node.runtime.start(a_spec(container=Container(image="nginx", command=("nginx",))))
         assert end.failure
-        assert (end.failure.reason, end.failure.retryable) == ("RUNTIME_UNAVAILABLE", True)
+        assert (end.failure.reason, end.failure.is_retryable) == ("RUNTIME_UNAVAILABLE", True)
 
     on_node(tmp_path, case)
 
@@ -148,7 +149,7 @@ def test_a_port_that_is_taken_is_told_before_anything_runs(
             container = Container(command=("touch", str(tmp_path / "ran")), ports=(port,))
             end = await node.runtime.start(a_spec(container=container, ports={"http": number}))
         assert end.failure
-        assert (end.failure.reason, end.failure.retryable) == (reason, retryable)
+        assert (end.failure.reason, end.failure.is_retryable) == (reason, retryable)
         assert (
             end.failure.message
             == f'port {number}/{protocol} ("http") is taken by another program on this node'
@@ -178,10 +179,10 @@ def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
             fill(filler)
             end = await node.runtime.start(shell(f"touch {tmp_path}/ran; sleep 60"))
             assert end.failure
-            assert (end.failure.reason, end.failure.retryable) == ("STORAGE_ERROR", True)
+            assert (end.failure.reason, end.failure.is_retryable) == ("STORAGE_ERROR", True)
             filler.unlink()
             assert not (tmp_path / "ran").exists()
-            assert (await node.runtime.start(shell("sleep 60", attempt=1))).live
+            assert (await node.runtime.start(shell("sleep 60", attempt=1))).is_live
 
         on_node(disk / "node", case)
     finally:
@@ -196,7 +197,7 @@ def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
     "how", [pytest.param("stop", id="by a stop"), pytest.param("exit", id="when the process ends by itself")]
 )
 def test_no_grandchild_survives_even_in_a_session_of_its_own(
-    tmp_path: Path, options: Options | None, how: str
+    tmp_path: Path, options: ProcessRuntimeOptions | None, how: str
 ) -> None:
     async def case(node: Node) -> None:
         script = f'{sys.executable} -c "{DETACHED}" & while [ ! -s child ]; do sleep 0.01; done; {"sleep 60" if how == "stop" else "exit 0"}'
@@ -299,7 +300,7 @@ def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) -> Non
         pytest.param(WITHOUT_CGROUPS, id="from proc"),
     ],
 )
-def test_a_busy_loop_is_seen_in_the_figures(tmp_path: Path, options: Options | None) -> None:
+def test_a_busy_loop_is_seen_in_the_figures(tmp_path: Path, options: ProcessRuntimeOptions | None) -> None:
     async def case(node: Node) -> None:
         await node.runtime.start(shell("head -c 100000 /dev/zero > filled; while :; do :; done"))
         await until(lambda: (node.folder / "instances" / str(which()) / "work" / "filled").exists())
@@ -328,7 +329,11 @@ def test_logs_stay_within_their_bounds_while_it_prints(tmp_path: Path) -> None:
         await until(lambda: log.stat().st_size <= 4096)
         assert sum(path.stat().st_size for path in log.parent.glob("log*")) <= 3 * 2 * 4096
 
-    on_node(tmp_path, case, Options(rotation=Rotation(max_bytes=4096, keep=2), rotate_every=0.02))
+    on_node(
+        tmp_path,
+        case,
+        ProcessRuntimeOptions(rotation=Rotation(max_bytes=4096, max_older_files=2), rotate_interval_s=0.02),
+    )
 
 
 def test_probes_are_asked_where_it_runs(tmp_path: Path) -> None:
@@ -343,13 +348,13 @@ def test_probes_are_asked_where_it_runs(tmp_path: Path) -> None:
         page = Probe(http=HttpProbe(port="http"), timeout_seconds=5)
 
         async def answers() -> bool:
-            return (await node.runtime.ask(which(), page)).ok
+            return (await node.runtime.run_probe(which(), page)).ok
 
         await until(answers)
-        missing = await node.runtime.ask(which(), Probe(http=HttpProbe(port="http", path="/no page")))
+        missing = await node.runtime.run_probe(which(), Probe(http=HttpProbe(port="http", path="/no page")))
         assert (missing.ok, missing.detail) == (False, "HTTP status 404")
         here = Probe(exec=ExecProbe(command=("sh", "-c", f'test "$PORT" = {number}')), timeout_seconds=5)
-        assert (await node.runtime.ask(which(), here)).ok
+        assert (await node.runtime.run_probe(which(), here)).ok
 
     on_node(tmp_path, case)
 
@@ -366,7 +371,7 @@ def test_killing_the_agent_leaves_them_running_and_the_next_one_adopts_them(tmp_
             assert adopted == begun
 
         async def case(node: Node) -> None:
-            assert (await node.runtime.adopt(record)).live
+            assert (await node.runtime.adopt(record)).is_live
             assert (await node.runtime.start(record.spec)).started_at == begun[0].started_at
             await node.runtime.stop(which(), 5)
             assert not groups.is_alive(record.handle.pid, record.handle.start)
@@ -385,7 +390,7 @@ def test_one_that_ended_without_an_agent_is_told_as_such(tmp_path: Path) -> None
         assert (
             adopted[0].failure.message == "ended while no agent ran on this node; its exit code is not known"
         )
-        assert adopted[0].failure.retryable
+        assert adopted[0].failure.is_retryable
     end_all(tmp_path)
 
 
@@ -397,7 +402,9 @@ def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> No
             start = groups.start_time(stranger.pid)
             assert start
             spec = shell("sleep 60")
-            mistaken = Record(spec, fresh(spec, "Running"), Handle(stranger.pid, start - 1, groups.boot_id()))
+            mistaken = InstanceRecord(
+                spec, new_instance(spec, "Running"), Handle(stranger.pid, start - 1, groups.boot_id())
+            )
             adopted = await node.runtime.adopt(mistaken)
             assert adopted.state == "Exited"
             await node.runtime.stop(which(), 0)
@@ -416,7 +423,7 @@ def test_after_a_reboot_nothing_is_mistaken(tmp_path: Path) -> None:
         own = groups.start_time(os.getpid())
         assert own
         adopted = await node.runtime.adopt(
-            Record(spec, fresh(spec, "Running"), Handle(os.getpid(), own, "another boot"))
+            InstanceRecord(spec, new_instance(spec, "Running"), Handle(os.getpid(), own, "another boot"))
         )
         assert adopted.state == "Exited"
 

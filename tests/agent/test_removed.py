@@ -24,19 +24,19 @@ from server.links import (
 )
 from store.virtual import VirtualClock
 
-from lattice.agent.identity import Identity, Place
-from lattice.agent.transport import GrpcLink
-from lattice.agent.session import Removed
-from lattice.agent.certificate_renewal import Renewal
+from lattice.agent.certificate_renewal import CertificateRenewal
+from lattice.agent.identity import Identity, JoinRecord
 from lattice.agent.runtimes.fake import Behaviour
+from lattice.agent.session import NodeRemoved
+from lattice.agent.transport import GrpcTransport
 from lattice.clock import SystemClock
 from lattice.errors import Denied, NotFound, Unavailable
 from lattice.kinds.node import LatticeNode
-from lattice.server.grpc.listener import AgentsServer, Tls
-from lattice.server.access.certificate_authority import Pair, new_authority
-from lattice.server.access.node_certificates import Peer, read_request, sign
+from lattice.server.access.certificate_authority import CertificateKeyPair, new_authority
+from lattice.server.access.node_certificates import NodeIdentity, parse_signing_request, sign_node_certificate
+from lattice.server.grpc.listener import AgentListener, Tls
 from lattice.store.protocol import Delete, Key
-from lattice.wire.channel import AgentEnd
+from lattice.wire.connection import AgentConnection
 
 HOME = "leader:7444"
 NODE = Key(LatticeNode.resource.id, "", "n1")
@@ -60,7 +60,7 @@ async def at_work(clock: VirtualClock, leader: Leader, **rest: Any) -> AsyncIter
     await leader.add(a_workload())
     await leader.bind("web", applied("n1"))
     await clock.advance(3)
-    assert [each.uid for each in node.machine.live()] == ["uid-web"]
+    assert [each.uid for each in node.machine.live_instances()] == ["uid-web"]
     try:
         yield node
     finally:
@@ -101,13 +101,13 @@ def test_what_runs_on_a_node_that_is_no_more_is_stopped(
             await befalls(leader)
             await clock.advance(60)
             if is_cut_off:
-                assert node.machine.live() != [], "nobody has told it yet"
+                assert node.machine.live_instances() != [], "nobody has told it yet"
                 node.net.is_cut = False
                 await clock.advance(30)
-            assert node.machine.live() == []
+            assert node.machine.live_instances() == []
             assert (node.memory.state.wanted, node.memory.state.records) == ((), ())
             why = outcome(node)
-            assert isinstance(why, Removed)
+            assert isinstance(why, NodeRemoved)
             assert why.exit_code != 0
             assert "lattice tokens create" in why.fix
 
@@ -120,10 +120,10 @@ def test_it_is_given_time_to_end() -> None:
             node.machine.behaviours[""] = node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
             await delete_node(leader)
             await clock.advance(20)
-            assert node.machine.live() != []
+            assert node.machine.live_instances() != []
             assert outcome(node) is None
             await clock.advance(30)
-            assert isinstance(outcome(node), Removed)
+            assert isinstance(outcome(node), NodeRemoved)
 
     play(story)
 
@@ -134,8 +134,8 @@ async def _cut(leader: Leader, node: Node, clock: VirtualClock) -> None:
 
 async def _end_certificate(leader: Leader, node: Node, clock: VirtualClock) -> None:
     """By the server's clock; the connection that there is is ended."""
-    node.net.peer = Peer("n1", "key-n1", clock.now() + timedelta(seconds=1))
-    node.agent.renewed.set()
+    node.net.peer = NodeIdentity("n1", "key-n1", clock.now() + timedelta(seconds=1))
+    node.agent.certificate_renewed.set()
 
 
 async def _step_down(leader: Leader, node: Node, clock: VirtualClock) -> None:
@@ -145,8 +145,8 @@ async def _step_down(leader: Leader, node: Node, clock: VirtualClock) -> None:
 
 
 async def _lead_in_an_earlier_term(leader: Leader, node: Node, clock: VirtualClock) -> None:
-    node.agent.work.term = 99
-    node.agent.renewed.set()
+    node.agent.executor.term = 99
+    node.agent.certificate_renewed.set()
     await delete_node(leader)
 
 
@@ -167,7 +167,7 @@ def test_anything_less_than_a_leaders_word_leaves_it_alone(
             await befalls(leader, node, clock)
             await clock.advance(400)
             assert not node.agent.is_connected.is_set()
-            assert [each.uid for each in node.machine.live()] == ["uid-web"]
+            assert [each.uid for each in node.machine.live_instances()] == ["uid-web"]
             assert outcome(node) is None
 
     play(story)
@@ -183,7 +183,7 @@ def test_while_nobody_can_be_asked_to_join_again_it_goes_on_trying() -> None:
                 if len(asked) == 1:
                     raise Unavailable("nobody answers")
                 await leader.add(a_node("n1", "key-of-now"))
-                node.net.peer = Peer("n1", "key-of-now", FOREVER)
+                node.net.peer = NodeIdentity("n1", "key-of-now", FOREVER)
                 return True
 
             node.agent.rejoin = rejoin
@@ -213,36 +213,41 @@ def test_a_machine_whose_certificate_has_ended_learns_it_when_it_asks_for_anothe
     async def story(clock: VirtualClock, leader: Leader) -> None:
         async with at_work(clock, leader) as node:
             identity = Identity.load(tmp_path)
-            certificate = sign(
-                AUTHORITY, read_request(identity.signing_request()), "n1", clock.now() - timedelta(hours=72)
+            certificate = sign_node_certificate(
+                AUTHORITY,
+                parse_signing_request(identity.signing_request()),
+                "n1",
+                clock.now() - timedelta(hours=72),
             )
-            identity.joined(certificate, AUTHORITY.pem, Place("n1", "https://s:7443", ("s:7444",)))
+            identity.save_credentials(
+                certificate, AUTHORITY.pem, JoinRecord("n1", "https://s:7443", ("s:7444",))
+            )
             node.net.cut()
 
             async def come_back() -> bytes:
                 raise answer
 
-            assert not await Renewal(identity, node.agent, clock, a_rng(), come_back).renew()
+            assert not await CertificateRenewal(identity, node.agent, clock, a_rng(), come_back).renew()
             await clock.advance(60)
-            assert isinstance(outcome(node), Removed) == is_final
-            assert (node.machine.live() == []) == is_final
+            assert isinstance(outcome(node), NodeRemoved) == is_final
+            assert (node.machine.live_instances() == []) == is_final
 
     play(story)
 
 
-def _servers(own: Pair) -> Pair:
+def _servers(own: CertificateKeyPair) -> CertificateKeyPair:
     return AUTHORITY.issue_server(["127.0.0.1"])
 
 
-def _foreign(own: Pair) -> Pair:
+def _foreign(own: CertificateKeyPair) -> CertificateKeyPair:
     return new_authority()[0].issue_server(["127.0.0.1"])
 
 
-def _nodes(own: Pair) -> Pair:
+def _nodes(own: CertificateKeyPair) -> CertificateKeyPair:
     return own
 
 
-def _users(own: Pair) -> Pair:
+def _users(own: CertificateKeyPair) -> CertificateKeyPair:
     return AUTHORITY.issue_client("lattice-admin", ["lattice:admins"])
 
 
@@ -256,31 +261,35 @@ def _users(own: Pair) -> Pair:
     ],
 )
 def test_whom_a_machine_believes_that_it_is_no_node_any_more(
-    tmp_path: Path, shown: Callable[[Pair], Pair], is_believed: bool
+    tmp_path: Path, shown: Callable[[CertificateKeyPair], CertificateKeyPair], is_believed: bool
 ) -> None:
     clock = SystemClock()
 
     async def story() -> None:
         async with a_leader(clock, 0.5) as leader:  # it knows no node
             identity = Identity.load(tmp_path)
-            certificate = sign(AUTHORITY, read_request(identity.signing_request()), "n1", clock.now())
-            pair = shown(Pair(certificate, identity.key))
+            certificate = sign_node_certificate(
+                AUTHORITY, parse_signing_request(identity.signing_request()), "n1", clock.now()
+            )
+            pair = shown(CertificateKeyPair(certificate, identity.key))
             joining = a_joining(leader.store, clock)
-            async with AgentsServer(
+            async with AgentListener(
                 leader.links, joining, Tls(pair.certificate, pair.key, AUTHORITY.pem)
             ) as server:
-                identity.joined(certificate, AUTHORITY.pem, Place("n1", "", (f"127.0.0.1:{server.port}",)))
-                node = a_machine(
-                    clock, {}, addresses=list(identity.place.agents), registration=a_registration()
+                identity.save_credentials(
+                    certificate, AUTHORITY.pem, JoinRecord("n1", "", (f"127.0.0.1:{server.port}",))
                 )
-                link = _Counted(GrpcLink(lambda: identity))
-                node.agent.link = link
+                node = a_machine(
+                    clock, {}, addresses=list(identity.join_record.agents), registration=a_registration()
+                )
+                link = _Counted(GrpcTransport(lambda: identity))
+                node.agent.transport = link
                 node.start()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(30):
                         while outcome(node) is None and link.attempts < 3:
                             await asyncio.sleep(0.02)
-                assert isinstance(outcome(node), Removed) == is_believed
+                assert isinstance(outcome(node), NodeRemoved) == is_believed
                 assert link.attempts >= (1 if is_believed else 3)
                 await node.kill()
 
@@ -290,17 +299,17 @@ def test_whom_a_machine_believes_that_it_is_no_node_any_more(
 class _Counted:
     """How often somebody was asked."""
 
-    def __init__(self, link: GrpcLink) -> None:
+    def __init__(self, link: GrpcTransport) -> None:
         self._link = link
         self.attempts = 0
 
     @asynccontextmanager
-    async def connect(self, address: str) -> AsyncIterator[AgentEnd]:
+    async def connect(self, address: str) -> AsyncIterator[AgentConnection]:
         try:
             async with self._link.connect(address) as end:
                 yield end
         finally:
             self.attempts += 1
 
-    async def renew(self, address: str, request: bytes) -> bytes:
-        return await self._link.renew(address, request)
+    async def renew_certificate(self, address: str, request: bytes) -> bytes:
+        return await self._link.renew_certificate(address, request)

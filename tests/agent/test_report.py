@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from agent.orders import an_instance, an_order, which
-from lattice.agent.plan import Assignment
 from lattice.agent.host.probes import Health
-from lattice.agent.status_report import Seen, orphaned, reports
 from lattice.agent.host.runtime_protocol import Failure, Instance
+from lattice.agent.plan import Assignment
+from lattice.agent.status_report import Observations, build_reports, siblings_to_stop
 from lattice.kinds.container import Container, ExecProbe, Probe, Probes
 from lattice.wire import agent_pb2 as pb
 
@@ -22,7 +22,9 @@ def ended(**rest: Any) -> Instance:
 
 
 def said(order: Assignment | None, *there: Instance, **seen: Any) -> pb.Report | None:
-    return reports({order.workload: order} if order else {}, there, Seen(**seen)).get("default/web")
+    return build_reports({order.workload: order} if order else {}, there, Observations(**seen)).get(
+        "default/web"
+    )
 
 
 def short(report: pb.Report | None) -> tuple[Any, ...] | None:
@@ -100,10 +102,10 @@ def test_a_workload_is_as_well_as_the_least_of_its_containers() -> None:
 def test_containers_end_with_the_one_that_their_workload_lost() -> None:
     order = an_order(containers=TWO)
     main, dead = an_instance(), ended(id=which(container="side"), failure=BROKEN)
-    found = orphaned({order.workload: order}, [main, dead])
+    found = siblings_to_stop({order.workload: order}, [main, dead])
     assert {one: why.reason for one, why in found.items()} == {main.id: "RUNTIME_ERROR"}
     again = an_order(containers=TWO, attempt=1)
-    assert orphaned({again.workload: again}, [main, dead]) == {}, (
+    assert siblings_to_stop({again.workload: again}, [main, dead]) == {}, (
         "the next run starts the one that is missing"
     )
-    assert orphaned({}, [main, dead]) == {}
+    assert siblings_to_stop({}, [main, dead]) == {}

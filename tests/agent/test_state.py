@@ -10,16 +10,16 @@ import pytest
 
 from agent.nodes import written
 from agent.orders import a_spec, an_order, which
-from lattice.agent.host.runtime_protocol import Handle, Record, fresh
-from lattice.agent.state_file import State, StateFile
+from lattice.agent.host.runtime_protocol import Handle, InstanceRecord, new_instance
+from lattice.agent.state_file import AgentState, StateFile
 from lattice.errors import Conflict, Full, Invalid
 
 WRITER = """
 import sys
 from pathlib import Path
 from agent.orders import a_spec, which
-from lattice.agent.runtimes.protocol import Handle, Record, fresh
-from lattice.agent.state import StateFile
+from lattice.agent.host.runtime_protocol import Handle, Record, fresh
+from lattice.agent.state_file import StateFile
 file = StateFile(Path(sys.argv[1]))
 for number in range(1, 1_000_000):
     spec = a_spec("x" * 2000, id=which(uid=f"u{number % 20}"))
@@ -28,26 +28,28 @@ for number in range(1, 1_000_000):
 """
 
 
-def a_record(uid: str = "u1") -> Record:
+def a_record(uid: str = "u1") -> InstanceRecord:
     spec = a_spec("sleep", "60", id=which(uid=uid))
-    return Record(spec, fresh(spec, "Running"), Handle(42, 4711, "boot", ("/sys/fs/cgroup/x",)))
+    return InstanceRecord(
+        spec, new_instance(spec, "Running"), Handle(42, 4711, "boot", ("/sys/fs/cgroup/x",))
+    )
 
 
 def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
-    file.write(a_record("u1"))
-    file.write(a_record("u2"))
-    file.strike(which(uid="u1"))
-    file.told((an_order(term=7),), 7)
+    file.write_record(a_record("u1"))
+    file.write_record(a_record("u2"))
+    file.delete_record(which(uid="u1"))
+    file.save_assignments((an_order(term=7),), 7)
     file.close()
     again = StateFile(tmp_path)
-    assert again.state == State(term=7, wanted=(an_order(term=7),), records=(a_record("u2"),))
+    assert again.state == AgentState(term=7, wanted=(an_order(term=7),), records=(a_record("u2"),))
     again.close()
 
 
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "agent")
-    file.write(a_record())
+    file.write_record(a_record())
     assert (file.path.stat().st_mode & 0o777, (tmp_path / "agent").stat().st_mode & 0o777) == (0o600, 0o700)
     file.close()
 
@@ -102,11 +104,11 @@ def test_a_full_disk_leaves_the_old_state(tmp_path: Path) -> None:
         pytest.skip("cannot mount a small disk here")
     try:
         file = StateFile(disk / "agent")
-        file.write(a_record("u1"))
+        file.write_record(a_record("u1"))
         (disk / "filler").write_bytes(bytes(40_000))
         big = a_spec("x" * 40_000, id=which(uid="u2"))
         with pytest.raises(Full, match="no room to write the agent's state"):
-            file.write(Record(big, fresh(big, "Running")))
+            file.write_record(InstanceRecord(big, new_instance(big, "Running")))
         assert file.state.records == (a_record("u1"),)
         assert written(disk / "agent").records == (a_record("u1"),)
         file.close()

@@ -6,7 +6,7 @@ import pytest
 from store.virtual import VirtualClock
 
 from lattice.agent.host.usage import (
-    Meter,
+    CpuMeter,
     NodeMeter,
     busy_ns,
     capacity,
@@ -31,16 +31,16 @@ from lattice.clock import SystemClock
 )
 def test_milli_cores(counters: list[int], expected: list[int]) -> None:
     clock = VirtualClock()
-    meter, seen = Meter(clock), []
+    meter, seen = CpuMeter(clock), []
     for counter in counters:
-        seen.append(meter.milli("x", counter))
+        seen.append(meter.milli_cores("x", counter))
         clock.jump(2)
     assert seen == expected
 
 
 def test_two_looks_at_the_same_moment_divide_by_nothing() -> None:
-    meter = Meter(VirtualClock())
-    assert [meter.milli("x", 1), meter.milli("x", 10**9)] == [0, 0]
+    meter = CpuMeter(VirtualClock())
+    assert [meter.milli_cores("x", 1), meter.milli_cores("x", 10**9)] == [0, 0]
 
 
 def test_idle_and_waiting_for_disks_is_not_work() -> None:

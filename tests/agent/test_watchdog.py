@@ -11,9 +11,9 @@ import pytest
 
 from agent.nodes import Node, an_agent, clock, end_all, kill_now, on_node, watchdogs, written
 from agent.orders import shell, until, which
-from lattice.agent.host import process_groups as groups
-from lattice.agent.runtimes.preflight import tag_of
+from lattice.agent.host import instance_processes as groups
 from lattice.agent.host.watchdog import Watchdog, since_boot
+from lattice.agent.runtimes.preflight import tag_of
 
 FOREVER = "trap '' TERM; while :; do sleep 0.05; done"
 
@@ -25,7 +25,7 @@ def dead(folder: Path) -> bool:
 
 def test_it_ends_them_in_time_although_the_agent_is_dead(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=1.5), contact_every=0.2) as (agent, begun):
-        assert begun[0].live, begun[0].failure
+        assert begun[0].is_live, begun[0].failure
         time.sleep(2)
         assert not dead(tmp_path)  # contact kept it
         last = float((tmp_path / "contact").read_text().split()[0])
@@ -62,7 +62,7 @@ def test_a_new_agent_takes_over_the_watchdog_and_its_deadlines(tmp_path: Path) -
         kill_now(agent)
     try:
         with an_agent(tmp_path) as (_, adopted):  # it has not heard the control plane: nobody gets more time
-            assert adopted[0].live
+            assert adopted[0].is_live
             assert watchdogs(tmp_path) == first
             assert len(first) == 1
             asyncio.run(until(lambda: dead(tmp_path), 5))
@@ -72,7 +72,7 @@ def test_a_new_agent_takes_over_the_watchdog_and_its_deadlines(tmp_path: Path) -
 
 def test_a_watchdog_that_is_killed_is_replaced_at_once(tmp_path: Path) -> None:
     async def case(node: Node) -> None:
-        await node.runtime.contact(clock.monotonic())
+        await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, stop_after=1.5))
         (first,) = watchdogs(tmp_path)
         os.kill(first, signal.SIGKILL)
@@ -90,7 +90,7 @@ def test_it_goes_when_nothing_is_left_to_guard(tmp_path: Path) -> None:
         await node.runtime.start(shell(FOREVER))
         assert watchdogs(tmp_path) == []  # this one may run on: nobody guards it
         strict = which(uid="u2")
-        await node.runtime.contact(clock.monotonic())
+        await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, id=strict, workload="default/strict", stop_after=60))
         assert len(watchdogs(tmp_path)) == 1
         await node.runtime.stop(strict, 0)
@@ -112,7 +112,7 @@ def test_asked_to_end_it_ends_what_it_guards_first(tmp_path: Path) -> None:
 
 def test_it_is_small(tmp_path: Path) -> None:
     async def case(node: Node) -> None:
-        await node.runtime.contact(clock.monotonic())
+        await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, stop_after=60))
         (dog,) = watchdogs(tmp_path)
         status = dict(line.split(":", 1) for line in Path(f"/proc/{dog}/status").read_text().splitlines())
@@ -142,7 +142,7 @@ def test_asked_first_and_killed_at_the_deadline(tmp_path: Path) -> None:
     (tmp_path / "contact").write_text(f"1000.0 {groups.boot_id()}")
     start = groups.start_time(stubborn.pid)
     try:
-        assert dog.obey(f"guard\tx\t{stubborn.pid}\t{start}\t90\t5\t{marker}\t\t") == "ok\tx"
+        assert dog.handle_command(f"guard\tx\t{stubborn.pid}\t{start}\t90\t5\t{marker}\t\t") == "ok\tx"
         assert dog.due() == 1085
         now[0] = 1084.0
         dog.enforce()
@@ -168,9 +168,9 @@ def test_asked_first_and_killed_at_the_deadline(tmp_path: Path) -> None:
 def test_a_contact_that_was_read_is_not_taken_back(tmp_path: Path) -> None:
     dog = Watchdog(-1, str(tmp_path), lambda: 1000.0)
     (tmp_path / "contact").write_text(f"990.0 {groups.boot_id()}")
-    assert dog.contact() == 990
+    assert dog.last_contact() == 990
     (tmp_path / "contact").unlink()
-    assert dog.contact() == 990
+    assert dog.last_contact() == 990
 
 
 def test_a_pid_that_is_somebody_elses_by_now_is_not_ended(
@@ -180,7 +180,7 @@ def test_a_pid_that_is_somebody_elses_by_now_is_not_ended(
     assert start
     try:
         dog = Watchdog(-1, str(tmp_path), lambda: 1000.0)
-        dog.obey(f"guard\tx\t{sleeper.pid}\t{start - 1}\t90\t5\t{tmp_path / 'marker'}\t\t")
+        dog.handle_command(f"guard\tx\t{sleeper.pid}\t{start - 1}\t90\t5\t{tmp_path / 'marker'}\t\t")
         assert dog.enforce()
         assert dog.due() is None
         assert sleeper.poll() is None
@@ -207,17 +207,17 @@ def test_without_contact_in_this_boot_nothing_strict_is_started(tmp_path: Path, 
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
         assert end.failure.message == "the control plane has not been heard since this node started"
-        await node.runtime.contact(clock.monotonic())
-        assert (await node.runtime.start(shell(FOREVER, stop_after=60, attempt=1))).live
+        await node.runtime.record_contact(clock.monotonic())
+        assert (await node.runtime.start(shell(FOREVER, stop_after=60, attempt=1))).is_live
 
     on_node(tmp_path, case)
 
 
 def test_an_answer_that_comes_late_does_not_shorten_the_time(tmp_path: Path) -> None:
     async def case(node: Node) -> None:
-        await node.runtime.contact(clock.monotonic())
+        await node.runtime.record_contact(clock.monotonic())
         before = (tmp_path / "contact").read_text()
-        await node.runtime.contact(clock.monotonic() - 50)
+        await node.runtime.record_contact(clock.monotonic() - 50)
         assert (tmp_path / "contact").read_text() == before
 
     on_node(tmp_path, case)

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from agent.orders import until
-from lattice.agent.host.watchdog_client import Guard
+from lattice.agent.executor import Executor
+from lattice.agent.host.runtime_protocol import InstanceRecord
+from lattice.agent.host.watchdog_client import WatchdogClient
 from lattice.agent.runtimes.process import ProcessRuntime
-from lattice.agent.host.runtime_protocol import Record
 from lattice.agent.state_file import StateFile
-from lattice.agent.executor import Work
 from lattice.clock import SystemClock
 from lattice.errors import Full
 from lattice.wire import agent_pb2 as pb
@@ -40,18 +40,18 @@ def orders(number: int, containers: dict[str, Any], **rest: Any) -> pb.Orders:
 async def told(
     folder: Path,
     first: pb.Orders,
-    check: Callable[[Work], Any],
+    check: Callable[[Executor], Any],
     before: Callable[[StateFile], None] = lambda state: None,
 ) -> None:
     state = StateFile(folder)
-    runtime = ProcessRuntime(folder, state, clock, Guard(folder, clock))
-    work = Work(runtime, state, clock, grace=1.0, look_every=0.05)
+    runtime = ProcessRuntime(folder, state, clock, WatchdogClient(folder, clock))
+    work = Executor(runtime, state, clock, grace=1.0, reconcile_interval=0.05)
     await work.adopt()
-    await runtime.contact(clock.monotonic())
+    await runtime.record_contact(clock.monotonic())
     before(state)
     running = asyncio.create_task(work.run())
     try:
-        work.take(first)
+        work.accept_orders(first)
         await until(lambda: check(work))
     finally:
         running.cancel()
@@ -61,8 +61,8 @@ async def told(
         state.close()
 
 
-def failed(work: Work) -> str:
-    report = work.spoken.get("default/web")
+def failed(work: Executor) -> str:
+    report = work.reports.get("default/web")
     return report.failure if report is not None and report.state == "Failed" else ""
 
 
@@ -89,7 +89,7 @@ def test_what_it_printed_last_is_told_too(tmp_path: Path) -> None:
         told(
             tmp_path,
             orders(1, containers),
-            lambda work: failed(work) and work.spoken["default/web"].log == "out of cheese\n",
+            lambda work: failed(work) and work.reports["default/web"].log == "out of cheese\n",
         )
     )
 
@@ -123,13 +123,13 @@ def test_a_port_that_one_of_ours_has_not_let_go_of_yet_is_waited_for(tmp_path: P
     second.dropped.append("default/former")
     failures: list[str] = []
 
-    def check(work: Work) -> Any:
-        if work.order == 1:
+    def check(work: Executor) -> Any:
+        if work.order_number == 1:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", number)):
-                work.take(second)
+                work.accept_orders(second)
             return False
         failures.append(failed(work))
-        return work.spoken["default/web"].state == "Running" if "default/web" in work.spoken else False
+        return work.reports["default/web"].state == "Running" if "default/web" in work.reports else False
 
     asyncio.run(told(tmp_path, first, check))
     assert not any(failures)
@@ -137,10 +137,10 @@ def test_a_port_that_one_of_ours_has_not_let_go_of_yet_is_waited_for(tmp_path: P
 
 def test_a_disk_that_is_full_is_told_and_nothing_runs_unrecorded(tmp_path: Path) -> None:
     def fill(state: StateFile) -> None:
-        def full(record: Record) -> None:
+        def full(record: InstanceRecord) -> None:
             raise Full("no room to write the agent's state", where=str(state.path))
 
-        state.write = full  # type: ignore[method-assign]
+        state.write_record = full  # type: ignore[method-assign]
 
     asyncio.run(
         told(
@@ -157,14 +157,14 @@ def test_a_new_revision_takes_the_place_of_the_old_one_and_never_runs_beside_it(
     script = f'trap "rmdir {tmp_path}/alone; exit 0" TERM; mkdir "{tmp_path}/alone" || touch "{marker}"; while :; do sleep 0.05; done'
     containers = {"main": {"command": ["sh", "-c", script]}}
 
-    def check(work: Work) -> Any:
-        report = work.spoken.get("default/web")
+    def check(work: Executor) -> Any:
+        report = work.reports.get("default/web")
         if report is None or report.state != "Running":
             return False
-        if report.revision == "a1" and work.order == 1:
+        if report.revision == "a1" and work.order_number == 1:
             second = orders(2, containers)
             second.assignments[0].revision, second.assignments[0].run = "a2", 2
-            work.take(second)
+            work.accept_orders(second)
         return report.revision == "a2" and report.run == 2
 
     asyncio.run(told(tmp_path, orders(1, containers), check))

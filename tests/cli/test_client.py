@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from lattice.cli.client.http import Client, Request
 from lattice.cli.client.config import Server
+from lattice.cli.client.http import Client, Request
 from lattice.errors import LatticeError, Unavailable
 from lattice.server.access.certificate_authority import new_authority
 
@@ -35,7 +35,7 @@ def secure(server, authority, tmp_path):
         authority=authority.pem.decode(),
         certificate=client.certificate.decode(),
         key=client.key.decode(),
-        name="lattice.test",
+        tls_server_name="lattice.test",
     )
 
 
@@ -68,26 +68,26 @@ def test_both_sides_show_certificates_and_no_key_stays_on_disk(secure):
 def test_strangers_are_not_trusted_either_way(secure, change, problem):
     with pytest.raises(Unavailable) as raised:
         Client(replace(secure, **change), timeout=5).get("/version")
-    assert problem in raised.value.what
+    assert problem in raised.value.message
     assert raised.value.fix
 
 
 def test_one_connection_serves_many_requests_and_is_renewed_when_it_breaks(server):
     client = Client(Server(server.url), timeout=5)
     client.get("/version")
-    first = client._kept
+    first = client._connection
     client.get("/version")
-    assert client._kept is first
+    assert client._connection is first
     first.sock.shutdown(2)
     assert client.get("/version")
-    assert client._kept is not first
+    assert client._connection is not first
     client.close()
 
 
 def test_a_deletion_is_not_sent_twice_by_itself(server):
     client = Client(Server(server.url), timeout=5)
     client.get("/version")
-    client._kept.sock.shutdown(2)
+    client._connection.sock.shutdown(2)
     with pytest.raises(Unavailable, match=r"the connection to .* broke"):
         client.send(Request("DELETE", "/apis/x/v1/things/a"))
 
@@ -110,5 +110,5 @@ def test_a_list_that_outlives_history_is_read_again_whole(server):
         server.put(f"{path}/{i}", {"metadata": {"name": str(i)}})
     first = {"metadata": {"continue": "2", "resourceVersion": "1"}, "items": [{}, {}]}
     server.answers["GET", path] = [(200, [], first), (410, [], {"reason": "Expired", "message": "too old"})]
-    pages = Client(Server(server.url), timeout=5).pages(path, {"limit": "2"})
+    pages = Client(Server(server.url), timeout=5).list_pages(path, {"limit": "2"})
     assert [len(page["items"]) for page in pages] == [5]

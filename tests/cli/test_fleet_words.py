@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from manifests import manifest, write
 
-from lattice.cli.output.columns import Look
-from lattice.cli.fleet.context import Sources
-from lattice.cli.output.plan_tables import plan_lines
 from lattice.cli.client.options import Connection
+from lattice.cli.fleet.fleet_command import FleetInputs
+from lattice.cli.fleet.offline_world import load_world
+from lattice.cli.output.plan_tables import plan_lines
 from lattice.cli.output.service_tables import fit_lines
-from lattice.cli.fleet.offline_world import world_in
-from lattice.placement.queries.dispatch import answer
+from lattice.cli.output.table_renderer import TableRenderer
 from lattice.placement.model.world import World
+from lattice.placement.queries.dispatch import answer_query
 from tests.placement.worlds import a_class, a_pool, a_service
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -171,7 +171,9 @@ def test_a_plan_with_many_places_fits_a_terminal():
     names = [f"somewhere-far-away-{number}" for number in range(8)]
     pools = [a_pool(name, region=name, capacity={"maxNodes": 1}) for name in names]
     world = World.of([a_class(), *pools])
-    lines = plan_lines(answer({"ask": "plan"}, world, [a_service(cores=3, replicas=8)]), Look(columns=WIDTH))
+    lines = plan_lines(
+        answer_query({"ask": "plan"}, world, [a_service(cores=3, replicas=8)]), TableRenderer(max_width=WIDTH)
+    )
     assert max(map(len, lines)) <= WIDTH
     (row,) = (line for line in lines if line.startswith("+ default/api"))
     assert row.endswith("+$1.60   +$1,152.00")
@@ -182,11 +184,13 @@ def test_columns_of_words_give_way_and_numbers_do_not():
     rows = [
         ["one two three four five six seven", "1,000,000", "eight nine ten eleven twelve thirteen fourteen"]
     ]
-    heads, first, *more = Look(columns=76).table(["WORDS", "NUMBER", "MORE"], rows, right=(1,))
+    heads, first, *more = TableRenderer(max_width=76).table(
+        ["WORDS", "NUMBER", "MORE"], rows, right_aligned=(1,)
+    )
     assert max(map(len, (heads, first, *more))) <= 76
     assert "1,000,000" in first
     assert " ".join(more[0].split()) == "seven thirteen fourteen"
-    (whole,) = Look(columns=0).table(["WORDS", "NUMBER", "MORE"], rows, right=(1,))[1:]
+    (whole,) = TableRenderer(max_width=0).table(["WORDS", "NUMBER", "MORE"], rows, right_aligned=(1,))[1:]
     assert len(whole) > 76
 
 
@@ -253,14 +257,14 @@ def test_who_waits_as_before_and_is_not_asked_about_makes_no_plan_infeasible(lat
 
 def test_a_fit_that_takes_many_changes_at_once_says_so_and_not_that_there_is_a_way():
     """A cloud's pools are closed where machines are made of provider `local` only, and those of that provider lack one thing after the other."""
-    sources = Sources(
-        Connection(asked_namespace="default"),
-        worlds=(str(EXAMPLES / "worlds" / "seed-000"), str(EXAMPLES / "quickstart")),
+    sources = FleetInputs(
+        Connection(explicit_namespace="default"),
+        world_files=(str(EXAMPLES / "worlds" / "seed-000"), str(EXAMPLES / "quickstart")),
     )
-    world = replace(world_in(sources), adapters=frozenset({"local"}))
-    document = answer({"ask": "fit", "service": "default/api-gateway"}, world)
+    world = replace(load_world(sources), adapters=frozenset({"local"}))
+    document = answer_query({"ask": "fit", "service": "default/api-gateway"}, world)
     assert document["suggestions"] == []
-    told = " ".join(" ".join(fit_lines(document, Look(False, 0, False))).split())
+    told = " ".join(" ".join(fit_lines(document, TableRenderer(False, 0, False))).split())
     assert (
         "none of the 7 things that it fits without is enough alone: they would have to change all together"
         in told

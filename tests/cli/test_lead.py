@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from store.virtual import VirtualClock
 
-from lattice.app.leadership import Lead
+from lattice.app.leadership import Leadership
 
 
 class Busy:
@@ -28,7 +28,7 @@ def test_a_term_that_ends_while_its_server_stops_does_not_hinder_it() -> None:
         lead = SimpleNamespace(clock=clock, _terms={})
         busy = Busy(lead)
         lead.acting = SimpleNamespace(loops=[busy], stop=lambda: told.append("stop"))
-        stopping = asyncio.create_task(Lead.stop(cast("Lead", lead)))
+        stopping = asyncio.create_task(Leadership.stop(cast("Leadership", lead)))
         await clock.advance(1)
         await stopping
         assert (told, busy.looks) == (["stop"], 2)

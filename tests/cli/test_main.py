@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from lattice.cli.client.http import Client, refusal
 from lattice.cli.client.config import Server, find_server, read_kubeconfig
-from lattice.cli.main import COMMANDS
+from lattice.cli.client.http import Client, error_from_status
 from lattice.cli.client.options import Duration
+from lattice.cli.main import COMMANDS
 from lattice.errors import (
     Conflict,
     Denied,
@@ -21,7 +21,7 @@ from lattice.errors import (
     LatticeError,
     Malformed,
     NotFound,
-    TooMany,
+    TooManyRequests,
     Unavailable,
     UnknownUser,
 )
@@ -239,7 +239,7 @@ def test_a_kubeconfig_is_read_whole(tmp_path):
         key="KEY",
         token="t",
         namespace="shop",
-        name="lattice",
+        tls_server_name="lattice",
     )
     assert read_kubeconfig(path, "two").url == "https://other:2"
 
@@ -294,14 +294,14 @@ def test_bad_certificates_are_refused():
         (410, "Expired", Gone),
         (410, "Gone", Gone),
         (422, "Invalid", Invalid),
-        (429, "TooManyRequests", TooMany),
+        (429, "TooManyRequests", TooManyRequests),
         (502, None, Unavailable),
         (503, "ServiceUnavailable", Unavailable),
         (500, "InternalError", LatticeError),
     ],
 )
 def test_refusals_become_our_errors(status, reason, kind):
-    found = refusal(
+    found = error_from_status(
         status,
         {
             "reason": reason,
@@ -310,7 +310,7 @@ def test_refusals_become_our_errors(status, reason, kind):
         },
     )
     assert type(found) is kind
-    assert (found.what, found.fix, str(found.causes[0])) == ("no", "do", "a: b")
+    assert (found.message, found.fix, str(found.causes[0])) == ("no", "do", "a: b")
 
 
 def test_a_server_that_asks_to_come_back_is_asked_again(server, lattice):

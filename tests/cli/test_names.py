@@ -2,12 +2,12 @@
 
 import pytest
 
-from lattice.cli.client.kind_names import address, full_name, names
+from lattice.cli.client.kind_names import full_name, kind_names, resource_path
 from lattice.errors import Malformed, NotFound
 
 
 def ids(*words):
-    return [(t.resource.id, t.name) for t in names().targets(words)]
+    return [(t.resource.id, t.name) for t in kind_names().parse_targets(words)]
 
 
 @pytest.mark.parametrize(
@@ -69,31 +69,34 @@ def test_categories_mean_all_our_kinds():
 )
 def test_unknown_words_get_the_nearest(word, fix):
     with pytest.raises(NotFound) as raised:
-        names().resolve(word)
-    assert raised.value.what == f"there is no kind {word!r}"
+        kind_names().resolve(word)
+    assert raised.value.message == f"there is no kind {word!r}"
     assert fix in raised.value.fix
 
 
 @pytest.mark.parametrize("words", [(), ("pool/",), ("/a",), ("pool/a/b",), ("all/x",), ("pool/a", "pools")])
 def test_confused_words_are_refused(words):
     with pytest.raises(Malformed):
-        names().targets(words)
+        kind_names().parse_targets(words)
 
 
 def test_addresses():
-    pool, service = (names().resolve(w)[0] for w in ("pools", "services"))
-    assert address(pool, "ignored", "us-east") == "/apis/lattice.dev/v1alpha1/latticepools/us-east"
+    pool, service = (kind_names().resolve(w)[0] for w in ("pools", "services"))
+    assert resource_path(pool, "ignored", "us-east") == "/apis/lattice.dev/v1alpha1/latticepools/us-east"
     assert (
-        address(service, "shop", "a/../b")
+        resource_path(service, "shop", "a/../b")
         == "/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/a%2F..%2Fb"
     )
-    assert address(service) == "/apis/lattice.dev/v1alpha1/latticeservices"
-    assert address(names().resolve("secrets")[0], "shop") == "/api/v1/namespaces/shop/secrets"
-    assert [full_name(pool), full_name(names().resolve("ns")[0])] == ["latticepool.lattice.dev", "namespace"]
+    assert resource_path(service) == "/apis/lattice.dev/v1alpha1/latticeservices"
+    assert resource_path(kind_names().resolve("secrets")[0], "shop") == "/api/v1/namespaces/shop/secrets"
+    assert [full_name(pool), full_name(kind_names().resolve("ns")[0])] == [
+        "latticepool.lattice.dev",
+        "namespace",
+    ]
 
 
 def test_kinds_of_manifests():
-    assert names().named("lattice.dev/v1alpha1", "LatticePool").plural == "latticepools"
-    assert names().named("v1", "Service").id == "services"
+    assert kind_names().find_resource("lattice.dev/v1alpha1", "LatticePool").plural == "latticepools"
+    assert kind_names().find_resource("v1", "Service").id == "services"
     with pytest.raises(NotFound, match="did you mean LatticePool"):
-        names().named("lattice.dev/v1alpha1", "LatticePol")
+        kind_names().find_resource("lattice.dev/v1alpha1", "LatticePol")

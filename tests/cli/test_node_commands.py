@@ -2,9 +2,9 @@
 
 import pytest
 
+from lattice.cli.client import node_updates as marks
 from lattice.cli.commands import drain as draining
 from lattice.cli.commands import events
-from lattice.cli.client import node_marks as marks
 
 HOME = "/apis/lattice.dev/v1alpha1"
 N1 = f"{HOME}/latticenodes/n1"
@@ -31,36 +31,41 @@ def a_workload(name="web-0", node="n1"):
 @pytest.mark.parametrize(
     ("change", "before", "after"),
     [
-        pytest.param(marks.cordon, {"pool": "a"}, {"pool": "a", "unschedulable": True}, id="cordon"),
-        pytest.param(marks.cordon, {"unschedulable": True}, {"unschedulable": True}, id="cordon twice"),
+        pytest.param(marks.cordoned_spec, {"pool": "a"}, {"pool": "a", "unschedulable": True}, id="cordon"),
         pytest.param(
-            marks.drained,
+            marks.cordoned_spec, {"unschedulable": True}, {"unschedulable": True}, id="cordon twice"
+        ),
+        pytest.param(
+            marks.draining_spec,
             {"taints": [OTHER]},
             {"taints": [OTHER, DRAINING], "unschedulable": True},
             id="drain keeps other taints",
         ),
         pytest.param(
-            marks.drained,
+            marks.draining_spec,
             {"taints": [DRAINING], "unschedulable": True},
             {"taints": [DRAINING], "unschedulable": True},
             id="drain twice",
         ),
         pytest.param(
-            marks.drained,
+            marks.draining_spec,
             {"unschedulable": True},
             {"unschedulable": True, "taints": [DRAINING]},
             id="drain what is cordoned",
         ),
         pytest.param(
-            marks.uncordon,
+            marks.uncordoned_spec,
             {"pool": "a", "unschedulable": True, "taints": [OTHER, DRAINING]},
             {"pool": "a", "taints": [OTHER]},
             id="uncordon ends a drain",
         ),
         pytest.param(
-            marks.uncordon, {"unschedulable": True, "taints": [DRAINING]}, {}, id="and leaves nothing behind"
+            marks.uncordoned_spec,
+            {"unschedulable": True, "taints": [DRAINING]},
+            {},
+            id="and leaves nothing behind",
         ),
-        pytest.param(marks.uncordon, {"pool": "a"}, {"pool": "a"}, id="uncordon what is not cordoned"),
+        pytest.param(marks.uncordoned_spec, {"pool": "a"}, {"pool": "a"}, id="uncordon what is not cordoned"),
     ],
 )
 def test_marks(change, before, after):
@@ -124,7 +129,7 @@ def test_one_that_is_not_there_does_not_keep_the_others(server, lattice):
 
 
 def test_drain_waits_until_the_node_is_empty(server, lattice, monkeypatch):
-    monkeypatch.setattr(draining, "TELL", 0.0)
+    monkeypatch.setattr(draining, "PROGRESS_INTERVAL_S", 0.0)
     monkeypatch.setattr(draining.time, "sleep", lambda _: server.put(WEB, a_workload(node="")))
     server.put(N1, a_node())
     server.put(WEB, a_workload())
@@ -157,7 +162,7 @@ def is_stuck():
 
 def test_a_drain_that_cannot_go_on_says_why(server, lattice, monkeypatch):
     times = iter(range(100))
-    monkeypatch.setattr(draining, "TELL", 1.0)
+    monkeypatch.setattr(draining, "PROGRESS_INTERVAL_S", 1.0)
     monkeypatch.setattr(draining.time, "monotonic", lambda: float(next(times)))
     monkeypatch.setattr(draining.time, "sleep", lambda _: None)
     server.put(N1, is_stuck())
@@ -221,7 +226,7 @@ def test_events_of_the_same_second_are_shown_as_they_were_written():
         "reason": "Before",
         "lastTimestamp": "2026-11-15T07:39:59Z",
     }
-    shown = sorted([*found, before], key=events.in_order)
+    shown = sorted([*found, before], key=events.event_sort_key)
     assert [each["reason"] for each in shown] == [
         "Before",
         "WorkloadStopping",

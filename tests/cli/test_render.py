@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.cli.output import render
-from lattice.kinds.meta.yaml_manifest import load
+from lattice.kinds.meta.yaml_manifest import load_documents
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_ages(seconds, text):
     ],
 )
 def test_ages_of_timestamps(stamp, text):
-    assert render.since(stamp, datetime(2026, 11, 15, 7, 40, tzinfo=UTC)) == text
+    assert render.age_since(stamp, datetime(2026, 11, 15, 7, 40, tzinfo=UTC)) == text
 
 
 def test_tables_have_three_blanks_between_columns_and_none_at_the_end():
@@ -110,7 +110,7 @@ trees = st.recursive(
 @given(st.dictionaries(st.text(alphabet="abc", min_size=1), trees, min_size=1))
 def test_yaml_reads_back_the_same_here_and_as_text_everywhere(value):
     text = render.to_yaml(value)
-    (document,) = load(text, lists=False)
+    (document,) = load_documents(text, expand_lists=False)
     assert document.value == value
     assert texts(yaml.safe_load(text)) == texts(value)
 

@@ -6,18 +6,18 @@ import sys
 
 import pytest
 
-from lattice.cli.commands.server import TRUSTED, _trusting_nobody
+from lattice.cli.commands.server import TRUST_STORE_VARIABLES, _empty_trust_store
 
 LOGGING = """
 import sys
-from lattice.cli.server import configure_logging
+from lattice.cli.commands.server import configure_logging
 configure_logging(verbose=False)
-import lattice.cli.serve
+import lattice.app.serve
 print([name for name in ("rich", "pygments", "greenlet") if name in sys.modules])
 import rich
 """
 AUTHORITIES = """
-from lattice.cli.server import _trusting_nobody
+from lattice.cli.commands.server import _trusting_nobody
 with _trusting_nobody():
     from aiohttp.connector import _SSL_CONTEXT_VERIFIED as theirs
 print(theirs.verify_mode.name, theirs.check_hostname, len(theirs.get_ca_certs()))
@@ -41,10 +41,10 @@ def test_a_server_does_without(code: str, told: str) -> None:
 
 
 def test_whom_the_system_trusts_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    file, folder = TRUSTED
+    file, folder = TRUST_STORE_VARIABLES
     monkeypatch.setenv(file, "/some/file")
     monkeypatch.delenv(folder, raising=False)
-    with _trusting_nobody():
-        assert [os.environ[name] for name in TRUSTED] == [os.devnull] * 2
+    with _empty_trust_store():
+        assert [os.environ[name] for name in TRUST_STORE_VARIABLES] == [os.devnull] * 2
     assert os.environ[file] == "/some/file"
     assert folder not in os.environ

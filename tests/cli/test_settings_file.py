@@ -6,18 +6,18 @@ import click
 import pytest
 from store.virtual import VirtualClock
 
-from lattice.agent.join import each_of
-from lattice.cli.commands.agent import agent
-from lattice.cli.client.config import find_server
-from lattice.app.leadership import means
+from lattice.agent.join import split_servers
+from lattice.app.leadership import build_dependencies
 from lattice.app.serve import _election
+from lattice.cli.client.config import find_server
+from lattice.cli.commands.agent import agent
 from lattice.cli.commands.server import server, with_etcd_host
 from lattice.cli.commands.up import up
-from lattice.controllers.controller_set import Acting
-from lattice.controllers.runtime.context import Office
+from lattice.controllers.controller_set import ControllerSet
+from lattice.controllers.runtime.context import ControllerContext
 from lattice.presence import Presence
 from lattice.server.access.certificate_authority import new_authority
-from lattice.settings import BY_NAME, Settings
+from lattice.settings import SETTINGS_BY_NAME, Settings
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Term
 
@@ -45,7 +45,11 @@ def settings(*flags: str, command: click.Command = server) -> Settings:
     """What the command would run with."""
     with command.make_context(command.name, list(flags), help_option_names=HELP) as context:
         found = Settings(
-            **{name: value for name, value in context.params.items() if name.replace("_", "-") in BY_NAME}
+            **{
+                name: value
+                for name, value in context.params.items()
+                if name.replace("_", "-") in SETTINGS_BY_NAME
+            }
         )
         return with_etcd_host(found)
 
@@ -76,7 +80,7 @@ def test_every_setting_can_be_said_in_a_file(tmp_path):
     file.write_text(
         "".join(
             f"{name}: {'true' if each.default is False else repr(each.default)}\n"
-            for name, each in BY_NAME.items()
+            for name, each in SETTINGS_BY_NAME.items()
         )
     )
     assert settings("--config", str(file)) == Settings(allow_etcd_that_loses_writes=True)
@@ -189,11 +193,13 @@ def test_names_of_the_environment_are_read_and_have_their_effect(monkeypatch):
     store = MemoryStore(clock)
     election = _election(store, clock, said, said.instance_id)
     assert (election.ttl, election.holder) == (2.5, "seven")
-    office = Office(store, clock, Term("controllers", 1, "seven"), random.Random(1), Presence(clock))  # noqa: S311
-    acting = Acting(office, means(said, new_authority()[0], clock, {}))
+    office = ControllerContext(
+        store, clock, Term("controllers", 1, "seven"), random.Random(1), Presence(clock)
+    )
+    acting = ControllerSet(office, build_dependencies(said, new_authority()[0], clock, {}))
     looks = {loop.controller.name: loop for loop in acting.loops}
     assert looks["workloads"].controller.interval == 0.7
-    assert {looks[name].pace.workers for name in ("workloads", "nodes", "departures")} == {3}
+    assert {looks[name].concurrency.workers for name in ("workloads", "nodes", "departures")} == {3}
 
 
 @pytest.mark.parametrize(
@@ -265,4 +271,4 @@ def test_an_agent_can_be_given_several_servers(monkeypatch, flags, environment, 
     if environment:
         monkeypatch.setenv("LATTICE_SERVER", environment)
     with agent.make_context("agent", flags, help_option_names=HELP) as context:
-        assert each_of(",".join(context.params["server"])) == asked
+        assert split_servers(",".join(context.params["server"])) == asked

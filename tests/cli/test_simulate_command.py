@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from manifests import a_node, a_workload, changed, in_lines, in_yaml
 
-from lattice.cli.output.simulation_report import amount, lines
-from lattice.cli.commands.simulate import LONG
+from lattice.cli.commands.simulate import PROGRESS_MIN_WORKLOADS
+from lattice.cli.output.simulation_report import format_amount, report_lines
 from lattice.scheduling.cycle.profile import FILTERS, PRESETS, SCORES
 from lattice.scheduling.cycle.tie_break import TieBreaker
-from lattice.scheduling.offline.simulate import Report, Unplaced
+from lattice.scheduling.offline.simulate import SimulationReport, UnschedulableGroup
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,8 @@ def test_what_is_odd_is_a_warning_with_its_line(lattice, write):
 
 def test_how_far_it_is_is_told_on_a_terminal_only(lattice, write):
     file = write(
-        "a.jsonl", in_lines(a_node(cpu=10**7), *(a_workload(f"w{i}", cpu="1m") for i in range(LONG)))
+        "a.jsonl",
+        in_lines(a_node(cpu=10**7), *(a_workload(f"w{i}", cpu="1m") for i in range(PROGRESS_MIN_WORKLOADS))),
     )
     command = [sys.executable, "-m", "lattice.cli.main", "simulate", "-f", file]
     ours, theirs = pty.openpty()
@@ -281,23 +282,23 @@ def test_explaining_a_member_of_a_group_shows_what_the_others_leave(lattice, wri
 
 
 def test_a_reason_is_folded_into_the_terminal():
-    report = Report(
+    report = SimulationReport(
         1,
         0,
         0,
         {},
-        (Unplaced(("shop/a",), "0 of 9 nodes: " + "; ".join(["3 without 1 cpu free"] * 3)),),
+        (UnschedulableGroup(("shop/a",), "0 of 9 nodes: " + "; ".join(["3 without 1 cpu free"] * 3)),),
         {},
         (),
         0.0,
     )
-    told = list(lines(report, columns=60))
+    told = list(report_lines(report, max_width=60))
     assert max(map(len, told)) <= 60
     assert told[-1].strip() == "cpu free"
 
 
 def test_sums_are_written_as_numbers():
-    assert [amount("cpu", 30_286_750), amount("gpu", 500), amount("fpga", 12345)] == [
+    assert [format_amount("cpu", 30_286_750), format_amount("gpu", 500), format_amount("fpga", 12345)] == [
         "30,286.75",
         "0.5",
         "12,345",

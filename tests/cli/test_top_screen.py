@@ -2,10 +2,10 @@
 
 import pytest
 
-from lattice.cli.output.columns import Look
-from lattice.cli.commands.logs import prefixed
-from lattice.cli.commands.top import coloured, framed
-from lattice.cli.output.top_tables import Pen, lines
+from lattice.cli.commands.logs import prefix_lines
+from lattice.cli.commands.top import colour_line, render_frame
+from lattice.cli.output.table_renderer import TableRenderer
+from lattice.cli.output.top_tables import BarRenderer, top_lines
 
 GI = 1 << 30
 USE = {"cpu": {"used": 500, "of": 2000}, "memory": {"used": GI, "of": 4 * GI}}
@@ -79,7 +79,7 @@ DOCUMENT = {
 
 
 def drawn(encoding: str = "utf-8") -> str:
-    return "\n".join(lines(DOCUMENT, Look(), Pen(encoding)))
+    return "\n".join(top_lines(DOCUMENT, TableRenderer(), BarRenderer(encoding)))
 
 
 def test_a_pool_with_its_budget() -> None:
@@ -112,7 +112,7 @@ def test_a_terminal_without_blocks_gets_plain_characters() -> None:
 
 
 def test_an_empty_fleet_says_what_to_do() -> None:
-    assert lines({"pools": [], "nodes": []}, Look(), Pen("utf-8")) == [
+    assert top_lines({"pools": [], "nodes": []}, TableRenderer(), BarRenderer("utf-8")) == [
         "nothing is there yet: declare pools and services with `lattice apply`"
     ]
 
@@ -131,30 +131,31 @@ def test_an_empty_fleet_says_what_to_do() -> None:
     ],
 )
 def test_bars(used: int | None, of: int | None, shown: str) -> None:
-    assert Pen("UTF-8").share(used, of) == shown
+    assert BarRenderer("UTF-8").bar(used, of) == shown
 
 
 def test_a_picture_is_cut_to_the_window() -> None:
-    picture = framed([f"row {number} " + "x" * 50 for number in range(30)], columns=20, rows=10)
+    picture = render_frame([f"row {number} " + "x" * 50 for number in range(30)], columns=20, rows=10)
     rows = picture.removeprefix("\x1b[H").removesuffix("\x1b[J").split("\x1b[K\n")[:-1]
     assert len(rows) == 9
     assert all(len(row) <= 19 for row in rows)
     assert rows[-1] == "… and 22 lines more"
-    assert framed(["one"], 80, 24) == "\x1b[Hone\x1b[K\n\x1b[J"
+    assert render_frame(["one"], 80, 24) == "\x1b[Hone\x1b[K\n\x1b[J"
 
 
 def test_what_is_not_well_stands_out_unless_colours_are_unwanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert coloured("n1 NotReady") == "\x1b[31mn1 NotReady\x1b[0m"
-    assert coloured("n1 Draining") == "\x1b[33mn1 Draining\x1b[0m"
-    assert coloured("n1 Ready") == "n1 Ready"
+    assert colour_line("n1 NotReady") == "\x1b[31mn1 NotReady\x1b[0m"
+    assert colour_line("n1 Draining") == "\x1b[33mn1 Draining\x1b[0m"
+    assert colour_line("n1 Ready") == "n1 Ready"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert coloured("n1 NotReady") == "n1 NotReady"
+    assert colour_line("n1 NotReady") == "n1 NotReady"
 
 
 def test_each_line_gets_its_prefix_however_it_comes() -> None:
     assert (
-        b"".join(prefixed(iter([b"on", b"e\ntw", b"o\n", b"thr"]), b"[a] ")) == b"[a] one\n[a] two\n[a] thr\n"
+        b"".join(prefix_lines(iter([b"on", b"e\ntw", b"o\n", b"thr"]), b"[a] "))
+        == b"[a] one\n[a] two\n[a] thr\n"
     )
-    assert list(prefixed(iter([]), b"[a] ")) == []
+    assert list(prefix_lines(iter([]), b"[a] ")) == []

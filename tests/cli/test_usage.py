@@ -308,7 +308,7 @@ def test_delete_of_a_namespace_that_gives_up_says_what_is_left_in_it(server, lat
 
 
 def test_delete_that_waits_long_says_once_for_what(server, lattice, monkeypatch):
-    monkeypatch.setattr("lattice.cli.commands.delete.PATIENCE", 0.01)
+    monkeypatch.setattr("lattice.cli.commands.delete.QUIET_WAIT_S", 0.01)
     doomed(server, f"{POOLS}/a", a_pool("a"), finalizers=["shop.example/hold"])
     ran = lattice("delete", "pool", "a", "--timeout", "200ms")
     assert (

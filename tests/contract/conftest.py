@@ -68,7 +68,7 @@ class RealTime:
 def simulated() -> Store:
     """The store of the simulation, as one of its servers reaches it."""
     loop = RealTime()
-    net = Network(cast("SimLoop", loop), random.Random(1), delay=1e-6)  # noqa: S311
+    net = Network(cast("SimLoop", loop), random.Random(1), delay=1e-6)
     return StoreClient(HistoryStore(SystemClock(), loop.time), net, Process("s1#1", "s1"), lambda: 0.0)
 
 

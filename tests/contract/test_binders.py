@@ -14,9 +14,9 @@ from contract.conftest import opened
 from lattice.clock import SystemClock
 from lattice.engine.tie_order import tie_rank
 from lattice.scheduling.cycle.binder import BindingMode
-from lattice.scheduling.cycle.two_phase import prepared
 from lattice.scheduling.cycle.profile import ProfileSpec, parse_profile
-from lattice.scheduling.cycle.tie_break import TOP, TieBreaker
+from lattice.scheduling.cycle.reservation_record import reservation_record
+from lattice.scheduling.cycle.tie_break import WEIGHTED_RANDOM_CANDIDATES, TieBreaker
 from lattice.store.protocol import Store
 
 SEED = 3
@@ -42,7 +42,7 @@ class Oracle:
 
     breaker: TieBreaker
     bound: "Counter[str]"
-    dice: random.Random = field(default_factory=lambda: random.Random(SEED))  # noqa: S311 - chance that repeats
+    dice: random.Random = field(default_factory=lambda: random.Random(SEED))
     turn: int = -1
 
     def choose(self, count: int) -> list[str]:
@@ -65,7 +65,9 @@ class Oracle:
                 self.turn = (self.turn + 1) % len(ORDER)
                 return ORDER[self.turn]
             case TieBreaker.WEIGHTED_RANDOM:
-                return ORDER[:TOP][int(self.dice.random() * TOP)]
+                return ORDER[:WEIGHTED_RANDOM_CANDIDATES][
+                    int(self.dice.random() * WEIGHTED_RANDOM_CANDIDATES)
+                ]
             case TieBreaker.AFFINITY:
                 return LIKED
 
@@ -93,11 +95,11 @@ async def race(world: World, winner: Acting, loser: Acting) -> None:
     decided = []
     for each in (winner, loser):
         await each.caught_up()
-        await each.controller._absorb()
+        await each.controller._apply_changes()
         decided.append(each.controller._decide())
     for each, cycle in zip((winner, loser), decided, strict=True):
         assert cycle is not None
-        await each.controller._write(cycle)
+        await each.controller._bind_cycle(cycle)
 
 
 async def story(store: Store, mode: BindingMode, breaker: TieBreaker) -> None:
@@ -127,9 +129,11 @@ async def story(store: Store, mode: BindingMode, breaker: TieBreaker) -> None:
         assert {name: (await world.node(name)).status.workloads or 0 for name in SIZES} == {
             name: bound[name] for name in SIZES
         }
-        assert not any([prepared(await world.workload(name)) for name in known])
+        assert not any([reservation_record(await world.workload(name)) for name in known])
         told = Counter(reason for reason, _ in await world.events())
-        failed = told["BindingFailed"] + sum(each.controller.failures.waiting for each in (one, two))
+        failed = told["BindingFailed"] + sum(
+            each.controller.bind_failure_reporter.queued_count for each in (one, two)
+        )
         assert (told["WorkloadScheduled"], failed, told["BindingFailed"] > 0) == (9, 9, True), (
             "each attempt ends in one event"
         )

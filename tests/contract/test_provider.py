@@ -15,18 +15,18 @@ import pytest
 
 from lattice.clock import SystemClock
 from lattice.errors import Unavailable
-from lattice.kinds.node_class import Size
+from lattice.kinds.node_class import MachineSize
 from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
-from lattice.providers.protocol import Machine, Provider, Refused
+from lattice.providers.protocol import MachineSpec, Provider, ProvisioningUnavailable
 
 AGENT = Path(__file__).parents[1] / "providers" / "paper_agent.py"
 SOON = 0.02  # seconds
 clock = SystemClock()
 
 
-def a_machine(node: str, cluster: str = "rack-001") -> Machine:
-    return Machine(node, cluster, "here", "a", "small", Size(1000, 1 << 30, 0, 0, {}))
+def a_machine(node: str, cluster: str = "rack-001") -> MachineSpec:
+    return MachineSpec(node, cluster, "here", "a", "small", MachineSize(1000, 1 << 30, 0, 0, {}))
 
 
 async def until(found: Callable[[], bool]) -> None:
@@ -49,14 +49,16 @@ class Rig:
         """As a server has it that has just started."""
         if self.kind == "fake":
             return FakeProvider(
-                clock, note=self.folder / "note.json", made=lambda machine: self.made.append(machine.node)
+                clock,
+                state_file=self.folder / "note.json",
+                on_created=lambda machine: self.made.append(machine.node),
             )
         return LocalProvider(
             self.folder,
             lambda: "https://nowhere.invalid",
             clock,
             command=(sys.executable, str(AGENT)),
-            stop_within=2.0,
+            stop_timeout_s=2.0,
         )
 
     async def create(self, node: str) -> str:
@@ -81,7 +83,7 @@ class Rig:
     async def lose(self, node: str) -> None:
         """It ends without anybody having asked for it."""
         if isinstance(self.provider, FakeProvider):
-            return self.provider.lose(node)
+            return self.provider.end_machine(node)
         os.kill(self.agent(node), signal.SIGKILL)
         while [each.state for each in await self.provider.list() if each.node == node] == ["Running"]:
             await asyncio.sleep(SOON)
@@ -200,10 +202,10 @@ def test_a_machine_that_cannot_be_had_is_refused_with_the_reason_and_the_others_
         assert isinstance(rig.provider, FakeProvider)
         rig.provider.quota, rig.provider.regions = 1, frozenset({"here"})
         await rig.create("n1")
-        with pytest.raises(Refused, match="its quota of machines is used up"):
+        with pytest.raises(ProvisioningUnavailable, match="its quota of machines is used up"):
             await rig.provider.create(a_machine("n2"))
         rig.provider.quota = 9
-        with pytest.raises(Refused, match="region there is not offered; there are here"):
+        with pytest.raises(ProvisioningUnavailable, match="region there is not offered; there are here"):
             await rig.provider.create(replace(a_machine("n2"), region="there"))
         assert await rig.states() == [("n1", "rack-001", "Running")]
 
@@ -243,7 +245,7 @@ def test_closing_ends_also_what_an_agent_has_left(
             os.kill(agent, signal.SIGSTOP)  # it does not end by itself
             rig.provider = rig.begun()
         assert isinstance(rig.provider, LocalProvider)
-        rig.provider.stop_within = 0.3
+        rig.provider.stop_timeout_s = 0.3
         await rig.provider.close()
         await until(lambda: not lives(agent) and not lives(work))
 
@@ -258,7 +260,7 @@ def test_a_number_of_a_process_that_is_somebody_elses_by_now_is_left_alone(tmp_p
         (tmp_path / "n1" / "agent.pid").write_text(str(other.pid))
         rig.provider = rig.begun()
         assert isinstance(rig.provider, LocalProvider)
-        rig.provider.stop_within = 0.3
+        rig.provider.stop_timeout_s = 0.3
         await rig.provider.delete("n1")
         assert (lives(other.pid), lives(agent)) == (True, False)
         other.kill()
@@ -290,7 +292,7 @@ def test_agents_are_told_where_a_server_is_that_has_moved(tmp_path: Path) -> Non
         assert told.read_text() == "https://nowhere.invalid"
         rig.provider = rig.begun()
         assert isinstance(rig.provider, LocalProvider)
-        rig.provider.server = lambda: "https://elsewhere.invalid"
+        rig.provider.server_address = lambda: "https://elsewhere.invalid"
         assert await rig.states() == [("n1", "rack-001", "Running")]
         assert told.read_text() == "https://elsewhere.invalid"
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from agent.orders import a_spec, until, which
 
-from lattice.agent.host.watchdog_client import Guard
+from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId, RunSpec, Runtime, Usage
+from lattice.agent.host.watchdog_client import WatchdogClient
 from lattice.agent.runtimes import podman
-from lattice.agent.runtimes.router import CombinedRuntime
 from lattice.agent.runtimes.container import ContainerRuntime
 from lattice.agent.runtimes.fake import Behaviour, FakeMachine, FakeRuntime
 from lattice.agent.runtimes.process import ProcessRuntime
-from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId, RunSpec, Runtime, Usage
+from lattice.agent.runtimes.router import RuntimeRouter
 from lattice.agent.state_file import StateFile
 from lattice.clock import SystemClock
 from lattice.errors import Conflict
@@ -51,19 +51,19 @@ class Rig:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder = kind, folder
-        self.machine = FakeMachine(clock, random.Random(1))  # noqa: S311  chance that repeats
+        self.machine = FakeMachine(clock, random.Random(1))
         self.runtime: Runtime
         self.state: StateFile
 
     async def begin(self) -> None:
         self.state = StateFile(self.folder)
-        guard = Guard(self.folder, clock)
+        guard = WatchdogClient(self.folder, clock)
         if self.kind == "fake":
             self.runtime = FakeRuntime(self.machine, self.state)
         elif self.kind == "process":
             self.runtime = ProcessRuntime(self.folder, self.state, clock, guard)
         elif self.kind == "combined":
-            self.runtime = CombinedRuntime(
+            self.runtime = RuntimeRouter(
                 {"process": ProcessRuntime(self.folder, self.state, clock, guard)}, {"container": "left out"}
             )
         else:
@@ -87,7 +87,7 @@ class Rig:
     async def ended(self, one: InstanceId) -> Instance:
         async def look() -> Instance | None:
             return next(
-                (each for each in await self.runtime.list() if each.id == one and not each.live), None
+                (each for each in await self.runtime.list() if each.id == one and not each.is_live), None
             )
 
         found: Instance = await until(look)
@@ -122,10 +122,12 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with tarfile.open(root / "image.tar", "w") as archive:
         archive.add(root / "bin", "bin")
     subprocess.run(
-        [*found.words, "import", "--quiet", str(root / "image.tar"), IMAGE], check=True, capture_output=True
+        [*found.command_prefix, "import", "--quiet", str(root / "image.tar"), IMAGE],
+        check=True,
+        capture_output=True,
     )
     yield IMAGE
-    subprocess.run([*found.words, "rmi", "--force", IMAGE], check=False, capture_output=True)
+    subprocess.run([*found.command_prefix, "rmi", "--force", IMAGE], check=False, capture_output=True)
 
 
 Case = Callable[[Callable[[Rig], Coroutine[Any, Any, None]]], None]
@@ -150,7 +152,7 @@ def on_node(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
 def test_what_is_started_runs_and_is_listed(on_node: Case) -> None:
     async def case(rig: Rig) -> None:
         begun = await rig.runtime.start(rig.spec("runs"))
-        assert begun.live, begun.failure
+        assert begun.is_live, begun.failure
         assert [(each.id, each.state) for each in await rig.runtime.list()] == [(which(), "Running")]
 
     on_node(case)
@@ -190,7 +192,7 @@ def test_no_second_copy_beside_a_live_one(on_node: Case, other: InstanceId) -> N
         with pytest.raises(Conflict, match="must not start beside it"):
             await rig.runtime.start(rig.spec("runs", id=other))
         await rig.runtime.stop(which(), 0)
-        assert (await rig.runtime.start(rig.spec("runs", id=other))).live
+        assert (await rig.runtime.start(rig.spec("runs", id=other))).is_live
 
     on_node(case)
 
@@ -207,7 +209,7 @@ def test_the_exit_code_is_told(on_node: Case, what: str, code: int, reason: str 
         await rig.runtime.start(rig.spec(what))
         end = await rig.ended(which())
         assert (end.exit_code, end.failure and end.failure.reason, end.asked) == (code, reason, False)
-        assert end.failure is None or end.failure.retryable
+        assert end.failure is None or end.failure.is_retryable
 
     on_node(case)
 
@@ -215,9 +217,9 @@ def test_the_exit_code_is_told(on_node: Case, what: str, code: int, reason: str 
 def test_a_command_that_cannot_start_is_an_answer(on_node: Case) -> None:
     async def case(rig: Rig) -> None:
         end = await rig.runtime.start(rig.spec("cannot start"))
-        assert not end.live
+        assert not end.is_live
         assert end.failure
-        assert (end.failure.reason, end.failure.retryable) == ("COMMAND_NOT_FOUND", False)
+        assert (end.failure.reason, end.failure.is_retryable) == ("COMMAND_NOT_FOUND", False)
         assert [each.state for each in await rig.runtime.list()] == ["Exited"]
 
     on_node(case)
@@ -229,7 +231,7 @@ def test_what_ended_starts_again_only_in_a_new_attempt(on_node: Case) -> None:
         end = await rig.ended(which())
         assert await rig.runtime.start(rig.spec("runs")) == end
         again = await rig.runtime.start(rig.spec("runs", attempt=1))
-        assert again.live
+        assert again.is_live
         assert again.attempt == 1
 
     on_node(case)
@@ -241,7 +243,7 @@ def test_what_was_stopped_starts_again_in_the_same_attempt(on_node: Case) -> Non
         end = await rig.runtime.stop(which(), 0)
         assert end
         assert (end.state, end.asked, end.failure) == ("Exited", True, None)
-        assert (await rig.runtime.start(rig.spec("runs"))).live
+        assert (await rig.runtime.start(rig.spec("runs"))).is_live
 
     on_node(case)
 
@@ -360,25 +362,25 @@ def test_usage_is_of_the_living(on_node: Case) -> None:
 def test_a_probe_reaches_the_living_only(on_node: Case) -> None:
     async def case(rig: Rig) -> None:
         well = Probe(exec=ExecProbe(command=("/bin/true",)), timeout_seconds=10)
-        assert not (await rig.runtime.ask(which(), well)).ok
+        assert not (await rig.runtime.run_probe(which(), well)).ok
         await rig.runtime.start(rig.spec("runs"))
-        assert (await rig.runtime.ask(which(), well)).ok
+        assert (await rig.runtime.run_probe(which(), well)).ok
         await rig.runtime.stop(which(), 0)
-        assert not (await rig.runtime.ask(which(), well)).ok
+        assert not (await rig.runtime.run_probe(which(), well)).ok
 
     on_node(case)
 
 
 def test_silence_ends_those_who_may_not_run_alone(on_node: Case) -> None:
     async def case(rig: Rig) -> None:
-        await rig.runtime.contact(clock.monotonic())
+        await rig.runtime.record_contact(clock.monotonic())
         await rig.runtime.start(rig.spec("runs", workload="default/strict", stop_after=1.5))
         kept = which(uid="u2")
         await rig.runtime.start(rig.spec("runs", workload="default/kept", id=kept))
         end = await rig.ended(which())
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
-        assert [each.id for each in await rig.runtime.list() if each.live] == [kept]
+        assert [each.id for each in await rig.runtime.list() if each.is_live] == [kept]
         refused = await rig.runtime.start(
             rig.spec("runs", workload="default/strict", stop_after=1.5, attempt=1)
         )
@@ -390,11 +392,11 @@ def test_silence_ends_those_who_may_not_run_alone(on_node: Case) -> None:
 
 def test_contact_keeps_them_running(on_node: Case) -> None:
     async def case(rig: Rig) -> None:
-        await rig.runtime.contact(clock.monotonic())
+        await rig.runtime.record_contact(clock.monotonic())
         await rig.runtime.start(rig.spec("runs", stop_after=2.5))
         for _ in range(12):
-            await rig.runtime.contact(clock.monotonic())
+            await rig.runtime.record_contact(clock.monotonic())
             await asyncio.sleep(0.25)
-        assert [each.live for each in await rig.runtime.list()] == [True]
+        assert [each.is_live for each in await rig.runtime.list()] == [True]
 
     on_node(case)

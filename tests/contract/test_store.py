@@ -11,18 +11,18 @@ import pytest
 
 from contract.conftest import OpenStore
 from lattice.clock import SystemClock
-from lattice.errors import Ahead, Fenced, Gone, LatticeError, Malformed, TooLarge
+from lattice.errors import Fenced, Gone, LatticeError, Malformed, RevisionTooNew, TooLarge
 from lattice.store.cache import Cache
 from lattice.store.protocol import (
     ABSENT,
-    MAX_BYTES,
+    MAX_COMMIT_BYTES,
     Batch,
     Check,
-    Clash,
     Delete,
     Key,
     Page,
     Put,
+    RevisionConflict,
     Store,
     Term,
     Watch,
@@ -68,7 +68,7 @@ def test_an_empty_store_is_at_revision_one(open_store: OpenStore) -> None:
     async def scenario(store: Store) -> None:
         assert await store.get(pool("a")) is None
         page = await store.list(POOLS)
-        assert (page.entries, page.more) == ([], False)
+        assert (page.entries, page.has_more) == ([], False)
         assert page.revision == await store.revision() >= 1
 
     run(open_store, scenario)
@@ -175,9 +175,9 @@ def test_a_clash_names_its_object_and_leaves_nothing(
 ) -> None:
     async def scenario(store: Store) -> None:
         here = await store.commit([Put(pool("here"), b"old")])
-        with pytest.raises(Clash) as clash:
+        with pytest.raises(RevisionConflict) as clash:
             await store.commit(writes, checks=checks)
-        assert (clash.value.key, clash.value.expected, clash.value.found) == (
+        assert (clash.value.key, clash.value.expected, clash.value.actual) == (
             clashing,
             expected,
             here if found_it else ABSENT,
@@ -208,7 +208,7 @@ def test_a_check_that_holds_lets_the_write_pass(open_store: OpenStore) -> None:
         pytest.param([], Malformed, id="nothing to write"),
         pytest.param([Put(pool("a"), b""), Delete(pool("a"))], Malformed, id="the same object twice"),
         pytest.param([Put(pool(f"n{i}"), b"") for i in range(101)], TooLarge, id="a hundred and one writes"),
-        pytest.param([Put(pool("a"), b"x" * MAX_BYTES)], TooLarge, id="more than a mebibyte"),
+        pytest.param([Put(pool("a"), b"x" * MAX_COMMIT_BYTES)], TooLarge, id="more than a mebibyte"),
     ],
 )
 def test_what_no_store_takes(
@@ -234,7 +234,7 @@ def test_the_largest_commit_passes(open_store: OpenStore) -> None:
             )
             > first
         )
-        assert await store.commit([Put(pool("one"), b"x" * (MAX_BYTES - 100))]) > first
+        assert await store.commit([Put(pool("one"), b"x" * (MAX_COMMIT_BYTES - 100))]) > first
 
     run(open_store, scenario)
 
@@ -246,7 +246,7 @@ def test_lists_are_in_path_order_and_page_at_one_revision(open_store: OpenStore)
         at = await store.commit([Put(pod(path), path.encode()) for path in paths])
         whole = await store.list(PODS)
         assert names(whole) == sorted(paths)
-        assert (whole.revision, whole.more) == (at, False)
+        assert (whole.revision, whole.has_more) == (at, False)
         assert names(await store.list(PODS, "a")) == ["a/x", "a/x-1", "a/x1"]
         assert names(await store.list(PODS, "")) == ["/cluster-scoped"]
         assert names(await store.list(PODS, "none")) == []
@@ -254,7 +254,7 @@ def test_lists_are_in_path_order_and_page_at_one_revision(open_store: OpenStore)
         page = await store.list(PODS, limit=2)
         while True:
             paged += names(page)
-            if not page.more:
+            if not page.has_more:
                 break
             await store.commit([Put(pod(f"a/new{len(paged)}"), b""), Put(pod("b/a"), b"changed")])
             page = await store.list(PODS, limit=2, after=paged[-1], revision=page.revision)
@@ -270,9 +270,9 @@ def test_a_list_that_ends_exactly_at_the_limit_has_no_more(open_store: OpenStore
     async def scenario(store: Store) -> None:
         await store.commit([Put(pod(f"a/{i}"), b"") for i in range(4)])
         await store.commit([Put(Key("podsmore", "a", "x"), b""), Put(Key("pod", "a", "x"), b"")])
-        assert not (await store.list(PODS, limit=4)).more
-        assert (await store.list(PODS, limit=3)).more
-        assert not (await store.list(PODS, limit=3, after="a/0")).more
+        assert not (await store.list(PODS, limit=4)).has_more
+        assert (await store.list(PODS, limit=3)).has_more
+        assert not (await store.list(PODS, limit=3, after="a/0")).has_more
 
     run(open_store, scenario)
 
@@ -288,7 +288,7 @@ def test_long_lists_come_whole(open_store: OpenStore) -> None:
         old = await store.list(PODS, revision=at)
         assert [entry.value for entry in old.entries] == [b"%d" % i for i in range(1300)]
         page = await store.list(PODS, revision=at, limit=700, after="a/00009")
-        assert (names(page), page.more) == ([f"a/{i:05}" for i in range(10, 710)], True)
+        assert (names(page), page.has_more) == ([f"a/{i:05}" for i in range(10, 710)], True)
 
     run(open_store, scenario)
 
@@ -300,7 +300,7 @@ def test_old_and_future_revisions_of_lists(open_store: OpenStore) -> None:
         third = await store.commit([Put(pod("a/b"), b"3"), Put(pod("a/c"), b"3")])
         assert [entry.value for entry in (await store.list(PODS, revision=first)).entries] == [b"1"]
         assert names(await store.list(PODS, revision=second)) == []
-        with pytest.raises(Ahead):
+        with pytest.raises(RevisionTooNew):
             await store.list(PODS, revision=third + 1)
         await store.compact(second)
         with pytest.raises(Gone):
@@ -308,7 +308,7 @@ def test_old_and_future_revisions_of_lists(open_store: OpenStore) -> None:
         assert names(await store.list(PODS, revision=second)) == []
         assert len((await store.list(PODS)).entries) == 2
         await store.compact(first)
-        with pytest.raises(Ahead):
+        with pytest.raises(RevisionTooNew):
             await store.compact(third + 10)
 
     run(open_store, scenario)
@@ -435,7 +435,7 @@ def test_a_request_asked_again_is_applied_once(open_store: OpenStore) -> None:
         assert await store.get(pod("a/c")) is None
         stale = Term("nobody", 99, "me")
         assert await store.commit([Put(pod("a/b"), b"1", ABSENT)], request_id="r1", fence=stale) == first
-        with pytest.raises(Clash):
+        with pytest.raises(RevisionConflict):
             await store.commit([Put(pod("a/b"), b"2", ABSENT)], request_id="r2")
         second = await store.commit([Put(pod("a/b"), b"2", first)], request_id="r2")
         assert second > first
@@ -509,7 +509,7 @@ def test_of_concurrent_writers_exactly_one_wins_each_round(open_store: OpenStore
     async def attempt(store: Store, expect: int, who: int) -> int | None:
         try:
             return await store.commit([Put(pod("a/b"), b"%d" % who, expect)])
-        except Clash:
+        except RevisionConflict:
             return None
 
     async def scenario(store: Store) -> None:
@@ -549,7 +549,7 @@ def test_a_cache_on_any_store_is_complete_up_to_its_revision(open_store: OpenSto
         await store.commit([Put(pod(f"a/{i:03}"), b"0") for i in range(50)])
         cache: Cache[bytes] = Cache(
             store, PODS, lambda entry: entry.value, SystemClock(), random.Random(1), freeze=False
-        )  # noqa: S311
+        )
         task = asyncio.ensure_future(cache.run())
         for number in range(1, 5):
             mine = await store.commit(

@@ -18,9 +18,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from contract.etcd_server import EtcdServer, free_port, running_etcd, running_etcds
 from lattice.clock import SystemClock
 from lattice.errors import Fenced, Full, Gone, Invalid, Unavailable
-from lattice.store.etcd.store import EtcdStore
-from lattice.store.etcd.client import Address, refuse_known_bad
 from lattice.store.election import Election
+from lattice.store.etcd.client import Address, reject_lossy_version
+from lattice.store.etcd.store import EtcdStore
 from lattice.store.protocol import ABSENT, Key, Put, Term, Watch
 
 PODS = "pods"
@@ -77,7 +77,7 @@ def test_wrong_addresses_are_explained(url: str) -> None:
     "version", ["3.4.22", "3.4.23", "3.4.30", "3.5.6", "3.5.21", "3.6.0", "3.6.0-rc.1", "4.0.0"]
 )
 def test_sound_releases_are_used(version: str) -> None:
-    refuse_known_bad(version)
+    reject_lossy_version(version)
 
 
 @pytest.mark.parametrize("version", ["3.5.0", "3.5.1", "3.5.5", "3.4.21", "3.4.0", "3.3.27"])
@@ -86,7 +86,7 @@ def test_releases_that_lose_writes_are_refused(version: str) -> None:
         Unavailable,
         match=rf"etcd {version} .* can lose writes it has acknowledged\n.*--allow-etcd-that-loses-writes",
     ):
-        refuse_known_bad(version)
+        reject_lossy_version(version)
 
 
 def test_nobody_there_is_unavailable_within_seconds() -> None:
@@ -116,7 +116,7 @@ def test_without_a_majority_writes_and_reads_are_refused_and_go_on_once_it_is_ba
             await store.get(pod("before"))
         for member in others:
             member.launch()
-        await store.wait_for_majority()
+        await store.wait_for_quorum()
         revision = await store.commit([Put(pod("after"), b"", ABSENT)])
         assert (await store.get(pod("before"))) is not None
         assert (await store.list(PODS)).revision >= revision
@@ -170,7 +170,7 @@ def test_the_shared_watch_says_gone_when_what_it_missed_is_compacted(tmp_path: P
             await asyncio.to_thread(server.start)
             with pytest.raises(Gone):
                 await live.next(15)
-            await store.wait_for_majority()
+            await store.wait_for_quorum()
             fresh = await store.watch(PODS, await store.revision())
             last = await store.commit([Put(pod("x"), b"")])
             assert await collect(fresh, last) == [last]
@@ -240,9 +240,9 @@ def test_a_leader_that_stops_hands_over_within_a_second(etcd: EtcdServer) -> Non
     async def scenario(store: EtcdStore) -> None:
         clock, winners = SystemClock(), asyncio.Queue[Term]()
         elections = [
-            Election(store, clock, "lead", name, random.Random(name), won=winners.put_nowait)
+            Election(store, clock, "lead", name, random.Random(name), on_started_leading=winners.put_nowait)
             for name in ("a", "b")
-        ]  # noqa: S311
+        ]
         tasks = {election.holder: asyncio.ensure_future(election.run()) for election in elections}
         first = await asyncio.wait_for(winners.get(), 5)
         await asyncio.sleep(0.3)
@@ -280,7 +280,7 @@ def test_a_full_etcd_refuses_writes_and_still_reads(tmp_path: Path) -> None:
 def test_request_ids_share_a_lease_and_survive_its_loss(etcd: EtcdServer) -> None:
     async def scenario(store: EtcdStore) -> None:
         first = await store.commit([Put(pod("x"), b"")], request_id="one")
-        await store._wire.revoke(store._request_lease)
+        await store._client.revoke(store._request_lease)
         second = await store.commit([Put(pod("x"), b"")], request_id="two")
         assert second > first
         assert await store.commit([Put(pod("x"), b"")], request_id="two") == second

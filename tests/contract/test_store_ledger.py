@@ -15,18 +15,18 @@ from scheduling_world import World, a_node, a_workload, acting
 
 from contract.conftest import OpenStore
 from lattice.clock import SystemClock
-from lattice.controllers.scheduler.binding_store import StoreLedger
-from lattice.controllers.runtime.context import Office
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.scheduler.binding_store import PersistentBindingStore
 from lattice.kinds.core import Lease
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.presence import Presence
 from lattice.scheduling.cycle.binder import Binder, BindingMode, BindRequest
-from lattice.scheduling.table.node_info import facts_of
-from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.cycle.two_phase import prepared
-from lattice.scheduling.cycle.profile import DEFAULT, PRESETS
+from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS
+from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.scheduling.cycle.reservations import Reservation, Reservations
+from lattice.scheduling.table.node_info import node_info_of
+from lattice.scheduling.table.node_table import NodeTable
 from lattice.store.protocol import Check, Entry, Key, Page, Store, Term, Watch, Write
 
 MODES = list(BindingMode)
@@ -126,20 +126,20 @@ class Side:
 
     name: str
     store: Stepped
-    office: Office
+    office: ControllerContext
     book: Reservations
     binder: Binder
-    ledger: StoreLedger = field(init=False)
+    ledger: PersistentBindingStore = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ledger = StoreLedger(self.office)
-        self.binder.ledger = self.ledger
+        self.ledger = PersistentBindingStore(self.office)
+        self.binder.binding_store = self.ledger
 
     async def reserve(self, *names: str) -> list[Reservation]:
         made = []
         for name in names:
             workload = await World(self.store.store, self.office.clock).workload(name)
-            held = self.book.reserve(self.book.table.ask(workload), 0, self.office.clock.monotonic())
+            held = self.book.reserve(self.book.table.ask_of(workload), 0, self.office.clock.monotonic())
             assert isinstance(held, Reservation), held
             made.append(held)
         return made
@@ -150,19 +150,21 @@ async def a_side(store: Store, name: str, mode: BindingMode, clock: Calendar) ->
     stepped = Stepped(store)
     term = await store.campaign(name, name, 60.0)
     assert term is not None
-    office = Office(stepped, clock, term, random.Random(1), Presence(clock))  # noqa: S311
-    copies = [office.copy(LatticeNode), office.copy(LatticeWorkload)]
+    office = ControllerContext(stepped, clock, term, random.Random(1), Presence(clock))
+    copies = [office.cache(LatticeNode), office.cache(LatticeWorkload)]
     feeds = [asyncio.create_task(copy.run()) for copy in copies]
     for copy in copies:
         await copy.wait_for()
     table, seen = NodeTable(), {}
-    for node in office.copy(LatticeNode).all():
-        entry = office.copy(LatticeNode).entry(f"/{node.metadata.name}")
+    for node in office.cache(LatticeNode).objects():
+        entry = office.cache(LatticeNode).entry(f"/{node.metadata.name}")
         assert entry is not None
-        table.put(facts_of(node))
+        table.put_node(node_info_of(node))
         seen[node.metadata.name] = entry.revision
     book = Reservations(table, name)
-    yield Side(name, stepped, office, book, Binder(StoreLedger(office), book, clock.monotonic, mode, seen))
+    yield Side(
+        name, stepped, office, book, Binder(PersistentBindingStore(office), book, clock.monotonic, mode, seen)
+    )
     for feed in feeds:
         feed.cancel()
     await asyncio.gather(*feeds, return_exceptions=True)
@@ -175,7 +177,7 @@ async def count(store: Store, kind: Any) -> int:
 async def left_prepared(store: Store) -> list[str]:
     page = await store.list(LatticeWorkload.resource.id)
     found = [msgspec.json.decode(entry.value, type=LatticeWorkload) for entry in page.entries]
-    return [each.metadata.name for each in found if prepared(each)]
+    return [each.metadata.name for each in found if reservation_record(each)]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -243,19 +245,19 @@ def test_what_a_dead_binder_prepared_is_given_up_after_its_time_and_not_before(o
             async with a_side(store, "dead", mode, clock) as dead:
                 held = (await dead.reserve("a"))[0]
                 request = BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)
-                assert await dead.ledger.prepare(request, dead.binder.seen["n1"])
+                assert await dead.ledger.prepare(request, dead.binder.node_revisions["n1"])
             async with a_side(store, "next", mode, clock) as following:
                 state = await following.ledger.read("n1")
                 assert state is not None
                 assert state.free["cpu"] == 0, "its room is taken as long as it is prepared"
-                assert not await following.ledger.settle("default/a", clock.now())
+                assert not await following.ledger.settle_reservation("default/a", clock.now())
                 assert await left_prepared(store) == ["a"]
                 clock.date += timedelta(seconds=LATER)
-                assert await following.ledger.settle("default/a", clock.now())
-                assert not await following.ledger.settle("default/a", clock.now())
+                assert await following.ledger.settle_reservation("default/a", clock.now())
+                assert not await following.ledger.settle_reservation("default/a", clock.now())
                 assert await left_prepared(store) == []
                 assert (await world.node("n1")).status.workloads == 0
-                following.binder.seen.clear()
+                following.binder.node_revisions.clear()
                 event = await following.binder.bind((await following.reserve("b"))[0])
                 assert event.outcome == "bound", event
 
@@ -322,7 +324,7 @@ def test_what_is_only_prepared_is_rolled_back_and_leaves_no_trace(open_store: Op
                     assert not await one.ledger.abort_all([request_of(held)])
             found = await world.workload("a")
             assert (
-                prepared(found),
+                reservation_record(found),
                 found.status.binding,
                 found.status.allocated_ports,
                 found.status.last_action,
@@ -387,7 +389,7 @@ async def _commit_all(side: Side, requests: Sequence[BindRequest]) -> bool:
 
 async def _settle_all(side: Side, names: Sequence[str], clock: Calendar) -> None:
     for name in names:
-        await side.ledger.settle(f"default/{name}", clock.now())
+        await side.ledger.settle_reservation(f"default/{name}", clock.now())
 
 
 @dataclass
@@ -408,7 +410,7 @@ def test_two_controllers_fill_the_nodes_and_never_overfill_them(
     open_store: OpenStore, mode: BindingMode
 ) -> None:
     async def script() -> None:
-        clock, profile = Hurried(), replace(PRESETS[DEFAULT], binding=mode.value)
+        clock, profile = Hurried(), replace(PRESETS[DEFAULT_PROFILE], binding=mode.value)
         async with open_store() as store:
             world = World(store, clock)
             await world.add(*(a_node(f"n{number}", 3000, ports=(30000, 30002)) for number in range(4)))

@@ -25,12 +25,12 @@ from lattice.store.protocol import (
     Batch,
     Change,
     Check,
-    Clash,
     Delete,
     Entry,
     Key,
     Page,
     Put,
+    RevisionConflict,
     Store,
     Term,
     Watch,
@@ -172,11 +172,11 @@ def told_page(side: Side, page: Page, exactly: bool) -> object:
     at = (
         side.number(page.revision) if exactly else None
     )  # other revisions may lie between the newest commit and now
-    return ([told(side, entry) for entry in page.entries], at, page.more)
+    return ([told(side, entry) for entry in page.entries], at, page.has_more)
 
 
 def told_error(side: Side, error: LatticeError) -> object:
-    if isinstance(error, Clash):
+    if isinstance(error, RevisionConflict):
         expected = error.expected
         known = (
             "none"
@@ -185,8 +185,8 @@ def told_error(side: Side, error: LatticeError) -> object:
             if expected in (ABSENT, *side.revisions)
             else "wrong"
         )
-        return ("Clash", str(error.key), known, side.number(error.found))
-    return ("Fenced", error.what) if isinstance(error, Fenced) else (type(error).__name__,)
+        return ("Clash", str(error.key), known, side.number(error.actual))
+    return ("Fenced", error.message) if isinstance(error, Fenced) else (type(error).__name__,)
 
 
 @dataclass

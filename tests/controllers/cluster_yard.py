@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from offices import Scene, a, acting
 
-from lattice.controllers.services.clusters import Clusters
-from lattice.controllers.services.ledger_commit import Ledgers, Payment
-from lattice.controllers.runtime.object_writes import created
+from lattice.controllers.runtime.object_writes import put_new
+from lattice.controllers.services.clusters import ClusterController
+from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
 from lattice.kinds.join_token import Grant, JoinToken, token_secret
@@ -21,7 +21,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.inputs.ledger_math import Charge
 from lattice.providers.fake import FakeProvider
-from lattice.providers.protocol import Machine
+from lattice.providers.protocol import MachineSpec
 from lattice.store.protocol import Put
 
 NANO = a(
@@ -57,20 +57,20 @@ class Yard:
     """One cluster controller at work, its provider, and the agents' side played by hand."""
 
     scene: Scene = field(default_factory=Scene)
-    made: list[Machine] = field(default_factory=list)
+    made: list[MachineSpec] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.provider = FakeProvider(self.scene.clock, "local", made=self.made.append)
+        self.provider = FakeProvider(self.scene.clock, "local", on_created=self.made.append)
 
     def mint(self, node: LatticeNode) -> tuple[str, Put]:
         uid = self.scene.uid()
         token = JoinToken(uid[:12], "0" * 32, "0" * 64)
         grant = Grant(expires="2100-01-01T00:00:00Z", node=node.metadata.name, uid=node.metadata.uid)
         secret = msgspec.convert(token_secret(token, grant), Secret)
-        return f"token-of-{node.metadata.name}", created(secret, uid=uid, now="2026-01-01T00:00:00Z")
+        return f"token-of-{node.metadata.name}", put_new(secret, uid=uid, now="2026-01-01T00:00:00Z")
 
-    async def controller(self) -> Clusters:
-        return Clusters(await self.scene.office(), {"local": self.provider}, self.mint)
+    async def controller(self) -> ClusterController:
+        return ClusterController(await self.scene.office(), {"local": self.provider}, self.mint)
 
     async def joined(self, name: str) -> None:
         node = await self.node(name)
@@ -99,10 +99,10 @@ class Yard:
     async def pays(self, count: int) -> None:
         lot = Lot(node_class="nano", count=count, micros=10_000)
         charge = Charge((Account(kind="LatticePool", name="north"),), "north-001", lot)
-        books = Ledgers(self.scene.store, self.scene.clock, new_uid=self.scene.uid)
+        books = LedgerCommitter(self.scene.store, self.scene.clock, new_uid=self.scene.uid)
         marker = a(LatticePool, self.scene.uid()[:8], spec={"provider": {"type": "none"}})
         await books.commit_with_charges(
-            Payment([created(marker, uid=self.scene.uid(), now="2026-01-01T00:00:00Z")], charges=[charge])
+            Payment([put_new(marker, uid=self.scene.uid(), now="2026-01-01T00:00:00Z")], charges=[charge])
         )
 
     async def paid(self) -> int:
@@ -110,7 +110,7 @@ class Yard:
         return 0 if ledger is None else sum(lot.count for lot in ledger.status.machines.get("north-001", ()))
 
 
-Story = Callable[[Yard, Clusters], Coroutine[Any, Any, None]]
+Story = Callable[[Yard, ClusterController], Coroutine[Any, Any, None]]
 
 
 def play(story: Story) -> None:
@@ -118,7 +118,7 @@ def play(story: Story) -> None:
         yard = Yard()
         await yard.scene.put(NANO, POOL)
         controller = await yard.controller()
-        async with acting(controller.office, controller.loop()):
+        async with acting(controller.context, controller.loop()):
             await story(yard, controller)
 
     asyncio.run(run())

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from lattice.clock import stamp
-from lattice.controllers.garbage.collector import Garbage
+from lattice.clock import format_timestamp
+from lattice.controllers.garbage.collector import GarbageCollector
 from lattice.errors import Unavailable
 from lattice.kinds import KINDS
-from lattice.kinds.meta.object_rules import doomed, is_gone
-from lattice.kinds.meta.stored import Object, pack, unpack
+from lattice.kinds.meta.object_lifecycle import is_finalized, mark_for_deletion
+from lattice.kinds.meta.stored_encoding import Object, pack, unpack
 from lattice.metrics import REGISTRY
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Batch, Delete, Key, Put, Term, Watch
@@ -39,7 +39,7 @@ class Hands:
     async def sleep(self, seconds: float) -> None:
         await self._due(seconds)
 
-    def alarm(self, seconds: float, ring: Callable[[], object]) -> "asyncio.Future[None]":
+    def call_later(self, seconds: float, ring: Callable[[], object]) -> "asyncio.Future[None]":
         due = self._due(seconds)
         due.add_done_callback(lambda rung: None if rung.cancelled() else ring())
         return due
@@ -135,7 +135,7 @@ class World:
         metadata: Object = {
             "name": key.name,
             "uid": f"uid-{next(self.uids)}",
-            "creationTimestamp": stamp(self.clock.now()),
+            "creationTimestamp": format_timestamp(self.clock.now()),
         }
         metadata |= {"namespace": key.namespace} if key.namespace else {}
         metadata |= {"ownerReferences": list(owners)} if owners else {}
@@ -152,8 +152,10 @@ class World:
         """As the API does it."""
         entry = await self.store.get(key := self.key(what))
         assert entry is not None
-        obj = doomed(unpack(entry.value, entry.revision), now=stamp(self.clock.now()), finalizers=finalizers)
-        if is_gone(obj) and key.resource != "namespaces":
+        obj = mark_for_deletion(
+            unpack(entry.value, entry.revision), now=format_timestamp(self.clock.now()), finalizers=finalizers
+        )
+        if is_finalized(obj) and key.resource != "namespaces":
             await self.store.commit([Delete(key, entry.revision)])
         else:
             await self.put(what, obj)
@@ -180,7 +182,7 @@ class World:
         obj = await self.get(what)
         assert obj is not None
         obj["metadata"]["finalizers"].remove(finalizer)
-        if is_gone(obj):
+        if is_finalized(obj):
             await self.store.commit([Delete(self.key(what))])
         else:
             await self.put(what, obj)
@@ -200,7 +202,9 @@ class World:
 
     @asynccontextmanager
     async def collecting(self, **options: Any):
-        running = asyncio.ensure_future(Garbage(self.store, self.clock, KINDS, self.term, **options).run())
+        running = asyncio.ensure_future(
+            GarbageCollector(self.store, self.clock, KINDS, self.term, **options).run()
+        )
         try:
             await turn()
             yield running

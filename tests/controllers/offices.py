@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import msgspec
 from store.virtual import VirtualClock, settle
 
+from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Loop, run_all
-from lattice.controllers.runtime.context import Office
-from lattice.controllers.runtime.object_writes import created, key_of
-from lattice.kinds.meta.base import Kind
+from lattice.controllers.runtime.object_writes import key_of, put_new
 from lattice.kinds.core import Event
+from lattice.kinds.meta.base import Kind
 from lattice.presence import Presence
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Store, Term
@@ -37,21 +37,23 @@ class Scene:
     def uid(self) -> str:
         return f"{next(self.numbers):08x}-0000-4000-8000-000000000000"
 
-    async def office(self, presence: Presence | None = None) -> Office:
+    async def office(self, presence: Presence | None = None) -> ControllerContext:
         """A new term: whoever led before is fenced from now on."""
         term = await self.store.campaign("controllers", f"server-{next(self.numbers)}", 0.001)
         while term is None:
             await self.clock.advance(1)
             term = await self.store.campaign("controllers", f"server-{next(self.numbers)}", 0.001)
         assert isinstance(term, Term)
-        rng = random.Random(1)  # noqa: S311 - jitter
-        return Office(self.store, self.clock, term, rng, presence or Presence(self.clock), self.uid)
+        rng = random.Random(1)
+        return ControllerContext(
+            self.store, self.clock, term, rng, presence or Presence(self.clock), self.uid
+        )
 
     async def put(self, *objects: Kind) -> None:
         """Made new, or as given in the place of what is there; whoever writes it is not one of the controllers."""
         for obj in objects:
             entry = await self.store.get(key_of(obj))
-            write = created(obj, uid=self.uid(), now="2026-01-01T00:00:00Z")
+            write = put_new(obj, uid=self.uid(), now="2026-01-01T00:00:00Z")
             if entry is not None:
                 known = msgspec.json.decode(entry.value)["metadata"]
                 kept = {
@@ -86,9 +88,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def acting(office: Office, *loops: Loop) -> AsyncIterator[None]:
+async def acting(office: ControllerContext, *loops: Loop) -> AsyncIterator[None]:
     """The loops and their copies, until left."""
-    running = asyncio.create_task(run_all(loops, office.copies))
+    running = asyncio.create_task(run_all(loops, office.caches))
     try:
         await settle()
         yield
@@ -101,11 +103,11 @@ async def acting(office: Office, *loops: Loop) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def copied(office: Office) -> AsyncIterator[None]:
+async def copied(office: ControllerContext) -> AsyncIterator[None]:
     """Only the copies: for tests that call `reconcile` themselves."""
-    feeds = [asyncio.create_task(each.run()) for each in office.copies]
+    feeds = [asyncio.create_task(each.run()) for each in office.caches]
     try:
-        for each in office.copies:
+        for each in office.caches:
             await each.wait_for()
         yield
     finally:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from store.virtual import VirtualClock
 
-from lattice.controllers.runtime.loop import Again, Loop, Pace, Source
+from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 
-Answer = Again | None | Exception
+Answer = Requeue | None | Exception
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Scripted:
     running: set[str] = field(default_factory=set)
     most: int = 0
 
-    async def reconcile(self, key: str) -> Again | None:
+    async def reconcile(self, key: str) -> Requeue | None:
         assert key not in self.running, f"two workers on {key}"
         self.running.add(key)
         self.most = max(self.most, len(self.running))
@@ -47,7 +47,10 @@ class Scripted:
 
 
 def a_loop(
-    controller: Scripted, keys: Iterable[str] = (), sources: tuple[Source, ...] = (), pace: Pace | None = None
+    controller: Scripted,
+    keys: Iterable[str] = (),
+    sources: tuple[Source, ...] = (),
+    pace: Concurrency | None = None,
 ) -> Loop:
     everything = tuple(keys)
     return Loop(
@@ -56,8 +59,8 @@ def a_loop(
         random.Random(7),
         lambda: everything,
         sources,
-        pace or Pace(workers=4, resync=math.inf),
-    )  # noqa: S311
+        pace or Concurrency(workers=4, resync_s=math.inf),
+    )
 
 
 def play(script: Callable[[VirtualClock], Coroutine[None, None, None]]) -> None:

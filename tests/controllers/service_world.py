@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 from store.virtual import VirtualClock
 
-from lattice.controllers.runtime.context import Office
-from lattice.controllers.runtime.object_writes import created, with_spec, with_status
-from lattice.controllers.services.replicas import Replicas
-from lattice.controllers.services.services import FLEET, Services
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.object_writes import put_new, with_spec, with_status
+from lattice.controllers.services.replicas import ReplicaController
+from lattice.controllers.services.services import FLEET_KEY, PlacementController
 from lattice.errors import Conflict
-from lattice.kinds.meta.base import Condition, Kind, Metadata
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Condition, Kind, Metadata
 from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.lifecycle.replica_template import NODE_CLASS
+from lattice.lifecycle.replica_template import NODE_CLASS_LABEL
 from lattice.presence import Presence
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Entry, Key, Put
@@ -34,13 +34,13 @@ NOW = "2026-01-01T00:00:00Z"
 class Town:
     """Everything of one term, and what others would do in it."""
 
-    def __init__(self, store: Any, clock: VirtualClock, office: Office, **services: Any) -> None:
+    def __init__(self, store: Any, clock: VirtualClock, office: ControllerContext, **services: Any) -> None:
         self.store, self.clock, self.office = store, clock, office
-        self.services, self.replicas = Services(office, **services), Replicas(office)
+        self.services, self.replicas = PlacementController(office, **services), ReplicaController(office)
 
     async def caught_up(self) -> None:
         revision = await self.store.revision()
-        for copy in self.office.copies:
+        for copy in self.office.caches:
             await copy.wait_for(revision)
 
     async def apply(self, *objects: Kind) -> None:
@@ -50,7 +50,7 @@ class Town:
             entry = await self.store.get(key)
             if entry is None:
                 number = next(_numbers)
-                await self.store.commit([created(each, uid=f"{each.metadata.name}-{number}", now=NOW)])
+                await self.store.commit([put_new(each, uid=f"{each.metadata.name}-{number}", now=NOW)])
             else:
                 await self.store.commit([with_spec(entry, each.spec)])  # type: ignore[attr-defined]
         await self.caught_up()
@@ -67,7 +67,7 @@ class Town:
         for _ in range(times):
             before = await self.store.revision()
             try:
-                await self.services.reconcile(FLEET)
+                await self.services.reconcile(FLEET_KEY)
                 for each in sorted(
                     self.all(LatticeService), key=lambda each: -each.spec.priority
                 ):  # as their places are written
@@ -82,11 +82,11 @@ class Town:
 
     def all(self, kind: type[Any]) -> list[Any]:
         return sorted(
-            self.office.copy(kind).all(), key=lambda each: (each.metadata.namespace, each.metadata.name)
+            self.office.cache(kind).objects(), key=lambda each: (each.metadata.namespace, each.metadata.name)
         )
 
     def service(self, name: str = "api") -> LatticeService:
-        found = self.office.copy(LatticeService).get(f"default/{name}")
+        found = self.office.cache(LatticeService).get(f"default/{name}")
         assert found is not None
         return found
 
@@ -95,7 +95,7 @@ class Town:
 
     def workloads(self, service: str = "api") -> list[LatticeWorkload]:
         return sorted(
-            self.office.copy(LatticeWorkload).by("service", f"default/{service}"),
+            self.office.cache(LatticeWorkload).by_index("service", f"default/{service}"),
             key=lambda each: each.spec.slot,
         )
 
@@ -135,20 +135,20 @@ class Town:
         await self.caught_up()
 
     async def _make_node(self, cluster: LatticeCluster, kind: str, name: str) -> None:
-        if self.office.copy(LatticeNode).get(f"/{name}") is not None:
+        if self.office.cache(LatticeNode).get(f"/{name}") is not None:
             return
         resource = LatticeNode.resource
         node = LatticeNode(
             api_version=resource.api_version,
             kind=resource.kind,
-            metadata=Metadata(name=name, labels={NODE_CLASS: kind}),
+            metadata=Metadata(name=name, labels={NODE_CLASS_LABEL: kind}),
             spec=NodeSpec(cluster=cluster.metadata.name, pool=cluster.spec.pool, node_class=kind),
             status=NodeStatus(conditions=(Condition(type="Ready", status="True", reason="Heard"),)),
         )
-        await self.store.commit([created(node, uid=name, now=NOW)])
+        await self.store.commit([put_new(node, uid=name, now=NOW)])
 
     async def lose(self, name: str) -> None:
-        copy = self.office.copy(LatticeNode)
+        copy = self.office.cache(LatticeNode)
         entry, node = copy.entry(f"/{name}"), copy.get(f"/{name}")
         assert entry is not None
         assert node is not None
@@ -159,8 +159,8 @@ class Town:
     async def change(self, workload: LatticeWorkload, **fields: Any) -> None:
         path = f"{workload.metadata.namespace}/{workload.metadata.name}"
         entry, now = (
-            self.office.copy(LatticeWorkload).entry(path),
-            self.office.copy(LatticeWorkload).get(path),
+            self.office.cache(LatticeWorkload).entry(path),
+            self.office.cache(LatticeWorkload).get(path),
         )
         assert entry is not None
         assert now is not None
@@ -174,7 +174,7 @@ class Town:
         for each in self.all(LatticeWorkload):
             if each.status.binding or each.metadata.deletion_timestamp:
                 continue
-            kind = each.spec.constraints.node_selector[NODE_CLASS]
+            kind = each.spec.constraints.node_selector[NODE_CLASS_LABEL]
             nodes = [
                 n.metadata.name
                 for n in self.all(LatticeNode)
@@ -216,10 +216,10 @@ async def a_town(
     term = await store.campaign("controllers", "me", 15.0)
     assert term is not None
     uids = (f"uid-{number:08}" for number in itertools.count(1))
-    office = Office(
+    office = ControllerContext(
         store, clock, term, random.Random(7), Presence(clock), lambda: f"{next(uids)}-{term.number}"
-    )  # noqa: S311
-    feeds = [asyncio.create_task(copy.run()) for copy in office.copies]
+    )
+    feeds = [asyncio.create_task(copy.run()) for copy in office.caches]
     try:
         town = Town(store, clock, office, **services)
         await town.caught_up()
@@ -256,4 +256,4 @@ def _plain(entry: Entry) -> Any:
 
 
 def puts(objects: Iterable[Kind]) -> list[Put]:
-    return [created(each, uid=each.metadata.name, now=NOW) for each in objects]
+    return [put_new(each, uid=each.metadata.name, now=NOW) for each in objects]

@@ -5,7 +5,7 @@ from typing import Any
 
 from offices import Scene, a, acting, revision_after
 
-from lattice.controllers.services.agreements import Agreements
+from lattice.controllers.services.agreements import AgreementController
 from lattice.kinds.agreement import LatticeAgreement
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
@@ -30,7 +30,7 @@ def a_replica(*, ready: bool) -> LatticeWorkload:
 def test_the_life_of_an_agreement() -> None:
     async def run() -> None:
         scene = Scene()
-        controller = Agreements(await scene.office())
+        controller = AgreementController(await scene.office())
 
         async def seen() -> tuple[bool | None, str | None, list[str]] | None:
             await scene.clock.advance(1)
@@ -41,7 +41,7 @@ def test_the_life_of_an_agreement() -> None:
                 [each.address for each in found.status.endpoints],
             )
 
-        async with acting(controller.office, controller.loop()):
+        async with acting(controller.context, controller.loop()):
             await scene.put(
                 a(LatticeNode, "n1", status={"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}),
                 WEB,
@@ -67,8 +67,8 @@ def test_an_agreement_that_somebody_removed_is_there_again() -> None:
     async def run() -> None:
         scene = Scene()
         await scene.put(WEB, API)
-        controller = Agreements(await scene.office())
-        async with acting(controller.office, controller.loop()):
+        controller = AgreementController(await scene.office())
+        async with acting(controller.context, controller.loop()):
             await scene.clock.advance(1)
             await scene.remove(
                 a(

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from lattice.controllers.services.aside import aside
+from lattice.controllers.runtime.background import run_in_background
 
 UNENDING = """
 import asyncio, threading
-from lattice.controllers.aside import aside
+from lattice.controllers.runtime.background import aside
 
 async def main():
     begun = threading.Event()
@@ -28,7 +28,7 @@ print("ended")
 def test_others_go_on_and_the_thought_is_had() -> None:
     async def script() -> int:
         hint = threading.Event()
-        thinking = asyncio.create_task(aside(lambda: hint.wait() and 7))
+        thinking = asyncio.create_task(run_in_background(lambda: hint.wait() and 7))
         await asyncio.sleep(0)
         hint.set()
         return int(await thinking)
@@ -38,7 +38,7 @@ def test_others_go_on_and_the_thought_is_had() -> None:
 
 def test_trouble_is_told() -> None:
     async def script() -> None:
-        await aside(lambda: 1 // 0)
+        await run_in_background(lambda: 1 // 0)
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(script())

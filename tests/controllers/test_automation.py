@@ -9,18 +9,18 @@ import msgspec
 from offices import Scene, a, acting, revision_after
 from store.virtual import VirtualClock
 
-from lattice.controllers.automation.rules import Automation
-from lattice.controllers.automation.webhook_queue import Calls
+from lattice.controllers.automation.rules import AutomationController
+from lattice.controllers.automation.webhook_queue import WebhookQueue
+from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Loop
-from lattice.controllers.runtime.context import Office
 from lattice.errors import Unavailable
 from lattice.kinds.automation import AutomationRule
 from lattice.kinds.core import Event
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.workload import RETRY_REQUESTED, LatticeWorkload
-from lattice.presence import Beat, Presence, Usage
+from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload
+from lattice.presence import Heartbeat, Presence, Usage
 
 HOOK = {"webhook": {"url": "https://hooks.example/scale"}}
 ALERT = {"event": {"reason": "Alert"}}
@@ -56,10 +56,10 @@ class Stage:
         self.ear = Ear(self.scene.clock)
         self.presence = Presence(self.scene.clock)
 
-    async def controllers(self) -> tuple[Office, Loop, Loop]:
+    async def controllers(self) -> tuple[ControllerContext, Loop, Loop]:
         office = await self.scene.office(self.presence)
-        calls = Calls(office, self.ear, most=self.most)
-        return office, calls.loop(), Automation(office, calls).loop()
+        calls = WebhookQueue(office, self.ear, max_queued=self.most)
+        return office, calls.loop(), AutomationController(office, calls).loop()
 
     async def leads(self, story: Callable[["Stage"], Coroutine[Any, Any, None]]) -> None:
         """A server, for as long as the story takes."""
@@ -72,7 +72,7 @@ class Stage:
         return found
 
     def burn(self, node: str, milli: int) -> None:
-        self.presence.hear(self.presence.begin(node), Beat(usage=Usage(cpu=milli)))
+        self.presence.record_heartbeat(self.presence.start_session(node), Heartbeat(usage=Usage(cpu=milli)))
 
     async def passes(self, seconds: float) -> None:
         await self.scene.clock.advance(seconds)
@@ -177,7 +177,7 @@ def test_a_rule_tries_again_and_stops_a_workload() -> None:
         await stage.passes(1)
         found = await stage.scene.get(LatticeWorkload, "w", "default")
         assert found is not None
-        assert RETRY_REQUESTED in found.metadata.annotations
+        assert RETRY_REQUESTED_ANNOTATION in found.metadata.annotations
         assert found.spec.desired_state == "Stopped"
         assert found.metadata.generation == 2
 
@@ -300,7 +300,7 @@ def test_a_new_leader_that_has_not_heard_the_nodes_yet_does_not_forget_that_one_
         async def taken_over(stage: Stage) -> None:
             await stage.passes(10)
             assert list((await stage.rule()).status.crossed) == ["latticenode/n1"]
-            stage.presence.begin("n1")  # it is back, and has not measured anything yet
+            stage.presence.start_session("n1")  # it is back, and has not measured anything yet
             await stage.passes(10)
             await busy(stage)
             assert len(stage.ear.heard) == 1

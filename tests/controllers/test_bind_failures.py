@@ -8,7 +8,7 @@ import pytest
 from scheduling_world import World, a_node, a_workload, acting
 from store.virtual import VirtualClock
 
-from lattice.controllers.scheduler.bindfailures import QUIET
+from lattice.controllers.scheduler.unschedulable import EVENT_INTERVAL_S
 from lattice.kinds.core import Event
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
@@ -101,13 +101,13 @@ def test_one_that_loses_again_and_again_is_told_of_once_a_minute_with_how_often(
         async with acting(store, clock) as one:
             for _ in range(20):
                 await one.caught_up()
-                await one.controller._absorb()
+                await one.controller._apply_changes()
                 store.rival = writes
                 decided = one.controller._decide()
                 assert decided is not None
-                await one.controller._write(decided)
-                await one.controller.failures.tell()
-                await clock.advance(0 if number < 20 else QUIET)
+                await one.controller._bind_cycle(decided)
+                await one.controller.bind_failure_reporter.report()
+                await clock.advance(0 if number < 20 else EVENT_INTERVAL_S)
             assert len(await told(world)) == 1
             store.rival = writes
             await one.look()

@@ -4,9 +4,9 @@ import msgspec
 from placement.worlds import a_class, a_cloud, a_pool, a_service, a_static
 from service_world import Town, a_town, play
 
-from lattice.controllers.services.clusters import Clusters
-from lattice.controllers.services.ledger_commit import PROBE
 from lattice.controllers.runtime.object_writes import with_status
+from lattice.controllers.services.clusters import ClusterController
+from lattice.controllers.services.ledger_commit import REQUEST_PROBE
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
@@ -53,7 +53,7 @@ def test_a_region_of_a_cloud_counts_for_itself() -> None:
 
 async def removed(town: Town) -> None:
     """Its clusters, as the controller does it once nobody needs them."""
-    clusters = Clusters(town.office, {}, lambda node: (node.metadata.name, PROBE))
+    clusters = ClusterController(town.office, {}, lambda node: (node.metadata.name, REQUEST_PROBE))
     for each in town.all(LatticeCluster):
         await clusters._remove_if_unused(each)
     await town.caught_up()
@@ -87,7 +87,7 @@ def test_a_data_center_that_is_made_again_counts_on() -> None:
 async def forget(town: Town, **status: object) -> None:
     """As it was written before ledgers counted clusters."""
     (book,) = town.all(LatticeLedger)
-    entry = town.office.copy(LatticeLedger).entry(f"/{book.metadata.name}")
+    entry = town.office.cache(LatticeLedger).entry(f"/{book.metadata.name}")
     assert entry is not None
     await town.store.commit(
         [with_status(entry, msgspec.structs.replace(book.status, last_cluster=0, **status))]
@@ -114,9 +114,9 @@ def test_a_number_is_written_down_before_its_cluster_goes() -> None:
         async with a_town(a_class(), a_pool(), a_service()) as town:
             await town.look()
             (cluster,) = town.all(LatticeCluster)
-            clusters = Clusters(town.office, {}, lambda node: (node.metadata.name, PROBE))
-            assert clusters._is_counted(cluster), "the ledger has it"
+            clusters = ClusterController(town.office, {}, lambda node: (node.metadata.name, REQUEST_PROBE))
+            assert clusters._is_sequence_recorded(cluster), "the ledger has it"
             await forget(town)
-            assert not clusters._is_counted(cluster), "neither the ledger nor the pool has it"
+            assert not clusters._is_sequence_recorded(cluster), "neither the ledger nor the pool has it"
 
     play(script)

@@ -8,26 +8,26 @@ import pytest
 from cluster_yard import NANO, POOL, Yard, a_cluster, a_resident, play, silent
 from offices import a, acting, revision_after
 
-from lattice.controllers.services.clusters import MACHINE, Clusters
+from lattice.controllers.services.clusters import MACHINE_FINALIZER, ClusterController
 from lattice.errors import Fenced
 from lattice.kinds.cluster import RESERVE_LABEL, WorkerPool
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.store.protocol import Clash, Delete
+from lattice.store.protocol import Delete, RevisionConflict
 
 
 def test_machines_are_made_joined_and_then_the_cluster_is_ready() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.scene.put(a_cluster(2))
         await yard.scene.clock.advance(1)
-        assert [(each.node, each.size.milli, each.token) for each in yard.made] == [
+        assert [(each.node, each.size.millicores, each.token) for each in yard.made] == [
             ("north-001-nano-1", 1000, "token-of-north-001-nano-1"),
             ("north-001-nano-2", 1000, "token-of-north-001-nano-2"),
         ]
         node = await yard.node()
         assert node is not None
-        assert node.metadata.finalizers == (MACHINE,)
+        assert node.metadata.finalizers == (MACHINE_FINALIZER,)
         assert node.spec.pool == "north"
         assert await yard.phase() == "Provisioning"
         await yard.joined("north-001-nano-1")
@@ -45,7 +45,7 @@ def test_machines_are_made_joined_and_then_the_cluster_is_ready() -> None:
 
 
 def test_a_converged_cluster_writes_nothing_more() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
         await yard.scene.clock.advance(10)
@@ -72,7 +72,7 @@ def test_a_converged_cluster_writes_nothing_more() -> None:
 def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(
     status: dict[str, Any], is_looked_at: bool
 ) -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
         await yard.scene.clock.advance(10)
@@ -96,7 +96,7 @@ def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(
 
 
 def test_a_cluster_is_not_looked_at_because_others_say_how_it_is() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
         await yard.scene.clock.advance(10)
@@ -121,7 +121,7 @@ def test_a_cluster_is_not_looked_at_because_others_say_how_it_is() -> None:
 def test_nodes_say_whose_reserve_their_cluster_is_on() -> None:
     """Also those that are there already; what else is written on them stays."""
 
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.wants(1)
         for labels in ({RESERVE_LABEL: "north"}, {}):
             await yard.scene.put(a_cluster(1, labels=labels))
@@ -137,10 +137,10 @@ def test_nodes_say_whose_reserve_their_cluster_is_on() -> None:
 
 
 def test_a_machine_that_ended_is_started_again_under_its_name() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
-        yard.provider.lose("north-001-nano-1")
+        yard.provider.end_machine("north-001-nano-1")
         await yard.scene.clock.advance(40)
         assert [each.node for each in yard.made] == ["north-001-nano-1"] * 2
 
@@ -148,7 +148,7 @@ def test_a_machine_that_ended_is_started_again_under_its_name() -> None:
 
 
 def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.pays(2)
         await yard.wants(2)
         for number in (1, 2):
@@ -176,7 +176,7 @@ def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> No
 
 
 def test_a_dead_machine_that_is_not_wanted_goes_with_what_only_waits_to_hear_of_it() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.pays(1)
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
@@ -193,7 +193,7 @@ def test_a_dead_machine_that_is_not_wanted_goes_with_what_only_waits_to_hear_of_
 
 
 def test_a_machine_that_its_provider_lost_is_replaced_by_another_under_another_record() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.pays(1)
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
@@ -217,7 +217,7 @@ def test_a_machine_that_its_provider_lost_is_replaced_by_another_under_another_r
 
 
 def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_and_its_number_is_written_down() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.pays(1)
         await yard.wants(1)
         await yard.wants(0)
@@ -236,7 +236,7 @@ def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_and_its_number_is_w
 
 
 def test_a_cluster_whose_object_was_removed_loses_its_machines() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.wants(1)
         await yard.scene.remove(a_cluster())
         await yard.scene.clock.advance(60)
@@ -247,7 +247,7 @@ def test_a_cluster_whose_object_was_removed_loses_its_machines() -> None:
 
 
 def test_a_provider_that_refuses_is_asked_again_and_what_it_said_is_shown() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         yard.provider.quota = 1
         await yard.wants(2)
         cluster = await yard.cluster()
@@ -266,14 +266,14 @@ def test_a_provider_that_refuses_is_asked_again_and_what_it_said_is_shown() -> N
 
 
 def test_a_provider_that_does_not_answer_changes_no_phase_and_raises_no_event() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.wants(2)
         for number in (1, 2):
             await yard.joined(f"north-001-nano-{number}")
         await yard.scene.clock.advance(6)
         before = await yard.scene.events()
         for refusing in ("503 from the cloud's API", "") * 3:
-            yard.provider.refusing = refusing
+            yard.provider.outage_reason = refusing
             await yard.scene.clock.advance(40)
             cluster = await yard.cluster()
             assert cluster is not None
@@ -289,7 +289,7 @@ def test_a_provider_that_does_not_answer_changes_no_phase_and_raises_no_event() 
 
 
 def test_a_cluster_that_its_provider_rejects_for_good_has_failed_until_that_is_changed() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         yard.provider.regions = frozenset({"south"})
         await yard.wants(1)
         cluster = await yard.cluster()
@@ -308,20 +308,20 @@ def test_a_cluster_that_its_provider_rejects_for_good_has_failed_until_that_is_c
 
 
 def test_a_node_that_somebody_else_wrote_meanwhile_goes_the_next_time_and_is_not_forgotten_before() -> None:
-    async def story(yard: Yard, controller: Clusters) -> None:
-        name, presence, commit = "north-001-nano-1", controller.office.presence, yard.scene.store.commit
+    async def story(yard: Yard, controller: ClusterController) -> None:
+        name, presence, commit = "north-001-nano-1", controller.context.presence, yard.scene.store.commit
         was_known: list[bool] = []
 
         async def contested(writes: Any, *words: Any, **more: Any) -> int:
             removed = [each.key for each in writes if isinstance(each, Delete) and each.key.name == name]
             if removed and len(was_known) < 10:
                 was_known.append(presence.get(name) is not None)
-                raise Clash(removed[0], 1, 2)
+                raise RevisionConflict(removed[0], 1, 2)
             return await commit(writes, *words, **more)
 
         await yard.wants(1)
         await yard.joined(name)
-        presence.begin(name)
+        presence.start_session(name)
         yard.scene.store.commit = contested  # type: ignore[method-assign]
         await yard.wants(0)
         cluster = await yard.cluster()
@@ -334,7 +334,7 @@ def test_a_node_that_somebody_else_wrote_meanwhile_goes_the_next_time_and_is_not
 
 
 def test_without_an_adapter_nothing_is_made_and_that_is_said() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.scene.put(a_cluster(1, provider="aws"))
         await yard.scene.clock.advance(1)
         cluster = await yard.cluster()
@@ -364,11 +364,11 @@ def test_a_server_that_dies_after_any_commit_is_followed_by_one_that_finishes(fa
             return await commit(*words, **more)
 
         yard.scene.store.commit = mortal  # type: ignore[method-assign]
-        async with acting(first.office, first.loop()):
+        async with acting(first.context, first.loop()):
             await yard.scene.clock.advance(30)
         yard.scene.store.commit = commit  # type: ignore[method-assign]
         second = await yard.controller()
-        async with acting(second.office, second.loop()):
+        async with acting(second.context, second.loop()):
             await yard.scene.clock.advance(30)
             assert {each.node for each in await yard.provider.list()} == {
                 "north-001-nano-1",

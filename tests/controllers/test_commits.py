@@ -7,16 +7,16 @@ import pytest
 from offices import Scene, a
 from store.virtual import settle
 
-from lattice.controllers.runtime.context import AT_ONCE
-from lattice.controllers.runtime.object_writes import created
+from lattice.controllers.runtime.context import MAX_CONCURRENT_COMMITS
+from lattice.controllers.runtime.object_writes import put_new
 from lattice.errors import Conflict, Fenced
 from lattice.kinds.core import Namespace
-from lattice.store.protocol import MAX_OPERATIONS, Put
+from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put
 
 
 def puts(count: int) -> list[list[Put]]:
     return [
-        [created(a(Namespace, f"n{number}"), uid=f"u{number}", now="2026-01-01T00:00:00Z")]
+        [put_new(a(Namespace, f"n{number}"), uid=f"u{number}", now="2026-01-01T00:00:00Z")]
         for number in range(count)
     ]
 
@@ -25,8 +25,8 @@ def puts(count: int) -> list[list[Put]]:
     ("writes", "commits"),
     [
         pytest.param(0, 0, id="nothing to write is no commit"),
-        pytest.param(MAX_OPERATIONS, 1, id="as many as go into one"),
-        pytest.param(10 * MAX_OPERATIONS + 1, 11, id="one more takes another commit"),
+        pytest.param(MAX_COMMIT_OPERATIONS, 1, id="as many as go into one"),
+        pytest.param(10 * MAX_COMMIT_OPERATIONS + 1, 11, id="one more takes another commit"),
     ],
 )
 def test_all_is_written_with_a_few_commits_under_way_at_once(writes: int, commits: int) -> None:
@@ -44,8 +44,8 @@ def test_all_is_written_with_a_few_commits_under_way_at_once(writes: int, commit
             return await commit(*words, **more)
 
         office.store.commit = slow  # type: ignore[method-assign]
-        newest = await office.commit_many(puts(writes))
-        assert (begun, most) == (commits, min(commits, AT_ONCE))
+        newest = await office.commit_groups_concurrently(puts(writes))
+        assert (begun, most) == (commits, min(commits, MAX_CONCURRENT_COMMITS))
         assert len(await scene.all(Namespace)) == writes
         assert newest == (await scene.store.revision() if writes else 0)
 
@@ -74,8 +74,8 @@ def test_what_one_commit_raises_is_raised_when_no_other_is_under_way(fatal: int,
 
         office.store.commit = failing  # type: ignore[method-assign]
         with pytest.raises(type(error)):
-            await office.commit_many(puts(11 * MAX_OPERATIONS))
+            await office.commit_groups_concurrently(puts(11 * MAX_COMMIT_OPERATIONS))
         assert under_way == 0
-        assert begun < fatal + AT_ONCE + 1
+        assert begun < fatal + MAX_CONCURRENT_COMMITS + 1
 
     asyncio.run(story())

@@ -9,19 +9,19 @@ import pytest
 from offices import Scene
 from store.virtual import settle
 
-from lattice.controllers.nodes.eviction import Departures
+from lattice.controllers.nodes.eviction import EvictionController
+from lattice.controllers.nodes.node_health import NodeHealthController
+from lattice.controllers.nodes.workloads import WorkloadController
+from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Loop
-from lattice.controllers.nodes.node_health import Nodes
-from lattice.controllers.runtime.context import Office
-from lattice.controllers.services.replicas import Replicas
-from lattice.controllers.nodes.workloads import Workloads
-from lattice.kinds.meta.base import Condition, Kind, Metadata
+from lattice.controllers.services.replicas import ReplicaController
 from lattice.kinds.constraint import Taint
 from lattice.kinds.container import Container
+from lattice.kinds.meta.base import Condition, Kind, Metadata
 from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
-from lattice.kinds.service import Health, LatticeService, PlacedIn, ServiceSpec, ServiceStatus
+from lattice.kinds.service import Health, LatticeService, ServicePlacement, ServiceSpec, ServiceStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.lifecycle.node_health import NodeTimes
+from lattice.lifecycle.node_health import NodeTimeouts
 
 CONTAINERS = {"main": Container(command=("run",))}
 READY = (Condition(type="Ready", status="True", reason="Heartbeat"),)
@@ -53,7 +53,7 @@ def node(taints: tuple[Taint, ...] = (), **status: Any) -> LatticeNode:
 
 
 def service(replicas: int = 1, **status: Any) -> LatticeService:
-    placed = (PlacedIn(pool="p", cluster="c", node="small", replicas=replicas),)
+    placed = (ServicePlacement(pool="p", cluster="c", node="small", replicas=replicas),)
     found: LatticeService = made(
         LatticeService,
         spec=ServiceSpec(containers=CONTAINERS),
@@ -62,15 +62,17 @@ def service(replicas: int = 1, **status: Any) -> LatticeService:
     return found
 
 
-def workloads_loop(office: Office) -> Loop:
-    return Workloads(office, Nodes(office, NodeTimes()), Departures(office)).loop()
+def workloads_loop(office: ControllerContext) -> Loop:
+    return WorkloadController(
+        office, NodeHealthController(office, NodeTimeouts()), EvictionController(office)
+    ).loop()
 
 
-LOOPS: dict[str, Callable[[Office], Loop]] = {
+LOOPS: dict[str, Callable[[ControllerContext], Loop]] = {
     "workloads": workloads_loop,
-    "nodes": lambda office: Nodes(office, NodeTimes()).loop(),
-    "departures": lambda office: Departures(office).loop(),
-    "replicas": lambda office: Replicas(office).loop(),
+    "nodes": lambda office: NodeHealthController(office, NodeTimeouts()).loop(),
+    "departures": lambda office: EvictionController(office).loop(),
+    "replicas": lambda office: ReplicaController(office).loop(),
 }
 DRAINED = (Taint(key="lattice.dev/draining", effect="NoSchedule"),)
 
@@ -123,10 +125,10 @@ def test_only_changes_that_matter_are_looked_at(loop: str, states: list[Kind], l
     async def script() -> list[bool]:
         scene = Scene()
         office = await scene.office()
-        feeds = [asyncio.create_task(copy.run()) for copy in office.copies]
+        feeds = [asyncio.create_task(copy.run()) for copy in office.caches]
         built = LOOPS[loop](office)
         woken: list[str] = []
-        for copy in office.copies:
+        for copy in office.caches:
             await copy.wait_for()
         for source in built.sources:
             source.cache.on_change(lambda change, keys=source.keys: _extend(woken, keys(change)))

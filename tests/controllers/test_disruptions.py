@@ -15,9 +15,9 @@ from lattice.controllers.scheduler.scheduler import SchedulingController
 from lattice.errors import Unavailable
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
+from lattice.kinds.service import LatticeService, ServicePlacement, ServiceStatus
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.cycle.profile import DEFAULT, PRESETS
+from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS
 
 HEAD = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService"}
 
@@ -28,7 +28,10 @@ def a_service(least: int, placed: int) -> LatticeService:
         {**HEAD, "metadata": {"name": "web", "namespace": "default"}, "spec": spec}, LatticeService
     )
     return msgspec.structs.replace(
-        made, status=ServiceStatus(placements=(PlacedIn(pool="p", cluster="c", node="m", replicas=placed),))
+        made,
+        status=ServiceStatus(
+            placements=(ServicePlacement(pool="p", cluster="c", node="m", replicas=placed),)
+        ),
     )
 
 
@@ -38,14 +41,14 @@ async def a_full_house(
 ) -> AsyncIterator[tuple[World, VirtualClock, Acting]]:
     """Three nodes, each with one replica of `web` that takes all of it and is ready."""
     async with a_world() as (world, clock), acting(world.store, clock, **more) as one:
-        feed = asyncio.create_task(one.office.copy(LatticeService).run())
+        feed = asyncio.create_task(one.office.cache(LatticeService).run())
         await world.add(a_service(least, placed), *(a_node(f"n{number}", 1000) for number in range(3)))
         for slot in range(3):
             await world.add(a_workload(f"web-{slot}", service="web", slot=slot))
         await one.look()
         for slot in range(3):
             await ready(world, slot)
-        await one.office.copy(LatticeService).wait_for(await world.revision())
+        await one.office.cache(LatticeService).wait_for(await world.revision())
         try:
             yield world, clock, one
         finally:
@@ -184,7 +187,7 @@ def test_who_is_being_deleted_is_not_told_to_make_room() -> None:
     async def script() -> None:
         async with a_full_house(0, 3) as (world, _, one):
             chosen: dict[str, str] = {}
-            mark = one.controller.refusals.mark
+            mark = one.controller.unschedulable_reporter.mark_evicted
 
             async def deleted_first(leaving: Any) -> None:
                 if not chosen:
@@ -201,7 +204,7 @@ def test_who_is_being_deleted_is_not_told_to_make_room() -> None:
                     await one.caught_up()
                 await mark(leaving)
 
-            one.controller.refusals.mark = deleted_first  # type: ignore[method-assign]
+            one.controller.unschedulable_reporter.mark_evicted = deleted_first  # type: ignore[method-assign]
             await world.add(a_workload("high", priority=10))
             await one.look()
             assert len(chosen) == 1
@@ -219,14 +222,14 @@ def test_who_comes_as_one_that_waited_for_room_is_deleted_is_not_put_beside_thos
 ) -> None:
     async def script() -> None:
         async with a_full_house(0, 3) as (world, clock, one):
-            marked, mark = [], one.controller.refusals.mark
+            marked, mark = [], one.controller.unschedulable_reporter.mark_evicted
 
             async def not_yet(leaving: Any) -> None:
                 if marked:
                     await mark(leaving)
                 marked.append(leaving)
 
-            one.controller.refusals.mark = not_yet  # type: ignore[method-assign]
+            one.controller.unschedulable_reporter.mark_evicted = not_yet  # type: ignore[method-assign]
             await world.add(a_workload("high", priority=10))
             await one.look()
             assert marked, "one was chosen"
@@ -244,7 +247,7 @@ def test_who_comes_as_one_that_waited_for_room_is_deleted_is_not_put_beside_thos
 def test_one_that_leaves_for_another_reason_cannot_be_spared() -> None:
     async def script() -> None:
         async with a_full_house(2, 3) as (world, _, one):
-            one.controller.disruptions.leaving = lambda each: (
+            one.controller.disruption_budgets.eviction_reason = lambda each: (
                 "its node is drained" if each.metadata.name == "web-1" else ""
             )
             await world.add(a_workload("high", priority=10))
@@ -274,14 +277,14 @@ def test_a_new_leader_displaces_nobody_before_it_knows_the_services() -> None:
             term = await world.store.campaign("two", "server-two", 15.0)
             assert term is not None
             office = an_office(world.store, clock, term)
-            acts = SchedulingController(office, PRESETS[DEFAULT]).loop().run()
+            acts = SchedulingController(office, PRESETS[DEFAULT_PROFILE]).loop().run()
             tasks = [
                 asyncio.create_task(each)
-                for each in (office.copy(LatticeNode).run(), office.copy(LatticeWorkload).run(), acts)
+                for each in (office.cache(LatticeNode).run(), office.cache(LatticeWorkload).run(), acts)
             ]
             await clock.advance(20)
             assert await leaving(world) == []
-            tasks.append(asyncio.create_task(office.copy(LatticeService).run()))
+            tasks.append(asyncio.create_task(office.cache(LatticeService).run()))
             await clock.advance(20)
             assert len(await leaving(world)) == 1
             for each in tasks:

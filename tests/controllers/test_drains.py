@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from workload_world import World, a_node, a_service, a_workload, obj, play
 
-from lattice.kinds.meta.base import Condition
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.constraint import Taint
+from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
@@ -27,8 +27,8 @@ async def spread_out(world: World, least: int, nodes: int) -> list[int]:
         await world.cordon(f"n{number}")
     await world.join("free")
     ready: list[int] = []
-    copy = world.office.copy(LatticeWorkload)
-    copy.on_change(lambda _: ready.append(sum(bool(each.status.ready) for each in copy.all())))
+    copy = world.office.cache(LatticeWorkload)
+    copy.on_change(lambda _: ready.append(sum(bool(each.status.ready) for each in copy.objects())))
     return ready
 
 
@@ -101,7 +101,7 @@ def test_a_drain_that_nothing_comes_of_lets_another_try() -> None:
             await taint(world, name, DRAIN)
         await world.run(10)
         heard: list[str] = []
-        world.departures.on_surge(heard.extend)
+        world.departures.on_surge_change(heard.extend)
         first = world.departures.surges["default/web"]
         await world.add(a_workload("web-3", service="web", slot=3))
         await world.run(1)
@@ -110,7 +110,7 @@ def test_a_drain_that_nothing_comes_of_lets_another_try() -> None:
             "status": "False",
             "reason": "NoNodeFits",
             "message": "none",
-            "lastTransitionTime": world.office.now,
+            "lastTransitionTime": world.office.timestamp,
         }
         await world.set_conditions("default/web-3", (msgspec.convert(said, Condition),))
         turns = [first]
@@ -141,7 +141,7 @@ def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() ->
             "status": "False",
             "reason": "NoNodeFits",
             "message": message,
-            "lastTransitionTime": world.office.now,
+            "lastTransitionTime": world.office.timestamp,
         }
         await world.set_conditions("default/web-2", (msgspec.convert(stuck, Condition),))
         await world.run(15)
@@ -200,13 +200,13 @@ def test_who_was_to_leave_for_another_mark_that_is_gone_stays_until_one_more_run
     async def script(world: World) -> None:
         ready = await spread_out(world, 2, 2)
         await world.cordon("free")
-        ears, world.departures._ears = world.departures._ears, []
+        ears, world.departures._listeners = world.departures._listeners, []
         await taint(world, "n1", DOWN)
         await world.run(0.1)
-        assert world.departures.why_leave(world.workload("default/web-1"))
+        assert world.departures.eviction_reason(world.workload("default/web-1"))
         await taint(world, "n1", DRAIN)
         await world.run(0.1)
-        world.departures._ears = ears
+        world.departures._listeners = ears
         for ear in ears:
             ear(["default/web-1"])
         await world.run(30)
@@ -290,7 +290,7 @@ def test_who_was_down_when_its_node_was_drained_must_leave_it(
         await world.run(5)
         found = world.workload("default/web-1")
         found = msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, **status))
-        assert bool(world.departures.why_leave(found, is_up=is_up)) == goes
+        assert bool(world.departures.eviction_reason(found, is_up=is_up)) == goes
 
     play(script)
 

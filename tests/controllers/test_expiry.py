@@ -6,13 +6,17 @@ from typing import Any
 import pytest
 from garbage_world import START, World, collected, in_a_world
 
-from lattice.clock import stamp
+from lattice.clock import format_timestamp
 from lattice.controllers.garbage.ttl import is_expired
 from lattice.kinds.core import Event
-from lattice.kinds.meta.stored import pack
+from lattice.kinds.meta.stored_encoding import pack
 
 WEEK = timedelta(days=7)
-OLD, YOUNG, FUTURE = stamp(START - WEEK - timedelta(seconds=1)), stamp(START - WEEK), stamp(START + WEEK)
+OLD, YOUNG, FUTURE = (
+    format_timestamp(START - WEEK - timedelta(seconds=1)),
+    format_timestamp(START - WEEK),
+    format_timestamp(START + WEEK),
+)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from offices import Scene, a, acting, revision_after
 
 from lattice import metrics
-from lattice.controllers.services.fleet_metrics import Figures, verdict_of
+from lattice.controllers.services.fleet_metrics import FleetMetricsController, pending_verdict
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
@@ -54,7 +54,7 @@ def refused(verdict: str, name: str = "web") -> LatticeService:
     ],
 )
 def test_why_a_service_waits(service: LatticeService, verdict: str) -> None:
-    assert verdict_of(service) == verdict
+    assert pending_verdict(service) == verdict
 
 
 def a_ledger() -> LatticeLedger:
@@ -82,8 +82,8 @@ def test_the_fleet_in_figures() -> None:
         )
         waiting = refused("NotNow")
         await scene.put(pool, a_ledger(), waiting, refused("NotNow", "api"), refused("Placed", "orders"))
-        figures = Figures(await scene.office())
-        async with acting(figures.office, figures.loop()):
+        figures = FleetMetricsController(await scene.office())
+        async with acting(figures.context, figures.loop()):
             before, *after = await revision_after(scene, [1, 60, 60])
             assert set(after) == {before}, "figures are told, not stored"
             assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") == 2
@@ -106,7 +106,7 @@ def test_the_fleet_in_figures() -> None:
             await scene.clock.advance(60)
             assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") == 1
             assert value("lattice_pool_utilization_ratio", pool="north", resource="nodes") is None
-        metrics.forget_fleet()
+        metrics.clear_leader_gauges()
         assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") is None
         assert value("lattice_budget_limit_dollars", ledger="pool.north", pool="north") is None
 

@@ -11,17 +11,19 @@ from msgspec.structs import replace
 from scheduling_world import Acting, World, a_node, a_workload, a_world, acting
 from store.virtual import VirtualClock, settle
 
-from lattice.controllers.services.clusters import Clusters
 from lattice.controllers.runtime.object_writes import with_spec
+from lattice.controllers.services.clusters import ClusterController
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, parse_profile
+from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, parse_profile
 
 Script = Callable[[World, VirtualClock], Coroutine[Any, Any, None]]
 FIRST = "north-001-nano-1"
-TWO_PHASE = parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT].scores), "binding": "two-phase"})
+TWO_PHASE = parse_profile(
+    {"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), "binding": "two-phase"}
+)
 PESSIMISTIC = parse_profile(
-    {"name": "mine", "scores": dict(PRESETS[DEFAULT].scores), "binding": "pessimistic"}
+    {"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), "binding": "pessimistic"}
 )
 LONG_AGO = "2020-01-01T00:00:00+00:00"
 
@@ -40,7 +42,7 @@ async def high_waits_for_low(world: World, one: Acting) -> None:
     await one.look()
     await world.add(a_workload("high", priority=10))
     await one.look()
-    assert "default/high" in one.controller._held
+    assert "default/high" in one.controller._awaiting_victims
 
 
 async def resize(world: World, name: str, cpu: int) -> None:
@@ -91,7 +93,7 @@ def test_who_waits_for_room_does_not_go_where_somebody_asks_for_more_meanwhile()
                 *(a_workload(f"g-{number}", 1000, priority=10, group=group) for number in range(2))
             )
             await one.look()
-            assert set(one.controller._held) == {"default/g-0", "default/g-1"}
+            assert set(one.controller._awaiting_victims) == {"default/g-0", "default/g-1"}
             await resize(world, "stays", 1000)
             await one.look()
             await leave(world, "low")
@@ -116,11 +118,11 @@ def test_a_locked_node_that_was_cordoned_since_it_was_chosen_gets_nothing() -> N
         await world.add(a_node("n1", 1000), a_workload("w"))
         async with acting(world.store, clock, PESSIMISTIC) as one:
             await one.caught_up()
-            await one.controller._absorb()
+            await one.controller._apply_changes()
             decided = one.controller._decide()
             assert decided is not None
             await world.put(a_node("n1", 1000, spec={"unschedulable": True}))
-            await one.controller._write(decided)
+            await one.controller._bind_cycle(decided)
         assert await world.bindings() == {}
 
     play(script)
@@ -166,7 +168,7 @@ def test_one_whose_prepared_binding_is_taken_back_is_bound_though_the_copies_wer
             await one.controller.reconcile("nodes")
             assert await world.revision() > before, "what somebody else prepared is over, and given up"
             await one.controller.reconcile("nodes")
-            one.feeds = [asyncio.create_task(copy.run()) for copy in one.office.copies]
+            one.feeds = [asyncio.create_task(copy.run()) for copy in one.office.caches]
             await settle()
             for _ in range(3):
                 await clock.advance(5)
@@ -179,7 +181,7 @@ def test_one_whose_prepared_binding_is_taken_back_is_bound_though_the_copies_wer
 def test_a_node_that_is_given_up_is_not_emptied_while_a_binding_to_it_is_prepared() -> None:
     prepared = {"node": FIRST, "uid": "any", "reservation": "r", "until": LONG_AGO}
 
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.wants(1)
         await yard.joined(FIRST)
         await yard.scene.put(a_resident("w", {"decision": {"prepared": prepared}}))
@@ -196,7 +198,7 @@ def test_a_node_that_is_given_up_is_not_emptied_while_a_binding_to_it_is_prepare
 
 
 def test_a_node_that_is_given_up_goes_once_its_machine_has_ended_by_itself() -> None:
-    async def story(yard: Yard, _: Clusters) -> None:
+    async def story(yard: Yard, _: ClusterController) -> None:
         await yard.pays(1)
         await yard.wants(1)
         await yard.joined(FIRST)
@@ -204,7 +206,7 @@ def test_a_node_that_is_given_up_goes_once_its_machine_has_ended_by_itself() -> 
         await yard.wants(0)
         await yard.scene.clock.advance(60)
         assert await yard.node() is not None, "not with work on it"
-        yard.provider.lose(FIRST)
+        yard.provider.end_machine(FIRST)
         await silent(yard, FIRST)
         await yard.scene.clock.advance(60)
         assert (await yard.node(), await yard.paid(), list(await yard.provider.list())) == (None, 0, [])

@@ -2,8 +2,8 @@
 
 from garbage_world import START, World, blocking, collected, in_a_world, turn
 
-from lattice.clock import stamp
-from lattice.kinds.meta.object_rules import FOREGROUND, ORPHAN
+from lattice.clock import format_timestamp
+from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 
 
 @in_a_world
@@ -38,7 +38,7 @@ async def test_a_finalizer_holds_an_object_whose_owner_is_gone(world: World) -> 
     async with world.collecting():
         await world.settle()
         metadata = await world.metadata("ConfigMap/a/x")
-        assert metadata["deletionTimestamp"] == stamp(START)
+        assert metadata["deletionTimestamp"] == format_timestamp(START)
         assert metadata["finalizers"] == ["team/clean"]
         await world.release("ConfigMap/a/x", "team/clean")
         await world.settle()
@@ -119,7 +119,7 @@ async def test_in_the_foreground_dependents_go_first(world: World) -> None:
     await world.make("ConfigMap/a/x", blocking(pool), finalizers=["team/clean"])
     await world.make("ConfigMap/a/y", blocking(pool))
     async with world.collecting():
-        await world.delete("LatticePool/p", FOREGROUND)
+        await world.delete("LatticePool/p", FOREGROUND_FINALIZER)
         await world.settle()
         assert await world.there("LatticePool/p", "ConfigMap/a/x", "ConfigMap/a/y") == [
             "LatticePool/p",
@@ -136,9 +136,9 @@ async def test_in_the_foreground_dependents_of_dependents_go_before_them(world: 
     middle = await world.make("ConfigMap/a/middle", blocking(pool))
     await world.make("Secret/a/leaf", blocking(middle), finalizers=["team/clean"])
     async with world.collecting():
-        await world.delete("LatticePool/p", FOREGROUND)
+        await world.delete("LatticePool/p", FOREGROUND_FINALIZER)
         await world.settle()
-        assert (await world.metadata("ConfigMap/a/middle"))["finalizers"] == [FOREGROUND]
+        assert (await world.metadata("ConfigMap/a/middle"))["finalizers"] == [FOREGROUND_FINALIZER]
         await world.release("Secret/a/leaf", "team/clean")
         await world.settle()
     assert await world.there("LatticePool/p", "ConfigMap/a/middle", "Secret/a/leaf") == []
@@ -149,7 +149,7 @@ async def test_a_dependent_that_does_not_block_is_not_waited_for(world: World) -
     pool = await world.make("LatticePool/p")
     await world.make("ConfigMap/a/x", pool, finalizers=["team/clean"])
     async with world.collecting():
-        await world.delete("LatticePool/p", FOREGROUND)
+        await world.delete("LatticePool/p", FOREGROUND_FINALIZER)
         await world.settle()
     assert await world.there("LatticePool/p", "ConfigMap/a/x") == ["ConfigMap/a/x"]
     assert (await world.metadata("ConfigMap/a/x"))["deletionTimestamp"]
@@ -160,7 +160,7 @@ async def test_a_dependent_with_another_owner_stays_and_is_not_waited_for(world:
     pool, other = await world.make("LatticePool/p"), await world.make("LatticePool/other")
     await world.make("ConfigMap/a/x", blocking(pool), other)
     async with world.collecting():
-        await world.delete("LatticePool/p", FOREGROUND)
+        await world.delete("LatticePool/p", FOREGROUND_FINALIZER)
         await world.settle()
     assert await world.there("LatticePool/p", "ConfigMap/a/x") == ["ConfigMap/a/x"]
     assert (await world.metadata("ConfigMap/a/x"))["ownerReferences"] == [other]
@@ -174,7 +174,7 @@ async def test_a_circle_deleted_in_the_foreground_goes(world: World) -> None:
     x["metadata"]["ownerReferences"] = [blocking(second)]
     await world.put("ConfigMap/a/x", x)
     async with world.collecting():
-        await world.delete("ConfigMap/a/x", FOREGROUND)
+        await world.delete("ConfigMap/a/x", FOREGROUND_FINALIZER)
         await world.settle()
     assert await world.there("ConfigMap/a/x", "ConfigMap/a/y") == []
 
@@ -184,7 +184,7 @@ async def test_an_object_without_dependents_deleted_in_the_foreground_keeps_othe
     world: World,
 ) -> None:
     await world.make("ConfigMap/a/x", finalizers=["team/clean"])
-    await world.delete("ConfigMap/a/x", FOREGROUND)
+    await world.delete("ConfigMap/a/x", FOREGROUND_FINALIZER)
     await world.collect()
     assert (await world.metadata("ConfigMap/a/x"))["finalizers"] == ["team/clean"]
 
@@ -197,7 +197,7 @@ async def test_orphans_outlive_their_owner(world: World) -> None:
     for name in names:
         await world.make(name, pool)
     async with world.collecting():
-        await world.delete("LatticePool/p", ORPHAN)
+        await world.delete("LatticePool/p", ORPHAN_FINALIZER)
         await world.settle()
     assert await world.there("LatticePool/p", *names) == names
     assert "ownerReferences" not in await world.metadata(names[0])
@@ -208,7 +208,7 @@ async def test_orphans_outlive_their_owner(world: World) -> None:
 async def test_an_orphan_keeps_its_other_owners(world: World) -> None:
     pool, other = await world.make("LatticePool/p"), await world.make("LatticePool/other")
     await world.make("ConfigMap/a/x", pool, other)
-    await world.delete("LatticePool/p", ORPHAN)
+    await world.delete("LatticePool/p", ORPHAN_FINALIZER)
     await world.collect()
     assert (await world.metadata("ConfigMap/a/x"))["ownerReferences"] == [other]
 
@@ -219,7 +219,7 @@ async def test_running_twice_changes_nothing(world: World) -> None:
     await world.make("Namespace/a")
     await world.make("ConfigMap/a/x", blocking(pool), finalizers=["team/clean"])
     await world.make("ConfigMap/a/y", pool, {**pool, "uid": "older"})
-    await world.delete("LatticePool/p", FOREGROUND)
+    await world.delete("LatticePool/p", FOREGROUND_FINALIZER)
     await world.delete("Namespace/a")
     await world.collect()
     before = await world.store.revision()
@@ -284,7 +284,7 @@ async def test_an_owner_does_not_go_before_every_orphan_has_forgotten_it(world: 
     pool = await world.make("LatticePool/p")
     await world.make("ConfigMap/a/x", pool)
     async with world.collecting():
-        await world.delete("LatticePool/p", ORPHAN)
+        await world.delete("LatticePool/p", ORPHAN_FINALIZER)
         world.store.ahead = [lambda: world.touch("ConfigMap/a/x")] * 2
         await turn()
         assert await world.there("LatticePool/p") == ["LatticePool/p"]
@@ -297,7 +297,7 @@ async def test_an_orphan_that_has_not_been_heard_of_yet_is_kept_all_the_same(wor
     world.store.late = {"configmaps": 5.0}
     async with world.collecting():
         await world.make("ConfigMap/a/x", await world.make("LatticePool/p"))
-        await world.delete("LatticePool/p", ORPHAN)
+        await world.delete("LatticePool/p", ORPHAN_FINALIZER)
         await world.clock.move(4)
         assert await world.there("LatticePool/p") == ["LatticePool/p"]
         await world.clock.move(20)

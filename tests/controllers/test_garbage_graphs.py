@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.kinds.core import ConfigMap
-from lattice.kinds.meta.object_rules import FOREGROUND
-from lattice.kinds.meta.stored import pack, unpack
+from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER
+from lattice.kinds.meta.stored_encoding import pack, unpack
 from lattice.store.protocol import Key, Put
 
 NAMES = tuple("uvwxyz")
@@ -107,6 +107,6 @@ async def _do(world: World, name: str, how: str) -> None:
     what = f"ConfigMap/a/{name}"
     if (obj := await world.get(what)) is None or obj["metadata"]["uid"] != f"uid-{name}":
         return
-    await world.delete(what, *([FOREGROUND] if how == "foreground" else []))
+    await world.delete(what, *([FOREGROUND_FINALIZER] if how == "foreground" else []))
     if how == "anew":
         await world.make(what)

@@ -8,12 +8,12 @@ import pytest
 from server.links import Leader, a_leader, a_token, store_token
 from store.virtual import VirtualClock
 
-from lattice.controllers.garbage.jointokens import JoinTokens
-from lattice.controllers.runtime.object_writes import created
+from lattice.controllers.garbage.ttl import JoinTokenController
+from lattice.controllers.runtime.object_writes import put_new
 from lattice.errors import Fenced
-from lattice.kinds.meta.base import Metadata
 from lattice.kinds.core import Secret
-from lattice.kinds.join_token import TYPE
+from lattice.kinds.join_token import TOKEN_SECRET_TYPE
+from lattice.kinds.meta.base import Metadata
 
 
 def play(story: Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]) -> None:
@@ -33,17 +33,17 @@ async def a_secret(leader: Leader, name: str, kind: str, namespace: str = "latti
     made = Secret(
         api_version="v1", kind="Secret", metadata=Metadata(name=name, namespace=namespace), type=kind
     )
-    await leader.store.commit([created(made, uid=name, now="2020-01-01T00:00:00Z")])
+    await leader.store.commit([put_new(made, uid=name, now="2020-01-01T00:00:00Z")])
 
 
 def test_expired_tokens_go_and_everything_else_stays() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         assert leader.office is not None
         await a_secret(leader, "lattice-ca", "kubernetes.io/tls")
-        await a_secret(leader, "damaged", TYPE)
-        await a_secret(leader, "of-somebody", TYPE, "default")
+        await a_secret(leader, "damaged", TOKEN_SECRET_TYPE)
+        await a_secret(leader, "of-somebody", TOKEN_SECRET_TYPE, "default")
         await store_token(leader.store, clock, a_token(number=1), ttl=600)
-        loop = asyncio.create_task(JoinTokens(leader.office).loop().run())
+        loop = asyncio.create_task(JoinTokenController(leader.office).loop().run())
         await clock.advance(1)
         await store_token(leader.store, clock, a_token(number=2), ttl=6000)
         await clock.advance(600)
@@ -68,7 +68,7 @@ def test_a_former_leader_removes_nothing() -> None:
         await clock.advance(7200)
         assert await leader.store.campaign("controllers", "another", 15.0) is not None
         with pytest.raises(Fenced):
-            await JoinTokens(leader.office).reconcile("lattice-system/join-000000000001")
+            await JoinTokenController(leader.office).reconcile("lattice-system/join-000000000001")
         assert await names(leader) == ["join-000000000001"]
 
     play(story)

@@ -14,17 +14,17 @@ import pytest
 from contract.etcd_server import EtcdServer, running_etcd
 
 from lattice.clock import SystemClock
-from lattice.controllers.services.ledger_commit import Ledgers, OverBudget, Paid, Payment
+from lattice.controllers.services.ledger_commit import CommittedPayment, LedgerCommitter, OverBudget, Payment
 from lattice.errors import Conflict, Fenced, Invalid, Malformed, NotFound, Unavailable
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import Account, LatticeLedger, Lot
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.meta.stored import pack
 from lattice.placement.inputs.ledger_math import Charge, accrue
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import ABSENT, Check, Clash, Delete, Entry, Key, Put, Store, Term
+from lattice.store.protocol import ABSENT, Check, Delete, Entry, Key, Put, RevisionConflict, Store, Term
 from lattice.store.sqlite.store import SqliteStore
 
 START = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -130,17 +130,17 @@ def read(entry: Entry | None) -> LatticeLedger:
 
 
 async def ledger(store: Store, account: Account = POOL) -> LatticeLedger:
-    return read(await store.get(Key(LEDGERS, "", account.ledger)))
+    return read(await store.get(Key(LEDGERS, "", account.ledger_name)))
 
 
-def in_memory(scenario: Callable[[MemoryStore, Ledgers, Calendar], Any]) -> Callable[[], None]:
+def in_memory(scenario: Callable[[MemoryStore, LedgerCommitter, Calendar], Any]) -> Callable[[], None]:
     """The scenario on a store with a clock that stands still."""
 
     def test() -> None:
         async def go() -> None:
             clock = Calendar()
             store = MemoryStore(clock)
-            await scenario(store, Ledgers(store, clock), clock)
+            await scenario(store, LedgerCommitter(store, clock), clock)
 
         asyncio.run(asyncio.wait_for(go(), 60))
 
@@ -170,12 +170,12 @@ async def placed(store: Store, revision: int, dollars: dict[str, int]) -> int:
     """What all clusters that were written until then cost, micro-dollars per hour."""
     page = await store.list(LatticeCluster.resource.id, revision=revision)
     clusters = [msgspec.json.decode(entry.value, type=LatticeCluster) for entry in page.entries]
-    return sum(each.spec.wanted_nodes * dollars[each.metadata.name] for each in clusters)
+    return sum(each.spec.desired_nodes * dollars[each.metadata.name] for each in clusters)
 
 
-async def compete(there: list[Store], payments: Sequence[Payment]) -> list[Paid | OverBudget]:
+async def compete(there: list[Store], payments: Sequence[Payment]) -> list[CommittedPayment | OverBudget]:
     """Every payment by a scheduler of its own, all at once."""
-    rivals = [Ledgers(there[number % len(there)], Calendar()) for number in range(len(payments))]
+    rivals = [LedgerCommitter(there[number % len(there)], Calendar()) for number in range(len(payments))]
     return await asyncio.gather(
         *(rival.commit_with_charges(payment) for rival, payment in zip(rivals, payments, strict=True))
     )
@@ -193,14 +193,14 @@ def test_of_64_equal_rivals_exactly_those_that_fit_win(stores: Stores, limit: in
         async with stores() as there:
             begin = await there[0].commit([a_pool(limit)])
             answers = await compete(there, [a_payment(f"c{number:02}") for number in range(64)])
-            won = [number for number, answer in enumerate(answers) if isinstance(answer, Paid)]
+            won = [number for number, answer in enumerate(answers) if isinstance(answer, CommittedPayment)]
             assert len(won) == fitting
             if not fitting:
-                assert await there[0].get(Key(LEDGERS, "", POOL.ledger)) is None
+                assert await there[0].get(Key(LEDGERS, "", POOL.ledger_name)) is None
                 return
             states = await history(there[0], begin, fitting)
             assert [revision for revision, _ in states] == sorted(
-                answer.revision for answer in answers if isinstance(answer, Paid)
+                answer.revision for answer in answers if isinstance(answer, CommittedPayment)
             )
             for revision, state in states:
                 assert list(state.problems()) == []
@@ -230,7 +230,9 @@ def test_of_64_different_rivals_for_nested_budgets_none_is_refused_that_would_fi
             ]
             answers = await compete(there, payments)
             won = [
-                payment for payment, answer in zip(payments, answers, strict=True) if isinstance(answer, Paid)
+                payment
+                for payment, answer in zip(payments, answers, strict=True)
+                if isinstance(answer, CommittedPayment)
             ]
             states = await history(there[0], begin, sum(len(payment.charges[0].accounts) for payment in won))
             last = {state.spec.budget: state for _, state in states}
@@ -254,10 +256,10 @@ def test_of_64_different_rivals_for_nested_budgets_none_is_refused_that_would_fi
                         > limits[a] * 1_000_000 // 720
                     ]
                     assert full
-                    assert {refusal.ledger for refusal in answer.refusals} <= {
-                        account.ledger for account in full
+                    assert {refusal.ledger for refusal in answer.rejections} <= {
+                        account.ledger_name for account in full
                     }
-                    assert all(refusal.missing > 0 for refusal in answer.refusals)
+                    assert all(refusal.missing > 0 for refusal in answer.rejections)
             assert 0 < len(won) < 64
 
     asyncio.run(asyncio.wait_for(go(), 120))
@@ -267,7 +269,9 @@ def test_spending_survives_a_restart_and_the_end_of_the_month(tmp_path: Path) ->
     async def spend(date: datetime, payment: Payment) -> LatticeLedger:
         store = await SqliteStore.open(tmp_path / "state.db", SystemClock())
         try:
-            assert isinstance(await Ledgers(store, Calendar(date)).commit_with_charges(payment), Paid)
+            assert isinstance(
+                await LedgerCommitter(store, Calendar(date)).commit_with_charges(payment), CommittedPayment
+            )
             return await ledger(store)
         finally:
             await store.close()
@@ -302,11 +306,11 @@ def test_spending_survives_a_restart_and_the_end_of_the_month(tmp_path: Path) ->
 
 @in_memory
 async def test_a_ledger_is_made_with_the_first_machine(
-    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
 ) -> None:
     await store.commit([a_pool(10_000)])
     paid = await ledgers.commit_with_charges(a_payment("a", 0.192, 3))
-    assert isinstance(paid, Paid)
+    assert isinstance(paid, CommittedPayment)
     assert paid.warnings == ()
     entry = await store.get(Key(LEDGERS, "", "pool.us-east"))
     found = read(entry)
@@ -323,7 +327,7 @@ async def test_a_ledger_is_made_with_the_first_machine(
 
 @in_memory
 async def test_a_refusal_writes_nothing_and_names_every_budget_that_refuses(
-    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
 ) -> None:
     before = await store.commit([a_cloud(720, region=360), a_static(72_000)])
     answer = await ledgers.commit_with_charges(a_payment("a", 2, to=[CLOUD, REGION, OVERFLOW]))
@@ -336,18 +340,20 @@ async def test_a_refusal_writes_nothing_and_names_every_budget_that_refuses(
 
 
 @in_memory
-async def test_a_soft_limit_warns_and_allows(store: MemoryStore, ledgers: Ledgers, clock: Calendar) -> None:
+async def test_a_soft_limit_warns_and_allows(
+    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
+) -> None:
     await store.commit([a_cloud(720, hard=False)])
     first = await ledgers.commit_with_charges(a_payment("a", 1, to=[CLOUD]))
     second = await ledgers.commit_with_charges(a_payment("b", 1, to=[CLOUD]))
-    assert isinstance(first, Paid)
-    assert isinstance(second, Paid)
+    assert isinstance(first, CommittedPayment)
+    assert isinstance(second, CommittedPayment)
     assert (first.warnings, [each.ledger for each in second.warnings]) == ((), ["cloud.aws"])
 
 
 @in_memory
 async def test_the_ledger_outlives_its_pool_and_goes_on_with_the_next(
-    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
 ) -> None:
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
@@ -357,23 +363,24 @@ async def test_the_ledger_outlives_its_pool_and_goes_on_with_the_next(
     with pytest.raises(NotFound, match="latticepool/us-east: states no budget"):
         await ledgers.commit_with_charges(a_payment("b", 1))
     gone = Payment([Delete(key(LatticeCluster, "a"))], releases=[a_charge("a", 2)])
-    assert isinstance(await ledgers.commit_with_charges(gone), Paid)
+    assert isinstance(await ledgers.commit_with_charges(gone), CommittedPayment)
     await store.commit([a_pool(7200)])
     clock.date += HOUR
-    assert isinstance(await ledgers.commit_with_charges(a_payment("b", 1)), Paid)
+    assert isinstance(await ledgers.commit_with_charges(a_payment("b", 1)), CommittedPayment)
     assert (await ledger(store)).status.spent_micros == 2_000_000
 
 
 @in_memory
 async def test_a_limit_holds_from_the_commit_that_changes_it(
-    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
 ) -> None:
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
     await store.commit([a_pool(720)])
     assert isinstance(await ledgers.commit_with_charges(a_payment("b", 1)), OverBudget)
     assert isinstance(
-        await ledgers.commit_with_charges(Payment([a_cluster("free")], [a_charge("free", 0)])), Paid
+        await ledgers.commit_with_charges(Payment([a_cluster("free")], [a_charge("free", 0)])),
+        CommittedPayment,
     )  # costs nothing
     after = await ledger(store)
     assert (after.spec.limit_micros, after.status.phase, after.metadata.generation) == (
@@ -400,7 +407,9 @@ def test_a_limit_that_is_lowered_between_reading_and_writing_is_heard() -> None:
     async def go() -> None:
         store = Busy(SystemClock())
         await store.commit([a_pool(720)])
-        assert isinstance(await Ledgers(store, Calendar()).commit_with_charges(a_payment("a", 1)), OverBudget)
+        assert isinstance(
+            await LedgerCommitter(store, Calendar()).commit_with_charges(a_payment("a", 1)), OverBudget
+        )
         assert store.lowered
         assert await store.get(key(LatticeCluster, "a")) is None
 
@@ -418,7 +427,7 @@ def test_who_is_never_first_is_told_to_come_again() -> None:
         ) -> int:
             if request_id == "ours":
                 self.rivals += 1
-                await Ledgers(self, Calendar()).commit_with_charges(a_payment(f"c{self.rivals}"))
+                await LedgerCommitter(self, Calendar()).commit_with_charges(a_payment(f"c{self.rivals}"))
             return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
     class Hurried(Calendar):
@@ -429,7 +438,9 @@ def test_who_is_never_first_is_told_to_come_again() -> None:
         store = Crowded(SystemClock())
         await store.commit([a_pool(720_000)])
         with pytest.raises(Conflict, match="latticeledger/pool.us-east: others were first 64 times in a row"):
-            await Ledgers(store, Hurried()).commit_with_charges(replace(a_payment("a"), request_id="ours"))
+            await LedgerCommitter(store, Hurried()).commit_with_charges(
+                replace(a_payment("a"), request_id="ours")
+            )
         assert (await ledger(store)).status.committed_micros == store.rivals * 1_000_000 == 64_000_000
 
     asyncio.run(go())
@@ -437,7 +448,7 @@ def test_who_is_never_first_is_told_to_come_again() -> None:
 
 @in_memory
 async def test_a_release_needs_machines_that_are_paid_for(
-    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
 ) -> None:
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
@@ -454,14 +465,14 @@ async def test_a_release_needs_machines_that_are_paid_for(
 
 @in_memory
 async def test_own_writes_that_clash_are_the_callers_to_decide_again(
-    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
 ) -> None:
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
     before = await store.revision()
-    with pytest.raises(Clash, match="latticeclusters.lattice.dev/a"):
+    with pytest.raises(RevisionConflict, match="latticeclusters.lattice.dev/a"):
         await ledgers.commit_with_charges(a_payment("a", 1))
-    with pytest.raises(Clash, match="latticeclusters.lattice.dev/z"):
+    with pytest.raises(RevisionConflict, match="latticeclusters.lattice.dev/z"):
         await ledgers.commit_with_charges(
             replace(a_payment("b", 1), checks=[Check(key(LatticeCluster, "z"), 1)])
         )
@@ -470,13 +481,13 @@ async def test_own_writes_that_clash_are_the_callers_to_decide_again(
 
 @in_memory
 async def test_the_pool_itself_may_be_written_with_the_payment(
-    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
 ) -> None:
     """As when it gives the next number to a cluster; but not whatever it states by then."""
     revision = await store.commit([a_pool(7200)])
     payment = replace(a_payment("a"), writes=[a_cluster("a"), replace_expect(a_pool(7200), revision)])
-    assert isinstance(await ledgers.commit_with_charges(payment), Paid)
-    with pytest.raises(Clash, match="latticepools.lattice.dev/us-east"):
+    assert isinstance(await ledgers.commit_with_charges(payment), CommittedPayment)
+    with pytest.raises(RevisionConflict, match="latticepools.lattice.dev/us-east"):
         await ledgers.commit_with_charges(
             replace(payment, writes=[a_cluster("b"), replace_expect(a_pool(7200), revision)])
         )
@@ -490,14 +501,14 @@ def replace_expect(write: Put, expect: int) -> Put:
 
 @in_memory
 async def test_who_leads_no_more_spends_no_more(
-    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
 ) -> None:
     await store.commit([a_pool(7200)])
     old = await store.campaign("controllers", "a", 15)
     assert isinstance(old, Term)
     await store.resign(old)
     new = await store.campaign("controllers", "b", 15)
-    assert isinstance(await replace(ledgers, term=new).commit_with_charges(a_payment("a")), Paid)
+    assert isinstance(await replace(ledgers, term=new).commit_with_charges(a_payment("a")), CommittedPayment)
     with pytest.raises(Fenced):
         await replace(ledgers, term=old).commit_with_charges(a_payment("b"))
     assert set((await ledger(store)).status.machines) == {"a"}
@@ -521,7 +532,7 @@ def test_a_request_whose_answer_was_lost_is_paid_once(stage: str) -> None:
 
     async def go() -> None:
         store = Mute(SystemClock())
-        ledgers = Ledgers(store, Calendar())
+        ledgers = LedgerCommitter(store, Calendar())
         await store.commit([a_pool(720)])
         if stage == "release":
             await ledgers.commit_with_charges(a_payment("a", 1))
@@ -533,7 +544,7 @@ def test_a_request_whose_answer_was_lost_is_paid_once(stage: str) -> None:
         with pytest.raises(Unavailable):
             await ledgers.commit_with_charges(asked)
         revision = await store.revision()
-        assert await ledgers.commit_with_charges(asked) == Paid(revision)
+        assert await ledgers.commit_with_charges(asked) == CommittedPayment(revision)
         assert await store.revision() == revision
         assert (await ledger(store)).status.committed_micros == (1_000_000 if stage == "charge" else 0)
         refused = await ledgers.commit_with_charges(replace(a_payment("b", 2), request_id="r2"))
@@ -544,11 +555,11 @@ def test_a_request_whose_answer_was_lost_is_paid_once(stage: str) -> None:
 
 @in_memory
 async def test_a_book_that_does_not_add_up_pays_nothing(
-    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
 ) -> None:
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
-    entry = await store.get(Key(LEDGERS, "", POOL.ledger))
+    entry = await store.get(Key(LEDGERS, "", POOL.ledger_name))
     assert entry is not None
     await store.commit(
         [Put(entry.key, entry.value.replace(b'"committedMicros":2000000', b'"committedMicros":0'))]
@@ -559,8 +570,8 @@ async def test_a_book_that_does_not_add_up_pays_nothing(
 
 @in_memory
 async def test_what_costs_nothing_needs_no_ledger(
-    store: MemoryStore, ledgers: Ledgers, clock: Calendar
+    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
 ) -> None:
     """Replicas on machines that are paid for already."""
-    assert isinstance(await ledgers.commit_with_charges(Payment([a_cluster("a")])), Paid)
+    assert isinstance(await ledgers.commit_with_charges(Payment([a_cluster("a")])), CommittedPayment)
     assert (await store.list(LEDGERS)).entries == []

@@ -13,8 +13,8 @@ from store.virtual import VirtualClock, settle
 from structlog.testing import capture_logs
 
 from lattice import metrics
-from lattice.controllers.runtime.loop import Again, Lane, Loop, Pace, Source, run_all
-from lattice.controllers.runtime.workqueue import PROMPT
+from lattice.controllers.runtime.loop import Concurrency, Loop, Priority, Requeue, Source, run_all
+from lattice.controllers.runtime.workqueue import CHANGED_KEY_RETRY_S
 from lattice.errors import Conflict, Fenced, Unavailable
 from lattice.store.cache import Cache
 from lattice.store.memory import MemoryStore
@@ -53,9 +53,9 @@ def test_a_key_that_wakes_itself_as_its_last_step_is_worked_on_by_one_at_a_time_
         loop: Loop
 
         class Restless(Scripted):
-            async def reconcile(self, key: str) -> Again | None:
+            async def reconcile(self, key: str) -> Requeue | None:
                 await super().reconcile(key)
-                assert len(loop.in_hand) <= 1
+                assert len(loop.in_flight) <= 1
                 left[0] -= 1
                 if left[0]:
                     loop.wake([key])
@@ -67,7 +67,7 @@ def test_a_key_that_wakes_itself_as_its_last_step_is_worked_on_by_one_at_a_time_
         asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
         task = asyncio.create_task(loop.run())
         await clock.advance(10)
-        assert (len(controller.begun), loop.in_hand, loop.pending, wrong) == (3, (), 0, [])
+        assert (len(controller.begun), loop.in_flight, loop.pending, wrong) == (3, (), 0, [])
         await ended(task)
 
     play(script)
@@ -76,7 +76,9 @@ def test_a_key_that_wakes_itself_as_its_last_step_is_worked_on_by_one_at_a_time_
 def test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end() -> None:
     async def script(clock: VirtualClock) -> None:
         controller = Scripted(clock, seconds={"slow": 1e9})
-        loop = a_loop(controller, ["slow", *"abcde"], pace=Pace(workers=2, resync=math.inf, patience=60))
+        loop = a_loop(
+            controller, ["slow", *"abcde"], pace=Concurrency(workers=2, resync_s=math.inf, timeout_s=60)
+        )
         task = asyncio.create_task(loop.run())
         with capture_logs() as logs:
             await clock.advance(59)
@@ -95,25 +97,28 @@ def test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end()
 @settings(max_examples=40, deadline=None)
 @given(
     events=st.lists(
-        st.tuples(st.floats(0, 5), st.sampled_from("abcdef"), st.sampled_from(list(Lane))), max_size=60
+        st.tuples(st.floats(0, 5), st.sampled_from("abcdef"), st.sampled_from(list(Priority))), max_size=60
     ),
     workers=st.integers(1, 4),
     seconds=st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 3)),
     seed=st.integers(0, 3),
 )
 @example(
-    events=[(0.0, key, Lane.ORDINARY) for key in "abc"], workers=1, seconds=dict.fromkeys("abc", 3.0), seed=0
+    events=[(0.0, key, Priority.NORMAL) for key in "abc"],
+    workers=1,
+    seconds=dict.fromkeys("abc", 3.0),
+    seed=0,
 )
 def test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost(
-    events: list[tuple[float, str, Lane]], workers: int, seconds: dict[str, float], seed: int
+    events: list[tuple[float, str, Priority]], workers: int, seconds: dict[str, float], seed: int
 ) -> None:
     async def script(clock: VirtualClock) -> None:
         answers: dict[str, list[Answer]] = {
-            key: random.Random(seed).choices([None, Again(1), Conflict("x"), Unavailable("y")], k=6)  # noqa: S311
+            key: random.Random(seed).choices([None, Requeue(1), Conflict("x"), Unavailable("y")], k=6)
             for key in "abc"
         }
         controller = Scripted(clock, answers, seconds)
-        loop = a_loop(controller, pace=Pace(workers=workers, resync=math.inf))
+        loop = a_loop(controller, pace=Concurrency(workers=workers, resync_s=math.inf))
         task = asyncio.create_task(loop.run())
         await settle()
         last: dict[str, int] = {}
@@ -137,7 +142,7 @@ def test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost(
 
 def test_again_means_after_so_many_seconds_and_an_earlier_wake_up_takes_its_place() -> None:
     async def script(clock: VirtualClock) -> None:
-        controller = Scripted(clock, answers={"a": [Again(300), Again(300), None]})
+        controller = Scripted(clock, answers={"a": [Requeue(300), Requeue(300), None]})
         loop = a_loop(controller, ["a"])
         task = asyncio.create_task(loop.run())
         await clock.advance(100)
@@ -177,7 +182,7 @@ def test_trouble_backs_off_with_jitter_tells_once_each_and_starts_anew_after_suc
 
 def test_what_is_cancelled_from_within_is_tried_again() -> None:
     class Torn(Scripted):
-        async def reconcile(self, key: str) -> Again | None:
+        async def reconcile(self, key: str) -> Requeue | None:
             await super().reconcile(key)
             if len(self.begun) == 1:
                 raise asyncio.CancelledError
@@ -255,7 +260,9 @@ def test_everything_is_looked_at_again_now_and_then_but_trouble_is_left_to_its_b
     async def script(clock: VirtualClock) -> None:
         controller = Scripted(clock, answers={"bad": [Unavailable("gone")] * 100})
         with capture_logs():
-            task = asyncio.create_task(a_loop(controller, ["good", "bad"], pace=Pace(resync=1.0)).run())
+            task = asyncio.create_task(
+                a_loop(controller, ["good", "bad"], pace=Concurrency(resync_s=1.0)).run()
+            )
             await clock.advance(120)
         assert 118 <= len(controller.times("good")) <= 121
         assert len(controller.times("bad")) < 20
@@ -267,14 +274,16 @@ def test_everything_is_looked_at_again_now_and_then_but_trouble_is_left_to_its_b
 @pytest.mark.parametrize(
     ("lane", "longest"),
     [
-        pytest.param(Lane.URGENT, 0.0, id="a person does not wait"),
+        pytest.param(Priority.URGENT, 0.0, id="a person does not wait"),
         pytest.param(
-            Lane.ORDINARY, PROMPT, id="a change shortens the wait, but its own writes cannot make it spin"
+            Priority.NORMAL,
+            CHANGED_KEY_RETRY_S,
+            id="a change shortens the wait, but its own writes cannot make it spin",
         ),
-        pytest.param(Lane.BACKGROUND, 30.0, id="a look at everything changes nothing"),
+        pytest.param(Priority.BACKGROUND, 30.0, id="a look at everything changes nothing"),
     ],
 )
-def test_waking_what_backs_off(lane: Lane, longest: float) -> None:
+def test_waking_what_backs_off(lane: Priority, longest: float) -> None:
     async def script(clock: VirtualClock) -> None:
         controller = Scripted(clock, answers={"a": [Unavailable("no")] * 10})
         loop = a_loop(controller, ["a"])
@@ -295,7 +304,7 @@ def test_waking_what_backs_off(lane: Lane, longest: float) -> None:
 def test_stopping_finishes_what_is_in_hand_begins_nothing_and_does_not_wait_for_ever() -> None:
     async def script(clock: VirtualClock) -> None:
         controller = Scripted(clock, seconds={"quick": 0.3, "slow": 1e6})
-        loop = a_loop(controller, ["quick", "slow", "next"], pace=Pace(workers=2, resync=math.inf))
+        loop = a_loop(controller, ["quick", "slow", "next"], pace=Concurrency(workers=2, resync_s=math.inf))
         task = asyncio.create_task(loop.run())
         await clock.advance(0.1)
         loop.stop(within=0.5)
@@ -313,7 +322,7 @@ def test_stopping_finishes_what_is_in_hand_begins_nothing_and_does_not_wait_for_
 
 def test_stopping_an_idle_loop_takes_no_time() -> None:
     async def script(clock: VirtualClock) -> None:
-        cache = Cache(MemoryStore(clock), "nodes", lambda entry: entry, clock, random.Random(1))  # noqa: S311
+        cache = Cache(MemoryStore(clock), "nodes", lambda entry: entry, clock, random.Random(1))
         loops = [a_loop(Scripted(clock), ["a"]) for _ in range(3)]
         task = asyncio.create_task(run_all(loops, [cache]))
         await clock.advance(1)
@@ -328,7 +337,7 @@ def test_stopping_an_idle_loop_takes_no_time() -> None:
 def test_killing_it_leaves_nobody_at_work_and_nobody_listening() -> None:
     async def script(clock: VirtualClock) -> None:
         store = MemoryStore(clock)
-        cache = Cache(store, "nodes", lambda entry: entry, clock, random.Random(1))  # noqa: S311
+        cache = Cache(store, "nodes", lambda entry: entry, clock, random.Random(1))
         feed = asyncio.create_task(cache.run())
         controller = Scripted(clock, seconds={"a": 1e6})
         await store.commit([Put(Key("nodes", "", "n1"), b"")])
@@ -337,7 +346,7 @@ def test_killing_it_leaves_nobody_at_work_and_nobody_listening() -> None:
         assert controller.running == {"a"}
         await ended(task)
         assert controller.running == set()
-        assert cache._told == []
+        assert cache._listeners == []
         await ended(feed)
         assert [each for each in asyncio.all_tasks() if each is not asyncio.current_task()] == []
 
@@ -350,12 +359,14 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
         async def script(clock: VirtualClock) -> None:
             keys = [f"k{index}" for index in range(30)]
-            choice = random.Random(3)  # noqa: S311
+            choice = random.Random(3)
             answers: dict[str, list[Answer]] = {
-                key: choice.choices([Again(2), None, Unavailable("x"), Conflict("y")], k=8) for key in keys
+                key: choice.choices([Requeue(2), None, Unavailable("x"), Conflict("y")], k=8) for key in keys
             }
             controller = Scripted(clock, answers, {key: choice.random() for key in keys})
-            task = asyncio.create_task(a_loop(controller, keys, pace=Pace(workers=3, resync=5)).run())
+            task = asyncio.create_task(
+                a_loop(controller, keys, pace=Concurrency(workers=3, resync_s=5)).run()
+            )
             await clock.advance(60)
             seen.extend(controller.begun)
             await ended(task)
@@ -373,9 +384,9 @@ def figure(name: str, **labels: str) -> float:
 
 def test_figures_rise_with_what_happens() -> None:
     async def script(clock: VirtualClock) -> None:
-        answers: dict[str, list[Answer]] = {"a": [Conflict("x"), Unavailable("y"), Again(1000)]}
+        answers: dict[str, list[Answer]] = {"a": [Conflict("x"), Unavailable("y"), Requeue(1000)]}
         controller = Scripted(clock, answers, {"b": 2.0}, name="counted")
-        loop = a_loop(controller, ["a", "b", "c", "d"], pace=Pace(workers=1, resync=math.inf))
+        loop = a_loop(controller, ["a", "b", "c", "d"], pace=Concurrency(workers=1, resync_s=math.inf))
         with capture_logs():
             task = asyncio.create_task(loop.run())
             await settle()
@@ -390,7 +401,7 @@ def test_figures_rise_with_what_happens() -> None:
         assert figure("lattice_controller_retries_total") == 2
         assert figure("lattice_controller_reconcile_seconds_sum") == pytest.approx(2.0)
         assert figure("lattice_controller_queue_depth") == 0
-        assert loop.last_look is not None
+        assert loop.last_reconciled_at is not None
         await ended(task)
 
     play(script)
@@ -406,8 +417,8 @@ def test_a_converged_controller_of_ten_thousand_keys_sleeps() -> None:
 
     async def script() -> None:
         clock = Counting()
-        controller = Scripted(clock, answers={str(index): [Again(1e6)] for index in range(10_000)})
-        loop = a_loop(controller, map(str, range(10_000)), pace=Pace(workers=8, resync=math.inf))
+        controller = Scripted(clock, answers={str(index): [Requeue(1e6)] for index in range(10_000)})
+        loop = a_loop(controller, map(str, range(10_000)), pace=Concurrency(workers=8, resync_s=math.inf))
         task = asyncio.create_task(loop.run())
         while len(controller.ended) < 10_000:
             await settle()

@@ -26,13 +26,17 @@ def test_changes_of_any_kind_wake_the_keys_that_they_are_about() -> None:
         caches = [
             Cache(store, name, lambda entry: entry, clock, random.Random(1))
             for name in ("nodes", "workloads")
-        ]  # noqa: S311
+        ]
         await store.commit([Put(Key("nodes", "", "n1"), b"")])
         controller = Scripted(clock)
         sources = (Source(caches[0]), Source(caches[1], nodes_of))
         loop = Loop(
-            controller, clock, random.Random(1), lambda: [each.key.path for each in caches[0].all()], sources
-        )  # noqa: S311
+            controller,
+            clock,
+            random.Random(1),
+            lambda: [each.key.path for each in caches[0].objects()],
+            sources,
+        )
         task = asyncio.create_task(run_all([loop], caches))
         await clock.advance(1)
         await store.commit([Put(key, b"/n1")])
@@ -50,7 +54,7 @@ def test_changes_of_any_kind_wake_the_keys_that_they_are_about() -> None:
 def test_a_change_that_cannot_be_understood_is_told_and_the_others_are_heard() -> None:
     async def script(clock: VirtualClock) -> None:
         store = MemoryStore(clock)
-        cache = Cache(store, "workloads", lambda entry: entry, clock, random.Random(1))  # noqa: S311
+        cache = Cache(store, "workloads", lambda entry: entry, clock, random.Random(1))
         controller = Scripted(clock)
         await store.commit([Put(Key("workloads", "", "first"), b"")])
         task = asyncio.create_task(run_all([a_loop(controller, (), (Source(cache, nodes_of),))], [cache]))
@@ -71,7 +75,7 @@ def test_a_change_that_cannot_be_understood_is_told_and_the_others_are_heard() -
 
 def test_nothing_is_worked_on_before_the_copies_are_filled() -> None:
     async def script(clock: VirtualClock) -> None:
-        cache = Cache(MemoryStore(clock), "nodes", lambda entry: entry, clock, random.Random(1))  # noqa: S311
+        cache = Cache(MemoryStore(clock), "nodes", lambda entry: entry, clock, random.Random(1))
         controller = Scripted(clock)
         loop = a_loop(controller, ["a"], (Source(cache),))
         task = asyncio.create_task(loop.run())
@@ -92,7 +96,7 @@ def test_nothing_is_worked_on_before_every_copy_of_the_term_is_filled_though_nob
         await store.commit([Put(Key("nodes", "", "n1"), b"")])
         nodes, ledgers = (
             Cache(store, name, lambda entry: entry, clock, random.Random(1)) for name in ("nodes", "ledgers")
-        )  # noqa: S311
+        )
         read = ledgers.run
 
         async def late() -> None:

@@ -2,8 +2,8 @@
 
 from garbage_world import World, collected, in_a_world
 
-from lattice.controllers.garbage.namespaces import Remains, with_remains
-from lattice.kinds.meta.object_rules import FOREGROUND
+from lattice.controllers.garbage.namespaces import RemainingContent, with_remaining_content
+from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER
 
 
 @in_a_world
@@ -63,7 +63,7 @@ async def test_a_namespace_says_what_holds_it_up_and_once_only(world: World) -> 
 async def test_a_namespace_with_finalizers_of_its_own_waits_for_them(world: World) -> None:
     await world.make("Namespace/a", finalizers=["team/clean"])
     await world.make("ConfigMap/a/x")
-    await world.delete("Namespace/a", FOREGROUND)
+    await world.delete("Namespace/a", FOREGROUND_FINALIZER)
     async with world.collecting():
         await world.settle()
         assert await world.there("Namespace/a", "ConfigMap/a/x") == ["Namespace/a"]
@@ -99,16 +99,16 @@ async def test_a_namespace_is_not_removed_while_somebody_changes_what_is_in_it(w
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
-    remains = Remains()
+    remains = RemainingContent()
     remains.resources["secrets"] = 2
-    first = with_remains({"metadata": {}}, remains, "t1")
+    first = with_remaining_content({"metadata": {}}, remains, "t1")
     remains.resources["secrets"] = 1
-    second = with_remains(first, remains, "t2")
-    third = with_remains(second, Remains(), "t3")
+    second = with_remaining_content(first, remains, "t2")
+    third = with_remaining_content(second, RemainingContent(), "t3")
     conditions = [each["status"]["conditions"][0] for each in (first, second, third)]
     assert [(each["status"], each["lastTransitionTime"]) for each in conditions] == [
         ("True", "t1"),
         ("True", "t1"),
         ("False", "t3"),
     ]
-    assert "status" not in with_remains({"metadata": {}}, Remains(), "t1")
+    assert "status" not in with_remaining_content({"metadata": {}}, RemainingContent(), "t1")

@@ -9,13 +9,13 @@ from workload_world import World, a_service, a_workload, its_node_is_removed, mo
 
 from lattice.controllers.runtime.object_writes import with_metadata
 from lattice.errors import Fenced
-from lattice.kinds.meta.base import Metadata
 from lattice.kinds.constraint import Taint
 from lattice.kinds.container import Disconnect
-from lattice.kinds.node import FINALIZER, LatticeNode
+from lattice.kinds.meta.base import Metadata
+from lattice.kinds.node import NODE_FINALIZER, LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.metrics import DRIFT, NODES_UNHEALTHY
-from lattice.presence import Beat, Spoken, Usage
+from lattice.presence import Heartbeat, Usage, WorkloadReport
 from lattice.store.protocol import Key
 
 W = "default/w"
@@ -66,7 +66,7 @@ def test_a_node_that_speaks_again_on_the_same_connection_is_ready_again() -> Non
         await world.run(60)
         assert ready(world, "n1")[0] == "False"
         agent.session = session
-        agent.say(Beat())
+        agent.say(Heartbeat())
         await world.run(6)
         assert ready(world, "n1")[0] == "True"
 
@@ -77,7 +77,7 @@ def test_one_that_no_agent_joined_for_waits_for_it() -> None:
     async def script(world: World) -> None:
         await world.join("n1")
         world.agents["n1"].cut()
-        world.presence.forget("n1")
+        world.presence.forget_node("n1")
         await world.add(
             LatticeNode(api_version="lattice.dev/v1alpha1", kind="LatticeNode", metadata=Metadata(name="n2"))
         )
@@ -214,7 +214,7 @@ async def hold(world: World, name: str) -> None:
         [
             with_metadata(
                 entry,
-                lambda metadata: metadata | {"finalizers": [FINALIZER, *metadata.get("finalizers", [])]},
+                lambda metadata: metadata | {"finalizers": [NODE_FINALIZER, *metadata.get("finalizers", [])]},
             )
         ]
     )
@@ -360,9 +360,9 @@ def test_a_drain_leaves_a_service_what_it_must_keep_and_asks_for_one_more() -> N
         await world.run(2)
         await world.join("n2")
         least: list[int] = []
-        world.office.copy(LatticeWorkload).on_change(
+        world.office.cache(LatticeWorkload).on_change(
             lambda _: least.append(
-                sum(bool(each.status.ready) for each in world.office.copy(LatticeWorkload).all())
+                sum(bool(each.status.ready) for each in world.office.cache(LatticeWorkload).objects())
             )
         )
         await world.change(LatticeNode, "/n1", tainted(DRAIN))
@@ -452,7 +452,7 @@ def test_what_a_node_holds_that_nobody_told_it_to_is_told_once_and_stopped() -> 
     async def script(world: World) -> None:
         agent = await world.join("n1")
         agent.cut()
-        agent.holds["default/stray"] = Spoken("other", "Running", "a" * 24, 1)
+        agent.holds["default/stray"] = WorkloadReport("other", "Running", "a" * 24, 1)
         before = DRIFT.labels("orphan_on_agent")._value.get()
         agent.hangs = {"default/stray"}
         agent.connect()
@@ -476,7 +476,7 @@ def test_what_a_node_held_before_it_was_cut_off_is_no_difference_until_it_says_s
         first.cut()
         await world.run(200)
         assert world.where() == "n2"
-        world.office.presence.begin("n1")  # connected, and nothing said yet
+        world.office.presence.start_session("n1")  # connected, and nothing said yet
         await world.run(1)
         assert "DriftDetected" not in await world.events("w")
 

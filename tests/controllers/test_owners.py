@@ -4,13 +4,19 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from lattice.controllers.garbage.ownership import Item, Owner, Verdict, is_blocked, judge
-from lattice.kinds.meta.object_rules import FOREGROUND, ORPHAN
+from lattice.controllers.garbage.ownership import (
+    GarbageObject,
+    Owner,
+    OwnershipVerdict,
+    is_blocked,
+    judge_ownership,
+)
+from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from lattice.store.protocol import Key
 
 
-def item(name: str, *owners: Owner, finalizers: tuple[str, ...] = (), dying: bool = False) -> Item:
-    return Item(Key("configmaps", "a", name), f"uid-{name}", owners, finalizers, dying)
+def item(name: str, *owners: Owner, finalizers: tuple[str, ...] = (), dying: bool = False) -> GarbageObject:
+    return GarbageObject(Key("configmaps", "a", name), f"uid-{name}", owners, finalizers, dying)
 
 
 def owner(name: str, *, uid: str = "", blocks: bool = True) -> Owner:
@@ -18,60 +24,69 @@ def owner(name: str, *, uid: str = "", blocks: bool = True) -> Owner:
 
 
 STRANGER = Owner(None, "uid-stranger", True)
-LEAVING = {"finalizers": (FOREGROUND,), "dying": True}
+LEAVING = {"finalizers": (FOREGROUND_FINALIZER,), "dying": True}
 
 
 @pytest.mark.parametrize(
     ("owners", "present", "verdict"),
     [
-        pytest.param([], [], Verdict(), id="an object without owners stays"),
-        pytest.param([owner("x")], [item("x")], Verdict(), id="an object whose owner is there stays"),
-        pytest.param([owner("x")], [], Verdict(remove=True), id="an object whose only owner is gone goes"),
+        pytest.param([], [], OwnershipVerdict(), id="an object without owners stays"),
+        pytest.param(
+            [owner("x")], [item("x")], OwnershipVerdict(), id="an object whose owner is there stays"
+        ),
+        pytest.param(
+            [owner("x")], [], OwnershipVerdict(remove=True), id="an object whose only owner is gone goes"
+        ),
         pytest.param(
             [owner("x", uid="older")],
             [item("x")],
-            Verdict(remove=True),
+            OwnershipVerdict(remove=True),
             id="an owner made anew is another owner",
         ),
         pytest.param(
             [owner("x"), owner("y")],
             [item("x")],
-            Verdict(shed=frozenset({"uid-y"})),
+            OwnershipVerdict(stale_owners=frozenset({"uid-y"})),
             id="one owner is enough, the other is shed",
         ),
-        pytest.param([STRANGER], [], Verdict(), id="owners of unknown kinds are left alone"),
+        pytest.param([STRANGER], [], OwnershipVerdict(), id="owners of unknown kinds are left alone"),
         pytest.param(
             [STRANGER, owner("y")],
             [],
-            Verdict(shed=frozenset({"uid-y"})),
+            OwnershipVerdict(stale_owners=frozenset({"uid-y"})),
             id="an owner of unknown kind keeps the object",
         ),
         pytest.param(
             [owner("x")],
             [item("x", **LEAVING)],
-            Verdict(remove=True, is_awaited=True),
+            OwnershipVerdict(remove=True, is_awaited=True),
             id="an owner that waits counts as gone",
         ),
         pytest.param(
             [owner("x")],
             [item("x", dying=True, finalizers=("a/b",))],
-            Verdict(),
+            OwnershipVerdict(),
             id="an owner held by others is still there",
         ),
         pytest.param(
             [owner("x")],
-            [item("x", dying=True, finalizers=(ORPHAN,))],
-            Verdict(),
+            [item("x", dying=True, finalizers=(ORPHAN_FINALIZER,))],
+            OwnershipVerdict(),
             id="an owner that orphans is still there",
         ),
     ],
 )
-def test_what_owners_mean(owners: list[Owner], present: list[Item], verdict: Verdict) -> None:
-    assert judge(item("me", *owners), {each.key: each for each in present}.get) == verdict
+def test_what_owners_mean(
+    owners: list[Owner], present: list[GarbageObject], verdict: OwnershipVerdict
+) -> None:
+    assert judge_ownership(item("me", *owners), {each.key: each for each in present}.get) == verdict
 
 
 def test_what_is_being_deleted_is_not_judged_again() -> None:
-    assert judge(item("me", owner("x"), dying=True, finalizers=("a/b",)), lambda _: None) == Verdict()
+    assert (
+        judge_ownership(item("me", owner("x"), dying=True, finalizers=("a/b",)), lambda _: None)
+        == OwnershipVerdict()
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +109,7 @@ def test_what_is_being_deleted_is_not_judged_again() -> None:
         ),
     ],
 )
-def test_what_blocks(others: list[Item], blocked: bool) -> None:
+def test_what_blocks(others: list[GarbageObject], blocked: bool) -> None:
     assert is_blocked(item("me", **LEAVING), _dependents([*others])) is blocked
 
 
@@ -112,6 +127,6 @@ def test_an_object_that_owns_itself_does_not_block_itself() -> None:
     assert not is_blocked(itself, _dependents([itself]))
 
 
-def _dependents(items: Iterable[Item]) -> Callable[[str], list[Item]]:
+def _dependents(items: Iterable[GarbageObject]) -> Callable[[str], list[GarbageObject]]:
     everything = list(items)
     return lambda uid: [each for each in everything if any(o.uid == uid for o in each.owners)]

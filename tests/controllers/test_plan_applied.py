@@ -14,22 +14,22 @@ from placement.worlds import a_class, a_policy, a_pool, a_service, a_static, pol
 from service_world import Town, a_town, play
 from store.virtual import VirtualClock
 
-from lattice.controllers.services.ledger_commit import Ledgers, Payment
-from lattice.controllers.services.services import FLEET
-from lattice.kinds.meta.base import Kind
+from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
+from lattice.controllers.services.services import FLEET_KEY
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.meta.quantity import micros
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.placement.model.charges import releases
-from lattice.placement.plan.plan import Settled, plan
-from lattice.lifecycle.replica_template import NODE_CLASS
+from lattice.lifecycle.replica_template import NODE_CLASS_LABEL
+from lattice.placement.model.costs import releases_due
 from lattice.placement.model.supply import pool_account
-from lattice.placement.model.world import Key, World
+from lattice.placement.model.world import ObjectKey, World
+from lattice.placement.plan.plan import FleetState, plan
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 EXAMPLES = settings(
@@ -51,7 +51,7 @@ KINDS: dict[str, type[Kind]] = {
 
 
 @st.composite
-def changes(draw: st.DrawFn) -> tuple[list[Kind], list[Key], int]:
+def changes(draw: st.DrawFn) -> tuple[list[Kind], list[ObjectKey], int]:
     """Objects that come or are different, objects that go, and how many replicas api is to have then; 0: as before."""
     some = st.one_of(pools("p1"), pools("p9"), services("new", ["db"]), services("new"), policies("rules0"))
     found = draw(st.lists(some, max_size=2))
@@ -71,9 +71,9 @@ def scaled(service: LatticeService, replicas: int) -> LatticeService:
 async def bind(town: Town, world: World) -> None:
     """Each to the emptiest machine of its cluster and class that has the room, large ones before small ones, which find room beside them."""
     await town.make_nodes()
-    fleet = seen(town, world).fleet()
+    fleet = seen(town, world).build_fleet()
     machines, taken = fleet.machines, {name: Counter[str]() for name in fleet.machines.row_of}
-    asked = {name: Counter(dict(seats[0].needs)) for name, seats in fleet.seats.items() if seats}
+    asked = {name: Counter(dict(seats[0].needs)) for name, seats in fleet.assignments.items() if seats}
     every = [
         (each, f"default/{each.spec.service}")
         for each in town.all(LatticeWorkload)
@@ -84,7 +84,7 @@ async def bind(town: Town, world: World) -> None:
             taken[each.status.binding.node] += asked[service]
 
     def fits(node: str, needs: Counter[str]) -> bool:
-        row, index = machines.row_of[node], machines.index
+        row, index = machines.row_of[node], machines.resource_index
         return all(
             taken[node][name] + count <= machines.total(index[name])[row] for name, count in needs.items()
         )
@@ -93,7 +93,7 @@ async def bind(town: Town, world: World) -> None:
     for each, service in sorted(
         waiting, key=lambda found: (-asked[found[1]]["cpu"], -asked[found[1]]["memory"])
     ):
-        cell = (each.spec.cluster, each.spec.constraints.node_selector[NODE_CLASS])
+        cell = (each.spec.cluster, each.spec.constraints.node_selector[NODE_CLASS_LABEL])
         nodes = [
             n.metadata.name for n in town.all(LatticeNode) if (n.spec.cluster, n.spec.node_class) == cell
         ]
@@ -129,9 +129,11 @@ async def vanish(town: Town) -> None:
             for lot in lots
         }
     )
-    back = [each for cell in cells for each in releases(books, cell, wanted.get(cell[0], Counter())[cell[1]])]
+    back = [
+        each for cell in cells for each in releases_due(books, cell, wanted.get(cell[0], Counter())[cell[1]])
+    ]
     if back:
-        await Ledgers(town.store, town.clock).commit_with_charges(Payment([], releases=back))
+        await LedgerCommitter(town.store, town.clock).commit_with_charges(Payment([], releases=back))
         await town.caught_up()
 
 
@@ -173,7 +175,7 @@ def costs(town: Town) -> dict[str, int]:
     for each in town.all(LatticeService):
         if each.status.placements:
             found[f"default/{each.metadata.name}"] = sum(
-                micros(at.cost.hourly) for at in each.status.placements if at.cost
+                dollars_to_micros(at.cost.hourly) for at in each.status.placements if at.cost
             )
     return found
 
@@ -201,25 +203,27 @@ def ledgers(town: Town) -> dict[str, int]:
 
 
 def seen(town: Town, world: World) -> World:
-    objects = [each for copy in town.office.copies for each in copy.all()]
-    return replace(World.of(objects, world.book), now=town.clock.now())
+    objects = [each for copy in town.office.caches for each in copy.objects()]
+    return replace(World.of(objects, world.price_book), now=town.clock.now())
 
 
-def is_in_use(town: Town, gone: Key) -> bool:
+def is_in_use(town: Town, gone: ObjectKey) -> bool:
     """A pool with clusters; those have a test of their own."""
     return gone[0] == LatticePool.resource.kind and any(
         each.spec.pool == gone[2] for each in town.all(LatticeCluster)
     )
 
 
-def check_places(town: Town, said: Settled, before: dict[str, tuple[Placed, int]]) -> None:
+def check_places(town: Town, said: FleetState, before: dict[str, tuple[Placed, int]]) -> None:
     """Who stays as it is may be told its new share later: while others of its cluster come and go, the one it had stands."""
     places, shares = where(town), costs(town)
-    assert places == {name: dict(each) for name, each in said.where.items()}
+    assert places == {name: dict(each) for name, each in said.replica_counts.items()}
     for name, share in shares.items():
         had = before.get(name)
         stays = had is not None and had[0] == places[name]
-        assert share == said.costs.get(name, 0) or (stays and had is not None and share == had[1]), name
+        assert share == said.service_rates.get(name, 0) or (stays and had is not None and share == had[1]), (
+            name
+        )
 
 
 def stated(town: Town) -> dict[str, tuple[Placed, int]]:
@@ -231,36 +235,38 @@ def by_cell(clusters: Mapping[str, Mapping[str, int]]) -> Counter[tuple[str, str
     return Counter({(name, kind): count for name, kinds in clusters.items() for kind, count in kinds.items()})
 
 
-def crossed(before: dict[str, tuple[Placed, int]], said: Settled) -> set[tuple[str, str]]:
+def crossed(before: dict[str, tuple[Placed, int]], said: FleetState) -> set[tuple[str, str]]:
     """Clusters and classes that some leave while others come: a node that was left stays if the scheduler chooses it for who comes."""
-    names = {*before, *said.where}
+    names = {*before, *said.replica_counts}
     old = {name: Counter(before[name][0]) if name in before else Counter() for name in names}
-    new = {name: Counter(said.where.get(name, {})) for name in names}
+    new = {name: Counter(said.replica_counts.get(name, {})) for name in names}
     left = {(cluster, kind) for name in names for _, cluster, kind in old[name] - new[name]}
     return left & {(cluster, kind) for name in names for _, cluster, kind in new[name] - old[name]}
 
 
-def check_machines(town: Town, said: Settled, before: dict[str, tuple[Placed, int]]) -> None:
+def check_machines(town: Town, said: FleetState, before: dict[str, tuple[Placed, int]]) -> None:
     """Machines that nobody needs any more go once every replica of their cluster is bound; those of a pool that is gone stay, and are paid, while somebody is in their cluster."""
-    assert where(town) == {name: dict(each) for name, each in said.where.items()}
+    assert where(town) == {name: dict(each) for name, each in said.replica_counts.items()}
     found, told = by_cell(machines(town)), by_cell(said.clusters)
     assert not told - found
     assert (found - told).keys() <= crossed(before, said)
     if found != told:
         return
     paid = Counter(said.fleet.committed)
-    paid.update({pool_account(pool).ledger: rate for pool, rate in said.adrift.rates.items()})
+    paid.update({pool_account(pool).ledger_name: rate for pool, rate in said.orphaned.offer_rates.items()})
     assert ledgers(town) == {name: rate for name, rate in paid.items() if rate}
 
 
 @EXAMPLES
 @given(world=worlds(), change=changes())
 def test_a_plan_that_is_applied_comes_out_as_it_said(
-    world: World, change: tuple[list[Kind], list[Key], int]
+    world: World, change: tuple[list[Kind], list[ObjectKey], int]
 ) -> None:
     async def script() -> None:
         clock = VirtualClock()
-        async with a_town(*world.objects.values(), clock=clock, tables=lambda: (world.book, "", "")) as town:
+        async with a_town(
+            *world.objects.values(), clock=clock, tables=lambda: (world.price_book, "", "")
+        ) as town:
             await settled(town, world, binding=True)
             if has_stuck(town):
                 return
@@ -271,7 +277,7 @@ def test_a_plan_that_is_applied_comes_out_as_it_said(
             )
             wanted += [scaled(now.services["default/api"], change[2])] if change[2] else []
             note(f"{[(each.resource.kind, each.metadata.name) for each in wanted]} and without {gone}")
-            said = plan(now, wanted, gone).after
+            said = plan(now, wanted, gone).state_after
             assert said is not None
             for kind, namespace, name in gone:
                 await town.remove(KINDS[kind], name, namespace)
@@ -291,7 +297,7 @@ def test_a_pool_that_is_deleted_takes_with_it_what_the_plan_says_which_is_nothin
 ) -> None:
     async def script() -> None:
         async with a_town(
-            *world.objects.values(), clock=VirtualClock(), tables=lambda: (world.book, "", "")
+            *world.objects.values(), clock=VirtualClock(), tables=lambda: (world.price_book, "", "")
         ) as town:
             await settled(town, world, binding=True)
             if has_stuck(town):
@@ -301,7 +307,7 @@ def test_a_pool_that_is_deleted_takes_with_it_what_the_plan_says_which_is_nothin
             wanted: list[Kind] = [a_service("late", replicas=replicas)] if replicas else []
             made = plan(now, wanted, gone)
             said, moving = (
-                made.after,
+                made.state_after,
                 {
                     each.name
                     for each in made.would_move
@@ -354,14 +360,14 @@ async def bound_to(town: Town, service: str, *numbers: int) -> None:
     """Its replicas, to these machines of the one cluster."""
     await town.make_nodes()
     for each, number in zip(town.live(service), numbers, strict=True):
-        node = f"{each.spec.cluster}-{each.spec.constraints.node_selector[NODE_CLASS]}-{number}"
+        node = f"{each.spec.cluster}-{each.spec.constraints.node_selector[NODE_CLASS_LABEL]}-{number}"
         await town.change(each, binding=Binding(node=node), ready=True, actual_state="Running")
 
 
-async def comes_out(town: Town, *wanted: Kind, gone: str = "") -> Settled:
+async def comes_out(town: Town, *wanted: Kind, gone: str = "") -> FleetState:
     """What the plan of these, and without that service, says, and is so when they are applied."""
     before, without = stated(town), [("LatticeService", "default", gone)] if gone else []
-    said = plan(seen(town, World.of([])), wanted, without).after
+    said = plan(seen(town, World.of([])), wanted, without).state_after
     assert said is not None
     for _, namespace, name in without:
         await town.remove(LatticeService, name, namespace)
@@ -381,7 +387,7 @@ def test_who_comes_takes_the_machines_of_who_goes() -> None:
         async with a_town(*supply, a_service(replicas=2, cores=4)) as town:
             await settled(town, World.of([]), binding=True)
             said = await comes_out(town, a_service(replicas=1, cores=4), a_service("new", replicas=1))
-            assert said.where["default/new"] == {("rented", "rented-001", "m"): 1}
+            assert said.replica_counts["default/new"] == {("rented", "rented-001", "m"): 1}
 
     play(script)
 
@@ -479,7 +485,7 @@ def test_of_two_that_shrink_at_once_the_second_knows_what_the_first_has_chosen()
             await bound_to(town, "web", 1, 1, 2)
             await settled(town, World.of([]), binding=True)
             await town.apply(a_service(replicas=1), a_service("web", replicas=2))
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             await asyncio.gather(*(town.replicas.reconcile(f"default/{name}") for name in ("api", "web")))
             assert {each.status.binding.node for name in ("api", "web") for each in town.live(name)} == {

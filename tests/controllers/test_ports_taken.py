@@ -8,9 +8,14 @@ from scheduling_world import a_node, a_world, acting
 from scheduling_world import a_workload as an_ask
 from workload_world import World, a_workload, play
 
+from lattice.kinds.meta.timestamps import format_micro_time
 from lattice.kinds.node import LatticeNode
-from lattice.scheduling.table.ports import MOST_TAKEN, TAKEN_FOR, still_taken, with_taken
-from lattice.lifecycle.retry import written
+from lattice.scheduling.table.port_allocator import (
+    MAX_TAKEN_PORTS,
+    TAKEN_PORT_TTL,
+    add_taken_ports,
+    unexpired_taken_ports,
+)
 
 W = "default/w"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,7 +36,7 @@ def test_it_fails_once_gets_other_ports_and_the_node_remembers() -> None:
         status = world.workload().status
         assert (status.actual_state, status.allocated_ports) == ("Running", {"http": 30001, "admin": 9000})
         assert (await world.events("w"))[:2] == ["WorkloadApplied", "Rescheduled"]
-        await world.run(TAKEN_FOR.total_seconds() + 40)
+        await world.run(TAKEN_PORT_TTL.total_seconds() + 40)
         assert world.node("n1").status.taken_ports == {}
 
     play(script)
@@ -56,7 +61,7 @@ def test_a_fixed_port_that_is_taken_is_final() -> None:
 def test_what_is_taken_is_not_given_out_and_is_again_later() -> None:
     async def script() -> None:
         async with a_world() as (world, clock), acting(world.store, clock) as one:
-            taken = {"status": {"takenPorts": {"30000": written(NOW)}}}
+            taken = {"status": {"takenPorts": {"30000": format_micro_time(NOW)}}}
             await world.add(
                 a_node("n1", ports=(30000, 30001), **taken),
                 an_ask("one", ports=("http",)),
@@ -83,11 +88,11 @@ def test_what_is_taken_is_not_given_out_and_is_again_later() -> None:
     ],
 )
 def test_how_long_a_port_is_taken(until: datetime, is_taken: bool) -> None:
-    assert ("30000" in still_taken({"30000": written(until)}, NOW)) is is_taken
+    assert ("30000" in unexpired_taken_ports({"30000": format_micro_time(until)}, NOW)) is is_taken
 
 
 def test_no_more_are_remembered_than_a_few_and_the_oldest_are_forgotten() -> None:
     found: dict[str, str] = {}
     for number in range(100):
-        found = with_taken(found, [30000 + number], NOW + timedelta(seconds=number))
-    assert [*map(int, found)] == list(range(30100 - MOST_TAKEN, 30100))
+        found = add_taken_ports(found, [30000 + number], NOW + timedelta(seconds=number))
+    assert [*map(int, found)] == list(range(30100 - MAX_TAKEN_PORTS, 30100))

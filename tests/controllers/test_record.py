@@ -5,10 +5,10 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from lattice.controllers.runtime.object_writes import created, with_spec, with_status
+from lattice.controllers.runtime.object_writes import put_new, with_spec, with_status
+from lattice.kinds.container import Container
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.meta.json_body import decode_stored
-from lattice.kinds.container import Container
 from lattice.kinds.service import (
     LatticeService,
     Placement,
@@ -38,13 +38,13 @@ def _entry(write: Put) -> Entry:
     return Entry(write.key, write.value, 1)
 
 
-EMPTY = created(_service(), uid="u", now="2026-01-01T00:00:00Z")
+EMPTY = put_new(_service(), uid="u", now="2026-01-01T00:00:00Z")
 
 
 @pytest.mark.parametrize(
     "write",
     [
-        pytest.param(created(_service(STATUS), uid="u", now="2026-01-01T00:00:00Z"), id="made new"),
+        pytest.param(put_new(_service(STATUS), uid="u", now="2026-01-01T00:00:00Z"), id="made new"),
         pytest.param(with_status(_entry(EMPTY), STATUS), id="with another status"),
         pytest.param(with_spec(_entry(EMPTY), SPEC, STATUS), id="with another spec and status"),
     ],

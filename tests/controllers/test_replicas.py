@@ -10,11 +10,11 @@ from placement.worlds import a_class, a_pool, a_service, made
 from service_world import a_town, contents, play, puts
 from store.virtual import VirtualClock
 
-from lattice.controllers.services.services import FLEET
+from lattice.controllers.services.services import FLEET_KEY
 from lattice.errors import Fenced
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload, revision_of
+from lattice.kinds.workload import LatticeWorkload, compute_revision
 from lattice.store.memory import MemoryStore
 
 
@@ -60,7 +60,7 @@ def test_a_workload_has_all_that_its_service_says() -> None:
             assert spec.constraints.tolerations == service.spec.placement.tolerations
             assert [each.topology_key for each in spec.constraints.spread] == ["node"]
             assert spec.disconnect == service.spec.disconnect
-            assert spec.revision == revision_of(spec)
+            assert spec.revision == compute_revision(spec)
             assert not list(found.problems())
 
     play(script)
@@ -105,7 +105,7 @@ def test_nothing_is_made_before_what_is_asked_now_is_placed() -> None:
 def test_ten_thousand_are_made_in_a_hundred_commits() -> None:
     async def script() -> None:
         async with a_town(a_class("m", 64, 256), a_pool(), a_service(replicas=10_000, cores=0.5)) as town:
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             before = await town.store.revision()
             await town.replicas.reconcile("default/api")
             assert len(town.workloads()) == 10_000
@@ -163,7 +163,7 @@ def test_an_update_goes_one_by_one_and_never_below_what_is_wanted() -> None:
                 if not any(each.spec.revision == old for each in town.workloads()):
                     break
             await town.look()
-            assert {each.spec.revision for each in town.live()} == {revision_of(town.live()[0].spec)}
+            assert {each.spec.revision for each in town.live()} == {compute_revision(town.live()[0].spec)}
             assert len(town.live()) == 3
             assert max(seen) == 4
             progress = town.condition("Progressing")
@@ -259,7 +259,7 @@ def test_replicas_of_an_earlier_service_of_the_same_name_are_not_its_own() -> No
 def test_a_service_that_is_going_gets_no_more() -> None:
     async def script() -> None:
         async with a_town(a_class(), a_pool(), a_service()) as town:
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             await town.remove(LatticeService, "api", "default")
             await town.replicas.reconcile("default/api")
             assert town.all(LatticeWorkload) == []
@@ -270,7 +270,7 @@ def test_a_service_that_is_going_gets_no_more() -> None:
 def test_a_term_that_is_over_makes_no_workloads() -> None:
     async def script() -> None:
         async with a_town(a_class(), a_pool(), a_service()) as town:
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             await town.store.campaign("controllers", "me", 15.0)
             with pytest.raises(Fenced):
@@ -372,8 +372,8 @@ def test_the_one_more_goes_as_soon_as_the_one_that_left_its_node_is_ready_elsewh
             await town.look()
             assert len(town.live()) == 3
             woken: list[str] = []
-            copy = town.office.copy(LatticeWorkload)
-            copy.on_change(lambda change: woken.extend(town.replicas._of_workload(change)))
+            copy = town.office.cache(LatticeWorkload)
+            copy.on_change(lambda change: woken.extend(town.replicas._keys_for_workload(change)))
             await town.change(moved, ready=True)
             assert woken == ["default/api"]
             await town.look()
@@ -389,7 +389,7 @@ def test_when_the_drain_goes_on_it_is_the_one_that_leaves_which_is_not_needed_an
             await town.bind()
             waiting, leaving = {"default/api": "default/api-0"}, set[str]()
             town.replicas.surges = lambda: waiting
-            town.replicas.leaving = lambda each: (
+            town.replicas.eviction_reason = lambda each: (
                 "its node is drained" if each.metadata.name in leaving else ""
             )
             await town.look()
@@ -415,7 +415,7 @@ def test_one_more_runs_for_a_drain_also_while_the_one_that_waits_is_to_go_elsewh
             elsewhere = msgspec.structs.replace(
                 service, status=msgspec.structs.replace(service.status, placements=moved)
             )
-            assert town.replicas._wanted(elsewhere) == {("p1-002", "m"): 3}
+            assert town.replicas._desired_replicas(elsewhere) == {("p1-002", "m"): 3}
 
     play(script)
 

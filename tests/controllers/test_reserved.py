@@ -15,14 +15,14 @@ from scheduling_world import Acting, a_workload, acting
 from service_world import NOW, Town, a_town, play
 from store.virtual import VirtualClock
 
-from lattice.controllers.services.clusters import labels_of, node_object
-from lattice.controllers.runtime.object_writes import created, with_metadata
-from lattice.kinds.meta.base import Condition, Kind
+from lattice.controllers.runtime.object_writes import put_new, with_metadata
+from lattice.controllers.services.clusters import build_node, node_labels
 from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.cycle.queue import FIRST_WAIT
+from lattice.scheduling.cycle.scheduling_queue import INITIAL_BACKOFF_S
 from lattice.store.protocol import Key
 
 PROD = {"env": "prod"}
@@ -83,14 +83,14 @@ class Site:
                     await self.town.remove(LatticeNode, node.metadata.name)
                 for _ in range(-surplus):
                     name = f"{cluster.metadata.name}-{next(_numbers)}"
-                    await self.town.store.commit([created(a_machine(cluster, name, kind), uid=name, now=NOW)])
+                    await self.town.store.commit([put_new(a_machine(cluster, name, kind), uid=name, now=NOW)])
         await self.town.caught_up()
 
     async def _relabel(self, cluster: LatticeCluster) -> None:
         for node in self.town.all(LatticeNode):
             if (
                 node.spec.cluster == cluster.metadata.name
-                and (labels := labels_of(node, cluster)) != node.metadata.labels
+                and (labels := node_labels(node, cluster)) != node.metadata.labels
             ):
                 await self._write_labels(Key(LatticeNode.resource.id, "", node.metadata.name), labels)
 
@@ -143,7 +143,7 @@ class Site:
 
 
 def a_machine(cluster: LatticeCluster, name: str, kind: str) -> LatticeNode:
-    node = node_object(cluster, name, None, kind)
+    node = build_node(cluster, name, None, kind)
     status = msgspec.structs.replace(
         node.status,
         allocatable=dict(MACHINE),
@@ -302,7 +302,7 @@ def test_machines_are_anybodys_once_nothing_is_reserved() -> None:
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
         await site.apply(a_static("dc", 3, 12, "48Gi"))
-        await site.town.clock.advance(FIRST_WAIT)
+        await site.town.clock.advance(INITIAL_BACKOFF_S)
         await site.settle()
         assert site.is_bound("guest")
 

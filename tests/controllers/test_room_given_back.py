@@ -10,14 +10,14 @@ import pytest
 from scheduling_world import Acting, World, a_node, a_workload, acting
 from store.virtual import VirtualClock, settle
 
-from lattice.controllers.scheduler import scheduler as scheduling
 from lattice.controllers.runtime.object_writes import with_metadata, with_spec
-from lattice.controllers.scheduler.scheduler import KEY
+from lattice.controllers.scheduler import scheduler as scheduling
+from lattice.controllers.scheduler.scheduler import NODE_TABLE_KEY
 from lattice.errors import Unavailable
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.binder import BindingMode
-from lattice.scheduling.cycle.two_phase import prepared
-from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, ProfileSpec, parse_profile
+from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec, parse_profile
+from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Entry, Key, Put, Term, Write
 
@@ -81,7 +81,9 @@ def play(script: Script) -> None:
 
 
 def profile(mode: BindingMode) -> ProfileSpec:
-    return parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT].scores), "binding": mode.value})
+    return parse_profile(
+        {"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), "binding": mode.value}
+    )
 
 
 async def resize(world: World, name: str, cpu: int) -> None:
@@ -125,16 +127,19 @@ def test_room_that_may_be_taken_is_nobody_elses_while_the_copies_are_behind() ->
 
             store.word, store.before, store.after = b'"prepared":', another, prepared_it
             with pytest.raises(Unavailable):
-                await one.controller.reconcile(KEY)
+                await one.controller.reconcile(NODE_TABLE_KEY)
             store.away = False
             assert await world.bindings() == {"x": "n1"}
             for _ in range(3):
-                task = asyncio.create_task(one.controller.reconcile(KEY))
+                task = asyncio.create_task(one.controller.reconcile(NODE_TABLE_KEY))
                 await settle()
                 await clock.advance(5)
                 task.cancel()
                 await settle()
-            assert (await world.bindings(), prepared(await world.workload("y"))) == ({"x": "n1"}, None)
+            assert (await world.bindings(), reservation_record(await world.workload("y"))) == (
+                {"x": "n1"},
+                None,
+            )
 
     play(script)
 
@@ -145,7 +150,7 @@ def test_whoever_is_told_to_end_while_it_binds_ends_though_its_copies_stand_stil
         await world.add(a_node("n1", 1000), a_workload("x", 600))
         async with acting(store, clock, profile(mode)) as one:
             await one.caught_up()
-            task = asyncio.create_task(one.controller.reconcile(KEY))
+            task = asyncio.create_task(one.controller.reconcile(NODE_TABLE_KEY))
 
             def end() -> None:
                 deaf(one)
@@ -199,7 +204,7 @@ def test_who_waits_for_room_does_not_go_beside_one_that_it_must_be_far_from_by_n
             await one.look()
             await world.add(a_workload("high", 1000, priority=10, constraints=FAR))
             await one.look()
-            assert set(one.controller._held) == {"default/high"}
+            assert set(one.controller._awaiting_victims) == {"default/high"}
             entry = await world.entry(LatticeWorkload, "stays")
             await store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": {"app": "x"}})])
             await one.look()
@@ -216,8 +221,8 @@ def test_who_waits_for_room_does_not_go_beside_one_that_it_must_be_far_from_by_n
 def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody_there_asks_for_more(
     mode: BindingMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduling, "BATCH", 1)
-    monkeypatch.setattr(scheduling, "IN_FLIGHT", 60)
+    monkeypatch.setattr(scheduling, "BATCH_SIZE", 1)
+    monkeypatch.setattr(scheduling, "MAX_BATCHES_IN_FLIGHT", 60)
 
     def on(name: str) -> dict[str, Any]:
         return {"constraints": {"nodeSelector": {"k": name}}}
@@ -257,14 +262,14 @@ def test_a_binding_that_is_written_when_its_node_was_doubted_does_not_end_the_do
 
             async def doubt() -> None:
                 deaf(one)
-                one.controller.binder.seen["n1"] = 0
+                one.controller.binder.node_revisions["n1"] = 0
 
             store.before = doubt
-            task = asyncio.create_task(one.controller.reconcile(KEY))
+            task = asyncio.create_task(one.controller.reconcile(NODE_TABLE_KEY))
             await clock.advance(5)
             task.cancel()
             assert await world.bindings() == {"x": "n1"}
-            assert one.controller.binder.seen["n1"] == 0
+            assert one.controller.binder.node_revisions["n1"] == 0
 
     play(script)
 

@@ -9,9 +9,9 @@ import pytest
 from scheduling_world import World, a_node, a_workload, a_world, acting
 from store.virtual import VirtualClock, settle
 
-from lattice.controllers.scheduler.binding_records import FINALIZER
 from lattice.controllers.runtime.loop import run_all
 from lattice.controllers.runtime.object_writes import with_metadata
+from lattice.controllers.scheduler.binding_records import FINALIZER
 from lattice.errors import Fenced
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
@@ -88,7 +88,7 @@ def test_nodes_as_they_were_written_are_kept_only_until_the_copy_has_them() -> N
             await one.look()
             await one.caught_up()
             assert (await world.node("n1")).status.workloads == 1
-            assert not one.controller.batches._nodes
+            assert not one.controller.batch_binder._written_nodes
 
     play(script)
 
@@ -231,7 +231,7 @@ def test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_c
         await world.add(a_node("n1", 1000), a_workload("w"))
         async with acting(world.store, clock) as one:
             await one.caught_up()
-            await one.controller._absorb()
+            await one.controller._apply_changes()
             decided = one.controller._decide()
             assert decided is not None
             await world.add(a_workload("rival"))
@@ -241,7 +241,7 @@ def test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_c
             )
             await world.set_status(LatticeNode, "n1", workloads=1)
             await one.caught_up()
-            await one.controller._write(decided)
+            await one.controller._bind_cycle(decided)
             assert await world.bindings() == {"rival": "n1"}
             await one.look()
         assert await world.bindings() == {"rival": "n1"}
@@ -320,13 +320,13 @@ def test_what_was_learned_in_the_term_before_is_carried_over() -> None:
             for number in range(7):
                 await world.delete(LatticeWorkload, f"w{number}")
             await one.look()
-        learned = one.controller.table.lessons
+        learned = one.controller.table.gpu_demand
         async with acting(world.store, clock) as other:
-            other.controller.before = one.controller.table
+            other.controller.previous_table = one.controller.table
             await other.look()
-        again = other.controller.table.lessons
-        assert again.bookmark().patience == learned.bookmark().patience
-        assert again.bookmark().changes == learned.bookmark().changes
+        again = other.controller.table.gpu_demand
+        assert again.checkpoint().relearn_after_changes == learned.checkpoint().relearn_after_changes
+        assert again.checkpoint().change_count == learned.checkpoint().change_count
 
     play(script)
 

@@ -14,8 +14,8 @@ from lattice.errors import Fenced, Unavailable
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.cycle.binder import BindingMode, BindRequest
-from lattice.scheduling.cycle.two_phase import prepared
-from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, ProfileSpec, parse_profile
+from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec, parse_profile
+from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Put, Term, Write
 
@@ -95,7 +95,7 @@ def play(script: Script, store: type[Mortal] = Mortal) -> None:
 
 
 def profile(**fields: Any) -> ProfileSpec:
-    return parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT].scores), **fields})
+    return parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), **fields})
 
 
 def a_group(name: str, size: int, least: int, cpu: int = 100) -> list[LatticeWorkload]:
@@ -122,7 +122,7 @@ def test_each_mode_binds_through_the_profile_and_leaves_nothing_behind(mode: Bin
         bound = await world.bindings()
         assert sorted(bound.values()) == ["n1", "n1", "n2", "n2"]
         assert [(await world.node(name)).status.workloads for name in ("n1", "n2")] == [2, 2]
-        assert not any([prepared(await world.workload(name)) for name in bound])
+        assert not any([reservation_record(await world.workload(name)) for name in bound])
         assert [reason for reason, _ in await world.events()].count("WorkloadScheduled") == 4
 
     play(script)
@@ -176,13 +176,13 @@ def test_one_that_was_changed_after_it_was_decided_is_decided_anew(
         await world.add(a_node("n1", 2000), a_workload("w"))
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
             await one.caught_up()
-            await one.controller._absorb()
+            await one.controller._apply_changes()
             decided = one.controller._decide()
             assert decided is not None
-            assert [each.node for each in decided.placed] == ["n1"]
+            assert [each.node for each in decided.scheduled] == ["n1"]
             await world.put(now)
             await one.caught_up()
-            await one.controller._write(decided)
+            await one.controller._bind_cycle(decided)
             for _ in range(3):
                 await one.look()
                 await clock.advance(70)
@@ -287,7 +287,7 @@ def test_what_an_earlier_term_has_locked_or_prepared_is_given_up_at_once_whateve
             for _ in range(3):
                 await following.look()
         assert await world.bindings() == {"w": "n1"}
-        assert prepared(await world.workload("w")) is None
+        assert reservation_record(await world.workload("w")) is None
         assert (await world.node("n1")).status.workloads == 1
 
     play(script)
@@ -405,9 +405,9 @@ def test_of_a_group_that_is_bound_only_who_is_being_deleted_is_given_up() -> Non
                 BindRequest(f"default/{name}", "n1", f"r-{name}", (), 0.0)
                 for name in ("lead", "goes", "stays")
             ]
-            assert sorted(await one.controller.ledger.abort_all(asked)) == ["r-lead", "r-stays"]
+            assert sorted(await one.controller.binding_store.abort_all(asked)) == ["r-lead", "r-stays"]
         assert await world.bindings() == {"lead": "n1", "stays": "n1"}
-        assert prepared(await world.workload("goes")) is None
+        assert reservation_record(await world.workload("goes")) is None
         assert (await world.node("n1")).status.workloads == 2
 
     play(script)
@@ -453,9 +453,9 @@ def test_the_room_of_a_binding_that_takes_longer_than_its_reservation_is_nobody_
                 await world.add(a_workload("y", 1000))
                 await one.caught_up()
                 await clock.advance(31)
-                await control._absorb()
+                await control._apply_changes()
                 decided = control._decide()
-                later.extend(each.ask.name for each in (decided.placed if decided else ()))
+                later.extend(each.ask.name for each in (decided.scheduled if decided else ()))
 
             world.store.lose = decide_on_another
             await one.look()

@@ -8,9 +8,9 @@ import pytest
 from scheduling_world import a_node, a_workload, a_world, acting
 from store.virtual import VirtualClock
 
-from lattice.app.leadership import means
-from lattice.controllers.controller_set import Acting as Controllers
-from lattice.controllers.runtime.context import Office
+from lattice.app.leadership import build_dependencies
+from lattice.controllers.controller_set import ControllerSet as Controllers
+from lattice.controllers.runtime.context import ControllerContext
 from lattice.presence import Presence
 from lattice.scheduling.cycle.profile import PRESETS, ProfileSpec
 from lattice.server.access.certificate_authority import new_authority
@@ -93,9 +93,11 @@ def test_who_finds_no_node_is_told_by_its_own_profile() -> None:
 )
 def test_what_the_operator_names_is_for_all(said: str, profiles: tuple[str, str]) -> None:
     clock = VirtualClock()
-    office = Office(
+    office = ControllerContext(
         MemoryStore(clock), clock, Term("controllers", 1, "me"), random.Random(1), Presence(clock)
-    )  # noqa: S311
-    scheduling = Controllers(office, means(Settings(profile=said), new_authority()[0], clock, {})).scheduling
-    asks = [scheduling.roster.ask_of(a_workload("w", service=service)) for service in ("web", "")]
+    )
+    scheduling = Controllers(
+        office, build_dependencies(Settings(profile=said), new_authority()[0], clock, {})
+    ).scheduling
+    asks = [scheduling.scheduler_cache.ask_of(a_workload("w", service=service)) for service in ("web", "")]
     assert tuple(scheduling.profiles[scheduling.scheduler.profile_of(ask)].name for ask in asks) == profiles

@@ -18,7 +18,7 @@ from lattice.errors import Conflict
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.binder import BindingMode
-from lattice.scheduling.cycle.profile import DEFAULT, PRESETS, Binding, ProfileSpec
+from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, BindingModeName, ProfileSpec
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Check, Entry, Key, Term, Write
 
@@ -49,7 +49,7 @@ class Slow(MemoryStore):
 
     def __init__(self, clock: VirtualClock, seed: int) -> None:
         super().__init__(clock)
-        self._rng = random.Random(seed)  # noqa: S311
+        self._rng = random.Random(seed)
 
     async def _pass(self) -> None:
         for _ in range(self._rng.randrange(6)):
@@ -74,8 +74,8 @@ class Slow(MemoryStore):
 
 
 def profile(mode: BindingMode) -> ProfileSpec:
-    spec = PRESETS[DEFAULT]
-    binding: Binding = mode.value
+    spec = PRESETS[DEFAULT_PROFILE]
+    binding: BindingModeName = mode.value
     return ProfileSpec(spec.name, spec.scores, binding=binding)
 
 
@@ -83,7 +83,7 @@ class Life:
     """A store, two binders that know nothing of each other, and everything that others do."""
 
     def __init__(self, clock: VirtualClock, mode: BindingMode, seed: int) -> None:
-        self.clock, self.mode, self.rng = clock, mode, random.Random(seed)  # noqa: S311
+        self.clock, self.mode, self.rng = clock, mode, random.Random(seed)
         self.world = World(Slow(clock, seed), clock)
         self.sides: list[Acting] = []
         self.stacks: list[AsyncExitStack] = []

@@ -8,15 +8,15 @@ import pytest
 from placement.worlds import a_class, a_policy, a_pool, a_service
 from service_world import Town, a_town, play
 
-from lattice.controllers.services.ledger_commit import Ledgers, Payment
-from lattice.controllers.services.services import FLEET
+from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
+from lattice.controllers.services.services import FLEET_KEY
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger, Lot
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.inputs.ledger_math import Charge
-from lattice.placement.plan.plan import plan
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import plan
 from lattice.store.protocol import Write
 
 
@@ -130,7 +130,7 @@ def test_replicas_that_no_node_takes_get_a_machine_more_after_a_while() -> None:
             await town.look()
             assert town.machines() == {"p1-001": {"m": 1}}, "not at once"
             town.clock.jump(10)
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             assert town.machines() == {"p1-001": {"m": 2}}
             assert town.paid() == Counter({("p1-001", "m"): 2})
@@ -138,7 +138,7 @@ def test_replicas_that_no_node_takes_get_a_machine_more_after_a_while() -> None:
                 0
             ].message == "no node of p1-001 takes 1 of its replicas: 1 more of class m for it"
             town.clock.jump(100)
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             assert town.machines() == {"p1-001": {"m": 2}}, "the one that was bought is still to come"
             await town.bind(per_node=1)
@@ -189,7 +189,7 @@ def test_replicas_of_a_lost_node_get_a_machine_more_when_no_other_takes_them() -
 async def one_given_back(town: Town) -> None:
     """As the release of a machine that crosses a decision does."""
     lot, ledger = Lot(node_class="m", count=1, micros=200_000), town.all(LatticeLedger)[0]
-    books = Ledgers(town.store, town.clock, town.office.term)
+    books = LedgerCommitter(town.store, town.clock, town.office.term)
     await books.commit_with_charges(Payment([], releases=[Charge((ledger.spec.budget,), "p1-001", lot)]))
     await town.caught_up()
 
@@ -247,12 +247,12 @@ def test_a_cluster_of_a_pool_that_is_gone_stays_as_long_as_somebody_is_in_it() -
             await town.look()
             assert town.machines() == {"p1-001": {"m": 1}}, "what runs there runs on"
             said = plan(
-                World.of(each for copy in town.office.copies for each in copy.all()),
+                World.of(each for copy in town.office.caches for each in copy.objects()),
                 [],
                 [("LatticeService", "default", "api")],
             )
-            assert said.after is not None
-            assert said.after.clusters == {}
+            assert said.state_after is not None
+            assert said.state_after.clusters == {}
             await town.remove(LatticeService, "api", "default")
             await town.finish()
             await town.look()

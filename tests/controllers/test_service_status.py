@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from offices import Scene, a, acting, revision_after
 
-from lattice.controllers.services.service_status import Statuses
+from lattice.controllers.services.service_status import ServiceStatusController
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.status.health import with_health
+from lattice.placement.status.service_status import status_with_health
 
 MAIN = {"main": {"command": ["true"]}}
 
@@ -92,7 +92,7 @@ CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], str, str]] = {
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_health(case: str) -> None:
     service, replicas, phase, message = CASES[case]
-    found = with_health(service, replicas)
+    found = status_with_health(service, replicas)
     assert (found.phase, found.conditions[0].message) == (phase, message)
     assert (found.conditions[0].status == "True") is (phase == "Running")
     assert found.replicas == len(replicas)
@@ -104,7 +104,7 @@ def test_what_it_costs_is_the_sum_of_its_parts() -> None:
         {"pool": "b", "replicas": 1, "cost": {"hourly": 0.192}},
     ]
     service = a(LatticeService, "web", "default", spec={"containers": MAIN}, status={"placements": parts})
-    cost = with_health(service, []).total_cost
+    cost = status_with_health(service, []).total_cost
     assert cost is not None
     assert (str(cost.hourly), str(cost.projected30_day)) == ("0.576", "414.72")
 
@@ -113,8 +113,8 @@ def test_many_replicas_that_start_are_told_of_in_few_writes_and_then_none() -> N
     async def run() -> None:
         scene = Scene()
         await scene.put(a_service(50, 50))
-        controller = Statuses(await scene.office())
-        async with acting(controller.office, controller.loop()):
+        controller = ServiceStatusController(await scene.office())
+        async with acting(controller.context, controller.loop()):
             before = await scene.store.revision()
             for slot in range(50):
                 await scene.put(a_replica(slot))

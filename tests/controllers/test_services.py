@@ -8,7 +8,7 @@ from placement.worlds import a_class, a_policy, a_pool, a_service
 from service_world import a_town, play
 from store.virtual import VirtualClock
 
-from lattice.controllers.services.services import FLEET
+from lattice.controllers.services.services import FLEET_KEY
 from lattice.errors import Conflict, Fenced
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.pool import LatticePool
@@ -19,7 +19,7 @@ def test_a_service_is_placed_paid_and_told_in_one_commit() -> None:
     async def script() -> None:
         async with a_town(a_class(), a_pool(budget=1000), a_service(replicas=2)) as town:
             before = await town.store.revision()
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             assert await town.store.revision() == before + 1
             assert town.placed() == {("p1-001", "m"): 2}
@@ -43,13 +43,13 @@ def test_what_is_decided_is_not_decided_again() -> None:
             await town.look()
             revision = await town.store.revision()
             for _ in range(3):
-                await town.services.reconcile(FLEET)
+                await town.services.reconcile(FLEET_KEY)
                 await town.replicas.reconcile("default/api")
             assert await town.store.revision() == revision
             await town.bind()
             await town.look()
             revision = await town.store.revision()
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             assert await town.store.revision() == revision
 
     play(script)
@@ -67,7 +67,7 @@ def test_who_waits_is_told_once_however_long_it_takes_and_whoever_leads() -> Non
             before = await store.revision()
             for _ in range(3):
                 clock.jump(3600)
-                await town.services.reconcile(FLEET)
+                await town.services.reconcile(FLEET_KEY)
             assert await store.revision() == before
         async with a_town(store=store, clock=clock) as town:
             clock.jump(3600)
@@ -139,7 +139,7 @@ def test_a_budget_that_was_lowered_meanwhile_refuses_and_nothing_else_is_written
                 return found
 
             town.services._decide = and_then_lowered  # type: ignore[method-assign]
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             decision = town.service().status.scheduler_decision
             assert decision is not None
@@ -165,7 +165,7 @@ def test_a_service_that_changed_while_it_was_decided_is_decided_again() -> None:
 
             town.services._decide = and_then_scaled  # type: ignore[method-assign]
             with pytest.raises(Conflict, match="changed while its place was decided"):
-                await town.services.reconcile(FLEET)
+                await town.services.reconcile(FLEET_KEY)
             assert town.placed() == {}
             town.services._decide = decide  # type: ignore[method-assign]
             await town.look()
@@ -180,7 +180,7 @@ def test_a_term_that_is_over_writes_nothing() -> None:
             await town.store.campaign("controllers", "me", 15.0)
             before = await town.store.revision()
             with pytest.raises(Fenced):
-                await town.services.reconcile(FLEET)
+                await town.services.reconcile(FLEET_KEY)
             assert await town.store.revision() == before
 
     play(script)
@@ -285,7 +285,7 @@ def test_what_one_budget_refuses_holds_up_nobody_else() -> None:
                 return found
 
             town.services._decide = and_then_lowered  # type: ignore[method-assign]
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             assert town.placed("api") == {}
             assert town.condition("Placed", "api").reason == "OverBudget"  # type: ignore[union-attr]
@@ -302,7 +302,7 @@ def test_a_service_of_many_clusters_is_placed_in_several_commits() -> None:
             a_class(), a_pool(budget=100_000), a_policy(clusters=clusters), a_service(replicas=120, cores=4)
         ) as town:
             before = await town.store.revision()
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             assert len(town.machines()) == 120
             assert sum(town.placed().values()) == 120

@@ -9,16 +9,16 @@ from placement.worlds import a_class, a_pool, a_service, a_static, worlds
 from service_world import Town, a_town, contents, play, puts
 from store.virtual import VirtualClock
 
-from lattice.controllers.services.services import FLEET
+from lattice.controllers.services.services import FLEET_KEY
 from lattice.errors import Unavailable
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
-from lattice.kinds.meta.quantity import micros
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.plan.plan import plan, settle
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge, plan
 from lattice.store.memory import MemoryStore
 
 PLAIN = (LatticeService, LatticeCluster, LatticeLedger, LatticeWorkload)
@@ -56,7 +56,7 @@ def shares(town: Town) -> dict[str, int]:
             if placed.cost and placed.cost.hourly is not None
         ]
         if costs:
-            found[f"default/{each.metadata.name}"] = sum(map(micros, costs))
+            found[f"default/{each.metadata.name}"] = sum(map(dollars_to_micros, costs))
     return found
 
 
@@ -65,17 +65,17 @@ def shares(town: Town) -> dict[str, int]:
 def test_what_is_committed_is_what_plan_said(world: World) -> None:
     async def script() -> None:
         clock = VirtualClock()
-        said = settle(replace(world, now=clock.now()))
-        async with a_town(*stored(world), clock=clock, tables=lambda: (world.book, "", "")) as town:
-            await town.services.reconcile(FLEET)
+        said = converge(replace(world, now=clock.now()))
+        async with a_town(*stored(world), clock=clock, tables=lambda: (world.price_book, "", "")) as town:
+            await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             where, machines, rates = await committed(town)
             assert {name: each for name, each in where.items() if each} == {
-                name: dict(each) for name, each in said.where.items()
+                name: dict(each) for name, each in said.replica_counts.items()
             }
             assert machines == {name: dict(each) for name, each in said.clusters.items()}
             assert rates == {name: rate for name, rate in said.fleet.committed.items() if rate}
-            assert shares(town) == {name: said.costs.get(name, 0) for name in said.where}
+            assert shares(town) == {name: said.service_rates.get(name, 0) for name in said.replica_counts}
 
     play(script)
 
@@ -89,23 +89,23 @@ def test_one_service_more_goes_where_plan_said_and_costs_what_it_said(world: Wor
         clock = VirtualClock()
         late = world.services["default/web"]
         rest = [each for each in stored(world) if each is not late]
-        async with a_town(*rest, clock=clock, tables=lambda: (world.book, "", "")) as town:
+        async with a_town(*rest, clock=clock, tables=lambda: (world.price_book, "", "")) as town:
             await town.look()
             await town.bind()
             await town.look()
-            objects = [each for copy in town.office.copies for each in copy.all()]
-            now = replace(World.of(objects, world.book), now=clock.now())
+            objects = [each for copy in town.office.caches for each in copy.objects()]
+            now = replace(World.of(objects, world.price_book), now=clock.now())
             said = plan(now, [late])
-            assert said.after is not None
+            assert said.state_after is not None
             await town.apply(late)
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             where, machines, rates = await committed(town)
             assert {name: each for name, each in where.items() if each} == {
-                name: dict(each) for name, each in said.after.where.items()
+                name: dict(each) for name, each in said.state_after.replica_counts.items()
             }
-            assert machines == {name: dict(each) for name, each in said.after.clusters.items()}
-            assert rates == {name: rate for name, rate in said.after.fleet.committed.items() if rate}
+            assert machines == {name: dict(each) for name, each in said.state_after.clusters.items()}
+            assert rates == {name: rate for name, rate in said.state_after.fleet.committed.items() if rate}
 
     play(script)
 

@@ -4,25 +4,25 @@ from typing import Any
 
 from cluster_yard import Yard, a_cluster, a_resident, play
 
-from lattice.controllers.services.clusters import Clusters
 from lattice.controllers.runtime.object_writes import key_of
+from lattice.controllers.services.clusters import ClusterController
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.node import LatticeNode
 from lattice.store.protocol import Delete
 
 
 def test_no_node_is_made_for_a_machine_that_nobody_wants_by_now() -> None:
-    async def story(yard: Yard, controller: Clusters) -> None:
-        asked, offers = [], yard.provider.offers
+    async def story(yard: Yard, controller: ClusterController) -> None:
+        asked, offers = [], yard.provider.available_capacity
 
         async def meanwhile() -> Any:
             if not asked:
                 asked.append(True)
                 await yard.scene.put(a_cluster(1))
-                await controller.office.copy(LatticeCluster).wait_for(await yard.scene.store.revision())
+                await controller.context.cache(LatticeCluster).wait_for(await yard.scene.store.revision())
             return await offers()
 
-        yard.provider.offers = meanwhile  # type: ignore[method-assign]
+        yard.provider.available_capacity = meanwhile  # type: ignore[method-assign]
         await yard.pays(2)
         await yard.wants(2)
         names = []
@@ -36,7 +36,7 @@ def test_no_node_is_made_for_a_machine_that_nobody_wants_by_now() -> None:
 
 
 def test_of_two_machines_that_go_at_once_one_stays_paid_for_if_one_is_wanted_again() -> None:
-    async def story(yard: Yard, controller: Clusters) -> None:
+    async def story(yard: Yard, controller: ClusterController) -> None:
         await yard.pays(2)
         await yard.wants(2)
         await yard.scene.clock.advance(10)
@@ -61,7 +61,7 @@ def test_of_two_machines_that_go_at_once_one_stays_paid_for_if_one_is_wanted_aga
 
 
 def test_no_machine_is_made_that_nobody_pays_for_though_none_is_paid_for() -> None:
-    async def story(yard: Yard, controller: Clusters) -> None:
+    async def story(yard: Yard, controller: ClusterController) -> None:
         await yard.pays(1)
         await yard.wants(1)
         await yard.scene.clock.advance(10)

@@ -12,8 +12,8 @@ from test_plan_applied import check_machines, check_places, has_stuck, seen, set
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.placement.plan.plan import plan
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import plan
 
 NOBODY = World.of([])
 NAMES = ("api", "db", "web")
@@ -76,7 +76,7 @@ def test_services_that_shrink_or_go_at_once_leave_the_machines_that_the_plan_say
             gone = sorted({*NAMES} - {each.metadata.name for each in wanted})
             said = plan(
                 seen(town, NOBODY), wanted, [("LatticeService", "default", name) for name in gone]
-            ).after
+            ).state_after
             assert said is not None
             for name in gone:
                 await town.remove(LatticeService, name, "default")

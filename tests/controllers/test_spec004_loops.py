@@ -11,9 +11,9 @@ from scheduling_world import a_world, acting
 from store.virtual import VirtualClock
 from workload_world import World, a_workload, play
 
-from lattice.controllers.runtime.loop import Again
+from lattice.controllers.runtime.loop import Requeue
 from lattice.kinds.workload import LatticeWorkload
-from lattice.metrics import SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES, exposition
+from lattice.metrics import SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES, render_metrics
 
 GI = 1 << 30
 W = "default/w"
@@ -61,7 +61,7 @@ def test_attempts_to_find_a_node_are_counted_and_so_are_those_that_fail() -> Non
 
 
 def test_the_counters_have_the_names_that_dashboards_look_for() -> None:
-    found = {line.split()[2] for line in exposition().decode().splitlines() if line.startswith("# TYPE")}
+    found = {line.split()[2] for line in render_metrics().decode().splitlines() if line.startswith("# TYPE")}
     wanted = "scheduling_attempts_total scheduling_failures_total reconciliation_actions_total retry_total node_unhealthy_total"
     assert set(wanted.split()) <= found
 
@@ -72,9 +72,9 @@ def test_one_that_something_is_awaited_of_is_looked_at_every_interval() -> None:
         await world.add(a_workload())
         await world.run(1)
         assert world.workload().status.actual_state == "Starting"
-        assert await world.workloads.reconcile(W) == Again(5.0)
-        world.workloads.interval = 2.0
-        assert await world.workloads.reconcile(W) == Again(2.0)
+        assert await world.workloads.reconcile(W) == Requeue(5.0)
+        world.workloads.recheck_interval_s = 2.0
+        assert await world.workloads.reconcile(W) == Requeue(2.0)
 
     play(script)
 
@@ -100,9 +100,14 @@ def test_the_record_is_what_was_declared_and_what_became_of_it() -> None:
             datetime.fromisoformat(status["lastActionAt"]),
         )
         assert next_at - at == timedelta(seconds=5)
-        assert status["retry"] == {"attempts": 1, "max": 5, "revision": declared.spec.runs, "run": 2}
+        assert status["retry"] == {
+            "attempts": 1,
+            "max": 5,
+            "revision": declared.spec.effective_revision,
+            "run": 2,
+        }
         assert (status["appliedRevision"], status["stateSince"]) == (
-            declared.spec.runs,
+            declared.spec.effective_revision,
             status["lastActionAt"],
         )
 

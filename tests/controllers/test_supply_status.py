@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from offices import Scene, a, acting, revision_after
 
-from lattice.controllers.services.supply_status import Supply
+from lattice.controllers.services.supply_status import SupplyStatusController
 from lattice.kinds import KINDS
-from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
@@ -124,8 +124,10 @@ async def at_once(think: Callable[[], Fleet]) -> Fleet:
 
 
 async def looked(scene: Scene, adapters: frozenset[str] = HERE) -> None:
-    supply = Supply(await scene.office(), adapters, pause=0, aside=at_once)
-    async with acting(supply.office, supply.loop()):
+    supply = SupplyStatusController(
+        await scene.office(), adapters, min_interval_s=0, run_in_background=at_once
+    )
+    async with acting(supply.context, supply.loop()):
         for _ in range(20):
             await scene.clock.advance(0.1)
 
@@ -224,8 +226,10 @@ def test_nothing_is_written_while_only_time_passes_and_money_trickles() -> None:
         }
         ledger = a(LatticeLedger, "pool.north", spec=budget, status={**spending, "machines": machines})
         await scene.put(NANO, a_pool(budget={"maxMonthlyCost": 1000}), a_cluster(1), ledger)
-        supply = Supply(await scene.office(), HERE, pause=0, aside=at_once)
-        async with acting(supply.office, supply.loop()):
+        supply = SupplyStatusController(
+            await scene.office(), HERE, min_interval_s=0, run_in_background=at_once
+        )
+        async with acting(supply.context, supply.loop()):
             for _ in range(20):
                 await scene.clock.advance(0.1)
             first, *later = await revision_after(scene, [60] * 20)
@@ -244,18 +248,18 @@ def test_a_store_that_is_slow_for_once_is_no_reason_to_look_seldom() -> None:
     async def run() -> None:
         scene = Scene()
         await scene.put(NANO, a_pool(capacity={"maxNodes": 5}))
-        supply = Supply(await scene.office(), HERE, aside=at_once)
-        commit = supply.office.store.commit
+        supply = SupplyStatusController(await scene.office(), HERE, run_in_background=at_once)
+        commit = supply.context.store.commit
 
         async def slow(*words: Any, **rest: Any) -> int:
             await scene.clock.sleep(5)
             revision: int = await commit(*words, **rest)
             return revision
 
-        supply.office.store.commit = slow  # type: ignore[method-assign]
-        async with acting(supply.office, supply.loop()):
+        supply.context.store.commit = slow  # type: ignore[method-assign]
+        async with acting(supply.context, supply.loop()):
             await scene.clock.advance(6)
-            supply.office.store.commit = commit  # type: ignore[method-assign]
+            supply.context.store.commit = commit  # type: ignore[method-assign]
             await scene.put(a_cluster(4))
             for _ in range(50):
                 await scene.clock.advance(0.1)
@@ -286,7 +290,9 @@ def test_nothing_of_a_login_is_told() -> None:
         )
         await scene.put(a_pool("aws", **LOGIN), NANO, login, cloud)
         office = await scene.office()
-        async with acting(office, Supply(office, HERE, pause=0, aside=at_once).loop()):
+        async with acting(
+            office, SupplyStatusController(office, HERE, min_interval_s=0, run_in_background=at_once).loop()
+        ):
             await scene.clock.advance(60)
         for kind in KINDS:
             if kind is not Secret:

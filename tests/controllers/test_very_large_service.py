@@ -6,7 +6,7 @@ import pytest
 from placement.worlds import a_class, a_pool, a_service
 from service_world import a_town, play
 
-from lattice.controllers.services.services import FLEET
+from lattice.controllers.services.services import FLEET_KEY
 from lattice.engine import decide as engine
 from lattice.kinds.service import LatticeService
 from lattice.placement.greedy import incremental as series
@@ -45,10 +45,11 @@ def test_others_are_placed_in_the_round_in_which_a_very_large_one_is(
 
     async def script() -> None:
         async with a_town(a_class(), *pools, large, *others) as town:
-            await town.services.reconcile(FLEET)
+            await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             found = {
-                each.metadata.name: each.status.placements for each in town.office.copy(LatticeService).all()
+                each.metadata.name: each.status.placements
+                for each in town.office.cache(LatticeService).objects()
             }
             counts = {
                 name: sum(each.replicas or 0 for each in placements) for name, placements in found.items()

@@ -14,9 +14,9 @@ import pytest
 from aiohttp import web
 
 from lattice.controllers.automation import webhook_client as webhooks
-from lattice.controllers.automation.webhook_client import Webhooks, address_problem, networks
+from lattice.controllers.automation.webhook_client import HttpsWebhookClient, address_problem, parse_networks
 from lattice.errors import Denied, Unavailable
-from lattice.server.access.certificate_authority import Authority, new_authority
+from lattice.server.access.certificate_authority import CertificateAuthority, new_authority
 
 INSIDE = [
     "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "172.16.3.4", "192.168.1.1", "169.254.169.254",  # noqa: S104 - called, not bound
@@ -38,7 +38,7 @@ def test_public_addresses_are_not(address: str) -> None:
 
 
 def test_what_is_allowed_is_allowed_and_nothing_beside_it() -> None:
-    allowed = networks("10.1.0.0/16, 127.0.0.1/32")
+    allowed = parse_networks("10.1.0.0/16, 127.0.0.1/32")
     assert address_problem("10.1.2.3", allowed) == address_problem("127.0.0.1", allowed) == ""
     assert address_problem("10.2.0.1", allowed)
     assert address_problem("127.0.0.2", allowed)
@@ -51,7 +51,7 @@ class Hook:
     folder: Path
     seen: list[Any] = field(default_factory=list)
     port: int = 0
-    authority: Authority = field(default_factory=lambda: new_authority()[0])
+    authority: CertificateAuthority = field(default_factory=lambda: new_authority()[0])
 
     @property
     def trusted(self) -> str:
@@ -95,7 +95,7 @@ async def hook(folder: Path) -> AsyncIterator[Hook]:
         await runner.cleanup()
 
 
-LOOPBACK = networks("127.0.0.1/32,::1/128")
+LOOPBACK = parse_networks("127.0.0.1/32,::1/128")
 
 
 async def say(
@@ -107,7 +107,7 @@ async def say(
     timeout: float = 5.0,
     trusted: str = "",
 ) -> None:
-    await Webhooks(allowed, trusted or found.trusted).post(
+    await HttpsWebhookClient(allowed, trusted or found.trusted).post(
         f"https://{host}:{found.port}{path}", {"message": "hello"}, timeout
     )
 
@@ -205,9 +205,9 @@ def test_plain_http_is_refused_and_an_unknown_certificate_too(tmp_path: Path) ->
     async def run() -> None:
         async with hook(tmp_path) as found:
             with pytest.raises(Denied, match="not an https address"):
-                await Webhooks(LOOPBACK).post(f"http://localhost:{found.port}/ok", {}, 5.0)
+                await HttpsWebhookClient(LOOPBACK).post(f"http://localhost:{found.port}/ok", {}, 5.0)
             with pytest.raises(Unavailable, match="cannot be reached"):
-                await Webhooks(LOOPBACK).post(f"https://localhost:{found.port}/ok", {}, 5.0)
+                await HttpsWebhookClient(LOOPBACK).post(f"https://localhost:{found.port}/ok", {}, 5.0)
             assert found.seen == []
 
     asyncio.run(run())

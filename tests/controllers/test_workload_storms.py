@@ -10,7 +10,7 @@ from workload_world import World, a_workload, play
 from lattice.kinds.constraint import Taint
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.store.protocol import Clash
+from lattice.store.protocol import RevisionConflict
 
 NODES = ("n1", "n2", "n3")
 STRICT = {"policy": "stop", "stopAfter": "60s"}
@@ -68,7 +68,7 @@ def desired(world: World, path: str) -> str:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_storms(seed: int) -> None:
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
 
     async def script(world: World) -> None:
         for name, delay in zip(NODES, (4, 1, 0.1), strict=True):
@@ -76,7 +76,7 @@ def test_storms(seed: int) -> None:
         for name in "abcd":
             await world.add(a_workload(name, disconnect=STRICT))
         for number in range(60):
-            with suppress(Clash):  # a controller was first; a user would ask again
+            with suppress(RevisionConflict):  # a controller was first; a user would ask again
                 await storm(world, chance, number)
             await world.run(chance.choice((0.2, 1, 5, 5, 5, 20, 60)))
         for agent in world.agents.values():

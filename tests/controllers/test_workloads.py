@@ -11,10 +11,10 @@ from workload_world import World, a_workload, play
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.errors import Fenced
 from lattice.kinds.meta.base import Condition
-from lattice.kinds.workload import RETRY_REQUESTED, LatticeWorkload
-from lattice.metrics import RECONCILIATION_ACTIONS, RETRIES
-from lattice.lifecycle.workload import Graces
-from lattice.lifecycle.retry import RetryRules
+from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload
+from lattice.lifecycle.retry import RetryPolicy
+from lattice.lifecycle.workload import GracePeriods
+from lattice.metrics import RECONCILIATION_ACTIONS, WORKLOAD_RETRIES
 from lattice.store.protocol import Delete
 
 W = "default/w"
@@ -54,8 +54,8 @@ def test_it_is_bound_applied_and_runs() -> None:
         status = world.workload().status
         assert status.retry is not None
         assert (status.retry.attempts, status.retry.run) == (0, 1)
-        assert status.applied_revision == world.workload().spec.runs
-        assert agent.starts == {(W, world.workload().spec.runs, 1): 1}
+        assert status.applied_revision == world.workload().spec.effective_revision
+        assert agent.starts == {(W, world.workload().spec.effective_revision, 1): 1}
         assert await world.events("w") == ["WorkloadApplied"]
         assert [(each.type, each.status) for each in status.conditions] == [("Ready", "True")]
 
@@ -80,7 +80,7 @@ def test_a_system_at_rest_writes_nothing() -> None:
 def test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth() -> None:
     async def script(world: World) -> None:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 9})
-        tried = RETRIES._value.get()
+        tried = WORKLOAD_RETRIES._value.get()
         await world.add(a_workload())
         await world.run(0.1)
         times = [world.clock.monotonic()]
@@ -94,7 +94,7 @@ def test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth() 
         assert (attempts(world), set(agent.starts.values())) == (5, {1})
         told = await world.events("w")
         assert told == ["WorkloadApplied", *["WorkloadBackOff", "RetryTriggered"] * 4, "WorkloadFailed"]
-        assert RETRIES._value.get() - tried == 4
+        assert WORKLOAD_RETRIES._value.get() - tried == 4
         before = await world.store.revision()
         await world.run(600)
         assert (await world.store.revision(), len(agent.starts)) == (before, 5)
@@ -138,7 +138,7 @@ def test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again(
         await world.add(a_workload())
         await world.run(60)
         assert (shown(world), len(agent.starts)) == (("Failed", False, "MarkFailed", "INVALID_IMAGE"), 1)
-        await world.annotate(W, {RETRY_REQUESTED: "now", "mine": "stays"})
+        await world.annotate(W, {RETRY_REQUESTED_ANNOTATION: "now", "mine": "stays"})
         await world.run(1)
         assert (shown(world), len(agent.starts)) == (("Running", True, "Apply", ""), 2)
         assert world.workload().metadata.annotations == {"mine": "stays"}
@@ -153,7 +153,7 @@ def test_asking_to_retry_what_has_not_failed_changes_nothing() -> None:
         await world.add(a_workload())
         await world.run(1)
         status = world.workload().status
-        await world.annotate(W, {RETRY_REQUESTED: "now"})
+        await world.annotate(W, {RETRY_REQUESTED_ANNOTATION: "now"})
         await world.run(10)
         assert (world.workload().status, world.workload().metadata.annotations, len(agent.starts)) == (
             status,
@@ -185,10 +185,10 @@ def test_another_revision_takes_the_place_of_the_running_one_once() -> None:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
-        first = world.workload().spec.runs
+        first = world.workload().spec.effective_revision
         await world.change(LatticeWorkload, W, runs("other"))
         await world.run(1)
-        second = world.workload().spec.runs
+        second = world.workload().spec.effective_revision
         assert shown(world) == ("Running", True, "Apply", "")
         assert world.workload().status.applied_revision == second != first
         assert agent.starts == {(W, first, 1): 1, (W, second, 2): 1}
@@ -355,7 +355,7 @@ def test_one_that_never_gets_up_is_tried_again() -> None:
         await world.run(30)
         assert (shown(world), attempts(world)) == (("Running", True, "Recreate", "START_TIMEOUT"), 1)
 
-    play(script, Graces(start=30, retry=RetryRules(steady=1000)))
+    play(script, GracePeriods(start=30, retry=RetryPolicy(reset_after=1000)))
 
 
 def test_another_node_is_tried_when_this_one_cannot_run_it() -> None:

@@ -12,33 +12,31 @@ from typing import Any
 import msgspec
 from store.virtual import VirtualClock, settle
 
-from lattice.controllers.nodes.eviction import Departures
-from lattice.controllers.nodes.drift import Drifts
-from lattice.controllers.runtime.loop import Again, Loop, Source, run_all
-from lattice.controllers.nodes.node_health import Nodes
-from lattice.controllers.runtime.context import Office
-from lattice.controllers.runtime.object_writes import created, path_of, with_metadata, with_spec, with_status
-from lattice.controllers.nodes.workloads import Workloads
-from lattice.kinds.meta.base import Condition, Kind
+from lattice.controllers.nodes.drift import DriftController
+from lattice.controllers.nodes.eviction import EvictionController
+from lattice.controllers.nodes.node_health import NodeHealthController
+from lattice.controllers.nodes.workloads import WorkloadController
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.loop import Loop, Requeue, Source, run_all
+from lattice.controllers.runtime.object_writes import path_of, put_new, with_metadata, with_spec, with_status
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
+from lattice.kinds.meta.base import Condition, Kind
+from lattice.kinds.meta.timestamps import format_micro_time
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.order import Wanted
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import FINALIZER, Binding, LatticeWorkload
-from lattice.presence import Beat, Presence, Session, Spoken, Usage
-from lattice.scheduling.table.node_info import facts_of
-from lattice.lifecycle.workload import LIVE, Action, Graces, Situation, decide
-from lattice.lifecycle.node_health import NodeTimes
-from lattice.lifecycle.orders import wanted
-from lattice.scheduling.table.ports import allocated
-from lattice.lifecycle.retry import written
+from lattice.kinds.workload import WORKLOAD_FINALIZER, Binding, DesiredRun, LatticeWorkload
+from lattice.lifecycle.node_health import NodeTimeouts
+from lattice.lifecycle.workload import LIVE_STATES, Action, GracePeriods, WorkloadInput, decide, desired_run
+from lattice.presence import Heartbeat, Presence, Session, Usage, WorkloadReport
+from lattice.scheduling.table.node_info import node_info_of
+from lattice.scheduling.table.port_allocator import allocated_ports
 from lattice.store.cache import Cache
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Delete, Entry, Key
 
-TIMES = NodeTimes()
+TIMES = NodeTimeouts()
 PORTS = range(30000, 30010)
 COPIES = (LatticeWorkload, LatticeNode, LatticeService, LatticeCluster, LatticePool)
 
@@ -89,25 +87,25 @@ class Agent:
     usage: Usage | None = None
     delay: float = 0.1
     session: Session | None = None
-    holds: dict[str, Spoken] = field(default_factory=dict)
-    sent: dict[str, Wanted] = field(default_factory=dict)
+    holds: dict[str, WorkloadReport] = field(default_factory=dict)
+    sent: dict[str, DesiredRun] = field(default_factory=dict)
     starts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     stop_after: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._orders: asyncio.Queue[tuple[int, dict[str, Wanted | None], bool]] = asyncio.Queue()
+        self._orders: asyncio.Queue[tuple[int, dict[str, DesiredRun | None], bool]] = asyncio.Queue()
         self._carried = 0
         self._answered = self.world.clock.monotonic()
         self.tasks = [asyncio.create_task(each()) for each in (self._work, self._beats, self._watch)]
 
     def connect(self) -> None:
-        self.session = self.world.presence.begin(self.name)
+        self.session = self.world.presence.start_session(self.name)
         self._orders, self._carried = asyncio.Queue(), 0
         self.tasks[0].cancel()
         self.tasks[0] = asyncio.create_task(self._work())
-        self.say(Beat(workloads=dict(self.holds), is_whole=True, usage=self.usage))
+        self.say(Heartbeat(workloads=dict(self.holds), is_full_report=True, usage=self.usage))
         self.sent = self.world.orders_of(self.name)
-        number = self.world.presence.order(self.session, self.sent, is_whole=True)
+        number = self.world.presence.record_assignments(self.session, self.sent, is_full_list=True)
         self._orders.put_nowait((number, dict(self.sent), True))
 
     def cut(self) -> None:
@@ -117,8 +115,8 @@ class Agent:
     def end(self, path: str, failure: str = "RUNTIME_ERROR", log: str = "") -> None:
         self._become(path, "Failed", failure=failure, log=log)
 
-    def say(self, beat: Beat) -> None:
-        if self.session is not None and self.world.presence.hear(
+    def say(self, beat: Heartbeat) -> None:
+        if self.session is not None and self.world.presence.record_heartbeat(
             self.session, replace(beat, order=self._carried)
         ):
             self._answered = self.world.clock.monotonic()
@@ -130,17 +128,17 @@ class Agent:
         self.sent = {name: each for name, each in self.sent.items() if name != path} | (
             {path: order} if order else {}
         )
-        if number := self.world.presence.order(self.session, {path: order}):
+        if number := self.world.presence.record_assignments(self.session, {path: order}):
             self._orders.put_nowait((number, {path: order}, False))
 
     @property
     def live(self) -> set[str]:
-        return {path for path, held in self.holds.items() if held.state in LIVE}
+        return {path for path, held in self.holds.items() if held.state in LIVE_STATES}
 
     async def _beats(self) -> None:
         while True:
-            await self.world.clock.sleep(TIMES.heartbeat)
-            self.say(Beat(usage=self.usage))
+            await self.world.clock.sleep(TIMES.heartbeat_interval)
+            self.say(Heartbeat(usage=self.usage))
 
     async def _watch(self) -> None:
         """What is there even when the agent is not: ends strict copies in time."""
@@ -158,9 +156,9 @@ class Agent:
             for path in [*orders, *(path for path in self.holds if is_whole and path not in orders)]:
                 self._carry_out(path, orders.get(path))
             self._carried = number
-            self.say(Beat(workloads=dict(self.holds), is_whole=True))
+            self.say(Heartbeat(workloads=dict(self.holds), is_full_report=True))
 
-    def _carry_out(self, path: str, order: Wanted | None) -> None:
+    def _carry_out(self, path: str, order: DesiredRun | None) -> None:
         held = self.holds.get(path)
         if held is not None and order is not None and held.uid != self.world.workload(path).metadata.uid:
             held = None
@@ -169,21 +167,21 @@ class Agent:
         if order is None:
             self.holds.pop(path, None)
         elif order.state == "Stopped":
-            if held is not None and held.state in LIVE:
+            if held is not None and held.state in LIVE_STATES:
                 self.holds[path] = replace(held, state="Stopped", ready=False)
         elif (
             held is None
             or held.revision != order.revision
-            or (held.state not in LIVE and (held.run < order.run or held.state == "Stopped"))
+            or (held.state not in LIVE_STATES and (held.run < order.run or held.state == "Stopped"))
         ):
             self._start(path, order)
 
-    def _start(self, path: str, order: Wanted) -> None:
+    def _start(self, path: str, order: DesiredRun) -> None:
         workload = self.world.workload(path)
         self.starts[path, order.revision, order.run] += 1
         if workload.spec.disconnect.policy == "stop":
             self.stop_after[path] = workload.spec.disconnect.stop_after_ms / 1000
-        self.holds[path] = Spoken(workload.metadata.uid, "Starting", order.revision, order.run)
+        self.holds[path] = WorkloadReport(workload.metadata.uid, "Starting", order.revision, order.run)
         self.world.started(path, self.name)
         if path in self.hangs:
             return
@@ -195,7 +193,7 @@ class Agent:
 
     def _become(self, path: str, state: str, **parts: Any) -> None:
         self.holds[path] = replace(self.holds[path], state=state, ready=False, **parts)
-        self.say(Beat(workloads={path: self.holds[path]}))
+        self.say(Heartbeat(workloads={path: self.holds[path]}))
 
 
 @dataclass
@@ -203,26 +201,26 @@ class Binder:
     """Stands in for the scheduler: the first node that takes anything."""
 
     world: "World"
-    office: Office
+    office: ControllerContext
     name: str = "binder"
 
     def loop(self) -> Loop:
-        copy, nodes = self.office.copy(LatticeWorkload), self.office.copy(LatticeNode)
-        everything = lambda: [path_of(each) for each in copy.all()]  # noqa: E731
+        copy, nodes = self.office.cache(LatticeWorkload), self.office.cache(LatticeNode)
+        everything = lambda: [path_of(each) for each in copy.objects()]  # noqa: E731
         sources = (Source(copy), Source(nodes, lambda _: everything()))
         return Loop(self, self.office.clock, self.office.rng, everything, sources)
 
-    async def reconcile(self, key: str) -> Again | None:
+    async def reconcile(self, key: str) -> Requeue | None:
         entry, found = (
-            self.office.copy(LatticeWorkload).entry(key),
-            self.office.copy(LatticeWorkload).get(key),
+            self.office.cache(LatticeWorkload).entry(key),
+            self.office.cache(LatticeWorkload).get(key),
         )
         if entry is None or found is None or found.status.binding or found.metadata.deletion_timestamp:
             return None
         asks = decide(
-            Situation(
+            WorkloadInput(
                 found.spec.desired_state,
-                found.spec.runs,
+                found.spec.effective_revision,
                 self.office.clock.now(),
                 "None",
                 retry=found.status.retry,
@@ -230,37 +228,37 @@ class Binder:
         )
         node = self._node()
         if asks.action is not Action.ASSIGN or node is None:
-            return Again(asks.again) if asks.again else None
+            return Requeue(asks.requeue_after) if asks.requeue_after else None
         status = msgspec.structs.replace(
             found.status,
             binding=Binding(node=node.metadata.name, uid=node.metadata.uid, term=self.office.term.number),
-            allocated_ports=allocated(
+            allocated_ports=allocated_ports(
                 found.spec.containers, [each for each in PORTS if str(each) not in node.status.taken_ports]
             ),
             last_action=str(Action.ASSIGN),
-            last_action_at=written(self.office.clock.now()),
+            last_action_at=format_micro_time(self.office.clock.now()),
         )
         put = with_status(entry, status)
-        if FINALIZER not in found.metadata.finalizers:
-            held = [*found.metadata.finalizers, FINALIZER]
+        if WORKLOAD_FINALIZER not in found.metadata.finalizers:
+            held = [*found.metadata.finalizers, WORKLOAD_FINALIZER]
             put = with_metadata(
                 Entry(entry.key, put.value, entry.revision), lambda metadata: metadata | {"finalizers": held}
             )
-        place = self.office.copy(LatticeNode).entry(path_of(node))
+        place = self.office.cache(LatticeNode).entry(path_of(node))
         assert place is not None
         counted = msgspec.structs.replace(node.status, workloads=(node.status.workloads or 0) + 1)
         await self.office.commit([put, with_status(place, counted)])
         return None
 
     def _node(self) -> LatticeNode | None:
-        nodes = sorted(self.office.copy(LatticeNode).all(), key=lambda each: each.metadata.name)
-        facts = [(each, facts_of(each)) for each in nodes]
+        nodes = sorted(self.office.cache(LatticeNode).objects(), key=lambda each: each.metadata.name)
+        facts = [(each, node_info_of(each)) for each in nodes]
         return next(
             (
                 each
                 for each, seen in facts
-                if seen.ready
-                and not (seen.cordoned or seen.draining or seen.taints)
+                if seen.is_ready
+                and not (seen.is_cordoned or seen.is_draining or seen.taints)
                 and not each.metadata.deletion_timestamp
             ),
             None,
@@ -270,7 +268,7 @@ class Binder:
 @dataclass
 class World:
     clock: VirtualClock = field(default_factory=VirtualClock)
-    graces: Graces = field(default_factory=Graces)
+    graces: GracePeriods = field(default_factory=GracePeriods)
     agents: dict[str, Agent] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -279,25 +277,25 @@ class World:
         self._running: asyncio.Task[None] | None = None
         self.overlaps: list[tuple[str, list[str]]] = []
 
-    async def lead(self, holder: str = "one") -> Office:
+    async def lead(self, holder: str = "one") -> ControllerContext:
         """A new term, with controllers that know nothing but what is stored."""
         await self.stop()
         term = await self.store.campaign("leader", holder, 1e9)
         assert term is not None
         self.presence = Presence(self.clock)
-        self.office = Office(
+        self.office = ControllerContext(
             self.store, self.clock, term, random.Random(7), self.presence, lambda: next(self._uids)
-        )  # noqa: S311
-        self.nodes = Nodes(self.office)
-        self.departures = Departures(self.office)
-        self.workloads = Workloads(self.office, self.nodes, self.departures, self.graces)
-        self.drifts = Drifts(self.office)
+        )
+        self.nodes = NodeHealthController(self.office)
+        self.departures = EvictionController(self.office)
+        self.workloads = WorkloadController(self.office, self.nodes, self.departures, self.graces)
+        self.drifts = DriftController(self.office)
         binder = Binder(self, self.office)
         loops = [each.loop() for each in (self.nodes, self.departures, self.workloads, self.drifts, binder)]
-        caches = [self.office.copy(kind) for kind in COPIES]
+        caches = [self.office.cache(kind) for kind in COPIES]
         for cache in caches:
             cache.freeze = False
-        self.office.copy(LatticeWorkload).on_change(self._hear)
+        self.office.cache(LatticeWorkload).on_change(self._hear)
         self._running = asyncio.create_task(self._run(loops, caches))
         await settle()
         for agent in self.agents.values():
@@ -338,7 +336,7 @@ class World:
         return self.agents[name]
 
     async def add(self, found: Kind) -> None:
-        put = created(found, uid=next(self._uids), now=self.office.now)
+        put = put_new(found, uid=next(self._uids), now=self.office.timestamp)
         await self.store.commit([put])
 
     async def run(self, seconds: float) -> None:
@@ -380,19 +378,19 @@ class World:
             await self.store.commit([Delete(entry.key, entry.revision)])
             return
         await self.store.commit(
-            [with_metadata(entry, lambda metadata: metadata | {"deletionTimestamp": self.office.now})]
+            [with_metadata(entry, lambda metadata: metadata | {"deletionTimestamp": self.office.timestamp})]
         )
 
     def workload(self, path: str = "default/w") -> LatticeWorkload:
-        found = self.office.copy(LatticeWorkload).get(path)
+        found = self.office.cache(LatticeWorkload).get(path)
         assert found is not None, f"{path} is not there"
         return found
 
     def is_there(self, path: str) -> bool:
-        return self.office.copy(LatticeWorkload).get(path) is not None
+        return self.office.cache(LatticeWorkload).get(path) is not None
 
     def node(self, name: str) -> LatticeNode:
-        found = self.office.copy(LatticeNode).get(f"/{name}")
+        found = self.office.cache(LatticeNode).get(f"/{name}")
         assert found is not None, f"{name} is not there"
         return found
 
@@ -410,8 +408,11 @@ class World:
         if len(self.live(path)) > 1:
             self.overlaps.append((path, self.live(path)))
 
-    def orders_of(self, node: str) -> dict[str, Wanted]:
-        found = ((path_of(each), wanted(each)) for each in self.office.copy(LatticeWorkload).by("node", node))
+    def orders_of(self, node: str) -> dict[str, DesiredRun]:
+        found = (
+            (path_of(each), desired_run(each))
+            for each in self.office.cache(LatticeWorkload).by_index("node", node)
+        )
         return {path: order for path, order in found if order is not None}
 
     async def events(self, name: str = "") -> list[str]:
@@ -430,9 +431,9 @@ def _key(kind: type[Kind], path: str) -> Key:
     return Key(kind.resource.id, namespace, name)
 
 
-def play(script: Callable[[World], Coroutine[None, None, None]], graces: Graces | None = None) -> None:
+def play(script: Callable[[World], Coroutine[None, None, None]], graces: GracePeriods | None = None) -> None:
     async def whole() -> None:
-        world = World(graces=graces or Graces())
+        world = World(graces=graces or GracePeriods())
         await world.lead()
         try:
             await script(world)

@@ -79,7 +79,7 @@ class Writer(threading.Thread):
             place,
             most,
         )
-        self._rng = random.Random(f"{server}{place}")  # noqa: S311 - which one goes
+        self._rng = random.Random(f"{server}{place}")
         self._number = 0
         self._kept = 0
         self._passing: list[str] = []  # names of those that may go

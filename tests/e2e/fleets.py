@@ -23,8 +23,8 @@ from running import end, until
 from servers import LATTICE
 from wire import Wire
 
-from lattice.agent.state_file import State
-from lattice.clock import stamp
+from lattice.agent.state_file import AgentState
+from lattice.clock import format_timestamp
 from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
 from lattice.store.etcd import etcd_pb2 as pb
 from lattice.store.etcd import etcd_pb2_grpc as rpc
@@ -131,7 +131,7 @@ class Copies(threading.Thread):
     def look(self) -> None:
         for folder in self._agents:
             for record in _notes(folder).records:
-                if record.instance.live:
+                if record.instance.is_live:
                     self.places.setdefault(record.spec.id.uid, set()).add(folder.name)
                     self.starts[record.spec.id.uid] = record.spec.attempt
         self.looks += 1
@@ -141,11 +141,11 @@ class Copies(threading.Thread):
         self.join(10)
 
 
-def _notes(folder: Path) -> State:
+def _notes(folder: Path) -> AgentState:
     try:
-        return msgspec.json.decode((folder / "state.json").read_bytes(), type=State)
+        return msgspec.json.decode((folder / "state.json").read_bytes(), type=AgentState)
     except FileNotFoundError:
-        return State()
+        return AgentState()
 
 
 @dataclass
@@ -174,7 +174,7 @@ class Fleet:
         for number in range(count):
             name = f"node-{number:02d}"
             token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), authority)
-            grant = Grant(expires=stamp(datetime.now(UTC) + timedelta(hours=1)), node=name)
+            grant = Grant(expires=format_timestamp(datetime.now(UTC) + timedelta(hours=1)), node=name)
             assert wire.post(SECRETS, token_secret(token, grant)).status == 201
             turned = (
                 urls[number % len(urls) :] + urls[: number % len(urls)]

@@ -27,8 +27,8 @@ from wire import (
 from lattice.agent.identity import Identity
 from lattice.agent.join import join
 from lattice.kinds import KINDS
-from lattice.server.fleet_queries.schema import APPLY as APPLY_PLAN
-from lattice.server.fleet_queries.schema import ASKS
+from lattice.server.fleet_queries.query_schema import APPLY_QUERY as APPLY_PLAN
+from lattice.server.fleet_queries.query_schema import QUERY_TYPES
 from lattice.wire import control_pb2 as pb
 from lattice.wire import control_pb2_grpc as rpc
 
@@ -143,7 +143,7 @@ def test_a_nodes_certificate_opens_no_question_and_no_figures(wire: Wire, node: 
         ("GET", "/lattice/v1/workloads"),
         ("POST", "/apis/authentication.k8s.io/v1/tokenreviews"),
         ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews"),
-        *(("POST", f"{API}/fleet/{question}") for question in (*ASKS, APPLY_PLAN)),
+        *(("POST", f"{API}/fleet/{question}") for question in (*QUERY_TYPES, APPLY_PLAN)),
     ]:
         refused(
             node.ask(
@@ -161,7 +161,7 @@ def test_a_nodes_certificate_opens_no_call_of_the_control_service(
     before, log = wire.revision, Log(server)
     identity = node.identity
     credentials = grpc.ssl_channel_credentials(identity.authority, identity.key, identity.certificate)
-    with grpc.secure_channel(identity.place.agents[0], credentials) as channel:
+    with grpc.secure_channel(identity.join_record.agents[0], credentials) as channel:
         stub = rpc.ControlStub(channel)
         for call, request in [
             (

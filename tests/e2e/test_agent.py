@@ -18,7 +18,7 @@ from aiohttp import ClientSession, TCPConnector, web
 from server.links import AUTHORITY, Leader, a_joining, a_token, a_workload, applied, store_token
 from servers import running_server
 
-from lattice.agent.identity import Identity, Place
+from lattice.agent.identity import Identity, JoinRecord
 from lattice.agent.join import join
 from lattice.agent.state_file import StateFile
 from lattice.clock import SystemClock
@@ -28,16 +28,16 @@ from lattice.kinds.container import Container, Disconnect
 from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.join_token import parse_token
 from lattice.kinds.node import LatticeNode
-from lattice.server.grpc.listener import AgentsServer, Tls
-from lattice.server.resources.api import Api
+from lattice.server.access.authentication import TokenAuthenticator
+from lattice.server.access.certificate_authority import ensure_server_certificate, new_authority
+from lattice.server.access.node_certificates import parse_signing_request, sign_node_certificate
+from lattice.server.agents.join import NodeJoinService
+from lattice.server.agents.node_logs import LogRequest
 from lattice.server.app import App
-from lattice.server.access.authentication import Tokens
+from lattice.server.discovery.documents import DiscoveryDocuments
+from lattice.server.grpc.listener import AgentListener, Tls
 from lattice.server.requests.catalog import Catalog
-from lattice.server.access.certificate_authority import new_authority, open_server_pair
-from lattice.server.discovery.documents import Documents
-from lattice.server.agents.join import Joining
-from lattice.server.agents.log_requests import LogQuestion
-from lattice.server.access.node_certificates import read_request, sign
+from lattice.server.resources.api import Api
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Key
 
@@ -48,7 +48,7 @@ LATTICE = [sys.executable, "-m", "lattice.cli.main"]
 @dataclass
 class Site:
     leader: Leader
-    joining: Joining
+    joining: NodeJoinService
     url: str
     folder: Path
 
@@ -93,7 +93,7 @@ class Site:
         assert self.leader.office is not None
         heard = self.leader.office.presence.get(node)
         return (
-            heard and heard.is_connected and heard.order and heard.workloads.get(path)
+            heard and heard.is_connected and heard.applied_sequence and heard.workloads.get(path)
         )  # said on this connection
 
     async def running(self, run: int = 1) -> None:
@@ -111,14 +111,20 @@ async def until(condition: Callable[[], Any], within: float = 30.0) -> Any:
 async def a_site(folder: Path) -> AsyncIterator[Site]:
     leader = Leader(MemoryStore(clock), clock, heartbeat=0.5)
     await leader.lead()
-    certificate, key = open_server_pair(AUTHORITY, folder / "tls", ["127.0.0.1"])
+    certificate, key = ensure_server_certificate(AUTHORITY, folder / "tls", ["127.0.0.1"])
     tls = Tls(certificate.read_bytes(), key.read_bytes(), AUTHORITY.pem)
     joining = a_joining(leader.store, clock)
-    async with AgentsServer(leader.links, joining, tls) as agents:
-        joining.agents = lambda: f"127.0.0.1:{agents.port}"
+    async with AgentListener(leader.links, joining, tls) as agents:
+        joining.agents_address = lambda: f"127.0.0.1:{agents.port}"
         catalog = Catalog((*KINDS, CustomResourceDefinition))
         api = Api(leader.store, catalog, clock, lambda: "uid", lambda: "abcde")
-        app = App(api, Tokens(leader.store, clock), Documents(catalog, lambda: ""), dict, joining=joining)
+        app = App(
+            api,
+            TokenAuthenticator(leader.store, clock),
+            DiscoveryDocuments(catalog, lambda: ""),
+            dict,
+            join_service=joining,
+        )
         runner = web.ServerRunner(web.Server(app.handle, access_log=None), shutdown_timeout=0.1)
         await runner.setup()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -166,14 +172,14 @@ def test_an_agent_that_is_killed_finds_what_it_ran(tmp_path: Path) -> None:
         async with a_site(tmp_path) as site:
             await site.leader.add(sleeping(marker))
             async with site.agent(await site.token(node="n1")):
-                await until(lambda: site.leader.links.lines)
+                await until(lambda: site.leader.links.sessions)
                 await site.leader.bind("web", applied("n1"))
                 await site.running()
             before = alive(marker)
             assert len(before) == 1
-            await until(lambda: not site.leader.links.lines)
+            await until(lambda: not site.leader.links.sessions)
             async with site.agent() as second:  # no token any more
-                await until(lambda: site.leader.links.lines)
+                await until(lambda: site.leader.links.sessions)
                 await site.running()
                 assert alive(marker) == before
                 second.send_signal(signal.SIGTERM)
@@ -195,7 +201,7 @@ def test_an_agent_whose_node_was_deleted_while_it_was_away_stops_what_it_kept_an
             await site.leader.add(sleeping(marker))
             used = await site.token(node="n1")
             async with site.agent(used):
-                await until(lambda: site.leader.links.lines)
+                await until(lambda: site.leader.links.sessions)
                 await site.leader.bind("web", applied("n1"))
                 await site.running()
             assert len(alive(marker)) == 1, "cut off, it is kept"
@@ -208,7 +214,7 @@ def test_an_agent_whose_node_was_deleted_while_it_was_away_stops_what_it_kept_an
             assert alive(marker) == []
             assert not Identity.load(tmp_path / "agent").has_joined
             async with site.agent(await site.token(2, node="n1")):
-                await until(lambda: site.leader.links.lines)
+                await until(lambda: site.leader.links.sessions)
 
     play(story)
 
@@ -219,13 +225,17 @@ def test_a_machine_that_joins_another_control_plane_counts_its_terms_anew(tmp_pa
     async def story() -> None:
         async with a_site(tmp_path) as site:
             identity, (other, _) = Identity.load(tmp_path / "agent"), new_authority()
-            former = sign(other, read_request(identity.signing_request()), "n9", clock.now())
-            identity.joined(former, other.pem, Place("n9", "https://127.0.0.1:1", ("127.0.0.1:1",)))
+            former = sign_node_certificate(
+                other, parse_signing_request(identity.signing_request()), "n9", clock.now()
+            )
+            identity.save_credentials(
+                former, other.pem, JoinRecord("n9", "https://127.0.0.1:1", ("127.0.0.1:1",))
+            )
             memory = StateFile(tmp_path / "agent")
-            memory.told((), 99)
+            memory.save_assignments((), 99)
             memory.close()
             async with site.agent(await site.token(node="n1")):
-                await until(lambda: "n1" in site.leader.links.lines)
+                await until(lambda: "n1" in site.leader.links.sessions)
 
     play(story)
 
@@ -245,13 +255,13 @@ def test_what_may_not_run_without_contact_ends_though_its_agent_was_killed(tmp_p
                 a_workload("lasting", containers={"main": Container(command=("sleep", lasting))})
             )
             async with site.agent(await site.token(node="n1")):
-                await until(lambda: site.leader.links.lines)
+                await until(lambda: site.leader.links.sessions)
                 await site.leader.bind("web", applied("n1"))
                 await site.leader.bind("lasting", applied("n1"))
                 await site.running()
                 await until(lambda: alive(lasting))
-                heard = site.leader.office.presence.get("n1").at  # type: ignore[union-attr]
-                await until(lambda: site.leader.office.presence.get("n1").at > heard + 4)  # type: ignore[union-attr]
+                heard = site.leader.office.presence.get("n1").received_at  # type: ignore[union-attr]
+                await until(lambda: site.leader.office.presence.get("n1").received_at > heard + 4)  # type: ignore[union-attr]
                 assert len(alive(strict)) == 1, "with contact it runs for as long as it likes"
             await until(lambda: not alive(strict))
             assert len(alive(lasting)) == 1
@@ -269,7 +279,7 @@ def test_an_agent_can_take_its_workloads_with_it_and_start_them_again(tmp_path: 
         async with a_site(tmp_path) as site:
             await site.leader.add(sleeping(marker))
             async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
-                await until(lambda: site.leader.links.lines)
+                await until(lambda: site.leader.links.sessions)
                 await site.leader.bind("web", applied("n1"))
                 await site.running()
                 process.send_signal(signal.SIGTERM)
@@ -293,15 +303,15 @@ def test_an_agent_that_can_write_nothing_fails_what_it_is_to_start_and_goes_on(t
             await site.leader.add(sleeping(marker))
             with (tmp_path / "log").open("wb") as log:
                 async with site.agent(await site.token(node="n1"), log=log) as process:
-                    await until(lambda: site.leader.links.lines)
+                    await until(lambda: site.leader.links.sessions)
                     _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
                     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, most))
                     await site.leader.bind("web", applied("n1"))
                     failed = await until(lambda: (said := site.said()) and said.state == "Failed" and said)
                     assert failed.failure == "STORAGE_ERROR"
                     assert alive(marker) == []
-                    heard = site.leader.office.presence.get("n1").at  # type: ignore[union-attr]
-                    await until(lambda: site.leader.office.presence.get("n1").at > heard + 1)  # type: ignore[union-attr]
+                    heard = site.leader.office.presence.get("n1").received_at  # type: ignore[union-attr]
+                    await until(lambda: site.leader.office.presence.get("n1").received_at > heard + 1)  # type: ignore[union-attr]
                     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
                     await site.leader.bind("web", applied("n1", run=2))
                     await site.running(run=2)
@@ -319,10 +329,10 @@ def test_logs_are_read_and_followed_over_the_connection(tmp_path: Path) -> None:
                 a_workload(containers={"main": Container(command=("sh", "-c", f"mkfifo go; {script}"))})
             )
             async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
-                await until(lambda: site.leader.links.lines)
+                await until(lambda: site.leader.links.sessions)
                 await site.leader.bind("web", applied("n1"))
                 await site.running()
-                asked = LogQuestion("n1", "default/web", "uid-web", tail=1, follow=True)
+                asked = LogRequest("n1", "default/web", "uid-web", tail_lines=1, follow=True)
                 read: list[str] = []
 
                 async def follow() -> None:
@@ -399,7 +409,7 @@ def test_a_nodes_certificate_opens_nothing_in_the_api(tmp_path: Path) -> None:
                 async with session.get("/api/v1/namespaces/lattice-system/secrets") as answer:
                     assert answer.status == 403
                 async with session.get("/apis/lattice.dev/v1alpha1/join") as answer:
-                    assert (await answer.json())["agents"] == site.joining.agents()
+                    assert (await answer.json())["agents"] == site.joining.agents_address()
                 async with session.put("/apis/lattice.dev/v1alpha1/join") as answer:
                     assert answer.status == 405
 

@@ -13,7 +13,7 @@ import pytest
 from rack import workload
 from running import TIMES, Object, Site, until
 
-from lattice.server.access.certificate_authority import Authority, new_authority
+from lattice.server.access.certificate_authority import CertificateAuthority, new_authority
 
 pytestmark = [pytest.mark.xdist_group("busy-loop"), pytest.mark.timeout(180)]
 
@@ -22,7 +22,7 @@ BUSY = ("sh", "-c", "while true; do :; done")
 
 
 @contextmanager
-def listening(folder: Path, authority: Authority) -> Iterator[tuple[str, list[Any]]]:
+def listening(folder: Path, authority: CertificateAuthority) -> Iterator[tuple[str, list[Any]]]:
     """An https address and what was posted to it."""
     heard: list[Any] = []
 

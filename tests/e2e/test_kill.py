@@ -37,7 +37,7 @@ def test_a_killed_server_keeps_what_it_acknowledged(kills: int, tmp_path: Path) 
     memory, seed = Memory(), time.time_ns() % 1_000_000
     print(f"\nseed {seed}")
     for round_number in range(kills):
-        _kill_under_load(tmp_path, memory, random.Random(seed + round_number))  # noqa: S311 - when to kill
+        _kill_under_load(tmp_path, memory, random.Random(seed + round_number))
     server = start(tmp_path)
     shown = _shown(server)
     assert server.stop() == 0

@@ -55,7 +55,7 @@ def _cut(folder: Path, number: int) -> tuple[int, int]:
         writers = [Writer(server.kubeconfig, memory, number * WRITERS + each) for each in range(WRITERS)]
         for writer in writers:
             writer.start()
-        time.sleep(random.Random(number).uniform(0.5, 1.5))  # noqa: S311 - when the power goes
+        time.sleep(random.Random(number).uniform(0.5, 1.5))
         server.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, server.process.pid, os.WSTOPPED | os.WNOWAIT)
         with memory.lock:

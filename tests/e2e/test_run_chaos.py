@@ -79,7 +79,7 @@ def test_a_server_that_was_frozen_blames_nobody(site: Site) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_whatever_is_killed_in_whatever_order_everything_runs_once_in_the_end(site: Site, seed: int) -> None:
     _begin(site)
-    rng = random.Random(seed)  # noqa: S311 - chance that repeats
+    rng = random.Random(seed)
 
     def kill_a_workload() -> None:
         for pid in site.pids(rng.choice(["web-0", "web-1", "steady", "strict"])):

@@ -109,7 +109,7 @@ class Writer(threading.Thread):
         super().__init__(daemon=True)
         self._server = read_kubeconfig(kubeconfig)
         self._memory = memory
-        self._rng = random.Random(seed)  # noqa: S311 - which write is next
+        self._rng = random.Random(seed)
 
     def run(self) -> None:
         address = urllib.parse.urlsplit(self._server.url)

@@ -56,7 +56,7 @@ class Lacks:
         return f"without {self.need} {self.resource} free"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        have = int(table.free(table.index[self.resource])[row])
+        have = int(table.free(table.resource_index[self.resource])[row])
         return Shortfall(self.resource, str(self.need), str(have), str(self.need - have))
 
 
@@ -81,7 +81,8 @@ class Room:
 
     def filter(self, ask: Any, rows: Rows) -> Rejections:
         return {
-            Lacks(name, amount): rows.free(rows.table.index[name]) < amount for name, amount in ask.amounts
+            Lacks(name, amount): rows.free(rows.table.resource_index[name]) < amount
+            for name, amount in ask.amounts
         }
 
 
@@ -118,7 +119,7 @@ class Fullest:
         return True
 
     def score(self, ask: Any, rows: Rows) -> Floats:
-        values = rows.floats()
+        values = rows.float_buffer()
         np.copyto(values, rows.share(0))
         return values
 
@@ -133,9 +134,10 @@ class Early:
         return True
 
     def score(self, ask: Any, rows: Rows) -> Floats:
-        order = rows.fact("names", lambda table: sorted(table.row_of))
+        order = rows.aggregate("names", lambda table: sorted(table.row_of))
         return np.array(
-            [1 / (2 + order.index(name)) if name else 0 for name in rows.each(rows.table.names)], np.float32
+            [1 / (2 + order.index(name)) if name else 0 for name in rows.select_list(rows.table.names)],
+            np.float32,
         )
 
 
@@ -149,7 +151,7 @@ class Lonely:
         return True
 
     def score(self, ask: Any, rows: Rows) -> Floats:
-        values = rows.floats()
+        values = rows.float_buffer()
         return np.subtract(np.float32(1), rows.share(0), out=values)
 
 
@@ -169,7 +171,7 @@ class Whim:
         lookup = rows.derived(
             self,
             lambda some: np.array(
-                [self.values[name] for name in some.each(some.table.names)], np.float32
+                [self.values[name] for name in some.select_list(some.table.names)], np.float32
             ).reshape(-1, LEVELS),
         )
         level = np.minimum((rows.total(0) - rows.free(0)) // self.unit, LEVELS - 1)

@@ -9,11 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proofs import many
 
-from lattice.engine.decide import COLUMNS_OF_A_BASE, COLUMNS_OF_A_STATE, NOWHERE, RULED_OUT, SIGHTINGS, decide
-from lattice.engine.derived_columns import most_columns
-from lattice.engine.tie_order import tie_rank
+from lattice.engine.decide import (
+    COLUMNS_PER_FIXED_CACHE,
+    COLUMNS_PER_SHAPE_CACHE,
+    MAX_SHAPES_SEEN_ONCE,
+    NO_ROW,
+    RULED_OUT,
+    decide,
+)
+from lattice.engine.derived_columns import max_columns
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Table
+from lattice.engine.tie_order import tie_rank
 
 PACK = a_profile(Room(), Unmarked(), fullest=1.0)
 ALL = a_profile(Room(), Unmarked(), NotTheFullest(), fullest=1.0, early=0.5, lonely=0.25)
@@ -32,10 +39,10 @@ ALL = a_profile(Room(), Unmarked(), NotTheFullest(), fullest=1.0, early=0.5, lon
 def test_decide(rooms: list[int], taken: list[int], chosen: str, runner_up: str) -> None:
     table = a_table(rooms)
     for row, amount in enumerate(taken):
-        table.take(row, [(0, amount)])
+        table.allocate(row, [(0, amount)])
     decision = decide(wanted(table, x=2), table, PACK)
     assert (decision.name, decision.fits) == (chosen, bool(chosen))
-    assert (table.names[decision.runner_up] if decision.runner_up != NOWHERE else "") == runner_up
+    assert (table.names[decision.runner_up] if decision.runner_up != NO_ROW else "") == runner_up
 
 
 def test_ties_go_by_the_fixed_order_whatever_the_order_of_rows() -> None:
@@ -49,12 +56,12 @@ def test_ties_go_by_the_fixed_order_whatever_the_order_of_rows() -> None:
 
 def test_a_removed_row_is_never_chosen_and_a_reused_one_may_be() -> None:
     table = a_table([4, 4])
-    table.take(0, [(0, 3)])
+    table.allocate(0, [(0, 3)])
     ask = wanted(table, x=1)
     assert decide(ask, table, PACK).name == "r0"
     table.remove("r0")
     assert [decide(ask, table, PACK).name for _ in range(3)] == ["r1"] * 3
-    table.take(table.add("new", {"x": 4}), [(0, 2)])
+    table.allocate(table.add("new", {"x": 4}), [(0, 2)])
     assert decide(ask, table, PACK).name == "new"
 
 
@@ -92,8 +99,8 @@ def test_a_known_shape_is_looked_at_again_only_where_something_changed() -> None
     for _ in range(2):  # seen once, then remembered
         decide(wanted(table, x=1), table, profile)
     room.rows = lonely.rows = 0
-    table.take(3, [(0, 1)])
-    table.take(7, [(0, 1)])
+    table.allocate(3, [(0, 1)])
+    table.allocate(7, [(0, 1)])
     decide(wanted(table, x=1), table, profile)
     assert (room.rows, lonely.rows) == (2, 100), "a plugin that looks at the whole table always does"
 
@@ -102,8 +109,8 @@ def test_a_frozen_decision_outlives_changes() -> None:
     table = a_table([4, 4])
     ask = wanted(table, x=3)
     decision = decide(ask, table, PACK)
-    kept = decision.copied()
-    table.take(kept.chosen, [(0, 4)])
+    kept = decision.copy()
+    table.allocate(kept.chosen, [(0, 4)])
     decide(ask, table, PACK)
     decide(ask, table, PACK)
     assert (kept.totals > RULED_OUT).all()
@@ -112,12 +119,12 @@ def test_a_frozen_decision_outlives_changes() -> None:
 
 def test_not_more_shapes_are_remembered_than_allowed() -> None:
     table = a_table([10**6])
-    for amount in range(1, SIGHTINGS + 300):
+    for amount in range(1, MAX_SHAPES_SEEN_ONCE + 300):
         for _ in range(1 + amount % 2):
             decide(wanted(table, x=amount), table, PACK)
-    assert len(table.seen) <= SIGHTINGS
-    assert len(table.states) <= most_columns(table.count) // COLUMNS_OF_A_STATE
-    assert len(table.bases) <= most_columns(table.count) // COLUMNS_OF_A_BASE
+    assert len(table.shapes_seen_once) <= MAX_SHAPES_SEEN_ONCE
+    assert len(table.shape_caches) <= max_columns(table.count) // COLUMNS_PER_SHAPE_CACHE
+    assert len(table.fixed_caches) <= max_columns(table.count) // COLUMNS_PER_FIXED_CACHE
 
 
 STEPS = st.lists(
@@ -137,7 +144,7 @@ def step(table: Table, what: str, which: int, amount: int) -> None:
         if what == "add":
             table.set(table.add(name, {"x": amount}), "marked", False)
     elif what == "take":
-        table.take(row, [(0, amount - 2)])
+        table.allocate(row, [(0, amount - 2)])
     elif what == "mark":
         table.set(row, "marked", amount % 2 == 0)
     elif what == "remove":
@@ -153,7 +160,7 @@ def afresh(table: Table, *, backwards: bool = False) -> Table:
         row = table.row_of[name]
         there = other.add(name, {"x": int(table.total(0)[row])})
         other.set(there, "marked", bool(table.column("marked")[row]))
-        other.take(there, [(0, int(table.taken(0)[row]))])
+        other.allocate(there, [(0, int(table.allocated(0)[row]))])
     return other
 
 
@@ -205,7 +212,7 @@ def test_remembered_answers_equal_fresh_and_obvious_ones(
             (name for name, total in totals.items() if total == best), key=lambda name: tie_rank(0, name)
         )
         rest = [total for name, total in totals.items() if name != decision.name]
-        assert (decision.runner_up == NOWHERE) == (not rest)
+        assert (decision.runner_up == NO_ROW) == (not rest)
         assert not rest or decision.totals[decision.runner_up] == np.float32(max(rest))
     else:
         assert not decision.fits

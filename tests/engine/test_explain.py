@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from proofs import many
 
 from lattice.engine.decide import RULED_OUT, Decision, decide
-from lattice.engine.explain import as_json, best_rows, counts, freeze, ranked, refusals, sentence, why_not
+from lattice.engine.explain import (
+    all_rejections,
+    as_json,
+    best_rows,
+    freeze,
+    rejection_counts,
+    rejections_of,
+    summarize,
+    top_candidates,
+)
 from lattice.engine.plugin import Shortfall
 from lattice.engine.table import Rowids, Table
 
@@ -29,7 +38,7 @@ def decided(
     for row in marked:
         table.set(row, "marked", True)
     for row, much in enumerate(taken):
-        table.take(row, [(0, much)])
+        table.allocate(row, [(0, much)])
     return decide(wanted(table, x=amount), table, profile)
 
 
@@ -57,14 +66,14 @@ def decided(
     ],
 )
 def test_sentence(decision: Decision, words: str) -> None:
-    assert sentence(decision) == words
+    assert summarize(decision) == words
 
 
 def test_removed_rows_are_not_counted() -> None:
     table = a_table([1, 1, 4])
     table.remove("r0")
     assert (
-        sentence(decide(wanted(table, x=2), table, PROFILE))
+        summarize(decide(wanted(table, x=2), table, PROFILE))
         == "r2: best of 1 that fit, of 2 nodes (1 without 2 x free)"
     )
 
@@ -82,7 +91,7 @@ def test_removed_rows_are_not_counted() -> None:
     ],
 )
 def test_why_not(name: str, lacking: list[Shortfall]) -> None:
-    assert why_not(decided([4, 1, 0], marked=(2,)), name) == lacking
+    assert rejections_of(decided([4, 1, 0], marked=(2,)), name) == lacking
 
 
 @pytest.mark.parametrize(
@@ -100,31 +109,31 @@ def test_a_shortfall_reads_well(shortfall: Shortfall, words: str) -> None:
 
 
 def test_ranked_says_what_scores_are_made_of_and_which_part_decided() -> None:
-    first, second = ranked(decided([8, 8], taken=(0, 4)), top=2)
+    first, second = top_candidates(decided([8, 8], taken=(0, 4)), top=2)
     assert (first.name, second.name) == ("r1", "r0")
     assert [(part.plugin, part.score, part.weight) for part in second.parts] == [
         ("Fullest", 0.0, 3.0),
         ("Early", 50.0, 1.0),
     ]
     assert first.score == pytest.approx((3 * 50 + 100 / 3) / 4, abs=1e-4)
-    assert first.deciding_over(second).plugin == "Fullest"
+    assert first.deciding_score(second).plugin == "Fullest"
 
 
 def test_scores_of_the_whole_table_are_shown_too() -> None:
-    (best, _) = ranked(decided([8, 8], taken=(0, 4), profile=a_profile(Room(), lonely=2.0)), top=2)
+    (best, _) = top_candidates(decided([8, 8], taken=(0, 4), profile=a_profile(Room(), lonely=2.0)), top=2)
     assert (best.name, best.score) == ("r0", 100.0)
 
 
 def test_without_scores_or_candidates_there_is_little_to_rank() -> None:
-    assert [(each.score, each.parts) for each in ranked(decided([4], profile=a_profile(Room())))] == [
+    assert [(each.score, each.parts) for each in top_candidates(decided([4], profile=a_profile(Room())))] == [
         (0.0, ())
     ]
-    assert ranked(decided([1])) == []
+    assert top_candidates(decided([1])) == []
 
 
 def test_as_json_holds_everything_on_request() -> None:
     decision = decided([4, 1, 0], marked=(2,))
-    document = json.loads(json.dumps(as_json(decision, everything=True)))
+    document = json.loads(json.dumps(as_json(decision, with_rejections=True)))
     assert (document["ask"], document["chosen"], document["profile"]) == ("w", "r0", "toy")
     assert document["ranked"] == [
         {
@@ -163,7 +172,7 @@ def test_a_reason_that_can_is_asked_once_about_all_its_rows_and_only_about_these
     decision, counted = decided([1, 4, 1, 1]), Counted()
     decision.table.remove("r2")
     decision.reasons = {counted: np.array([True, False, True, True]), **decision.reasons}
-    told = dict(refusals(decision))
+    told = dict(all_rejections(decision))
     assert told == {
         name: (Shortfall(f"row {name[1:]}"), Shortfall("x", "2", "1", "1")) for name in ("r0", "r3")
     }
@@ -175,19 +184,24 @@ def test_a_frozen_decision_tells_what_was_so_when_it_was_made() -> None:
     table, told = (
         decision.table,
         (
-            why_not(decision, "r1"),
-            why_not(decision, "r2"),
-            ranked(decision),
-            as_json(decision, everything=True),
+            rejections_of(decision, "r1"),
+            rejections_of(decision, "r2"),
+            top_candidates(decision),
+            as_json(decision, with_rejections=True),
         ),
     )
     kept = freeze(decision)
-    table.take(2, [(0, -2)])
-    table.take(0, [(0, 4)])
+    table.allocate(2, [(0, -2)])
+    table.allocate(0, [(0, 4)])
     table.remove("r0")
-    assert (why_not(kept, "r1"), why_not(kept, "r2"), ranked(kept), as_json(kept, everything=True)) == told
-    assert why_not(kept, "r0") == []
-    assert [str(each) for each in why_not(kept, "r2")] == ["x: need 2, have 1, missing 1"]
+    assert (
+        rejections_of(kept, "r1"),
+        rejections_of(kept, "r2"),
+        top_candidates(kept),
+        as_json(kept, with_rejections=True),
+    ) == told
+    assert rejections_of(kept, "r0") == []
+    assert [str(each) for each in rejections_of(kept, "r2")] == ["x: need 2, have 1, missing 1"]
 
 
 WORLDS = st.tuples(
@@ -206,17 +220,17 @@ def test_counts_add_up_and_nobody_who_is_out_goes_without_a_reason(
         rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE
     )
     out = {name for name, row in decision.table.row_of.items() if decision.totals[row] == RULED_OUT}
-    refused = dict(refusals(decision))
+    refused = dict(all_rejections(decision))
     assert set(refused) == out
     assert list(refused) == sorted(out)
-    assert sum(count for _, count in counts(decision)) == len(out)
+    assert sum(count for _, count in rejection_counts(decision)) == len(out)
     for name, row in decision.table.row_of.items():
         expected = sum(bool(mask[row]) for mask in decision.reasons.values())
-        assert len(why_not(decision, name)) == expected
-        assert list(refused.get(name, ())) == why_not(decision, name)
-        for each in why_not(decision, name):
+        assert len(rejections_of(decision, name)) == expected
+        assert list(refused.get(name, ())) == rejections_of(decision, name)
+        for each in rejections_of(decision, name):
             assert not each.need or int(each.need) - int(each.have) == int(each.missing) > 0
-    assert sentence(decision)
+    assert summarize(decision)
 
 
 @many
@@ -230,7 +244,7 @@ def test_ranking_agrees_with_deciding(world: tuple[list[int], list[int], int], t
     rows = best_rows(decision, 3)
     assert (decision.totals == before).all()
     assert rows[:2] == [row for row in (decision.chosen, decision.runner_up) if row >= 0]
-    best = ranked(decision)
+    best = top_candidates(decision)
     assert [each.name for each in best] == [decision.table.names[row] for row in rows]
     shown = [round(each.score, 3) for each in best]  # totals are 32-bit floats
     assert shown == sorted(shown, reverse=True)

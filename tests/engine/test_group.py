@@ -12,7 +12,7 @@ from picked import told, told_together
 from proofs import many
 
 from lattice.engine.decide import Decision, decide
-from lattice.engine.decide_batch import MOST_AHEAD, decide_many, groupable
+from lattice.engine.decide_batch import MAX_LOOKAHEAD_ROWS, can_batch, decide_batch
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Table
 
@@ -29,9 +29,9 @@ def one_at_a_time(
             break
         rows.append(decision.chosen)
         found.append(tell(decision))
-        table.take(decision.chosen, ask.needs)
+        table.allocate(decision.chosen, ask.needs)
     for row in rows:
-        table.take(row, [(0, -amount)])
+        table.allocate(row, [(0, -amount)])
     return found
 
 
@@ -51,9 +51,9 @@ def test_decide_many(rooms: list[int], count: int, weights: dict[str, float], na
     table = a_table(rooms)
     assert [
         table.names[row]
-        for row in decide_many(wanted(table, x=1), table, a_profile(Room(), **weights), count).rows
+        for row in decide_batch(wanted(table, x=1), table, a_profile(Room(), **weights), count).rows
     ] == names
-    assert not table.taken(0).any(), "the table is as before"
+    assert not table.allocated(0).any(), "the table is as before"
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_decide_many(rooms: list[int], count: int, weights: dict[str, float], na
 )
 def test_groupable(profile: Profile, additive: bool, taken: int, together: bool) -> None:
     table = a_table([4, 4])
-    table.take(0, [(0, taken)])
-    assert groupable(replace(wanted(table, x=1), is_additive=additive), profile, table) is together
+    table.allocate(0, [(0, taken)])
+    assert can_batch(replace(wanted(table, x=1), is_additive=additive), profile, table) is together
 
 
 def test_without_the_table_a_wide_filter_might_always_speak() -> None:
     table = a_table([4])
-    assert not groupable(wanted(table, x=1), a_profile(Room(), NotTheFullest()))
+    assert not can_batch(wanted(table, x=1), a_profile(Room(), NotTheFullest()))
 
 
 WHIMS = st.lists(
@@ -112,16 +112,19 @@ def test_together_is_the_same_as_one_at_a_time_even_with_random_scores(
         for _ in range(2):
             decide(wanted(table, x=amount), table, profile)
         for row in range(0, len(rooms), 3):
-            table.take(row, [(0, min(amount, rooms[row]))])
-    together = told_together(decide_many(wanted(table, x=amount), table, profile, count))
+            table.allocate(row, [(0, min(amount, rooms[row]))])
+    together = told_together(decide_batch(wanted(table, x=amount), table, profile, count))
     assert together == one_at_a_time(table, profile, count, amount)
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.integers(0, 90), min_size=MOST_AHEAD // 4, max_size=MOST_AHEAD // 2), st.booleans())
+@given(
+    st.lists(st.integers(0, 90), min_size=MAX_LOOKAHEAD_ROWS // 4, max_size=MAX_LOOKAHEAD_ROWS // 2),
+    st.booleans(),
+)
 def test_many_rows_and_many_levels_come_out_the_same(rooms: list[int], packs: bool) -> None:
     table = a_table(rooms)
     profile = a_profile(Room(), fullest=1.0) if packs else a_profile(Room(), early=1.0)
-    assert decide_many(wanted(table, x=1), table, profile, 400).rows == one_at_a_time(
+    assert decide_batch(wanted(table, x=1), table, profile, 400).rows == one_at_a_time(
         table, profile, 400, 1, lambda each: each.chosen
     )

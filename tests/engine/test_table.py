@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proofs import many
 
-from lattice.engine.derived_columns import CHANGES_KEPT
+from lattice.engine.derived_columns import MAX_CHANGES_KEPT
+from lattice.engine.table import FIRST_CAPACITY, FIRST_LINES, RowSubset, Table
 from lattice.engine.tie_order import tie_rank
-from lattice.engine.table import FIRST_CAPACITY, FIRST_LINES, Some, Table
 
 
 def free(table: Table, name: str, resource: str = "x") -> int:
-    return int(table.free(table.index[resource])[table.row_of[name]])
+    return int(table.free(table.resource_index[resource])[table.row_of[name]])
 
 
 def alive(table: Table) -> list[int]:
@@ -24,11 +24,11 @@ def alive(table: Table) -> list[int]:
 
 def test_taking_and_giving_back_is_exact() -> None:
     table = a_table([(1 << 60) + 1])
-    table.take(0, [(0, 1 << 60)])
-    assert (free(table, "r0"), int(table.taken(0)[0])) == (1, 1 << 60)
-    table.take(0, [(0, 2)])
+    table.allocate(0, [(0, 1 << 60)])
+    assert (free(table, "r0"), int(table.allocated(0)[0])) == (1, 1 << 60)
+    table.allocate(0, [(0, 2)])
     assert free(table, "r0") == -1, "below zero: more is taken than there is"
-    table.take(0, [(0, -2), (0, -(1 << 60))])
+    table.allocate(0, [(0, -2), (0, -(1 << 60))])
     assert (free(table, "r0"), float(table.share(0)[0])) == ((1 << 60) + 1, 0.0)
 
 
@@ -42,14 +42,14 @@ def test_a_new_resource_is_none_anywhere_until_rows_say_otherwise() -> None:
 
 def test_a_changed_capacity_leaves_what_is_taken() -> None:
     table = a_table([4])
-    table.take(0, [(0, 3)])
+    table.allocate(0, [(0, 3)])
     table.resize("r0", {"x": 6})
     assert (free(table, "r0"), float(table.share(0)[0])) == (3, 0.5)
 
 
 def test_a_removed_row_is_empty_and_used_again() -> None:
     table = a_table([4, 4])
-    table.take(0, [(0, 3)])
+    table.allocate(0, [(0, 3)])
     row = table.remove("r0")
     assert ("r0" in table.row_of, alive(table), int(table.free(0)[row])) == (False, [1], 0)
     assert table.add("new", {"x": 5}) == row
@@ -75,21 +75,21 @@ def test_many_rows_at_once_are_as_one_after_the_other(
             table.remove(f"b{number}")
     for start, (count, totals) in enumerate(batches):
         names = [f"n{start}-{number}" for number in range(count)]
-        assert once.add_alike(names, totals) == [singly.add(name, totals) for name in names]
-    assert (once.names, once.row_of, once.count, once.in_order) == (
+        assert once.add_identical(names, totals) == [singly.add(name, totals) for name in names]
+    assert (once.names, once.row_of, once.count, once.is_in_tie_order) == (
         singly.names,
         singly.row_of,
         singly.count,
-        singly.in_order,
+        singly.is_in_tie_order,
     )
-    assert (once.version, once.fixed_version, once.by_rank().tolist()) == (
+    assert (once.version, once.fixed_version, once.rows_by_rank().tolist()) == (
         singly.version,
         singly.fixed_version,
-        singly.by_rank().tolist(),
+        singly.rows_by_rank().tolist(),
     )
-    for name in once.index:
+    for name in once.resource_index:
         for read in ("free", "total", "taken", "share", "inverse"):
-            one, other = (getattr(table, read)(table.index[name]) for table in (once, singly))
+            one, other = (getattr(table, read)(table.resource_index[name]) for table in (once, singly))
             assert np.array_equal(one, other), (name, read)
 
 
@@ -97,7 +97,7 @@ def test_many_rows_at_once_are_as_one_after_the_other(
 def test_many_rows_at_once_have_names_of_their_own(names: list[str]) -> None:
     table = a_table([4])
     with pytest.raises(KeyError):
-        table.add_alike(names, {"x": 1})
+        table.add_identical(names, {"x": 1})
     assert (table.count, list(table.row_of)) == (1, ["r0"]), "nothing was added"
 
 
@@ -197,17 +197,17 @@ def test_a_fact_of_the_whole_table_tells_when_it_is_no_longer_so() -> None:
     def most(whole: Table) -> int:
         return int(whole.total(0).max())
 
-    assert table.fact("most", most) == 7
-    before = table.facts_version
+    assert table.aggregate("most", most) == 7
+    before = table.aggregates_version
     table.resize("r0", {"x": 6})
-    assert (table.facts_version, table.fact("most", most)) == (before, 7)
+    assert (table.aggregates_version, table.aggregate("most", most)) == (before, 7)
     table.remove("r1")
-    assert (table.facts_version > before, table.fact("most", most)) == (True, 6)
+    assert (table.aggregates_version > before, table.aggregate("most", most)) == (True, 6)
 
 
 def test_resources_that_nobody_has_or_takes_make_room_for_others() -> None:
     table = a_table([4])
-    table.take(0, [(table.add_resource("only taken"), 2)])
+    table.allocate(0, [(table.add_resource("only taken"), 2)])
     for number in range(1000):
         table.resize("r0", {"x": 4, f"odd-{number}": 3})
         assert free(table, "r0", f"odd-{number}") == 3
@@ -223,9 +223,9 @@ def test_shares_of_huge_amounts_are_the_same_however_they_came_about() -> None:
         (1 << 60) + (1 << 36) + 1
     )  # rounded once to 32 bits it goes up, rounded to 64 bits first it goes down
     table = a_table([1 << 61])
-    table.take(0, [(0, amount)])
+    table.allocate(0, [(0, amount)])
     taken = table.share(0)[0]
-    assert Some(table, np.array([0, 0]), [(0, 1)], np.array([0, 0])).share(0).tolist() == [taken, taken]
+    assert RowSubset(table, np.array([0, 0]), [(0, 1)], np.array([0, 0])).share(0).tolist() == [taken, taken]
     table.resize("r0", {"x": 1 << 61})
     assert table.share(0)[0] == taken
 
@@ -233,7 +233,7 @@ def test_shares_of_huge_amounts_are_the_same_however_they_came_about() -> None:
 def test_who_looked_too_long_ago_looks_at_everything() -> None:
     table = a_table([4, 4])
     old = table.version
-    for _ in range(CHANGES_KEPT + 1):
+    for _ in range(MAX_CHANGES_KEPT + 1):
         table.touch(0)
     recent = table.version
     table.touch(1)
@@ -277,7 +277,7 @@ def walk(
             row = table.row_of[name]
             total, taken, mark = slow[name]
             if what == "take":
-                table.take(row, [(0, amount)])
+                table.allocate(row, [(0, amount)])
                 slow[name] = (total, taken + amount, mark)
             elif what == "resize":
                 table.resize(name, {"x": abs(amount)})
@@ -301,7 +301,7 @@ def test_the_table_agrees_with_a_dictionary(steps: list[tuple[str, int, int]]) -
     assert sorted(table.names[row] for row in alive(table)) == sorted(slow)
     for name, (total, taken, mark) in slow.items():
         row = table.row_of[name]
-        assert (int(table.total(0)[row]), int(table.taken(0)[row]), int(table.free(0)[row])) == (
+        assert (int(table.total(0)[row]), int(table.allocated(0)[row]), int(table.free(0)[row])) == (
             total,
             taken,
             total - taken,
@@ -332,9 +332,9 @@ def test_rows_said_to_be_in_tie_order_are(steps: list[tuple[str, int, int]]) -> 
     walk(table, steps)
     ranks = table.column("rank")[alive(table)].tolist()
     assert table.column("rank")[
-        [row for row in table.by_rank() if table.column("alive")[row]]
+        [row for row in table.rows_by_rank() if table.column("alive")[row]]
     ].tolist() == sorted(ranks)
-    if table.in_order:
+    if table.is_in_tie_order:
         assert ranks == sorted(ranks)
 
 
@@ -348,7 +348,7 @@ def test_the_tie_order_follows_as_a_few_rows_come_and_go(rounds: list[list[tuple
                 table.add(f"n{which}", {"x": 1})
             elif not comes and f"n{which}" in table.row_of:
                 table.remove(f"n{which}")
-        order = table.by_rank().tolist()
+        order = table.rows_by_rank().tolist()
         assert sorted(order) == list(range(table.count))
         assert [table.names[row] for row in order if table.names[row]] == sorted(
             table.row_of, key=lambda name: tie_rank(0, name)
@@ -365,24 +365,24 @@ def test_a_few_rows_look_as_they_would_after_more_was_placed_there(
 ) -> None:
     table = a_table([total for total, _ in rooms])
     for row, (_, taken) in enumerate(rooms):
-        table.take(row, [(0, taken)])
+        table.allocate(row, [(0, taken)])
     rows = np.array(data.draw(st.lists(st.integers(0, len(rooms) - 1), min_size=1, max_size=6)), np.intp)
     more = np.array(
         data.draw(st.lists(st.integers(0, 10**12), min_size=len(rows), max_size=len(rows))), np.int64
     )
-    as_is, as_if = Some(table, rows), Some(table, rows, [(0, 1)], more)
+    as_is, as_if = RowSubset(table, rows), RowSubset(table, rows, [(0, 1)], more)
     assert as_is.free(0).tolist() == table.free(0)[rows].tolist()
     assert np.array_equal(as_is.share(0), table.share(0)[rows])
     assert np.array_equal(as_is.derived("twice", lambda some: some.total(0) * 2), table.total(0)[rows] * 2)
-    assert np.array_equal(as_is.pick(table.column("rank")), table.column("rank")[rows])
-    assert list(as_is.each(table.names)) == [table.names[row] for row in rows]
+    assert np.array_equal(as_is.select(table.column("rank")), table.column("rank")[rows])
+    assert list(as_is.select_list(table.names)) == [table.names[row] for row in rows]
     shares = as_if.share(0)
     assert as_if.free(0).tolist() == (table.free(0)[rows] - more).tolist()
     for position, (row, amount) in enumerate(zip(rows.tolist(), more.tolist(), strict=True)):
-        table.take(row, [(0, amount)])
+        table.allocate(row, [(0, amount)])
         assert as_if.total(0)[position] == table.total(0)[row]
         assert shares[position] == table.share(0)[row], "to the last bit"
-        table.take(row, [(0, -amount)])
+        table.allocate(row, [(0, -amount)])
 
 
 def test_a_first_row_that_is_used_again_out_of_order_is_noticed() -> None:
@@ -392,7 +392,7 @@ def test_a_first_row_that_is_used_again_out_of_order_is_noticed() -> None:
     table.add(second, {})
     table.remove(first)
     table.add(late, {})
-    assert not table.in_order
+    assert not table.is_in_tie_order
 
 
 def test_rows_are_in_tie_order_again_once_those_that_came_late_have_left() -> None:
@@ -402,12 +402,12 @@ def test_rows_are_in_tie_order_again_once_those_that_came_late_have_left() -> No
     )
     for name in (*names[1:4], *names[5:], names[0], names[4]):
         table.add(name, {"x": 1})
-    assert not table.in_order
+    assert not table.is_in_tie_order
     table.remove(names[0])
-    assert not table.in_order
+    assert not table.is_in_tie_order
     table.remove(names[4])
-    assert table.in_order
+    assert table.is_in_tie_order
     table.add("other", {"x": 1})
-    assert [table.names[row] for row in table.by_rank() if table.names[row]] == sorted(
+    assert [table.names[row] for row in table.rows_by_rank() if table.names[row]] == sorted(
         table.row_of, key=lambda name: tie_rank(0, name)
     )

@@ -8,10 +8,9 @@ from google.protobuf.message import DecodeError
 
 from lattice.errors import LatticeError
 from lattice.kinds import KINDS
-from lattice.kinds.meta.json_body import parse_json
 from lattice.kinds.join_token import parse_token
+from lattice.kinds.meta.json_body import parse_json
 from lattice.kinds.meta.jsonpath import compile_path
-from lattice.kinds.meta.yaml_manifest import load
 from lattice.kinds.meta.quantity import (
     parse_bits,
     parse_bytes,
@@ -21,16 +20,17 @@ from lattice.kinds.meta.quantity import (
     parse_seconds,
 )
 from lattice.kinds.meta.selector import parse_selector
+from lattice.kinds.meta.yaml_manifest import load_documents
 from lattice.placement.inputs.price_book import PriceBook
-from lattice.server.resources.admission import admit, complete, demand_identity
-from lattice.server.requests.catalog import Catalog
-from lattice.server.requests.fields import parse_field_selector
-from lattice.server.resources.lists import read_token
+from lattice.server.access.node_certificates import parse_signing_request
+from lattice.server.agents.codec import decode_heartbeat, heartbeat_problem
+from lattice.server.agents.registration import apply_registration, registration_problem
 from lattice.server.apply.patch import json_patch, merge_patch, strategic_merge_patch
+from lattice.server.requests.catalog import Catalog
 from lattice.server.requests.kube_protobuf import decode
-from lattice.server.agents.registration_part import problem, registered
-from lattice.server.access.node_certificates import read_request
-from lattice.server.agents.codec import beat_of, beat_problem
+from lattice.server.requests.options import parse_field_selector
+from lattice.server.resources.admission import admit, apply_kind_defaults, validate_identity
+from lattice.server.resources.lists import read_token
 from lattice.wire import agent_pb2 as pb
 
 POOL = b"""apiVersion: lattice.dev/v1alpha1
@@ -61,7 +61,7 @@ class Parser:
 
 
 def _manifest(data: bytes) -> None:
-    for document in load(data):
+    for document in load_documents(data):
         _admitted(document.value)
 
 
@@ -73,8 +73,8 @@ def _admitted(value: Any) -> None:
     for served in CATALOG:
         resource = served.resource
         if (resource.group, resource.version, resource.kind) == (group, version, value.get("kind")):
-            named = demand_identity(served, value, "default" if resource.namespaced else "", "")
-            complete(served, admit(served, named, "Strict").obj, None)
+            named = validate_identity(served, value, "default" if resource.namespaced else "", "")
+            apply_kind_defaults(served, admit(served, named, "Strict").obj, None)
 
 
 def _body(data: bytes) -> None:
@@ -110,10 +110,10 @@ def _spoken(data: bytes) -> None:
         said = pb.FromAgent.FromString(data)
     except DecodeError:
         return
-    if not beat_problem(said.beat):
-        beat_of(said.beat)
-    if not problem(said.hello.registration):
-        registered({"metadata": {"name": "a"}, "spec": {}, "status": {}}, said.hello)
+    if not heartbeat_problem(said.beat):
+        decode_heartbeat(said.beat)
+    if not registration_problem(said.hello.registration):
+        apply_registration({"metadata": {"name": "a"}, "spec": {}, "status": {}}, said.hello)
 
 
 def _prices(text: str) -> None:
@@ -195,7 +195,7 @@ PARSERS: dict[str, Parser] = {
         _text(read_token), (b"WyJsYXR0aWNlcG9vbHMubGF0dGljZS5kZXYvIiwxMiwiIl0=",), (b"=", b"_-", b"W10=")
     ),
     "signing request": Parser(
-        read_request,
+        parse_signing_request,
         (
             b"-----BEGIN CERTIFICATE REQUEST-----\nMIHOMHYCAQAwFDESMBAGA1UEAwwJbm9kZTpub2RlMFkw\n-----END CERTIFICATE REQUEST-----\n",
         ),

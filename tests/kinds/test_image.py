@@ -2,7 +2,7 @@
 
 import pytest
 
-from lattice.kinds.image import image_problem
+from lattice.kinds.container import image_problem
 
 
 @pytest.mark.parametrize(

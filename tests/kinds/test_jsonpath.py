@@ -121,7 +121,7 @@ def test_paths(path, found):
 def test_bad_paths_say_where(path, what):
     with pytest.raises(Malformed) as raised:
         compile_path(path)
-    assert raised.value.what == what
+    assert raised.value.message == what
     assert "at character" in raised.value.where
 
 

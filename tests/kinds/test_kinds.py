@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 from lattice.kinds import CORE_KINDS, KINDS, LATTICE_KINDS
+from lattice.kinds.constraint import Taint, Toleration
 from lattice.kinds.meta import yaml_manifest as manifest
 from lattice.kinds.meta.base import Kind, Part
-from lattice.kinds.constraint import Taint, Toleration
-from lattice.kinds.pool import PoolStatus
 from lattice.kinds.meta.schema import structural_schema
-from lattice.kinds.service import ServiceStatus
 from lattice.kinds.meta.validator import Findings, compile_schema
+from lattice.kinds.pool import PoolStatus
+from lattice.kinds.service import ServiceStatus
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BY_NAME = {kind.resource.kind: kind for kind in KINDS}
@@ -24,7 +24,7 @@ ENCODER = msgspec.json.Encoder(decimal_format="number")
 def examples() -> list[object]:
     found = []
     for path in sorted(EXAMPLES.rglob("*.yaml")):
-        for document in manifest.load(path.read_bytes(), str(path)):
+        for document in manifest.load_documents(path.read_bytes(), str(path)):
             name = f"{path.relative_to(EXAMPLES)} {document.value['metadata']['name']}"
             found.append(pytest.param(document.value, id=name))
     return found
@@ -49,7 +49,7 @@ def a(text: str) -> Kind:
 
 
 def the(*path: str) -> Kind:
-    return decoded(manifest.load(EXAMPLES.joinpath(*path).read_bytes(), "example")[0].value)
+    return decoded(manifest.load_documents(EXAMPLES.joinpath(*path).read_bytes(), "example")[0].value)
 
 
 @pytest.mark.parametrize("value", examples())
@@ -87,7 +87,7 @@ def _fields(schema, path):
 
 def test_names_are_unique():
     resources = [kind.resource for kind in KINDS]
-    names = [name for r in resources for name in {r.plural, r.singular, *r.short}]
+    names = [name for r in resources for name in {r.plural, r.singular, *r.short_names}]
     assert len(names) == len(set(names))
     assert len({r.id for r in resources}) == len(KINDS)
     assert KINDS == LATTICE_KINDS + CORE_KINDS

@@ -9,21 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.errors import Denied
-from lattice.kinds.meta.base import Metadata
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import (
     Account,
     LatticeLedger,
     LedgerSpec,
     Lot,
-    cloud_terms,
-    overflow_terms,
-    pool_terms,
-    terms,
+    cloud_ledger_spec,
+    ledger_spec,
+    overflow_ledger_spec,
+    pool_ledger_spec,
 )
-from lattice.kinds.meta.metadata import name_problem
+from lattice.kinds.meta.base import Metadata
+from lattice.kinds.meta.metadata_validation import name_problem
 from lattice.kinds.pool import LatticePool
-from lattice.server.access.authorization import ADMINS, Deed, authorize
+from lattice.server.access.authorization import ADMINS, RequestAttributes, authorize
 from lattice.server.requests.call import User
 
 
@@ -59,7 +59,7 @@ def a(kind: Any, spec: dict[str, Any], name: str = "x") -> Any:
     ],
 )
 def test_names(account: Account, name: str) -> None:
-    assert account.ledger == name
+    assert account.ledger_name == name
 
 
 LONG = "x" * 253
@@ -83,7 +83,7 @@ REGIONS = ["", "a", "b", "c", "b.c", "B", "b_c", "b-c", "overflow", "x" * 63]
 def test_no_two_budgets_share_a_ledger() -> None:
     accounts = [pool(name) for name in TRICKY] + [static(name) for name in TRICKY]
     accounts += [cloud(name, region) for name, region in itertools.product(TRICKY, REGIONS)]
-    names = [account.ledger for account in accounts]
+    names = [account.ledger_name for account in accounts]
     assert len(set(names)) == len(accounts)
     assert [name for name in names if name_problem(LatticeLedger.resource, name)] == []
 
@@ -98,8 +98,8 @@ regions = st.from_regex(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,8}[A-Za-z0-9])?)?", full
 @given(one=st.tuples(labels, regions), other=st.tuples(labels, regions))
 def test_names_are_valid_and_tell_accounts_apart(one: tuple[str, str], other: tuple[str, str]) -> None:
     first, second = cloud(*one), cloud(*other)
-    assert not name_problem(LatticeLedger.resource, first.ledger)
-    assert (first.ledger == second.ledger) == (first == second)
+    assert not name_problem(LatticeLedger.resource, first.ledger_name)
+    assert (first.ledger_name == second.ledger_name) == (first == second)
 
 
 def stated(spec: LedgerSpec | None) -> tuple[int | None, bool, int] | None:
@@ -127,7 +127,7 @@ PLACE = {"location": {"name": "dc"}, "capacity": {"nodes": 1}}
     ],
 )
 def test_what_a_pool_states(spec: dict[str, Any], expected: tuple[int | None, bool, int]) -> None:
-    assert stated(pool_terms(a(LatticePool, {"provider": PROVIDER, **spec}))) == expected
+    assert stated(pool_ledger_spec(a(LatticePool, {"provider": PROVIDER, **spec}))) == expected
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_what_a_pool_states(spec: dict[str, Any], expected: tuple[int | None, bo
 )
 def test_what_a_cloud_states(whole: Any, own: Any, total: Any, region: Any) -> None:
     found = a(CloudInfrastructure, {"provider": "aws", "budget": whole, "regions": {"r": {"budget": own}}})
-    assert stated(cloud_terms(found)) == total
-    assert stated(cloud_terms(found, "r")) == region
-    assert cloud_terms(found, "elsewhere") is None
+    assert stated(cloud_ledger_spec(found)) == total
+    assert stated(cloud_ledger_spec(found, "r")) == region
+    assert cloud_ledger_spec(found, "elsewhere") is None
 
 
 @pytest.mark.parametrize(
@@ -178,16 +178,16 @@ def test_what_a_cloud_states(whole: Any, own: Any, total: Any, region: Any) -> N
     ],
 )
 def test_what_overflow_states(overflow: Any, expected: Any) -> None:
-    assert stated(overflow_terms(a(StaticInfrastructure, {**PLACE, "overflow": overflow}))) == expected
+    assert stated(overflow_ledger_spec(a(StaticInfrastructure, {**PLACE, "overflow": overflow}))) == expected
 
 
 def test_an_object_that_is_gone_states_nothing() -> None:
-    assert terms(pool("us-east"), None) is None
+    assert ledger_spec(pool("us-east"), None) is None
 
 
 def a_book(account: Account, **status: Any) -> LatticeLedger:
     now = {"month": "2026-11", "asOf": "2026-11-15T07:40:00.000000Z"}
-    whole = a(LatticeLedger, {"budget": msgspec.to_builtins(account)}, account.ledger)
+    whole = a(LatticeLedger, {"budget": msgspec.to_builtins(account)}, account.ledger_name)
     return msgspec.structs.replace(whole, status=msgspec.convert(now | status, type(whole.status)))
 
 
@@ -231,7 +231,7 @@ def test_a_book_that_does_not_add_up(book: LatticeLedger, field: str) -> None:
 
 @pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection"])
 def test_only_lattice_writes_ledgers(verb: str) -> None:
-    deed = Deed(verb, "lattice.dev", "latticeledgers", name="pool.us-east")
+    deed = RequestAttributes(verb, "lattice.dev", "latticeledgers", name="pool.us-east")
     with pytest.raises(Denied, match="made by Lattice only") as refused:
         authorize(User("ada", frozenset({ADMINS})), deed, LatticeLedger.resource)
     assert "change the budget of the LatticePool" in refused.value.fix

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.errors import LatticeError, Malformed, TooLarge
-from lattice.kinds.meta.yaml_manifest import MAX_NODES, decode_stored, encode, load, parse_json
+from lattice.kinds.meta.yaml_manifest import MAX_VALUES, decode_stored, encode, load_documents, parse_json
 
 
 def refused(act):
@@ -21,7 +21,7 @@ def refused(act):
 
 
 def only(text, **options):
-    (document,) = load(text, "f.yaml", **options)
+    (document,) = load_documents(text, "f.yaml", **options)
     return document
 
 
@@ -135,8 +135,8 @@ def test_decimals_are_kept_digit_by_digit():
 )
 def test_refused_with_its_line(text, where, what):
     with pytest.raises(Malformed) as raised:
-        load(text, "f.yaml")
-    assert (raised.value.where, raised.value.what) == (where, what)
+        load_documents(text, "f.yaml")
+    assert (raised.value.where, raised.value.message) == (where, what)
     assert raised.value.fix
 
 
@@ -152,45 +152,45 @@ def test_refused_with_its_line(text, where, what):
 def test_absurd_depth_is_refused_at_once(text):
     began = time.thread_time()
     with pytest.raises(Malformed, match="nested deeper than 32"):
-        load(text)
+        load_documents(text)
     assert time.thread_time() - began < 0.1
 
 
 def test_thirty_two_levels_are_fine_and_one_more_is_not():
-    assert load("a: " + "[" * 31 + "]" * 31)
+    assert load_documents("a: " + "[" * 31 + "]" * 31)
     with pytest.raises(Malformed, match="nested deeper"):
-        load("a: " + "[" * 32 + "]" * 32)
+        load_documents("a: " + "[" * 32 + "]" * 32)
 
 
 def test_an_object_has_at_most_ten_thousand_values():
     with pytest.raises(TooLarge, match="more than 10,000 values"):
-        load("a: [" + "1," * MAX_NODES + "]")
+        load_documents("a: [" + "1," * MAX_VALUES + "]")
 
 
 def test_limits_hold_for_each_item_of_a_list():
-    item = "- {kind: A, a: [" + "1," * (MAX_NODES // 2) + "]}\n"
+    item = "- {kind: A, a: [" + "1," * (MAX_VALUES // 2) + "]}\n"
     text = "kind: List\nitems:\n" + item * 4
-    assert len(load(text)) == 4
+    assert len(load_documents(text)) == 4
     with pytest.raises(TooLarge):
-        load(text, lists=False)
+        load_documents(text, expand_lists=False)
 
 
 def test_an_object_of_more_than_a_mebibyte_is_refused():
     with pytest.raises(TooLarge, match="larger than 1 MiB"):
-        load("a: 1\nb: " + "x" * (1 << 20))
+        load_documents("a: 1\nb: " + "x" * (1 << 20))
 
 
 def test_several_documents_and_empty_ones():
-    found = load("# only a comment\n---\n---\na: 1\n---\n~\n---\nb: 2\n", "f.yaml")
+    found = load_documents("# only a comment\n---\n---\na: 1\n---\n~\n---\nb: 2\n", "f.yaml")
     assert [(d.value, d.line) for d in found] == [({"a": 1}, 4), ({"b": 2}, 8)]
-    assert load("") == []
+    assert load_documents("") == []
 
 
 def test_lists_are_expanded_where_they_stand():
-    found = load(
+    found = load_documents(
         "apiVersion: v1\nitems:\n- kind: A\n  x: 1\n- kind: B\n  x: 2\nkind: List\n---\nkind: C\n", "f.yaml"
     )
-    assert [(d.value["kind"], d.at("x")) for d in found] == [
+    assert [(d.value["kind"], d.location("x")) for d in found] == [
         ("A", "f.yaml:4"),
         ("B", "f.yaml:6"),
         ("C", "f.yaml:9"),
@@ -242,7 +242,7 @@ def test_json_files_may_escape_what_yaml_may_not():
 @settings(max_examples=300, deadline=None)
 @given(st.text() | st.binary() | st.text(alphabet="ab:-[]{}&*!?|>'\"#%@\n \t<~0.e9,"))
 def test_any_text_loads_or_is_refused_politely(text):
-    e = refused(lambda: load(text))
+    e = refused(lambda: load_documents(text))
     assert e is None or e.fix
 
 
@@ -356,7 +356,7 @@ def test_repeated_keys_are_named_by_path():
 def test_json_refused_with_its_place(body, where, what):
     with pytest.raises(Malformed) as raised:
         parse_json(body)
-    assert (raised.value.where, raised.value.what) == (where, what)
+    assert (raised.value.where, raised.value.message) == (where, what)
 
 
 @pytest.mark.parametrize(

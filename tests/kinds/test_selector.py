@@ -9,10 +9,10 @@ from lattice.kinds.meta.selector import (
     LabelSelector,
     Requirement,
     dns_label_problem,
-    key_problem,
+    label_key_problem,
+    label_value_problem,
     parse_selector,
     subdomain_problem,
-    value_problem,
 )
 
 LABELS = {"env": "prod", "tier": "web", "compliance": ["soc2", "hipaa"], "cores": "8"}
@@ -69,7 +69,7 @@ def test_string_form(text, matches):
 def test_unreadable_string(text, says):
     with pytest.raises(Malformed) as caught:
         parse_selector(text)
-    assert says in caught.value.what
+    assert says in caught.value.message
     assert "env=prod" in caught.value.fix
 
 
@@ -118,22 +118,25 @@ def test_gt_is_fine_in_node_affinity():
 @pytest.mark.parametrize(
     ("check", "name", "fine"),
     [
-        pytest.param(key_problem, "app", True, id="a plain key"),
-        pytest.param(key_problem, "lattice.dev/pool", True, id="a key with a prefix"),
-        pytest.param(key_problem, "Agent_1.x-y", True, id="all characters that a key may have"),
-        pytest.param(key_problem, "x" * 63, True, id="63 characters are the most"),
-        pytest.param(key_problem, "x" * 64, False, id="64 are too many"),
+        pytest.param(label_key_problem, "app", True, id="a plain key"),
+        pytest.param(label_key_problem, "lattice.dev/pool", True, id="a key with a prefix"),
+        pytest.param(label_key_problem, "Agent_1.x-y", True, id="all characters that a key may have"),
+        pytest.param(label_key_problem, "x" * 63, True, id="63 characters are the most"),
+        pytest.param(label_key_problem, "x" * 64, False, id="64 are too many"),
         pytest.param(
-            key_problem, ".".join(["d" * 60] * 5) + "/x", False, id="a prefix of more than 253 characters"
+            label_key_problem,
+            ".".join(["d" * 60] * 5) + "/x",
+            False,
+            id="a prefix of more than 253 characters",
         ),
-        pytest.param(key_problem, "/x", False, id="an empty prefix"),
-        pytest.param(key_problem, "a/b/c", False, id="two slashes"),
-        pytest.param(key_problem, "", False, id="an empty key"),
-        pytest.param(key_problem, "x\n", False, id="a line break at the end"),
-        pytest.param(value_problem, "", True, id="an empty value"),
-        pytest.param(value_problem, "v1.2.3", True, id="a version"),
-        pytest.param(value_problem, "_x", False, id="a value that starts with an underscore"),
-        pytest.param(value_problem, "ü", False, id="letters of other scripts"),
+        pytest.param(label_key_problem, "/x", False, id="an empty prefix"),
+        pytest.param(label_key_problem, "a/b/c", False, id="two slashes"),
+        pytest.param(label_key_problem, "", False, id="an empty key"),
+        pytest.param(label_key_problem, "x\n", False, id="a line break at the end"),
+        pytest.param(label_value_problem, "", True, id="an empty value"),
+        pytest.param(label_value_problem, "v1.2.3", True, id="a version"),
+        pytest.param(label_value_problem, "_x", False, id="a value that starts with an underscore"),
+        pytest.param(label_value_problem, "ü", False, id="letters of other scripts"),
         pytest.param(subdomain_problem, "us-east.prod", True, id="a name with dots"),
         pytest.param(subdomain_problem, "US", False, id="capitals"),
         pytest.param(subdomain_problem, "a..b", False, id="an empty part"),

@@ -143,12 +143,12 @@ def test_a_wrong_value_is_told_with_its_path(spec: dict[str, Any], complaint: st
 def test_everything_wrong_is_told_at_once() -> None:
     _, found = walked(color="blue", count=0, tags="a", nope=1)
     assert [cause.field for cause in found.causes] == ["spec.color", "spec.count", "spec.tags"]
-    assert found.unknown == ["spec.nope"]
+    assert found.unknown_fields == ["spec.nope"]
 
 
 def test_unknown_fields_are_dropped_but_told_and_free_form_ones_kept() -> None:
     kept, found = walked(ports=[{"name": "a", "colour": 1}], extra={"anything": {"goes": [1]}})
-    assert found.unknown == ["spec.ports[0].colour"]
+    assert found.unknown_fields == ["spec.ports[0].colour"]
     assert kept["ports"] == [{"name": "a"}]
     assert kept["extra"] == {"anything": {"goes": [1]}}
 
@@ -207,7 +207,7 @@ def test_walking_twice_changes_nothing(spec: dict[str, Any]) -> None:
     first, second = Findings(), Findings()
     once = WALK({"metadata": {}, "spec": spec}, "", first)
     again = WALK(once, "", second)
-    assert second.unknown == []
+    assert second.unknown_fields == []
     if not first.causes:
         assert again == once
 

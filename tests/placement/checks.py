@@ -12,16 +12,16 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import Offer
-from lattice.placement.plan.plan import Settled
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import FleetState
 
 GIB = 1 << 30
 MONTH = 720
 OVERFLOW = "lattice.dev/overflow-of"
 
 
-def complaints(settled: Settled) -> list[str]:
-    applied = settled.applied()
+def complaints(settled: FleetState) -> list[str]:
+    applied = settled.resulting_world()
     return [
         *_limits(applied),
         *_money(applied),
@@ -31,7 +31,7 @@ def complaints(settled: Settled) -> list[str]:
     ]
 
 
-def made_worse(before: Settled, after: Settled) -> list[str]:
+def made_worse(before: FleetState, after: FleetState) -> list[str]:
     """What is wrong after and was not before, or not as much."""
     known = dict(map(_measured, complaints(before)))
     return [each for each in complaints(after) if (told := _measured(each))[1] > known.get(told[0], 0)]
@@ -72,12 +72,14 @@ def _limits(world: World) -> Iterator[str]:
             made = _clusters(world, each.metadata.name)
             yield from _over(
                 f"{each.metadata.name} nodes",
-                sum(one.spec.wanted_nodes for one in made),
+                sum(one.spec.desired_nodes for one in made),
                 each.spec.capacity.nodes,
             )
         elif isinstance(each, LatticeCluster):
-            yield from _over(f"{each.metadata.name} nodes", each.spec.wanted_nodes, each.spec.max_nodes)
-            yield from _over(f"{each.metadata.name} least nodes", each.spec.min_nodes, each.spec.wanted_nodes)
+            yield from _over(f"{each.metadata.name} nodes", each.spec.desired_nodes, each.spec.max_nodes)
+            yield from _over(
+                f"{each.metadata.name} least nodes", each.spec.min_nodes, each.spec.desired_nodes
+            )
 
 
 def _pool_limits(world: World, pool: LatticePool) -> Iterator[str]:
@@ -115,7 +117,7 @@ def _cloud_limits(world: World, cloud: CloudInfrastructure) -> Iterator[str]:
         yield from _over(f"{region} clusters", len(made), min(most, default=None))
         for cluster in made:
             yield from _over(
-                f"{cluster.metadata.name} nodes", cluster.spec.wanted_nodes, min(nodes, default=None)
+                f"{cluster.metadata.name} nodes", cluster.spec.desired_nodes, min(nodes, default=None)
             )
 
 
@@ -194,7 +196,7 @@ def _cloud_money(world: World, cloud: CloudInfrastructure) -> Iterator[str]:
 def _machines(fleet: Fleet) -> Iterator[str]:
     """What stands on a machine is no more than it has."""
     taken: dict[int, Counter[str]] = defaultdict(Counter)
-    for seats in fleet.seats.values():
+    for seats in fleet.assignments.values():
         for seat in seats:
             taken[seat.machine].update(dict(seat.needs))
     for machine, amounts in taken.items():
@@ -202,11 +204,11 @@ def _machines(fleet: Fleet) -> Iterator[str]:
             yield from _over(
                 f"{fleet.machines.names[machine]} {resource}",
                 amount,
-                fleet.machines.kind[machine].size.get(resource, 0),
+                fleet.machines.machine_type[machine].size.get(resource, 0),
             )
 
 
-def _reserves(settled: Settled) -> Iterator[str]:
+def _reserves(settled: FleetState) -> Iterator[str]:
     """Machines of clusters with others in them than those who may use the reserve; and GPUs of places that count them as a whole."""
     fleet = settled.fleet
     for row, offer in enumerate(fleet.offers):
@@ -219,8 +221,8 @@ def _reserves(settled: Settled) -> Iterator[str]:
                 if offer.reservation.admits(each.metadata.labels or {})
             }
             held = [
-                [fleet.machines.holds[machine] for machine in each.machines]
-                for each in fleet.in_offer[row].values()
+                [fleet.machines.replica_counts[machine] for machine in each.machines]
+                for each in fleet.clusters_by_offer[row].values()
             ]
             others = sum(
                 len(machines)
@@ -232,15 +234,15 @@ def _reserves(settled: Settled) -> Iterator[str]:
             )
         gpus = sum(
             dict(seat.needs).get("gpu", 0)
-            for seats in fleet.seats.values()
+            for seats in fleet.assignments.values()
             for seat in seats
-            if seat.machine in fleet.on_row[row]
+            if seat.machine in fleet.machines_by_offer[row]
         )
         if gpus:
             yield from _over(f"{offer.name} gpus", gpus, sum(offer.limits.gpus.values()))
 
 
-def _rules(settled: Settled) -> Iterator[str]:
+def _rules(settled: FleetState) -> Iterator[str]:
     """Rules of a place hold for every replica, rules over all replicas for services that have all of theirs."""
     for name, service in settled.world.services.items():
         offers = _offers(settled.fleet, name)
@@ -251,14 +253,17 @@ def _rules(settled: Settled) -> Iterator[str]:
 
 
 def _offers(fleet: Fleet, service: str) -> list[Offer]:
-    return [fleet.offers[fleet.machines.cluster[seat.machine].row] for seat in fleet.seats.get(service, ())]
+    return [
+        fleet.offers[fleet.machines.cluster[seat.machine].offer_row]
+        for seat in fleet.assignments.get(service, ())
+    ]
 
 
 def _lower(words: Iterable[str]) -> set[str]:
     return {word.lower() for word in words}
 
 
-def _place_rules(settled: Settled, service: LatticeService, offer: Offer) -> Iterator[str]:
+def _place_rules(settled: FleetState, service: LatticeService, offer: Offer) -> Iterator[str]:
     placement, policies = service.spec.placement, _policies(settled.world, service)
     wanted = {**(placement.pools.match_labels if placement.pools else {})}
     yield from (f"label {key}" for key, value in wanted.items() if value not in offer.labels.get(key, ()))
@@ -285,7 +290,7 @@ def _policies(world: World, service: LatticeService) -> list[LatticePlacementPol
     return [each for each in world.policies if each.spec.applies_to(service.metadata.labels or {})]
 
 
-def _whole_rules(settled: Settled, service: LatticeService, offers: list[Offer]) -> Iterator[str]:
+def _whole_rules(settled: FleetState, service: LatticeService, offers: list[Offer]) -> Iterator[str]:
     policies = _policies(settled.world, service)
     for region in service.spec.placement.required_regions:
         if not any(region in (offer.name, offer.place.region) for offer in offers):
@@ -315,10 +320,10 @@ def _domain(offer: Offer, key: str) -> str:
     }.get(key, offer.name)
 
 
-def _skew(settled: Settled, service: LatticeService, key: str, most: int) -> Iterator[str]:
+def _skew(settled: FleetState, service: LatticeService, key: str, most: int) -> Iterator[str]:
     fleet, name = settled.fleet, f"default/{service.metadata.name}"
     if key == "node":
-        fullest = max(Counter(seat.machine for seat in fleet.seats[name]).values())
+        fullest = max(Counter(seat.machine for seat in fleet.assignments[name]).values())
         yield from _over("on one machine", fullest, most)
         return
     counts = Counter(_domain(offer, key) for offer in _offers(fleet, name))
@@ -329,8 +334,8 @@ def _skew(settled: Settled, service: LatticeService, key: str, most: int) -> Ite
     yield from _over(f"skew over {key}", max(inside, default=0) - min(inside, default=0), most)
 
 
-def _may(settled: Settled, service: LatticeService, offer: Offer, row: int) -> bool:
-    serves = settled.fleet.table.quotes.serving(
+def _may(settled: FleetState, service: LatticeService, offer: Offer, row: int) -> bool:
+    serves = settled.fleet.table.quotes.machine_fit(
         settled.world.demands[f"default/{service.metadata.name}"]
-    ).serves[:, row]
-    return not offer.closed and bool(serves.any()) and not list(_place_rules(settled, service, offer))
+    ).can_host[:, row]
+    return not offer.closed_reason and bool(serves.any()) and not list(_place_rules(settled, service, offer))

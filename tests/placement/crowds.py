@@ -24,7 +24,7 @@ CLASSES = (
 
 
 def dice(number: int) -> Random:
-    return Random(number)  # noqa: S311 - these worlds are no secrets
+    return Random(number)
 
 
 def crowd(number: int) -> World:

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import ClusterPolicy, LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.kinds.service import LatticeService
 from lattice.placement.model.world import World
 
@@ -49,7 +49,7 @@ def singled_out(world: World, name: str) -> World:
         if policy.spec.applies_to(service.metadata.labels or {}):
             copied = within(policy, metadata=within(policy.metadata, name=f"{OWN}{policy.metadata.name}"))
             found += [_selecting(copied, "In"), _selecting(policy, "NotIn")]
-    return world.having(found)
+    return world.with_objects(found)
 
 
 def _selecting(policy: LatticePlacementPolicy, operator: Any) -> Any:

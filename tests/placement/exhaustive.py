@@ -13,8 +13,8 @@ from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.plan.plan import Settled
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import FleetState
 
 GIB = 1 << 30
 MONTH = 720
@@ -73,11 +73,11 @@ class Fleet:
         return float("inf") if found is None else found.ms
 
 
-def fleet_of(settled: Settled) -> Fleet:
+def fleet_of(settled: FleetState) -> Fleet:
     objects = settled.world.objects.values()
     policies = [each for each in objects if isinstance(each, LatticePlacementPolicy)]
     now: dict[str, Counter[Spot]] = {}
-    for name, where in settled.where.items():
+    for name, where in settled.replica_counts.items():
         now[name] = Counter()
         for (pool, _, kind), count in where.items():
             now[name][pool, kind] += count
@@ -119,7 +119,7 @@ class Truth:
     total: int
 
 
-def truth(settled: Settled, move_price: int, most_moves: int | None) -> Truth | None:
+def truth(settled: FleetState, move_price: int, most_moves: int | None) -> Truth | None:
     """None: too many fleets to try."""
     fleet = fleet_of(settled)
     options = [_options(fleet, name) for name in sorted(fleet.services)]

@@ -3,11 +3,11 @@
 import pytest
 from worlds import a_pool, a_service, a_world
 
-from lattice.placement.queries.dispatch import answer
-from lattice.placement.plan.plan import plan, settle
-from lattice.placement.model.world import Key, World
+from lattice.placement.model.world import ObjectKey, World
+from lattice.placement.plan.plan import converge, plan
+from lattice.placement.queries.dispatch import answer_query
 
-P1: Key = ("LatticePool", "", "p1")
+P1: ObjectKey = ("LatticePool", "", "p1")
 FULL = {"maxNodes": 1}
 RATES = {"p1": 200_000, "p2": 200_000}
 
@@ -15,10 +15,10 @@ RATES = {"p1": 200_000, "p2": 200_000}
 def left_behind() -> World:
     """One replica in each of two full pools, of which the first is deleted."""
     pools = a_pool("p1", capacity=FULL), a_pool("p2", capacity=FULL)
-    running = settle(a_world(*pools, a_service(cores=3, replicas=2))).applied()
-    after = plan(running, [], [P1]).after
+    running = converge(a_world(*pools, a_service(cores=3, replicas=2))).resulting_world()
+    after = plan(running, [], [P1]).state_after
     assert after is not None
-    return after.applied()
+    return after.resulting_world()
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def left_behind() -> World:
     ],
 )
 def test_cost_counts_machines_that_run_on(asked: dict[str, str], rows: dict[str, int]) -> None:
-    found = answer({"ask": "cost", **asked}, left_behind())
+    found = answer_query({"ask": "cost", **asked}, left_behind())
     assert {each["name"]: each["hourlyMicros"] for each in found["rows"]} == rows
     assert found["total"]["hourlyMicros"] == 400_000
     assert (found["unplaced"], found["partlyPlaced"]) == ([], [])
@@ -44,34 +44,37 @@ def test_cost_counts_machines_that_run_on(asked: dict[str, str], rows: dict[str,
 
 def test_cost_lists_machines_that_run_on_with_nobody_on_them() -> None:
     """They go, unless somebody is in their cluster: here two machines, and one replica is wanted no more."""
-    running = settle(a_world(a_pool("p1"), a_service(cores=3, replicas=2))).applied()
-    left = plan(running, [], [P1]).after
+    running = converge(a_world(a_pool("p1"), a_service(cores=3, replicas=2))).resulting_world()
+    left = plan(running, [], [P1]).state_after
     assert left is not None
-    found = answer({"ask": "cost", "by": "service"}, left.applied().having([a_service(cores=3, replicas=1)]))
+    found = answer_query(
+        {"ask": "cost", "by": "service"},
+        left.resulting_world().with_objects([a_service(cores=3, replicas=1)]),
+    )
     assert found["total"]["hourlyMicros"] == sum(each["hourlyMicros"] for each in found["rows"]) == 400_000
 
 
 def test_why_and_fit_say_placed_with_what_runs_on() -> None:
     """Put anew, only one of the two would find a place; nothing asks for that."""
-    found = answer({"ask": "why", "service": "default/api"}, left_behind())
+    found = answer_query({"ask": "why", "service": "default/api"}, left_behind())
     assert (found["verdict"], found["isPlaced"], found["placed"]) == ("Placed", True, 2)
     assert {each["pool"]: each["replicas"] for each in found["now"]} == {"p1": 1, "p2": 1}
     assert found["cost"]["hourlyMicros"] == 400_000
-    has = answer({"ask": "fit", "service": "default/api"}, left_behind())
+    has = answer_query({"ask": "fit", "service": "default/api"}, left_behind())
     assert (has["placed"], has["suggestions"]) == (2, [])
 
 
 def test_why_speaks_of_those_that_lack_a_place_only() -> None:
-    found = answer(
-        {"ask": "why", "service": "default/api"}, left_behind().having([a_service(cores=3, replicas=3)])
+    found = answer_query(
+        {"ask": "why", "service": "default/api"}, left_behind().with_objects([a_service(cores=3, replicas=3)])
     )
     assert (found["isPlaced"], found["placed"], found["replicas"]) == (False, 2, 3)
-    made = answer({"ask": "plan"}, left_behind().having([a_service(cores=3, replicas=3)]))
+    made = answer_query({"ask": "plan"}, left_behind().with_objects([a_service(cores=3, replicas=3)]))
     assert [(each["replicas"], each["missing"]) for each in made["unplaced"]] == [(3, 1)]
 
 
 def test_clusters_that_go_with_their_last_replica_are_priced_in_a_plan() -> None:
-    found = answer({"ask": "plan"}, left_behind(), gone=[("LatticeService", "default", "api")])
+    found = answer_query({"ask": "plan"}, left_behind(), deleted=[("LatticeService", "default", "api")])
     changes = {each["name"]: each["cost"]["change"]["hourlyMicros"] for each in found["clusters"]}
     assert changes == {"p1-001": -200_000, "p2-001": -200_000}
     assert found["total"]["change"]["hourlyMicros"] == -400_000

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from worlds import EXAMPLES, a_policy, a_pool, a_service, a_static, a_world, policies, pools, services, worlds
 
 from lattice.kinds.meta.base import Kind
-from lattice.placement.queries.dispatch import answer
-from lattice.placement.model.edits import changed
 from lattice.placement.fit.fit import fit
-from lattice.placement.plan.plan import plan, settle
-from lattice.placement.queries.plan_document import Document
+from lattice.placement.model.object_changes import apply_changes
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge, plan
+from lattice.placement.queries.dispatch import answer_query
+from lattice.placement.queries.plan_document import Document
 
 API = "default/api"
 GDPR = {"compliance": ["gdpr"]}
@@ -21,11 +21,11 @@ NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world 
 
 
 def asked(world: World, changes: list[Kind], name: str = API) -> tuple[Document, Document, Document]:
-    planned = answer({"ask": "plan"}, world, changes)
+    planned = answer_query({"ask": "plan"}, world, changes)
     return (
         planned,
-        answer({"ask": "why", "service": name}, world, changes),
-        answer({"ask": "fit", "service": name}, world, changes),
+        answer_query({"ask": "why", "service": name}, world, changes),
+        answer_query({"ask": "fit", "service": name}, world, changes),
     )
 
 
@@ -35,7 +35,7 @@ def left_nowhere(planned: Document) -> set[str]:
 
 
 def settled(*objects: Kind) -> World:
-    return settle(a_world(*objects)).applied()
+    return converge(a_world(*objects)).resulting_world()
 
 
 CASES = [
@@ -60,15 +60,15 @@ def test_what_a_plan_leaves_nowhere_does_not_fit(world: World, changes: list[Kin
 
 def test_what_may_not_stay_is_given_a_place_by_what_fit_suggests() -> None:
     world = settled(a_pool(labels=GDPR), a_service(compliance=["gdpr"]))
-    found = answer({"ask": "fit", "service": API}, world, [a_pool()])["suggestions"]
+    found = answer_query({"ask": "fit", "service": API}, world, [a_pool()])["suggestions"]
     assert [each["sentence"] for each in found] == [
         "add compliance gdpr to p1",
         "do not require compliance gdpr",
     ]
     assert {each["cost"]["hourlyMicros"] for each in found} == {0}, "its machine is paid already"
-    wanted = world.having([a_pool()])
-    for each in fit(wanted.having([], [("LatticeCluster", "", "p1-001")]), API):
-        made = plan(wanted, changed(wanted.objects, each.changes))
+    wanted = world.with_objects([a_pool()])
+    for each in fit(wanted.with_objects([], [("LatticeCluster", "", "p1-001")]), API):
+        made = plan(wanted, apply_changes(wanted.objects, each.edits))
         assert not made.unplaced
         assert not made.would_move
 
@@ -90,10 +90,10 @@ def test_what_may_not_stay_is_given_a_place_by_what_fit_suggests() -> None:
 )
 def test_plan_why_and_fit_agree(world: World, changes: list[Kind], is_settled: bool) -> None:
     changes = list({(each.resource.kind, each.metadata.name): each for each in changes}.values())
-    before = settle(world).applied() if is_settled else world
-    planned = answer({"ask": "plan"}, before, changes)
-    for name in sorted(before.having(changes).services):
-        why, fitted = (answer({"ask": ask, "service": name}, before, changes) for ask in ("why", "fit"))
+    before = converge(world).resulting_world() if is_settled else world
+    planned = answer_query({"ask": "plan"}, before, changes)
+    for name in sorted(before.with_objects(changes).services):
+        why, fitted = (answer_query({"ask": ask, "service": name}, before, changes) for ask in ("why", "fit"))
         assert why["isPlaced"] == fitted["isPlaced"], name
         assert (why["verdict"], why["reason"]) == (fitted["verdict"], fitted["reason"] or why["reason"]), name
         if name in left_nowhere(planned):
@@ -125,6 +125,6 @@ def test_fit_may_try_a_longer_way_together_with_none_at_all() -> None:
             dataResidency="eu",
         ),
     )
-    found = answer({"ask": "fit", "service": API}, world)["suggestions"]
+    found = answer_query({"ask": "fit", "service": API}, world)["suggestions"]
     assert found
     assert all(each["sentence"].count(" to db") <= 1 for each in found)

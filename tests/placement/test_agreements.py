@@ -15,13 +15,13 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.agreements import (
     Name,
     Pair,
-    agreed,
-    agreement,
+    agreement_status,
+    build_agreement,
+    declared_pairs,
     endpoints,
     environment,
     name_of,
     pair_of,
-    pairs,
 )
 
 
@@ -70,7 +70,7 @@ CASES: dict[str, tuple[list[LatticeService], bool, str | None]] = {
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_web_may_call_api(case: str) -> None:
     services, active, missing = CASES[case]
-    found = agreed(Pair(WEB, API), {name_of(each): each for each in services})
+    found = agreement_status(Pair(WEB, API), {name_of(each): each for each in services})
     assert (found.active, found.missing) == (active, missing)
 
 
@@ -81,9 +81,11 @@ def test_services_of_other_namespaces_are_others() -> None:
         a_service("api", {"web": admits(namespace="default")}, "shop"),
     )
     services = {name_of(each): each for each in (web, own, other)}
-    assert not agreed(Pair(WEB, API), services).active
-    assert agreed(Pair(WEB, Name("shop", "api")), services).active
-    found = agreement(Pair(WEB, Name("shop", "api")), agreed(Pair(WEB, Name("shop", "api")), services))
+    assert not agreement_status(Pair(WEB, API), services).active
+    assert agreement_status(Pair(WEB, Name("shop", "api")), services).active
+    found = build_agreement(
+        Pair(WEB, Name("shop", "api")), agreement_status(Pair(WEB, Name("shop", "api")), services)
+    )
     assert found.metadata.name == "web--api.shop"
     assert pair_of(found) == Pair(WEB, Name("shop", "api"))
 
@@ -115,7 +117,7 @@ def test_what_is_active_is_exactly_what_both_sides_declare(drawn: dict[str, dict
         )
         for name, lists in drawn.items()
     }
-    objects = {pair for each in services.values() for pair in pairs(each)}
+    objects = {pair for each in services.values() for pair in declared_pairs(each)}
     for caller in "abc":
         for callee in "abc":
             says = drawn.get(caller, {})
@@ -124,7 +126,7 @@ def test_what_is_active_is_exactly_what_both_sides_declare(drawn: dict[str, dict
             inward = any(hears.get(word) in ("inbound", "both") for word in (caller, "*"))
             pair = Pair(Name("default", caller), Name("default", callee))
             if caller != callee:
-                assert agreed(pair, services).active is (out and inward)
+                assert agreement_status(pair, services).active is (out and inward)
             named = (
                 says.get(callee) in ("outbound", "both") or hears.get(caller) in ("inbound", "both")
             ) and caller != callee
@@ -157,13 +159,13 @@ def test_addresses_are_those_of_ready_replicas_and_are_handed_over() -> None:
         ("10.0.0.1", 31001, "http", "api-1"),
         ("10.0.0.1", 31002, "http", "api-2"),
     ]
-    active = agreement(Pair(WEB, Name("default", "order-api")), _active(found))
+    active = build_agreement(Pair(WEB, Name("default", "order-api")), _active(found))
     assert environment([active]) == {
         "ORDER_API_ENDPOINTS": "10.0.0.1:31001,10.0.0.1:31002",
         "ORDER_API_HOST": "10.0.0.1",
         "ORDER_API_PORT": "31001",
     }
-    assert environment([agreement(Pair(WEB, API), _active(()))]) == {}
+    assert environment([build_agreement(Pair(WEB, API), _active(()))]) == {}
 
 
 def test_services_of_the_same_name_have_variables_of_their_own() -> None:
@@ -171,7 +173,9 @@ def test_services_of_the_same_name_have_variables_of_their_own() -> None:
         return _active((Endpoint(address=address, port=80),))
 
     callees = [Name("default", "api"), Name("shop", "api"), Name("bank", "api"), Name("default", "api-shop")]
-    made = [agreement(Pair(WEB, callee), at(f"10.0.0.{number}")) for number, callee in enumerate(callees)]
+    made = [
+        build_agreement(Pair(WEB, callee), at(f"10.0.0.{number}")) for number, callee in enumerate(callees)
+    ]
     for order in (made, made[::-1]):
         told = environment(order)
         hosts = {name: address for name, address in told.items() if name.endswith("_HOST")}

@@ -6,8 +6,14 @@ import pytest
 from worlds import a_class, a_policy, a_pool, a_service, a_static, a_world
 
 from lattice.kinds.meta.base import Kind
-from lattice.placement.greedy.place_all import groups, in_order, misplaced, outgrown, stale
-from lattice.placement.plan.plan import Settled, settle
+from lattice.placement.greedy.place_all import (
+    by_priority,
+    find_stale_placement,
+    latency_groups,
+    misplaced_assignments,
+    outgrown_assignments,
+)
+from lattice.placement.plan.plan import FleetState, converge
 
 EAST, WEST = "us-east-1", "us-west-2"
 
@@ -16,16 +22,16 @@ def near(**limits: int) -> dict[str, Any]:
     return {"latency": {name: {"maxMs": most} for name, most in limits.items()}}
 
 
-def offers(settled: Settled) -> dict[str, list[str]]:
+def offers(settled: FleetState) -> dict[str, list[str]]:
     """Without the namespace."""
     return {
         name.partition("/")[2]: sorted({offer for offer, _, _ in counts})
-        for name, counts in settled.where.items()
+        for name, counts in settled.replica_counts.items()
     }
 
 
 def placed(*objects: Kind) -> dict[str, list[str]]:
-    return offers(settle(a_world(*objects)))
+    return offers(converge(a_world(*objects)))
 
 
 def one(name: str, region: str, price: str = "m") -> Kind:
@@ -35,7 +41,11 @@ def one(name: str, region: str, price: str = "m") -> Kind:
 
 def test_important_ones_come_first_then_names() -> None:
     world = a_world(a_service("b"), a_service("a"), a_service("z", priority=5))
-    assert [each.name for each in in_order(world.demands.values())] == ["default/z", "default/a", "default/b"]
+    assert [each.name for each in by_priority(world.demands.values())] == [
+        "default/z",
+        "default/a",
+        "default/b",
+    ]
 
 
 def test_the_important_one_gets_the_last_machine() -> None:
@@ -52,7 +62,7 @@ def test_services_tied_by_latency_are_groups_with_dependencies_first() -> None:
         a_service("d"),
         a_service("e", **near(ghost=5)),
     )
-    assert [[each.name for each in group] for group in groups(world.demands)] == [
+    assert [[each.name for each in group] for group in latency_groups(world.demands)] == [
         ["default/d", "default/c", "default/a"], ["default/b"], ["default/e"],
     ]  # fmt: skip
 
@@ -90,7 +100,7 @@ def test_a_circle_of_three() -> None:
 
 
 def test_a_circle_that_fits_nowhere_waits() -> None:
-    settled = settle(
+    settled = converge(
         a_world(
             one("p1", EAST),
             one("p2", WEST),
@@ -98,7 +108,7 @@ def test_a_circle_that_fits_nowhere_waits() -> None:
             a_service("b", cores=4, **near(a=5)),
         )
     )
-    assert not settled.where
+    assert not settled.replica_counts
     assert sorted(settled.unplaced) == ["default/a", "default/b"]
 
 
@@ -117,7 +127,7 @@ def test_the_cheapest_place_of_the_first_is_given_up_if_the_second_fits_only_els
 
 
 def test_what_does_not_fit_together_is_placed_as_far_as_it_goes() -> None:
-    settled = settle(
+    settled = converge(
         a_world(one("p1", EAST), a_service("db", cores=4), a_service("api", cores=4, **near(db=5)))
     )
     assert offers(settled) == {"db": ["p1"]}
@@ -125,7 +135,7 @@ def test_what_does_not_fit_together_is_placed_as_far_as_it_goes() -> None:
 
 
 def test_who_waits_for_nobody_that_comes_does_not_keep_its_group_from_running() -> None:
-    settled = settle(
+    settled = converge(
         a_world(
             a_pool(), a_service("db"), a_service("api", **near(db=5, ghost=5)), a_service("web", **near(db=5))
         )
@@ -138,12 +148,14 @@ def test_a_service_may_be_near_itself() -> None:
 
 
 def test_what_is_where_it_should_not_be_is_told_with_reasons_and_stays() -> None:
-    world = settle(a_world(a_pool(labels={"compliance": ["gdpr"]}), a_service(compliance=["gdpr"]))).applied()
-    changed = settle(world.having([a_pool()]))
+    world = converge(
+        a_world(a_pool(labels={"compliance": ["gdpr"]}), a_service(compliance=["gdpr"]))
+    ).resulting_world()
+    changed = converge(world.with_objects([a_pool()]))
     demand = changed.world.demands["default/api"]
     assert offers(changed) == {"api": ["p1"]}
-    assert len(misplaced(demand, changed.fleet)) == 1
-    found = stale(demand, changed.fleet)
+    assert len(misplaced_assignments(demand, changed.fleet)) == 1
+    found = find_stale_placement(demand, changed.fleet)
     assert found is not None
     assert found.reasons == ("p1: compliance: need gdpr, have none",)
 
@@ -153,23 +165,23 @@ def test_what_is_where_it_should_not_be_is_told_with_reasons_and_stays() -> None
     pytest.param(a_policy(compliance=["soc2"]), "p1: compliance: need soc2, have none", id="a certificate that was not asked for before"),
 ])  # fmt: skip
 def test_a_new_policy_makes_it_stale(policy: Kind, reason: str) -> None:
-    world = settle(a_world(a_pool(), a_service(replicas=2))).applied()
-    changed = settle(world.having([policy]))
-    found = stale(changed.world.demands["default/api"], changed.fleet)
+    world = converge(a_world(a_pool(), a_service(replicas=2))).resulting_world()
+    changed = converge(world.with_objects([policy]))
+    found = find_stale_placement(changed.world.demands["default/api"], changed.fleet)
     assert found is not None
     assert found.reasons == (reason,)
 
 
 def test_a_new_region_does_not_make_an_even_spread_stale() -> None:
     rule = a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})
-    world = settle(a_world(a_pool("p1"), a_pool("p2"), rule, a_service(replicas=6))).applied()
-    changed = settle(world.having([a_pool("p3")]))
-    assert stale(changed.world.demands["default/api"], changed.fleet) is None
+    world = converge(a_world(a_pool("p1"), a_pool("p2"), rule, a_service(replicas=6))).resulting_world()
+    changed = converge(world.with_objects([a_pool("p3")]))
+    assert find_stale_placement(changed.world.demands["default/api"], changed.fleet) is None
 
 
 def test_what_is_as_it_should_be_is_not_stale() -> None:
-    settled = settle(a_world(a_pool(), a_static(), a_service(replicas=9)))
-    assert stale(settled.world.demands["default/api"], settled.fleet) is None
+    settled = converge(a_world(a_pool(), a_static(), a_service(replicas=9)))
+    assert find_stale_placement(settled.world.demands["default/api"], settled.fleet) is None
 
 
 @pytest.mark.parametrize(("service", "leaving"), [
@@ -181,27 +193,33 @@ def test_what_is_as_it_should_be_is_not_stale() -> None:
 ])  # fmt: skip
 def test_who_has_outgrown_its_machine(service: Kind, leaving: int) -> None:
     world = (
-        settle(a_world(a_pool(capacity={"maxNodes": 1}), a_service(replicas=4))).applied().having([service])
+        converge(a_world(a_pool(capacity={"maxNodes": 1}), a_service(replicas=4)))
+        .resulting_world()
+        .with_objects([service])
     )
-    assert len(outgrown(world.demands["default/api"], world.fleet())) == leaving
+    assert len(outgrown_assignments(world.demands["default/api"], world.build_fleet())) == leaving
 
 
 def test_who_finds_no_gpu_left_in_a_data_center_has_outgrown_its_machine() -> None:
     dc = a_static(nodes=2, cores=8, memory="32Gi", accelerators=[{"type": "t4", "count": 3}])
-    world = settle(a_world(dc, a_service(replicas=4))).applied().having([a_service(replicas=4, gpu=1)])
-    assert len(outgrown(world.demands["default/api"], world.fleet())) == 1
+    world = (
+        converge(a_world(dc, a_service(replicas=4)))
+        .resulting_world()
+        .with_objects([a_service(replicas=4, gpu=1)])
+    )
+    assert len(outgrown_assignments(world.demands["default/api"], world.build_fleet())) == 1
 
 
 def test_all_replicas_in_one_of_several_regions_are_stale_under_a_new_spread() -> None:
     world = a_world(a_class(), a_pool("p1", region="r1"), a_service("api", replicas=4))
     there = (
-        settle(world)
-        .applied()
-        .having(
+        converge(world)
+        .resulting_world()
+        .with_objects(
             [a_pool("p2", region="r2"), a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})]
         )
     )
-    settled = settle(there)
-    found = stale(there.demands["default/api"], settled.fleet)
+    settled = converge(there)
+    found = find_stale_placement(there.demands["default/api"], settled.fleet)
     assert found is not None
     assert found.reasons == ("spread over region with skew at most 1",)

@@ -6,20 +6,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.placement.model.costs import Bill, Machine, Tenant, bill, dominant_shares, split
+from lattice.placement.model.costs import (
+    BilledMachine,
+    CostAllocation,
+    HostedWorkload,
+    allocate_costs,
+    dominant_shares,
+    split_price,
+)
 
 MANY = settings(max_examples=500, deadline=None)
 ROOM = {"cpu": 4000, "memory": 16 << 30}
 
 
 def a_machine(
-    *tenants: Tenant, micros: int = 192_000, pool: str = "us-east", room: dict[str, int] | None = None
-) -> Machine:
-    return Machine("m", pool, micros, ROOM if room is None else room, tenants)
+    *tenants: HostedWorkload, micros: int = 192_000, pool: str = "us-east", room: dict[str, int] | None = None
+) -> BilledMachine:
+    return BilledMachine("m", pool, micros, ROOM if room is None else room, tenants)
 
 
-def a_tenant(name: str, cpu: int = 0, memory: int = 0, service: str = "", **more: int) -> Tenant:
-    return Tenant(name, {"cpu": cpu, "memory": memory << 30, **more}, service)
+def a_tenant(name: str, cpu: int = 0, memory: int = 0, service: str = "", **more: int) -> HostedWorkload:
+    return HostedWorkload(name, {"cpu": cpu, "memory": memory << 30, **more}, service)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +57,7 @@ def a_tenant(name: str, cpu: int = 0, memory: int = 0, service: str = "", **more
     ],
 )
 def test_split(price: int, shares: dict[str, int], parts: dict[str, int]) -> None:
-    assert split(price, shares) == parts
+    assert split_price(price, shares) == parts
 
 
 @pytest.mark.parametrize(
@@ -67,7 +74,7 @@ def test_split(price: int, shares: dict[str, int], parts: dict[str, int]) -> Non
         pytest.param(a_tenant("a", cpu=8000), Fraction(2), id="more than there is, on a machine that shrank"),
     ],
 )
-def test_dominant_share(tenant: Tenant, share: Fraction) -> None:
+def test_dominant_share(tenant: HostedWorkload, share: Fraction) -> None:
     whole = a_tenant("whole", cpu=4000)
     found = dominant_shares(a_machine(tenant, whole))
     assert Fraction(found["a"], found["whole"]) == share
@@ -75,7 +82,7 @@ def test_dominant_share(tenant: Tenant, share: Fraction) -> None:
 
 def test_three_replicas_alone_on_three_machines_pay_for_three_machines() -> None:
     machines = [
-        Machine(
+        BilledMachine(
             f"m{n}",
             pool,
             192_000,
@@ -84,19 +91,21 @@ def test_three_replicas_alone_on_three_machines_pay_for_three_machines() -> None
         )
         for n, pool in enumerate(["us-east", "us-east", "eu-west"])
     ]
-    found = bill(machines)
+    found = allocate_costs(machines)
     assert found.services == {"default/api": 576_000}
     assert found.pools == {"eu-west": 192_000, "us-east": 384_000}
     assert found.overhead == {}
 
 
 def test_an_empty_machine_is_the_overhead_of_its_pool() -> None:
-    found = bill([a_machine(), a_machine(a_tenant("x/bare", cpu=100))])
-    assert found == Bill(384_000, {"x/bare": 192_000}, {}, {"us-east": 384_000}, {"us-east": 192_000})
+    found = allocate_costs([a_machine(), a_machine(a_tenant("x/bare", cpu=100))])
+    assert found == CostAllocation(
+        384_000, {"x/bare": 192_000}, {}, {"us-east": 384_000}, {"us-east": 192_000}
+    )
 
 
 def test_no_machines_no_bill() -> None:
-    assert bill([]) == Bill(0, {}, {}, {}, {})
+    assert allocate_costs([]) == CostAllocation(0, {}, {}, {}, {})
 
 
 @MANY
@@ -107,9 +116,9 @@ def test_no_machines_no_bill() -> None:
 def test_the_parts_are_the_price_and_nobody_is_off_by_more_than_the_rounding(
     price: int, shares: dict[str, int]
 ) -> None:
-    parts = split(price, shares)
+    parts = split_price(price, shares)
     assert sum(parts.values()) == price
-    assert parts == split(price, dict(reversed(shares.items())))
+    assert parts == split_price(price, dict(reversed(shares.items())))
     weights = shares if any(shares.values()) else dict.fromkeys(shares, 1)
     for name, part in parts.items():
         fair = Fraction(price * weights[name], sum(weights.values()))
@@ -120,7 +129,7 @@ def test_the_parts_are_the_price_and_nobody_is_off_by_more_than_the_rounding(
 amounts = st.integers(0, 10**6)
 tenants = st.lists(
     st.builds(
-        Tenant,
+        HostedWorkload,
         st.text(max_size=2),
         st.dictionaries(st.sampled_from(["cpu", "memory", "gpu"]), amounts),
         st.sampled_from(["", "s", "t"]),
@@ -128,7 +137,7 @@ tenants = st.lists(
     max_size=6,
 )
 machines = st.builds(
-    lambda pool, micros, room, there: Machine(
+    lambda pool, micros, room, there: BilledMachine(
         "m", pool, micros, room, tuple({each.name: each for each in there}.values())
     ),
     st.sampled_from("pq"),
@@ -140,21 +149,21 @@ machines = st.builds(
 
 @MANY
 @given(st.lists(machines, max_size=6))
-def test_the_parts_are_the_bill(there: list[Machine]) -> None:
-    found = bill(there)
-    assert found.total == sum(machine.micros for machine in there)
+def test_the_parts_are_the_bill(there: list[BilledMachine]) -> None:
+    found = allocate_costs(there)
+    assert found.total == sum(machine.hourly_micros for machine in there)
     assert sum(found.pools.values()) == found.total
     assert sum(found.workloads.values()) + sum(found.overhead.values()) == found.total
     assert sum(found.services.values()) <= sum(found.workloads.values())
-    assert found == bill(reversed(there))
-    alone = bill(
+    assert found == allocate_costs(reversed(there))
+    alone = allocate_costs(
         [
-            Machine(
+            BilledMachine(
                 m.name,
                 m.pool,
-                m.micros,
+                m.hourly_micros,
                 m.allocatable,
-                tuple(Tenant(t.name, t.requests, "one") for t in m.tenants),
+                tuple(HostedWorkload(t.name, t.requests, "one") for t in m.workloads),
             )
             for m in there
         ]

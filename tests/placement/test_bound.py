@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from worlds import EXAMPLES, a_class, a_pool, a_service, a_static, a_world, arranged, worlds
 
 from lattice.kinds.meta.base import Kind
-from lattice.placement.greedy.upper_bound import may_fit
-from lattice.placement.explain.blockers import IGNORABLE, dropping, obstacles, reseat
+from lattice.placement.explain.blockers import IGNORABLE, find_blockers, resize_assignments, without_blockers
 from lattice.placement.greedy.place import place
-from lattice.placement.plan.plan import settle
+from lattice.placement.greedy.upper_bound import may_fit
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge
 
 API = "default/api"
 
@@ -40,24 +40,24 @@ def test_whether_there_may_be_room(objects: list[Kind], fits: bool) -> None:
     [pytest.param(0.5, True, id="half as large"), pytest.param(0.9, False, id="not small enough")],
 )
 def test_replicas_that_run_make_room_when_they_ask_for_less(cores: float, fits: bool) -> None:
-    settled = settle(a_world(a_pool(capacity={"maxNodes": 1}), a_service(replicas=8)))
+    settled = converge(a_world(a_pool(capacity={"maxNodes": 1}), a_service(replicas=8)))
     smaller = a_world(a_pool(capacity={"maxNodes": 1}), a_service(cores=cores, replicas=8)).demands[API]
-    assert len(settled.fleet.seats[API]) == 4
+    assert len(settled.fleet.assignments[API]) == 4
     assert may_fit(smaller, settled.fleet) == fits
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(worlds())
 def test_whatever_could_be_placed_passes(world: World) -> None:
-    fleet = settle(world).fleet
+    fleet = converge(world).fleet
     for demand in world.demands.values():
         asked = [
             demand,
-            *(dropping(demand, [each]) for each in obstacles(demand, fleet)),
+            *(without_blockers(demand, [each]) for each in find_blockers(demand, fleet)),
             replace(demand, ignoring=frozenset(IGNORABLE)),
         ]
         for each in asked:
             with fleet.what_if():
-                reseat(each, fleet)
+                resize_assignments(each, fleet)
                 is_placed = place(each, fleet).is_complete
             assert may_fit(each, fleet) or not is_placed

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 import pytest
 from worlds import a_cloud, a_pool, a_service, a_world
 
-from lattice.cli.output.columns import Look
 from lattice.cli.output.plan_tables import plan_lines
+from lattice.cli.output.table_renderer import TableRenderer
 from lattice.kinds.meta.base import Kind
-from lattice.placement.queries.dispatch import answer
+from lattice.placement.queries.dispatch import answer_query
 from lattice.placement.queries.plan_document import Document
 
 LATE = datetime(2026, 11, 28, tzinfo=UTC)  # three days of the month are left
@@ -20,7 +20,7 @@ USED_UP = (
 
 
 def planned(supply: Kind, replicas: int) -> Document:
-    return answer(
+    return answer_query(
         {"ask": "plan"}, replace(a_world(supply), now=LATE), [a_service(cores=4, replicas=replicas)]
     )
 
@@ -51,7 +51,7 @@ def test_what_is_left_for_machines(supply: Kind, replicas: int, left: int | None
 
 
 def test_a_budget_that_refuses_the_next_machine_is_marked_with_need_have_and_missing() -> None:
-    lines = plan_lines(planned(a_pool(budget=200), 1), Look())
+    lines = plan_lines(planned(a_pool(budget=200), 1), TableRenderer())
     (row,) = (line for line in lines if "latticepool/p1 " in line and "hard" in line)
     assert row.startswith("! ")
     assert row.endswith("$0.077777")
@@ -59,5 +59,5 @@ def test_a_budget_that_refuses_the_next_machine_is_marked_with_need_have_and_mis
 
 
 def test_a_budget_with_room_is_not_marked() -> None:
-    lines = plan_lines(planned(a_pool(budget=300), 1), Look())
+    lines = plan_lines(planned(a_pool(budget=300), 1), TableRenderer())
     assert not any(line.startswith("!") for line in lines)

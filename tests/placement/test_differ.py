@@ -7,15 +7,15 @@ import pytest
 from worlds import a_class, a_pool, a_service, a_world
 
 from lattice.errors import Malformed
-from lattice.placement.queries.dispatch import answer
-from lattice.placement.queries.plan_diff import differences
+from lattice.placement.queries.dispatch import answer_query
+from lattice.placement.queries.plan_diff import plan_differences
 
 WORLD = a_world(a_class(), a_pool(capacity={"maxNodes": 1}), a_service("old", cores=2, replicas=1))
 CHANGE = [a_service("new", cores=2, replicas=1), a_service("wide", cores=3, replicas=1)]
 
 
 def planned() -> dict[str, Any]:
-    return answer({"ask": "plan"}, WORLD, CHANGE)
+    return answer_query({"ask": "plan"}, WORLD, CHANGE)
 
 
 def edited(section: str, **fields: Any) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def test_only_what_differs_is_listed(now: dict[str, Any], told: list[str] | None
         if told is None
         else told
     )
-    assert differences(planned(), now) == wanted
+    assert plan_differences(planned(), now) == wanted
 
 
 def test_what_is_no_plan_is_refused() -> None:
     with pytest.raises(Malformed, match="is not a plan"):
-        differences({"services": [{"name": "x"}]}, planned())
+        plan_differences({"services": [{"name": "x"}]}, planned())

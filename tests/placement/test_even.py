@@ -8,9 +8,9 @@ import pytest
 from worlds import a_class, a_policy, a_pool, a_service, a_static, a_world, arranged
 
 from lattice.kinds.meta.base import Kind
-from lattice.placement.plan.plan import settle
-from lattice.placement.queries.why import why
 from lattice.placement.model.world import World, placed_counts
+from lattice.placement.plan.plan import converge
+from lattice.placement.queries.why import explain_service
 
 CHEAP, DEAR = a_class("s", 4, 16, 0.1), a_class("l", 4, 16, 0.9)
 EAST, WEST = a_pool("east", region="east", classes=["s"]), a_pool("west", region="west", classes=["l"])
@@ -67,7 +67,7 @@ def test_a_wish_is_no_demand() -> None:
     ]
     world = a_world(CHEAP, DEAR, *pools, a_service(replicas=5, cores=4, spread=[wished()]))
     assert by_pool(world) == {"east": 4, "west": 1}
-    assert not settle(world).unplaced
+    assert not converge(world).unplaced
 
 
 def test_a_policy_that_prefers_the_cheap_comes_after_it() -> None:
@@ -84,13 +84,15 @@ def test_a_policy_that_prefers_the_cheap_comes_after_it() -> None:
 
 def test_why_shows_its_part() -> None:
     world = a_world(CHEAP, DEAR, EAST, WEST, a_service(replicas=2, spread=[wished()]))
-    steps = why(settle(world), "default/api", {}).steps
+    steps = explain_service(converge(world), "default/api", {}).steps
     assert [each.chosen for each in steps] == ["east", "west"]
-    shown = {each.name: {part.plugin: part.score for part in each.parts} for each in steps[1].best}
+    shown = {each.name: {part.plugin: part.score for part in each.parts} for each in steps[1].ranked_pools}
     assert shown["west"]["Even"] == 100
     assert shown["east"]["Even"] == 50
 
 
 def test_who_has_no_such_wish_is_not_scored_by_it() -> None:
-    (step,) = why(settle(a_world(CHEAP, DEAR, EAST, WEST, a_service())), "default/api", {}).steps
-    assert all(part.plugin != "Even" for each in step.best for part in each.parts)
+    (step,) = explain_service(
+        converge(a_world(CHEAP, DEAR, EAST, WEST, a_service())), "default/api", {}
+    ).steps
+    assert all(part.plugin != "Even" for each in step.ranked_pools for part in each.parts)

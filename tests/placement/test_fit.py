@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, seed_world, worlds
 
 from lattice.kinds.meta.base import Kind
-from lattice.placement.queries.dispatch import answer
-from lattice.placement.model.edits import Change, changed
-from lattice.placement.fit.fit import MOST_PARTS, Suggestion, fit
-from lattice.placement.plan.plan import plan, settle
 from lattice.placement.explain.verdict import judge
+from lattice.placement.fit.fit import MAX_EDITS, Suggestion, fit
+from lattice.placement.model.object_changes import ObjectChange, apply_changes
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge, plan
+from lattice.placement.queries.dispatch import answer_query
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world would take minutes to find
@@ -37,12 +37,12 @@ NEW_GPU = (
 
 def settled(*objects: Kind) -> World:
     """Applied, and everything placed that can be."""
-    return settle(a_world(*objects)).applied()
+    return converge(a_world(*objects)).resulting_world()
 
 
-def fits(world: World, name: str, changes: tuple[Change, ...] = ()) -> bool:
+def fits(world: World, name: str, changes: tuple[ObjectChange, ...] = ()) -> bool:
     """In the whole world with everybody who waits in it, as applying the changed objects would leave it."""
-    return name not in plan(world, changed(world.objects, changes)).unplaced
+    return name not in plan(world, apply_changes(world.objects, changes)).unplaced
 
 
 def check(world: World, name: str, suggestion: Suggestion) -> None:
@@ -50,35 +50,41 @@ def check(world: World, name: str, suggestion: Suggestion) -> None:
     if not suggestion.is_enough:
         check_ahead(world, name, suggestion)
         return
-    found = plan(world, changed(world.objects, suggestion.changes))
+    found = plan(world, apply_changes(world.objects, suggestion.edits))
     assert name not in found.unplaced, suggestion.sentence
-    assert found.total[1] - found.total[0] == suggestion.rate, f"{suggestion.sentence}: another price"
-    for size in range(len(suggestion.changes)):
-        for some in combinations(suggestion.changes, size):
+    assert found.total[1] - found.total[0] == suggestion.rate_increase, (
+        f"{suggestion.sentence}: another price"
+    )
+    for size in range(len(suggestion.edits)):
+        for some in combinations(suggestion.edits, size):
             assert not fits(world, name, some), f"enough: {[each.sentence for each in some]}"
-    problems = [str(each) for kind in changed(world.objects, suggestion.changes) for each in kind.problems()]
+    problems = [
+        str(each) for kind in apply_changes(world.objects, suggestion.edits) for each in kind.problems()
+    ]
     assert not problems
     check_numbers(world, name, suggestion)
 
 
 def check_ahead(world: World, name: str, suggestion: Suggestion) -> None:
     """Without them it would be; those that it has to be near are still there."""
-    assert suggestion.ahead
-    assert not fits(world, name, suggestion.changes)
-    kept = needed(world.having(changed(world.objects, suggestion.changes)), name)
-    gone = [each for each in suggestion.ahead if each not in kept]
-    assert fits(content(world, gone), name, suggestion.changes), "others than those are in its way"
+    assert suggestion.services_ahead
+    assert not fits(world, name, suggestion.edits)
+    kept = needed(world.with_objects(apply_changes(world.objects, suggestion.edits)), name)
+    gone = [each for each in suggestion.services_ahead if each not in kept]
+    assert fits(content(world, gone), name, suggestion.edits), "others than those are in its way"
 
 
 def content(world: World, names: list[str]) -> World:
     """These want no more replicas than they have."""
-    seats = world.fleet().seats
+    seats = world.build_fleet().assignments
     have = {name: len(seats.get(name, ())) for name in names}
     fewer = [
         msgspec.structs.replace(each, spec=msgspec.structs.replace(each.spec, replicas=msgspec.structs.replace(each.spec.replicas, min=have[name])))
         for name, each in world.services.items() if have.get(name)
     ]  # fmt: skip
-    return world.having(fewer, [("LatticeService", *name.split("/")) for name in names if not have[name]])
+    return world.with_objects(
+        fewer, [("LatticeService", *name.split("/")) for name in names if not have[name]]
+    )
 
 
 def needed(world: World, name: str) -> set[str]:
@@ -102,13 +108,13 @@ UNITS: dict[str, int | Decimal] = {  # the smallest step of a number, by the fie
 
 def check_numbers(world: World, name: str, suggestion: Suggestion) -> None:
     """With any number one step nearer to what it was, it is not enough."""
-    for change in suggestion.changes:
+    for change in suggestion.edits:
         unit = UNITS.get(change.path.rpartition(".")[2])
         if unit is None:
             continue
-        before, after = Decimal(str(change.before or 0)), Decimal(str(change.after))
+        before, after = Decimal(str(change.old_value or 0)), Decimal(str(change.new_value))
         nearer = after - unit if after > before else after + unit
-        others = [each for each in suggestion.changes if each is not change]
+        others = [each for each in suggestion.edits if each is not change]
         weaker = replace(change, after=nearer, rewrite=partial(with_field, change.path, nearer))
         assert not fits(world, name, (*others, weaker)), f"{change.path} {nearer} is enough, too"
 
@@ -202,17 +208,17 @@ def test_suggestions(objects: list[Kind], sentences: list[str]) -> None:
 
 
 def test_the_missing_gdpr_label_of_us_east_comes_first() -> None:
-    world = settle(seed_world("soc2", "hipaa")).applied()
+    world = converge(seed_world("soc2", "hipaa")).resulting_world()
     for name in ("default/api-gateway", "default/database"):
         assert told(world, name)[0] == "add compliance gdpr to us-east"
     first = fit(world, "default/api-gateway")[0]
-    change = first.changes[0]
-    assert (first.who, change.subject, change.path) == (
+    change = first.edits[0]
+    assert (first.responsible, change.subject, change.path) == (
         ("platform",),
         "LatticePool/us-east",
         "spec.labels.compliance",
     )
-    assert (change.before, change.after) == (["soc2", "hipaa"], ["soc2", "hipaa", "gdpr"])
+    assert (change.old_value, change.new_value) == (["soc2", "hipaa"], ["soc2", "hipaa", "gdpr"])
 
 
 def test_a_dependency_that_could_be_placed_is_to_be_placed_first() -> None:
@@ -224,7 +230,7 @@ def test_a_dependency_that_could_be_placed_is_to_be_placed_first() -> None:
 def test_prices_are_what_is_paid_more() -> None:
     world = settled(a_pool(budget=100), a_service())
     (found,) = fit(world, API)
-    assert (found.rate, found.monthly) == (200_000, 144_000_000)
+    assert (found.rate_increase, found.monthly) == (200_000, 144_000_000)
 
 
 TWO_LIMITS = [
@@ -246,19 +252,19 @@ def test_the_platform_is_told_what_it_can_do_where_two_limits_bind_at_once(
     found = fit(world, API)
     for each in found:
         check(world, API, each)
-    assert sentence in [each.sentence for each in found if each.is_platforms]
+    assert sentence in [each.sentence for each in found if each.is_platform_only]
 
 
 def test_what_the_platform_can_do_is_among_the_first_however_few_are_told() -> None:
     world = settled(a_pool(capacity={"maxNodes": 1}, budget=200), a_service(cores=3, replicas=2))
     assert len(fit(world, API)) > 2
-    assert [each.is_platforms for each in fit(world, API, limit=2)] == [False, True]
+    assert [each.is_platform_only for each in fit(world, API, limit=2)] == [False, True]
 
 
 def test_what_the_service_costs_then_is_told_on_either_side() -> None:
     """Two of three replicas have a place, for $0.40 an hour."""
     world = a_world(a_pool(capacity={"maxNodes": 2}), a_service(cores=3, replicas=3))
-    told = answer({"ask": "fit", "service": API}, world)
+    told = answer_query({"ask": "fit", "service": API}, world)
     assert told["serviceCost"]["hourlyMicros"] == 400_000
     costs = {
         each["sentence"]: (each["serviceCost"]["hourlyMicros"], each["cost"]["hourlyMicros"])
@@ -274,7 +280,7 @@ def test_what_a_service_costs_is_its_part_of_machines_that_others_are_on_too() -
     world = a_world(a_pool(budget=0), a_service("aaa", cores=1), a_service(cores=1))
     (found,) = (
         each
-        for each in answer({"ask": "fit", "service": API}, world)["suggestions"]
+        for each in answer_query({"ask": "fit", "service": API}, world)["suggestions"]
         if each["who"] == ["platform"]
     )
     assert (found["serviceCost"]["hourlyMicros"], found["cost"]["hourlyMicros"]) == (100_000, 200_000)
@@ -329,7 +335,7 @@ def test_others_that_wait_come_first(
     for each in found:
         check(world, API, each)
     assert [
-        (each.sentence, each.ahead) for each in found if not each.sentence.startswith("lower")
+        (each.sentence, each.services_ahead) for each in found if not each.sentence.startswith("lower")
     ] == expected
 
 
@@ -344,9 +350,9 @@ def test_where_others_take_all_it_says_who_and_looks_for_more() -> None:
     for each in found:
         check(world, API, each)
     assert ("add compliance gdpr to p1; and raise maxNodes of p1 by 1 to 2", ("default/aaa",)) in [
-        (each.sentence, each.ahead) for each in found
+        (each.sentence, each.services_ahead) for each in found
     ]
-    assert [(each.sentence, each.ahead) for each in found if not each.is_enough] == [
+    assert [(each.sentence, each.services_ahead) for each in found if not each.is_enough] == [
         ("add compliance gdpr to p1", ("default/aaa",)), ("do not require compliance gdpr in policy rules", ("default/aaa",)),
     ]  # fmt: skip
 
@@ -367,7 +373,7 @@ AAA, AAB = a_service("aaa", cores=3), a_service("aab", cores=3)
 def test_all_are_named_who_are_in_the_way(objects: list[Kind], sentence: str, ahead: list[str]) -> None:
     world = settled(*objects)
     found = {each.sentence: each for each in fit(world, API) if not each.is_enough}[sentence]
-    assert found.ahead == tuple(f"default/{each}" for each in ahead)
+    assert found.services_ahead == tuple(f"default/{each}" for each in ahead)
     check(world, API, found)
 
 
@@ -378,7 +384,7 @@ def test_who_comes_first_is_told_in_the_document() -> None:
         a_service("aaa", cores=3),
         a_service(cores=3),
     )
-    told = answer({"ask": "fit", "service": API}, world)["suggestions"]
+    told = answer_query({"ask": "fit", "service": API}, world)["suggestions"]
     assert {tuple(each["ahead"]) for each in told} == {("default/aaa",)}
     assert {each["sentence"]: each["isEnough"] for each in told}["add compliance gdpr to p1"] is False
     assert {each["sentence"]: each["isEnough"] for each in told}[
@@ -389,12 +395,12 @@ def test_who_comes_first_is_told_in_the_document() -> None:
 @SOME
 @given(worlds())
 def test_every_suggestion_applied_to_the_whole_world_and_planned_places_the_service(world: World) -> None:
-    before = settle(world)
-    applied = before.applied()
+    before = converge(world)
+    applied = before.resulting_world()
     for name, placement in before.unplaced.items():
         found, verdict = fit(applied, name), judge(placement, before.fleet, world.services)
-        least = min(map(len, verdict.conflicts), default=0)
-        assert found or not 1 <= least <= MOST_PARTS, f"{name}: {verdict.reason}"
+        least = min(map(len, verdict.blocker_sets), default=0)
+        assert found or not 1 <= least <= MAX_EDITS, f"{name}: {verdict.reason}"
         for each in found:
-            note(f"{name}: {each.sentence} {each.ahead} {each.is_enough}")
+            note(f"{name}: {each.sentence} {each.services_ahead} {each.is_enough}")
             check(applied, name, each)

@@ -10,12 +10,12 @@ from worlds import KIND, a_class, a_cloud, a_policy, a_pool, a_service, a_static
 from lattice.errors import Invalid
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.pool import LatticePool
-from lattice.placement.optimise.optimise import Effort, optimise
-from lattice.placement.plan.plan import plan, settle
-from lattice.placement.plan.whatif import losses
 from lattice.placement.model.world import World
+from lattice.placement.optimise.optimise import OptimiserOptions, optimise
+from lattice.placement.plan.plan import converge, plan
+from lattice.placement.plan.whatif import loss_impacts
+from lattice.server.requests.catalog import compile_kind
 from lattice.server.resources.admission import admit
-from lattice.server.requests.catalog import serve
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=2000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -63,7 +63,7 @@ def refused(kind: str, spec: dict[str, Any]) -> list[str]:
     cls = KIND[kind]
     document = {"apiVersion": cls.resource.api_version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
     with pytest.raises(Invalid) as error:
-        admit(serve(cls), document, "Strict")
+        admit(compile_kind(cls), document, "Strict")
     return [cause.field for cause in error.value.causes]
 
 
@@ -94,27 +94,27 @@ SPILL = {"enabled": True, "target": "b"}
     pytest.param([a_pool(), a_service(replicas=3, cores=0, memory=0)], id="replicas that ask for nothing"),
 ])  # fmt: skip
 def test_strange_worlds_are_settled_planned_and_drilled(objects: list[Kind]) -> None:
-    settled = settle(a_world(*objects))
-    again = settle(settled.applied())
-    assert (again.where, again.rates, set(again.unplaced)) == (
-        settled.where,
-        settled.rates,
+    settled = converge(a_world(*objects))
+    again = converge(settled.resulting_world())
+    assert (again.replica_counts, again.offer_rates, set(again.unplaced)) == (
+        settled.replica_counts,
+        settled.offer_rates,
         set(settled.unplaced),
     )
-    assert plan(settled.applied(), []).is_empty
-    assert len(losses(settled)) == len(settled.world.supply.offers)
-    assert optimise(settled, Effort(time_limit=1)).after <= sum(settled.rates.values())
+    assert plan(settled.resulting_world(), []).is_empty
+    assert len(loss_impacts(settled)) == len(settled.world.supply.offers)
+    assert optimise(settled, OptimiserOptions(time_limit_s=1)).rate_after <= sum(settled.offer_rates.values())
 
 
 def test_a_name_that_is_taken_is_told() -> None:
-    found = settle(a_world(a_pool("same"), a_static("same")))
+    found = converge(a_world(a_pool("same"), a_static("same")))
     assert [(each.subject, each.reason, each.message) for each in found.world.findings] == [
         ("staticinfrastructure/same", "NameTaken", "latticepool/same is offered under this name; rename one of them"),
     ]  # fmt: skip
 
 
 def test_clusters_never_share_a_name() -> None:
-    found = settle(a_world(a_pool("p1"), a_pool("p1-x"), a_policy(selector={"env": "x"}, clusters={"namePrefix": "x"}),
+    found = converge(a_world(a_pool("p1"), a_pool("p1-x"), a_policy(selector={"env": "x"}, clusters={"namePrefix": "x"}),
                            a_service("a", requiredRegions=["p1-x"]), a_service("b", requiredRegions=["p1"], labels={"env": "x"})))  # fmt: skip
     assert sorted(found.clusters) == ["p1-x-001", "p1-x-002"]
     assert found.offer_of == {"p1-x-001": "p1-x", "p1-x-002": "p1"}
@@ -123,7 +123,7 @@ def test_clusters_never_share_a_name() -> None:
 @SOME
 @given(worlds())
 def test_nothing_that_can_be_applied_crashes(world: World) -> None:
-    settled = settle(world)
-    losses(settled)
-    optimise(settled, Effort(time_limit=1))
-    assert all(each.missing or each.demand.problem for each in settled.unplaced.values())
+    settled = converge(world)
+    loss_impacts(settled)
+    optimise(settled, OptimiserOptions(time_limit_s=1))
+    assert all(each.missing or each.demand.rule_conflict for each in settled.unplaced.values())

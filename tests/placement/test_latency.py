@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Invalid
-from lattice.placement.inputs.latency import UNKNOWN, Latencies, Place, Rtt
+from lattice.placement.inputs.latency import UNKNOWN_RTT_MS, Latencies, Place, Rtt
 from lattice.placement.inputs.region_coordinates import site_of
 
 EAST = Place("us-east", "aws", "us-east-1", "us-east-1a")
@@ -204,7 +204,7 @@ def test_the_matrix_agrees_with_asking_one_by_one(
 ) -> None:
     lines = [f"{by},{to},{ms}" for by, row in measured.items() for to, ms in row.items()]
     known = Latencies.of(worlds, declared, "\n".join(["from,to,ms", *lines]), "rtt.csv")
-    slow = [[rtt.ms if (rtt := known.between(a, b)) else UNKNOWN for b in worlds] for a in worlds]
+    slow = [[rtt.ms if (rtt := known.between(a, b)) else UNKNOWN_RTT_MS for b in worlds] for a in worlds]
     assert known.matrix(worlds).tolist() == slow
     assert [known.row(a, worlds).tolist() for a in worlds] == slow
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.placement.greedy.scale_down import leaving
+from lattice.lifecycle.rollout import removals_by_machine
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from lattice.placement.greedy.scale_down import leaving
     ],
 )
 def test_who_goes(held: dict[str, int], shared: str, count: int, least: int, going: dict[str, int]) -> None:
-    assert leaving(held, shared.__contains__, count, least) == going
+    assert removals_by_machine(held, shared.__contains__, count, least) == going
 
 
 @given(
@@ -50,6 +50,6 @@ def test_as_many_go_as_are_to_and_none_that_is_not_there(
     held: dict[str, int], shared: set[str], part: float, least: int
 ) -> None:
     count = int(part * sum(held.values()))
-    going = leaving(held, shared.__contains__, count, least)
+    going = removals_by_machine(held, shared.__contains__, count, least)
     assert going.total() == count
     assert all(0 < many <= held[name] for name, many in going.items())

@@ -9,81 +9,104 @@ from hypothesis import strategies as st
 
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.workload import LatticeWorkload, Retry, WorkloadSpec, WorkloadStatus
-from lattice.lifecycle.machines import Machines, NodeSeen, Steps, leaves_by_itself, paid_back, steps
+from lattice.lifecycle.machines import (
+    ClusterMachines,
+    ClusterNode,
+    MachineSteps,
+    fails_over,
+    machines_to_refund,
+    plan_machines,
+)
 
 
-def seen(name: str, kind: str = "nano", **said: object) -> NodeSeen:
-    return NodeSeen(name, kind, **said)  # type: ignore[arg-type]
+def seen(name: str, kind: str = "nano", **said: object) -> ClusterNode:
+    return ClusterNode(name, kind, **said)  # type: ignore[arg-type]
 
 
 JOINED = {"has_joined": True, "is_ready": True}
 
 CASES = {
     "nothing is there yet": (
-        Machines({"nano": 2, "basic": 1}, []),
-        Steps(make=(("c-basic-1", "basic"), ("c-nano-1", "nano"), ("c-nano-2", "nano"))),
+        ClusterMachines({"nano": 2, "basic": 1}, []),
+        MachineSteps(create=(("c-basic-1", "basic"), ("c-nano-1", "nano"), ("c-nano-2", "nano"))),
     ),
     "everything is there": (
-        Machines({"nano": 1}, [seen("c-nano-1", **JOINED)], {"c-nano-1"}, {"c-nano-1"}),
-        Steps(),
+        ClusterMachines({"nano": 1}, [seen("c-nano-1", **JOINED)], {"c-nano-1"}, {"c-nano-1"}),
+        MachineSteps(),
     ),
     "a node whose machine was never made, or has ended": (
-        Machines({"nano": 2}, [seen("c-nano-1"), seen("c-nano-2", **JOINED)], known={"c-nano-2"}),
-        Steps(start=("c-nano-1", "c-nano-2")),
+        ClusterMachines(
+            {"nano": 2}, [seen("c-nano-1"), seen("c-nano-2", **JOINED)], provider_machines={"c-nano-2"}
+        ),
+        MachineSteps(start=("c-nano-1", "c-nano-2")),
     ),
     "names in use are not given again": (
-        Machines(
+        ClusterMachines(
             {"nano": 2},
             [seen("c-nano-1", is_leaving=True, workloads=1), seen("c-nano-3")],
             {"c-nano-3"},
             {"c-nano-2"},
         ),
-        Steps(make=(("c-nano-4", "nano"),), stray=("c-nano-2",)),
+        MachineSteps(create=(("c-nano-4", "nano"),), orphaned=("c-nano-2",)),
     ),
     "nor are those of nodes that are somebody else's": (
-        Machines({"nano": 2}, [], others={"c-nano-1", "c-nano-3"}),
-        Steps(make=(("c-nano-2", "nano"), ("c-nano-4", "nano"))),
+        ClusterMachines({"nano": 2}, [], used_names={"c-nano-1", "c-nano-3"}),
+        MachineSteps(create=(("c-nano-2", "nano"), ("c-nano-4", "nano"))),
     ),
     "one too many: the one that never joined is missed least": (
-        Machines({"nano": 1}, [seen("c-nano-1", **JOINED), seen("c-nano-2")], {"c-nano-1", "c-nano-2"}),
-        Steps(give_up=("c-nano-2",)),
+        ClusterMachines(
+            {"nano": 1}, [seen("c-nano-1", **JOINED), seen("c-nano-2")], {"c-nano-1", "c-nano-2"}
+        ),
+        MachineSteps(decommission=("c-nano-2",)),
     ),
     "of two that are ready, the one with less on it": (
-        Machines(
+        ClusterMachines(
             {"nano": 1}, [seen("a", workloads=2, **JOINED), seen("b", workloads=1, **JOINED)], {"a", "b"}
         ),
-        Steps(give_up=("b",)),
+        MachineSteps(decommission=("b",)),
     ),
-    "a class that is not wanted at all": (Machines({}, [seen("a", **JOINED)], {"a"}), Steps(give_up=("a",))),
+    "a class that is not wanted at all": (
+        ClusterMachines({}, [seen("a", **JOINED)], {"a"}),
+        MachineSteps(decommission=("a",)),
+    ),
     "given up, with work on it: waits": (
-        Machines({}, [seen("a", is_leaving=True, workloads=1)], {"a"}),
-        Steps(),
+        ClusterMachines({}, [seen("a", is_leaving=True, workloads=1)], {"a"}),
+        MachineSteps(),
     ),
-    "given up and empty": (Machines({}, [seen("a", is_leaving=True)], {"a"}, {"a"}), Steps(remove=("a",))),
+    "given up and empty": (
+        ClusterMachines({}, [seen("a", is_leaving=True)], {"a"}, {"a"}),
+        MachineSteps(remove=("a",)),
+    ),
     "a machine that its provider has no more, and whose agent is silent: another takes its place": (
-        Machines({"nano": 1}, [seen("a", has_joined=True, workloads=2)], paid={"nano": 1}),
-        Steps(remove=("a",)),
+        ClusterMachines({"nano": 1}, [seen("a", has_joined=True, workloads=2)], paid_counts={"nano": 1}),
+        MachineSteps(remove=("a",)),
     ),
     "one whose agent is heard is there, whatever its provider says": (
-        Machines({"nano": 1}, [seen("a", workloads=2, **JOINED)]),
-        Steps(),
+        ClusterMachines({"nano": 1}, [seen("a", workloads=2, **JOINED)]),
+        MachineSteps(),
     ),
     "given up, silent, and its provider has it no more: nothing on it can leave": (
-        Machines({}, [seen("a", is_leaving=True, has_joined=True, workloads=1)]),
-        Steps(remove=("a",)),
+        ClusterMachines({}, [seen("a", is_leaving=True, has_joined=True, workloads=1)]),
+        MachineSteps(remove=("a",)),
     ),
     "given up, silent, and its machine has ended: nothing on it can leave": (
-        Machines({}, [seen("a", is_leaving=True, has_joined=True, workloads=1)], known={"a"}),
-        Steps(remove=("a",)),
+        ClusterMachines(
+            {}, [seen("a", is_leaving=True, has_joined=True, workloads=1)], provider_machines={"a"}
+        ),
+        MachineSteps(remove=("a",)),
     ),
-    "a machine without a node": (Machines({}, [], {"x"}, {"x"}), Steps(stray=("x",))),
+    "a machine without a node": (ClusterMachines({}, [], {"x"}, {"x"}), MachineSteps(orphaned=("x",))),
     "one that goes is paid for until it is gone: its place waits": (
-        Machines({"nano": 1}, [seen("a", is_leaving=True, workloads=1)], {"a"}, {"a"}, paid={"nano": 1}),
-        Steps(),
+        ClusterMachines(
+            {"nano": 1}, [seen("a", is_leaving=True, workloads=1)], {"a"}, {"a"}, paid_counts={"nano": 1}
+        ),
+        MachineSteps(),
     ),
     "one that goes beside one that is paid for anew": (
-        Machines({"nano": 1}, [seen("a", is_leaving=True, workloads=1)], {"a"}, {"a"}, paid={"nano": 2}),
-        Steps(make=(("c-nano-1", "nano"),)),
+        ClusterMachines(
+            {"nano": 1}, [seen("a", is_leaving=True, workloads=1)], {"a"}, {"a"}, paid_counts={"nano": 2}
+        ),
+        MachineSteps(create=(("c-nano-1", "nano"),)),
     ),
 }
 
@@ -91,7 +114,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_steps(case: str) -> None:
     found, expected = CASES[case]
-    assert steps("c", found) == expected
+    assert plan_machines("c", found) == expected
 
 
 def a_workload(desired: str = "Running", *, going: bool = False, attempts: int = 0) -> LatticeWorkload:
@@ -99,7 +122,7 @@ def a_workload(desired: str = "Running", *, going: bool = False, attempts: int =
     spec = msgspec.convert(
         {"containers": {"main": {"command": ["run"]}}, "desiredState": desired}, WorkloadSpec
     )
-    status = WorkloadStatus(retry=Retry(attempts=attempts, max=5, revision=spec.runs))
+    status = WorkloadStatus(retry=Retry(attempts=attempts, max=5, revision=spec.effective_revision))
     return LatticeWorkload(
         api_version="lattice.dev/v1alpha1",
         kind="LatticeWorkload",
@@ -121,7 +144,7 @@ def a_workload(desired: str = "Running", *, going: bool = False, attempts: int =
     ],
 )
 def test_who_leaves_a_silent_node_by_itself(workload: LatticeWorkload, answer: bool) -> None:
-    assert leaves_by_itself(workload) is answer
+    assert fails_over(workload) is answer
 
 
 @pytest.mark.parametrize(
@@ -143,8 +166,10 @@ def test_a_machine_that_is_gone_is_paid_for_no_longer_unless_another_takes_its_p
 ) -> None:
     nodes = [seen(f"n{number}", is_leaving=number < go) for number in range(there)]
     gone = [each.name for each in nodes[:go]]
-    assert paid_back(gone, Machines({"nano": wanted}, nodes, paid={"nano": paid})) == set(gone[:answer])
-    assert not paid_back(gone, Machines({"nano": wanted}, nodes))
+    assert machines_to_refund(
+        gone, ClusterMachines({"nano": wanted}, nodes, paid_counts={"nano": paid})
+    ) == set(gone[:answer])
+    assert not machines_to_refund(gone, ClusterMachines({"nano": wanted}, nodes))
 
 
 KINDS = st.sampled_from(["nano", "basic"])
@@ -161,20 +186,20 @@ def test_carried_out_until_nothing_is_left_to_do_it_ends_with_exactly_what_is_wa
         f"stray-{index}" for index in up if index > 5
     }
     for _ in range(4):
-        todo = steps("c", Machines(wanted, list(nodes.values()), machines, machines))
+        todo = plan_machines("c", ClusterMachines(wanted, list(nodes.values()), machines, machines))
         with_work = {
             name
             for name, node in nodes.items()
             if node.workloads and (name in machines or not node.has_joined)
         }
         assert not set(todo.remove) & with_work, "nothing is removed with work on it"
-        machines |= {name for name, _ in todo.make} | set(todo.start)
-        machines -= {*todo.remove, *todo.stray}
-        nodes |= {name: seen(name, kind, has_joined=True) for name, kind in todo.make}
-        nodes |= {name: seen(name, nodes[name].node_class, is_leaving=True) for name in todo.give_up}
+        machines |= {name for name, _ in todo.create} | set(todo.start)
+        machines -= {*todo.remove, *todo.orphaned}
+        nodes |= {name: seen(name, kind, has_joined=True) for name, kind in todo.create}
+        nodes |= {name: seen(name, nodes[name].node_class, is_leaving=True) for name in todo.decommission}
         for name in todo.remove:
             del nodes[name]
-        nodes = {name: NodeSeen(name, n.node_class, n.has_joined, n.is_ready, 0 if n.is_leaving else n.workloads, n.is_leaving)
+        nodes = {name: ClusterNode(name, n.node_class, n.has_joined, n.is_ready, 0 if n.is_decommissioned else n.workloads, n.is_decommissioned)
                  for name, n in nodes.items()}  # fmt: skip
     assert Counter(each.node_class for each in nodes.values()) == Counter(
         {kind: count for kind, count in wanted.items() if count}

@@ -13,16 +13,16 @@ from lattice.errors import Invalid
 from lattice.kinds.ledger import Account, LatticeLedger, LedgerSpec, Lot
 from lattice.placement.inputs import ledger_math as money
 from lattice.placement.inputs.ledger_math import (
-    UNLIMITED,
-    Allowed,
+    UNLIMITED_HEADROOM,
+    BudgetApproval,
+    BudgetRejection,
+    BudgetState,
     Charge,
-    Refused,
-    State,
     accrue,
     charge,
     headroom,
     may_commit,
-    opened,
+    open_ledger,
     release,
 )
 
@@ -41,7 +41,7 @@ def a_ledger(
 ) -> LatticeLedger:
     """Committed and spent in micro-dollars; one machine costs all of it."""
     spec = LedgerSpec(budget=Account(kind="LatticePool", name="us-east"), limit_micros=limit, hard=hard)
-    ledger = opened(spec, None, at)
+    ledger = open_ledger(spec, None, at)
     if committed:
         ledger = charge(ledger, "us-east-001", a_lot(committed), at)
     return msgspec.structs.replace(ledger, status=msgspec.structs.replace(ledger.status, spent_micros=spent))
@@ -88,8 +88,8 @@ class TestSpending:
             "2026-12",
             0,
         )
-        assert money.time_left(midnight) == timedelta(days=31)
-        assert money.time_left(midnight - timedelta(microseconds=1)) == timedelta(microseconds=1)
+        assert money.time_left_in_month(midnight) == timedelta(days=31)
+        assert money.time_left_in_month(midnight - timedelta(microseconds=1)) == timedelta(microseconds=1)
 
     def test_thirteen_months_are_remembered(self) -> None:
         after = accrue(a_ledger(committed=1), datetime(2029, 3, 15, tzinfo=UTC))
@@ -292,16 +292,18 @@ class TestLimits:
                 id="parts of a micro-dollar count",
             ),
             pytest.param(a_ledger(0), START, 0, id="a budget of nothing"),
-            pytest.param(a_ledger(None), START, UNLIMITED, id="no limit"),
-            pytest.param(a_ledger(0, hard=False), START, UNLIMITED, id="a soft limit refuses nothing"),
+            pytest.param(a_ledger(None), START, UNLIMITED_HEADROOM, id="no limit"),
+            pytest.param(
+                a_ledger(0, hard=False), START, UNLIMITED_HEADROOM, id="a soft limit refuses nothing"
+            ),
         ],
     )
     def test_headroom(self, ledger: LatticeLedger, now: datetime, most: int) -> None:
         assert headroom(ledger, now) == most
-        assert isinstance(may_commit(ledger, most, now), Allowed)
-        if most < UNLIMITED:
+        assert isinstance(may_commit(ledger, most, now), BudgetApproval)
+        if most < UNLIMITED_HEADROOM:
             refused = may_commit(ledger, most + 1, now)
-            assert isinstance(refused, Refused)
+            assert isinstance(refused, BudgetRejection)
             assert (refused.need, refused.have, refused.missing) == (most + 1, most, 1)
 
     @MANY
@@ -327,10 +329,14 @@ class TestLimits:
         begin, now = min(times), max(times)
         ledger = a_ledger(limit, hard=hard, committed=committed, at=begin, spent=spent)
         most = headroom(ledger, now)
-        for asked in (0, more, min(most + near, UNLIMITED)):  # no amount of money comes near UNLIMITED
+        for asked in (
+            0,
+            more,
+            min(most + near, UNLIMITED_HEADROOM),
+        ):  # no amount of money comes near UNLIMITED
             answer = may_commit(ledger, asked, now)
             assert (
-                isinstance(answer, Allowed)
+                isinstance(answer, BudgetApproval)
                 == (asked <= most)
                 == (not hard or asked <= 0 or _within(ledger, asked, now))
             )
@@ -342,16 +348,19 @@ class TestLimits:
     ) -> None:
         ledger = a_ledger(limit, committed=committed, at=now, spent=spent)
         answer = may_commit(ledger, more, now)
-        if isinstance(answer, Refused):
+        if isinstance(answer, BudgetRejection):
             raised = [
-                opened(
+                open_ledger(
                     msgspec.structs.replace(ledger.spec, limit_micros=limit + answer.raise_by - less),
                     ledger,
                     now,
                 )
                 for less in (0, 1)
             ]
-            assert [isinstance(may_commit(each, more, now), Allowed) for each in raised] == [True, False]
+            assert [isinstance(may_commit(each, more, now), BudgetApproval) for each in raised] == [
+                True,
+                False,
+            ]
 
     @MANY
     @given(limit=limits, begin=moments, asks=st.lists(st.tuples(moments, rates), max_size=8))
@@ -361,11 +370,11 @@ class TestLimits:
         end = money.month_end(begin)
         ledger = a_ledger(limit, at=begin)
         for number, (when, more) in enumerate(sorted(asks)):
-            if when < end and isinstance(may_commit(ledger, more, when), Allowed):
+            if when < end and isinstance(may_commit(ledger, more, when), BudgetApproval):
                 ledger = charge(ledger, f"c{number}", a_lot(more), when)
         after = accrue(ledger, end)
         assert parts(after) <= limit
-        assert money.thirty_days(after.status.committed_micros) <= limit
+        assert money.rate_per_30_days(after.status.committed_micros) <= limit
 
     def test_a_refusal_names_the_budget_and_the_money(self) -> None:
         ledger = a_ledger(10_000 * DOLLAR, committed=13_500_000)
@@ -379,9 +388,9 @@ class TestLimits:
             Charge((ledger.spec.budget,), cluster, a_lot(DOLLAR))
             for cluster in ("us-east-001", "us-east-002")
         )
-        assert isinstance(money.settle(ledger, [], [new], START)[1], Refused)
-        after, answer = money.settle(ledger, [old], [new], START)
-        assert isinstance(answer, Allowed)
+        assert isinstance(money.settle_charges(ledger, [], [new], START)[1], BudgetRejection)
+        after, answer = money.settle_charges(ledger, [old], [new], START)
+        assert isinstance(answer, BudgetApproval)
         assert list(after.status.machines) == ["us-east-002"]
 
 
@@ -399,71 +408,75 @@ class TestStanding:
     @pytest.mark.parametrize(
         ("projected", "hard", "state", "warns"),
         [
-            pytest.param(799, True, State.OK, False, id="below the threshold"),
-            pytest.param(800, True, State.ALERT, False, id="at the threshold: an alert"),
-            pytest.param(999, False, State.ALERT, False, id="below a soft limit"),
-            pytest.param(1000, True, State.EXCEEDED, False, id="a hard limit, reached to the cent"),
-            pytest.param(1000, False, State.EXCEEDED, True, id="a soft limit: warn, and allow"),
-            pytest.param(5000, False, State.EXCEEDED, True, id="far beyond a soft limit: warn, and allow"),
+            pytest.param(799, True, BudgetState.OK, False, id="below the threshold"),
+            pytest.param(800, True, BudgetState.ALERT, False, id="at the threshold: an alert"),
+            pytest.param(999, False, BudgetState.ALERT, False, id="below a soft limit"),
+            pytest.param(1000, True, BudgetState.EXCEEDED, False, id="a hard limit, reached to the cent"),
+            pytest.param(1000, False, BudgetState.EXCEEDED, True, id="a soft limit: warn, and allow"),
+            pytest.param(
+                5000, False, BudgetState.EXCEEDED, True, id="far beyond a soft limit: warn, and allow"
+            ),
         ],
     )
-    def test_the_ladder(self, projected: int, hard: bool, state: State, warns: bool) -> None:
+    def test_the_ladder(self, projected: int, hard: bool, state: BudgetState, warns: bool) -> None:
         ledger = a_ledger(1000 * DOLLAR, hard=hard, spent=projected * DOLLAR)
-        now = money.standing(ledger, START)
+        now = money.budget_status(ledger, START)
         assert (now.state, now.utilisation, now.projected) == (state, projected * 1000, projected * DOLLAR)
         answer = may_commit(ledger, 0, START)
-        assert isinstance(answer, Allowed)
-        assert answer.warns is warns
-        assert isinstance(may_commit(ledger, DOLLAR, START), Refused) is hard
+        assert isinstance(answer, BudgetApproval)
+        assert answer.is_over_soft_limit is warns
+        assert isinstance(may_commit(ledger, DOLLAR, START), BudgetRejection) is hard
 
     def test_a_soft_limit_warns_of_what_a_hard_one_refuses(self) -> None:
         late = START + timedelta(days=29, hours=23)
         ledger = a_ledger(720 * DOLLAR, hard=False, at=late)
         answer = may_commit(ledger, DOLLAR + 1, late)
-        assert isinstance(answer, Allowed)
-        assert (answer.warns, answer.after.state) == (True, State.OK)
+        assert isinstance(answer, BudgetApproval)
+        assert (answer.is_over_soft_limit, answer.resulting_status.state) == (True, BudgetState.OK)
 
     def test_the_figures_of_a_pool(self) -> None:
         """Seed 000: 4523.50 spent, 8200 projected of 10000 is 0.82, above the threshold of 0.8."""
         now = START + timedelta(hours=353)
         ledger = a_ledger(10_000 * DOLLAR, committed=10_017_711, at=now, spent=4_523_500_000)
-        found = money.standing(ledger, now)
+        found = money.budget_status(ledger, now)
         assert (found.spent, found.projected) == (4_523_500_000, 8_199_999_937)
         assert found.utilisation == 819_999
-        assert found.state is State.ALERT
+        assert found.state is BudgetState.ALERT
         assert money.projected_month_cost(ledger, now) == found.projected
 
     def test_without_a_limit_there_is_no_share_of_it(self) -> None:
-        found = money.standing(a_ledger(None, committed=DOLLAR), START)
-        assert (found.utilisation, found.state, found.projected) == (None, State.OK, 720 * DOLLAR)
+        found = money.budget_status(a_ledger(None, committed=DOLLAR), START)
+        assert (found.utilisation, found.state, found.projected) == (None, BudgetState.OK, 720 * DOLLAR)
 
     def test_a_budget_of_nothing_is_used_up(self) -> None:
-        found = money.standing(a_ledger(0), START)
-        assert (found.utilisation, found.state) == (1_000_000, State.EXCEEDED)
+        found = money.budget_status(a_ledger(0), START)
+        assert (found.utilisation, found.state) == (1_000_000, BudgetState.EXCEEDED)
 
     def test_a_budget_that_was_lowered_is_exceeded_and_refuses(self) -> None:
         ledger = a_ledger(720 * DOLLAR, committed=DOLLAR)
-        lower = opened(msgspec.structs.replace(ledger.spec, limit_micros=DOLLAR), ledger, START)
-        assert money.standing(lower, START).is_exceeded
+        lower = open_ledger(msgspec.structs.replace(ledger.spec, limit_micros=DOLLAR), ledger, START)
+        assert money.budget_status(lower, START).is_exceeded
         assert headroom(lower, START) == 0
-        assert isinstance(may_commit(lower, 0, START), Allowed)  # on machines that are paid for already
+        assert isinstance(
+            may_commit(lower, 0, START), BudgetApproval
+        )  # on machines that are paid for already
 
     def test_a_budget_that_thirty_days_use_up_is_passed_in_a_month_of_31(self) -> None:
         """Nothing was provisioned beyond it, and nothing will be; what runs is not stopped."""
         december = datetime(2026, 12, 1, tzinfo=UTC)
-        found = money.standing(a_ledger(720 * DOLLAR, committed=DOLLAR), december)
-        assert (found.projected, found.state) == (744 * DOLLAR, State.EXCEEDED)
+        found = money.budget_status(a_ledger(720 * DOLLAR, committed=DOLLAR), december)
+        assert (found.projected, found.state) == (744 * DOLLAR, BudgetState.EXCEEDED)
         assert headroom(a_ledger(720 * DOLLAR, committed=DOLLAR), december) == 0
 
     def test_people_are_told(self) -> None:
-        ledger = money.described(a_ledger(500 * DOLLAR, committed=576_000))
+        ledger = money.with_status_message(a_ledger(500 * DOLLAR, committed=576_000))
         assert ledger.status.phase == "Alert"
         assert (
             ledger.status.message
             == "$0.576/h; $0.00 spent until 2026-11-01 00:00 UTC, $414.72 projected in 2026-11; $500.00/30d"
         )
         assert (
-            money.described(a_ledger()).status.message
+            money.with_status_message(a_ledger()).status.message
             == "$0.00/h; $0.00 spent until 2026-11-01 00:00 UTC, $0.00 projected in 2026-11; no limit"
         )
 
@@ -481,9 +494,9 @@ class TestStanding:
     ],
 )
 def test_dollars(micros: int, text: str) -> None:
-    assert money.dollars(micros) == text
+    assert money.format_dollars(micros) == text
 
 
 def test_rates_are_shown_per_hour_and_per_thirty_days() -> None:
-    assert money.per_hour(576_000) == "$0.576/h"
-    assert money.per_month(money.thirty_days(576_000)) == "$414.72/30d"
+    assert money.format_per_hour(576_000) == "$0.576/h"
+    assert money.format_per_month(money.rate_per_30_days(576_000)) == "$414.72/30d"

@@ -4,10 +4,10 @@ import pytest
 from worlds import a_policy, a_pool, a_service, a_world
 
 from lattice.kinds.meta.base import Kind
+from lattice.placement.greedy.machine_choice import assign_in_offer as settle_one
 from lattice.placement.model.demand import ReplicaAsk
-from lattice.placement.plan.plan import plan, settle
-from lattice.placement.greedy.machine_choice import settle as settle_one
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge, plan
 
 CALLS = {"db": {"type": "service", "direction": "outbound"}}
 CALLED = {"web": {"type": "service", "direction": "outbound"}}
@@ -15,17 +15,19 @@ BRIM = {"maxNodes": 2, "binPackingThreshold": 1}
 
 
 def clusters(world: World, *changes: Kind, of: str = "web") -> dict[str, int]:
-    after = plan(world, changes).after
+    after = plan(world, changes).state_after
     assert after is not None
     found: dict[str, int] = {}
-    for (_, cluster, _), count in after.where[f"default/{of}"].items():
+    for (_, cluster, _), count in after.replica_counts[f"default/{of}"].items():
         found[cluster] = found.get(cluster, 0) + count
     return found
 
 
 def town(*services: Kind, rules: Kind = a_policy(clusters=BRIM)) -> World:  # noqa: B008
     """aaa fills most of the two machines of p1-001, so that db begins p1-002."""
-    return settle(a_world(a_pool(), rules, a_service("aaa", cores=3, replicas=2), *services)).applied()
+    return converge(
+        a_world(a_pool(), rules, a_service("aaa", cores=3, replicas=2), *services)
+    ).resulting_world()
 
 
 @pytest.mark.parametrize(
@@ -65,15 +67,15 @@ def test_a_pool_where_the_cluster_may_be_shared_goes_before_one_where_it_may_not
     strict = a_policy("strict", selector={"env": "old"}, clusters={"minNodes": 2})
     db = a_service("db", labels={"env": "old"}, pools={"matchLabels": {"first": "yes"}})
     first, second = a_pool("p1", labels={"first": "yes"}), a_pool("p2", classes=["m"])
-    base = settle(a_world(first, second, strict, db)).applied()
+    base = converge(a_world(first, second, strict, db)).resulting_world()
     moved = a_service("db", replicas=2, requiredRegions=["p1", "p2"])
-    after = plan(base, [moved, a_service("web", dependencies=CALLS)]).after
+    after = plan(base, [moved, a_service("web", dependencies=CALLS)]).state_after
     assert after is not None
-    assert {cluster for _, cluster, _ in after.where["default/web"]} == {"p2-001"}
+    assert {cluster for _, cluster, _ in after.replica_counts["default/web"]} == {"p2-001"}
 
 
 def test_one_replica_settled_alone_goes_where_many_would() -> None:
-    world = town(a_service("db", cores=2)).having([a_service("web", dependencies=CALLS)])
-    fleet = world.fleet()
+    world = town(a_service("db", cores=2)).with_objects([a_service("web", dependencies=CALLS)])
+    fleet = world.build_fleet()
     seat = settle_one(ReplicaAsk(world.demands["default/web"]), fleet, fleet.row("p1"))
     assert fleet.machines.cluster[seat.machine].name == "p1-002"

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
-from lattice.placement.plan.plan import Settled, plan, settle
-from lattice.placement.plugins.filters.overflow import utilisation
+from lattice.kinds.meta.base import Kind
+from lattice.placement.plan.plan import FleetState, converge, plan
+from lattice.placement.plugins.filters.overflow import offer_utilisation
 
 API = "default/api"
 CLASSES = (a_class(), a_class("cheap", price=0.1, providers=["gcp"]))
@@ -25,13 +25,13 @@ def dc(nodes: int = 2, **overflow: Any) -> Kind:
     )
 
 
-def settled(*objects: Kind) -> Settled:
-    return settle(a_world(*CLASSES, *objects))
+def settled(*objects: Kind) -> FleetState:
+    return converge(a_world(*CLASSES, *objects))
 
 
 def where(*objects: Kind, of: str = "api") -> dict[str, int]:
     found: dict[str, int] = {}
-    for (offer, _, _), count in settled(*objects).where.get(f"default/{of}", {}).items():
+    for (offer, _, _), count in settled(*objects).replica_counts.get(f"default/{of}", {}).items():
         found[offer] = found.get(offer, 0) + count
     return found
 
@@ -85,7 +85,7 @@ def test_clusters_of_the_overflow_are_its_own_and_are_labelled() -> None:
     """What is in the cloud by its own right does not share them."""
     world = settled(
         dc(), AWS, a_service("direct", requiredRegions=["r1"]), a_service(cores=4, replicas=3)
-    ).applied()
+    ).resulting_world()
     made = {
         each.metadata.name: each.spec.labels
         for each in world.objects.values()
@@ -101,8 +101,8 @@ def test_the_overflow_is_paid_from_both_ledgers() -> None:
 
 def test_what_spilled_is_still_known_after_everything_is_read_anew() -> None:
     once = settled(dc(**limits(maxClusters=1)), AWS, a_service(cores=4, replicas=5))
-    again = settle(once.applied())
-    assert again.where == once.where
+    again = converge(once.resulting_world())
+    assert again.replica_counts == once.replica_counts
     assert again.fleet.overflow_clusters == once.fleet.overflow_clusters == {"dc": 1}
 
 
@@ -115,7 +115,7 @@ def test_what_spilled_is_still_known_after_everything_is_read_anew() -> None:
 ])  # fmt: skip
 def test_how_full_a_data_center_is(static: Kind, services: list[Kind], share: int) -> None:
     found = settled(static, *services)
-    assert utilisation(found.fleet, found.fleet.row("dc")) == share
+    assert offer_utilisation(found.fleet, found.fleet.row("dc")) == share
 
 
 @pytest.mark.parametrize("reserved", [0, 2])
@@ -124,7 +124,7 @@ def test_machines_in_use_are_those_with_replicas_on_them(reserved: int) -> None:
     reservation = {"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
     static = a_static(nodes=4 + reserved, cores=None, memory=None, provider="aws", reservation=reservation)
     found = settled(static, a_policy(clusters={"minNodes": 2}), a_service(cores=1))
-    assert utilisation(found.fleet, found.fleet.row("dc"), with_reserve=False) == 250_000
+    assert offer_utilisation(found.fleet, found.fleet.row("dc"), includes_reserve=False) == 250_000
 
 
 def test_two_data_centers_overflow_when_both_could_take_it_and_one_is_full_enough() -> None:
@@ -146,15 +146,15 @@ def test_what_is_reserved_for_others_is_no_room_that_keeps_the_cloud_shut() -> N
     world = a_world(
         a_class("m", 8, 32), static, a_cloud("aws", ["r1"]), a_service("api", replicas=80, cores=1, memory=1)
     )
-    fleet = settle(world).fleet
-    counts = {fleet.offers[row].name: count for row, count in fleet.counts("default/api").items()}
+    fleet = converge(world).fleet
+    counts = {fleet.offers[row].name: count for row, count in fleet.replicas_by_offer("default/api").items()}
     assert counts == {"dc": 64, "aws/r1": 16}
 
 
 def test_alternatives_of_who_finds_no_place_say_what_the_target_lacked() -> None:
     """Not that the target is closed, or is the target: the data center is past its trigger, and may make no second cluster."""
     rule = dc(trigger={"capacityThreshold": 50}, **limits(maxClusters=0))
-    world = settled(rule, AWS, GCP, a_service(cores=4, replicas=3)).applied()
+    world = settled(rule, AWS, GCP, a_service(cores=4, replicas=3)).resulting_world()
     decision = world.services[API].status.scheduler_decision
     assert decision is not None
     told = {each.pool: each.rejected for each in decision.alternatives}

@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, arranged, made
 
-from lattice.engine.explain import why_not
+from lattice.engine.explain import rejections_of
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.policy import LatticePlacementPolicy
-from lattice.placement.model.demand import Demand
 from lattice.placement.greedy.place import Placement, place
-from lattice.placement.plan.plan import settle
+from lattice.placement.model.demand import Demand
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge
 
 API = "default/api"
 
 
 def where(*objects: Kind, of: str = "api") -> dict[str, int]:
-    found = settle(a_world(*objects)).where.get(f"default/{of}", {})
+    found = converge(a_world(*objects)).replica_counts.get(f"default/{of}", {})
     totals: dict[str, int] = {}
     for (offer, _, _), count in found.items():
         totals[offer] = totals.get(offer, 0) + count
@@ -32,12 +32,12 @@ def demand(*objects: Kind) -> Demand:
 def placement(*objects: Kind) -> tuple[World, Placement]:
     """Of api, when all others are placed."""
     world = a_world(*objects)
-    return world, place(world.demands[API], arranged(world, API), keep=99)
+    return world, place(world.demands[API], arranged(world, API), keep_decisions=99)
 
 
 def reasons(*objects: Kind, offer: str = "p1") -> list[str]:
     _, found = placement(*objects)
-    return [str(each) for each in why_not(found.decisions[-1], offer)]
+    return [str(each) for each in rejections_of(found.decisions[-1], offer)]
 
 
 GPU = a_class("g", 4, 16, 0.5, gpu=1, gpu_model="t4")
@@ -172,7 +172,7 @@ def test_cluster_rules_are_merged(policies: list[Any], rules: tuple[int, int, in
     pytest.param([a_service(replicas=2, most=2), a_policy(minRegions=2)], "", id="just enough"),
 ])  # fmt: skip
 def test_contradictions_are_told_and_place_nothing(objects: list[Kind], problem: str) -> None:
-    assert demand(*TWO, *objects).problem == problem
+    assert demand(*TWO, *objects).rule_conflict == problem
     assert bool(where(*TWO, *objects)) == (not problem)
 
 
@@ -275,14 +275,14 @@ def test_a_full_region_still_counts_for_the_skew() -> None:
 def test_a_region_that_is_left_over_from_other_requirements_does_not_count_for_the_skew() -> None:
     even = [{"topologyKey": "region", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
     pools = [a_pool("p1", region="r1", labels={"compliance": ["gdpr"]}), a_pool("p2", region="r2")]
-    before = settle(a_world(*pools, a_service(replicas=2, spread=even))).applied()
-    after = settle(before.having([a_service(replicas=4, spread=even, compliance=["gdpr"])]))
-    assert Counter(offer for offer, _, _ in after.where[API].elements()) == {"p1": 3, "p2": 1}
+    before = converge(a_world(*pools, a_service(replicas=2, spread=even))).resulting_world()
+    after = converge(before.with_objects([a_service(replicas=4, spread=even, compliance=["gdpr"])]))
+    assert Counter(offer for offer, _, _ in after.replica_counts[API].elements()) == {"p1": 3, "p2": 1}
 
 
 def test_per_node_spread_opens_machines() -> None:
     one = [{"topologyKey": "node", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
-    settled = settle(a_world(a_pool(), a_service(replicas=3, spread=one)))
+    settled = converge(a_world(a_pool(), a_service(replicas=3, spread=one)))
     assert settled.clusters == {"p1-001": {"m": 3}}
 
 
@@ -323,8 +323,8 @@ def test_it_works_for_whoever_is_called_too() -> None:
         a_class(),
         a_class("dear", price=0.9),
     ]
-    start = settle(a_world(*pools, a_service(pools={"matchLabels": {"a": "b"}}, **CALLS))).applied()
-    found = settle(start.having([a_service("db")])).where["default/db"]
+    start = converge(a_world(*pools, a_service(pools={"matchLabels": {"a": "b"}}, **CALLS))).resulting_world()
+    found = converge(start.with_objects([a_service("db")])).replica_counts["default/db"]
     assert {offer for offer, _, _ in found} == {"p1"}
 
 
@@ -405,7 +405,7 @@ def test_budgets(objects: list[Kind], count: int) -> None:
 def test_an_unknown_price_is_not_the_cheapest() -> None:
     pools = [a_class(), a_class("mystery", price=None), a_pool("p1", classes=["mystery"]), a_pool("p2")]
     assert where(*pools, a_service()) == {"p2": 1}
-    both = settle(
+    both = converge(
         a_world(a_class(), a_class("mystery", price=None), a_pool(classes=["m", "mystery"]), a_service())
     )
     assert both.clusters == {"p1-001": {"m": 1}}

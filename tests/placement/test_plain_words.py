@@ -10,19 +10,19 @@ from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_wo
 from lattice.errors import Invalid, NotFound
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.pool import LatticePool
-from lattice.placement.queries.dispatch import answer, demand_namespace
-from lattice.placement.status.supply_conditions import budget_exceeded
-from lattice.placement.queries.plan_diff import differences
-from lattice.placement.inputs.latency import Place, demand_places
-from lattice.placement.queries.plan_document import Document
+from lattice.placement.inputs.latency import Place, validate_latency_csv
 from lattice.placement.model.world import World
+from lattice.placement.queries.dispatch import answer_query, require_namespace
+from lattice.placement.queries.plan_diff import plan_differences
+from lattice.placement.queries.plan_document import Document
+from lattice.placement.status.supply_conditions import budget_condition
 
 API = "default/api"
 THREE = a_service(cores=4, replicas=3)
 
 
 def why(world: World, service: str = API) -> Document:
-    return answer({"ask": "why", "service": service}, world)
+    return answer_query({"ask": "why", "service": service}, world)
 
 
 def grounds(document: Document, pool: str) -> list[tuple[str, str, str, str]]:
@@ -184,7 +184,7 @@ def test_a_dependency_that_only_has_no_room_is_told_without_more() -> None:
 def test_the_name_that_was_meant(asked: str, services: list[str], fix: str) -> None:
     with pytest.raises(NotFound) as refused:
         why(a_world(a_pool(), *map(a_service, services)), asked)
-    assert (refused.value.what, refused.value.fix) == (f"there is no service {asked}", fix)
+    assert (refused.value.message, refused.value.fix) == (f"there is no service {asked}", fix)
 
 
 def test_of_very_many_some_are_named_and_how_to_list_all() -> None:
@@ -194,9 +194,9 @@ def test_of_very_many_some_are_named_and_how_to_list_all() -> None:
 
 
 def test_a_namespace_that_nobody_declared_is_refused() -> None:
-    demand_namespace("shop", {"default", "shop"})
+    require_namespace("shop", {"default", "shop"})
     with pytest.raises(NotFound, match="there is no namespace nope") as refused:
-        demand_namespace("nope", {"default", "shop"})
+        require_namespace("nope", {"default", "shop"})
     assert refused.value.fix == "there are default, shop"
 
 
@@ -220,12 +220,12 @@ def test_a_latency_file_that_means_nothing_is_refused_with_its_line(
     lines: str, where: str, what: str
 ) -> None:
     with pytest.raises(Invalid) as refused:
-        demand_places(lines, "rtt.csv", PLACES)
-    assert (refused.value.where, refused.value.what) == (where, what)
+        validate_latency_csv(lines, "rtt.csv", PLACES)
+    assert (refused.value.where, refused.value.message) == (where, what)
 
 
 def test_places_by_any_of_their_names_and_regions_that_nobody_uses_are_known() -> None:
-    demand_places(
+    validate_latency_csv(
         "from,to,ms\nus-east,dc,3\naws-us-east-1,hall,4\nus-east-1,here,5\neu-west-1,gcp-us-central1,90\n",
         "rtt.csv",
         PLACES,
@@ -264,20 +264,20 @@ def test_what_is_declared_otherwise_is_a_change_though_nothing_moves(
     change: Kind, told: tuple[str, str, list[Any]]
 ) -> None:
     world = a_world(a_class(), a_pool(budget=600), a_service())
-    found = answer({"ask": "plan"}, world, [change])
+    found = answer_query({"ask": "plan"}, world, [change])
     assert declared(found) == [told]
     assert (found["isEmpty"], found["services"], found["clusters"]) == (False, [], [])
 
 
 def test_what_is_declared_again_as_it_is_changes_nothing() -> None:
     world = a_world(a_class(), a_pool(budget=600), a_service())
-    found = answer({"ask": "plan"}, world, [a_pool(budget=600), a_service()])
+    found = answer_query({"ask": "plan"}, world, [a_pool(budget=600), a_service()])
     assert (found["isEmpty"], found["declared"]) == (True, [])
 
 
 def test_what_is_deleted_without_an_effect_is_a_change() -> None:
     world = a_world(a_class(), a_class("spare"), a_pool(), a_service())
-    found = answer({"ask": "plan"}, world, [], [("LatticeNodeClass", "", "spare")])
+    found = answer_query({"ask": "plan"}, world, [], [("LatticeNodeClass", "", "spare")])
     assert (found["isEmpty"], declared(found)) == (False, [("-", "spare", [])])
 
 
@@ -289,7 +289,7 @@ def test_what_is_deleted_without_an_effect_is_a_change() -> None:
 def test_what_is_paid_now_is_the_same_whatever_is_asked(ask: dict[str, Any]) -> None:
     """Nothing is there yet, of what is declared or of what the manifests add."""
     world = a_world(a_pool(), a_service(cores=3, replicas=2))
-    found = answer(ask, world, [a_service("more", cores=3)])
+    found = answer_query(ask, world, [a_service("more", cores=3)])
     assert found["pending"]["cost"]["before"]["hourlyMicros"] == 0
 
 
@@ -297,7 +297,9 @@ def test_what_is_paid_now_is_the_same_whatever_is_asked(ask: dict[str, Any]) -> 
 
 
 def test_money_in_sentences_has_cents_and_thousands() -> None:
-    assert budget_exceeded(91_200_000, 1_382_400_000, is_hard=True).message == "$91.20 projected of $1,382.40"
+    assert (
+        budget_condition(91_200_000, 1_382_400_000, is_hard=True).message == "$91.20 projected of $1,382.40"
+    )
 
 
 def test_many_replicas_are_told_with_thousands() -> None:
@@ -307,13 +309,16 @@ def test_many_replicas_are_told_with_thousands() -> None:
 
 def test_a_month_that_is_counted_is_named_in_the_plan() -> None:
     world = a_world(a_pool(budget=200), a_service())
-    assert answer({"ask": "plan"}, world)["month"] is None
+    assert answer_query({"ask": "plan"}, world)["month"] is None
     assert (
-        answer({"ask": "plan"}, replace(world, now=datetime(2026, 11, 16, tzinfo=UTC)))["month"] == "2026-11"
+        answer_query({"ask": "plan"}, replace(world, now=datetime(2026, 11, 16, tzinfo=UTC)))["month"]
+        == "2026-11"
     )
 
 
 def test_a_plan_that_lost_replicas_says_so_in_a_sentence() -> None:
-    then = answer({"ask": "plan"}, a_world(a_pool()), [a_service(cores=3, replicas=2)])
-    now = answer({"ask": "plan"}, a_world(a_pool(capacity={"maxNodes": 1})), [a_service(cores=3, replicas=2)])
-    assert any("its placement was complete, now not complete" in each for each in differences(then, now))
+    then = answer_query({"ask": "plan"}, a_world(a_pool()), [a_service(cores=3, replicas=2)])
+    now = answer_query(
+        {"ask": "plan"}, a_world(a_pool(capacity={"maxNodes": 1})), [a_service(cores=3, replicas=2)]
+    )
+    assert any("its placement was complete, now not complete" in each for each in plan_differences(then, now))

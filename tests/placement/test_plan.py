@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checks import complaints
 from crowds import change, crowd, dice, service
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, worlds
 
+from checks import complaints
 from lattice.kinds.cluster import LatticeCluster
-from lattice.placement.plan.plan import Plan, Settled, compare, plan, settle
-from lattice.placement.model.current_state import BLANK
+from lattice.placement.model.current_state import EMPTY_LAYOUT
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import FleetState, Plan, compare, converge, plan
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 MANY = settings(max_examples=4000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -24,27 +24,27 @@ numbers = st.integers(0, 1 << 40)
 ELSEWHERE = (" in ", "latency", "skew", "regions", "reserve")
 
 
-def where(settled: Settled) -> Mapping[str, Mapping[Any, int]]:
-    return {name: dict(counts) for name, counts in settled.where.items()}
+def where(settled: FleetState) -> Mapping[str, Mapping[Any, int]]:
+    return {name: dict(counts) for name, counts in settled.replica_counts.items()}
 
 
-def same(one: Settled, other: Settled) -> bool:
+def same(one: FleetState, other: FleetState) -> bool:
     """The same placements, machines and money, to the micro-dollar."""
-    return (where(one), one.rates, one.clusters, dict(one.costs), set(one.unplaced)) == (
-        where(other), other.rates, other.clusters, dict(other.costs), set(other.unplaced),
+    return (where(one), one.offer_rates, one.clusters, dict(one.service_rates), set(one.unplaced)) == (
+        where(other), other.offer_rates, other.clusters, dict(other.service_rates), set(other.unplaced),
     )  # fmt: skip
 
 
-def ends(made: Plan) -> tuple[Settled, Settled]:
-    assert made.before is not None
-    assert made.after is not None
-    return made.before, made.after
+def ends(made: Plan) -> tuple[FleetState, FleetState]:
+    assert made.state_before is not None
+    assert made.state_after is not None
+    return made.state_before, made.state_after
 
 
 def is_kept(made: Plan) -> bool:
     """Applied, it is what was planned, and there is nothing left to do."""
     _, after = ends(made)
-    fresh = settle(after.applied())
+    fresh = converge(after.resulting_world())
     again = compare(after, fresh)
     return same(fresh, after) and again.is_empty and again.total == (made.total[1], made.total[1])
 
@@ -63,7 +63,7 @@ def test_so_it_does_after_a_series_of_changes(number: int) -> None:
     for step in range(5):
         made = plan(world, *change(number + step, world))
         assert is_kept(made)
-        world = ends(made)[1].applied()
+        world = ends(made)[1].resulting_world()
 
 
 @SOME
@@ -75,7 +75,7 @@ def test_so_it_does_where_little_fits(world: World, number: int) -> None:
 @SOME
 @given(numbers)
 def test_no_limit_is_passed_and_every_rule_holds(number: int) -> None:
-    assert complaints(settle(crowd(number))) == []
+    assert complaints(converge(crowd(number))) == []
 
 
 @SOME
@@ -88,7 +88,7 @@ def test_none_is_while_services_come_go_and_change_their_size(number: int) -> No
         gone = [("LatticeService", "default", name.partition("/")[2]) for name in names[:1]]
         settled = ends(plan(world, [service(draw, "web"), service(draw, "api")], gone))[1]
         assert [each for each in complaints(settled) if not any(word in each for word in ELSEWHERE)] == []
-        world = settled.applied()
+        world = settled.resulting_world()
 
 
 @SOME
@@ -97,31 +97,31 @@ def test_the_order_of_objects_does_not_matter(number: int, shuffled: Any) -> Non
     world = crowd(number)
     objects = list(world.objects.values())
     shuffled.shuffle(objects)
-    assert same(settle(World.of(objects, world.book)), settle(world))
+    assert same(converge(World.of(objects, world.price_book)), converge(world))
 
 
 @SOME
 @given(numbers)
 def test_settling_twice_is_settling_once(number: int) -> None:
-    once = settle(crowd(number))
-    assert same(settle(once.world), once)
-    assert compare(once, settle(once.applied())).is_empty
+    once = converge(crowd(number))
+    assert same(converge(once.world), once)
+    assert compare(once, converge(once.resulting_world())).is_empty
 
 
 @SOME
 @given(numbers)
 def test_what_is_known_from_counts_alone_keeps_every_replica_and_every_dollar(number: int) -> None:
     """Without nodes and bindings nobody knows which replica is on which machine; how many are where is known all the same."""
-    once = settle(crowd(number))
-    rebuilt = replace(once.applied(), layout=BLANK)
-    fleet = rebuilt.fleet()
-    found = Settled(rebuilt, fleet, {})
-    assert (where(found), found.rates, found.clusters) == (where(once), once.rates, once.clusters)
+    once = converge(crowd(number))
+    rebuilt = replace(once.resulting_world(), layout=EMPTY_LAYOUT)
+    fleet = rebuilt.build_fleet()
+    found = FleetState(rebuilt, fleet, {})
+    assert (where(found), found.offer_rates, found.clusters) == (where(once), once.offer_rates, once.clusters)
 
 
 def test_a_plan_tells_what_is_new_grown_and_gone() -> None:
     world = a_world(a_pool(), a_service("api", replicas=3), a_service("old", cores=3))
-    start = settle(world).applied()
+    start = converge(world).resulting_world()
     made = plan(
         start,
         [a_service("api", replicas=8), a_service("web", cores=4)],
@@ -156,11 +156,11 @@ CERTIFIED = {"compliance": ["soc2"]}
 def test_a_healthy_replica_is_not_stopped_but_would_move(
     before: list[Any], changed: list[Any], moving: dict[Any, int] | None
 ) -> None:
-    made = plan(settle(a_world(*before)).applied(), changed)
+    made = plan(converge(a_world(*before)).resulting_world(), changed)
     assert not made.services
-    assert [each.to for each in made.would_move] == [moving]
+    assert [each.destination for each in made.would_move] == [moving]
     assert made.would_move[0].reasons == ("p1: compliance: need soc2, have none",)
-    assert plan(ends(made)[1].applied(), []).is_empty
+    assert plan(ends(made)[1].resulting_world(), []).is_empty
 
 
 @pytest.mark.parametrize(("before", "changed", "risk"), [
@@ -175,9 +175,9 @@ def test_a_healthy_replica_is_not_stopped_but_would_move(
                  "default/api is left in one region", id="a service that is left in one region"),
 ])  # fmt: skip
 def test_a_plan_tells_new_risks(before: list[Any], changed: list[Any], risk: str | None) -> None:
-    made = plan(settle(a_world(*before)).applied(), changed)
+    made = plan(converge(a_world(*before)).resulting_world(), changed)
     assert list(made.risks) == ([risk] if risk else [])
-    assert plan(ends(made)[1].applied(), []).risks == ()
+    assert plan(ends(made)[1].resulting_world(), []).risks == ()
 
 
 def test_the_id_is_of_the_manifests_and_of_the_result() -> None:
@@ -187,7 +187,9 @@ def test_the_id_is_of_the_manifests_and_of_the_result() -> None:
     assert plan(world, [a_service(replicas=2)]).id != one.id
     assert (
         plan(
-            world.having([a_pool("p1", capacity={"maxNodes": 0}), a_pool("p2", capacity={"maxNodes": 0})]),
+            world.with_objects(
+                [a_pool("p1", capacity={"maxNodes": 0}), a_pool("p2", capacity={"maxNodes": 0})]
+            ),
             [a_service()],
         ).id
         != one.id
@@ -197,36 +199,42 @@ def test_the_id_is_of_the_manifests_and_of_the_result() -> None:
 def test_what_was_waiting_before_is_not_the_changes_doing() -> None:
     world = a_world(a_pool(), a_service("early"))
     found = plan(world, [a_service("late")])
-    assert [each.name for each in found.services if each.before != each.after] == ["default/late"]
+    assert [each.name for each in found.services if each.placed_before != each.placed_after] == [
+        "default/late"
+    ]
 
 
 def test_an_infeasible_service_is_listed_with_what_it_has() -> None:
     made = plan(a_world(a_pool(capacity={"maxNodes": 1})), [a_service(replicas=6)])
     assert made.unplaced == ("default/api",)
-    assert [(each.mark, sum(each.after.values()), each.is_placed) for each in made.services] == [
+    assert [(each.mark, sum(each.placed_after.values()), each.is_placed) for each in made.services] == [
         ("+", 4, False)
     ]
 
 
 def test_machines_of_a_deleted_service_go() -> None:
     made = plan(
-        settle(a_world(a_pool(), a_service(cores=4, replicas=3))).applied(),
+        converge(a_world(a_pool(), a_service(cores=4, replicas=3))).resulting_world(),
         [],
         [("LatticeService", "default", "api")],
     )
-    assert [(each.mark, dict(each.before)) for each in made.clusters] == [("-", {"m": 3})]
+    assert [(each.mark, dict(each.nodes_before)) for each in made.clusters] == [("-", {"m": 3})]
     assert made.total == (600_000, 0)
-    assert not any(isinstance(each, LatticeCluster) for each in ends(made)[1].applied().objects.values())
+    assert not any(
+        isinstance(each, LatticeCluster) for each in ends(made)[1].resulting_world().objects.values()
+    )
 
 
 def test_replicas_that_ask_for_more_than_their_machine_has_go_to_others() -> None:
-    start = settle(
+    start = converge(
         a_world(
             a_class("s", 2, 8, 0.1), a_class(), a_pool(classes=["s", "m"]), a_service(cores=2, replicas=2)
         )
-    ).applied()
+    ).resulting_world()
     made = plan(start, [a_service(cores=3, replicas=2)])
-    assert [(dict(each.before), dict(each.after)) for each in made.clusters] == [({"s": 2}, {"m": 2})]
+    assert [(dict(each.nodes_before), dict(each.nodes_after)) for each in made.clusters] == [
+        ({"s": 2}, {"m": 2})
+    ]
     assert [(each.mark, each.cost_before, each.cost_after) for each in made.services] == [
         ("~", 200_000, 400_000)
     ]
@@ -234,8 +242,10 @@ def test_replicas_that_ask_for_more_than_their_machine_has_go_to_others() -> Non
 
 
 def test_those_that_still_fit_stay() -> None:
-    start = settle(a_world(a_pool(), a_service(cores=1, replicas=4))).applied()
-    assert [dict(each.after) for each in plan(start, [a_service(cores=2, replicas=4)]).clusters] == [{"m": 2}]
+    start = converge(a_world(a_pool(), a_service(cores=1, replicas=4))).resulting_world()
+    assert [dict(each.nodes_after) for each in plan(start, [a_service(cores=2, replicas=4)]).clusters] == [
+        {"m": 2}
+    ]
 
 
 def test_a_late_service_may_open_an_overflow_for_an_early_one() -> None:
@@ -247,13 +257,13 @@ def test_a_late_service_may_open_an_overflow_for_an_early_one() -> None:
         overflow={"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 80}},
     )
     world = a_world(dc, a_cloud(), a_service("a", cores=3, replicas=3), a_service("z", cores=1))
-    settled = settle(world)
+    settled = converge(world)
     assert not settled.unplaced
-    assert same(settle(settled.applied()), settled)
+    assert same(converge(settled.resulting_world()), settled)
 
 
 def test_whose_cost_changes_is_listed_and_everything_adds_up() -> None:
-    world = settle(a_world(a_class("m", 4, 16, 0.2), a_pool(), a_service("a"))).applied()
+    world = converge(a_world(a_class("m", 4, 16, 0.2), a_pool(), a_service("a"))).resulting_world()
     found = plan(world, [a_class("m", 4, 16, 0.4)])
     assert [(each.name, each.cost_before, each.cost_after) for each in found.services] == [
         ("default/a", 200_000, 400_000)
@@ -267,7 +277,7 @@ def test_whose_cost_changes_is_listed_and_everything_adds_up() -> None:
 
 
 def test_a_limit_below_what_is_in_use_is_a_risk_and_no_silent_nothing() -> None:
-    world = settle(a_world(a_class(), a_pool("p1"), a_service("a", replicas=2, cores=4))).applied()
+    world = converge(a_world(a_class(), a_pool("p1"), a_service("a", replicas=2, cores=4))).resulting_world()
     found = plan(world, [a_pool("p1", capacity={"maxNodes": 0})])
     assert not found.is_empty
     assert found.risks == (

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import a_class, a_pool, a_service, a_world, made
 
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
+from lattice.placement.greedy.machine_choice import pick_machine
+from lattice.placement.model.assignments import assign
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.greedy.machine_choice import pick_machine, take_seat
 from lattice.placement.model.world import World
 
 K = TypeVar("K", bound=Kind)
@@ -57,7 +58,7 @@ def plainly(fleet: Fleet, world: World) -> None:
         machine = pick_machine(demand, fleet, machines)
         if machine is None:
             machine = min(machines, key=lambda each: (-int(free(0)[each]), -int(free(1)[each]), names[each]))
-        take_seat(demand, fleet, machine)
+        assign(demand, fleet, machine)
 
 
 @EXAMPLES
@@ -69,11 +70,11 @@ def test_replicas_that_are_not_bound_are_counted_where_they_would_go(
     nodes: list[tuple[int, bool]], replicas: int
 ) -> None:
     world = a_yard(nodes, replicas)
-    guessed = world.fleet()
+    guessed = world.build_fleet()
     expected = World(
-        {key: each for key, each in world.objects.items() if key[0] != "LatticeService"}, world.book
-    ).fleet()
+        {key: each for key, each in world.objects.items() if key[0] != "LatticeService"}, world.price_book
+    ).build_fleet()
     plainly(expected, world)
-    assert [seat.machine for seat in guessed.seats["default/api"]] == [
-        seat.machine for seat in expected.seats["default/api"]
+    assert [seat.machine for seat in guessed.assignments["default/api"]] == [
+        seat.machine for seat in expected.assignments["default/api"]
     ]

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from lattice.errors import Invalid
 from lattice.kinds.meta.base import Metadata
-from lattice.kinds.node_class import ClassOnProvider, LatticeNodeClass, NodeClassSpec
 from lattice.kinds.meta.quantity import GIB
-from lattice.placement.inputs.price_catalog import AS_OF, listed_prices, listed_size
+from lattice.kinds.node_class import LatticeNodeClass, NodeClassSpec, ProviderNodeClass
 from lattice.placement.inputs.price_book import Price, PriceBook, price_of
+from lattice.placement.inputs.price_catalog import PRICES_AS_OF, listed_prices, listed_size
 
 EMPTY = PriceBook({})
 SKYPILOT = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone\n"
@@ -19,7 +19,7 @@ SKYPILOT = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInf
 
 def a_class(cost: dict[str, str] | None = None, **types: str) -> LatticeNodeClass:
     spec = NodeClassSpec(
-        providers={provider: ClassOnProvider(instance_type=name) for provider, name in types.items()},
+        providers={provider: ProviderNodeClass(instance_type=name) for provider, name in types.items()},
         cost_per_hour={provider: Decimal(dollars) for provider, dollars in (cost or {}).items()},
     )
     return LatticeNodeClass(
@@ -31,7 +31,7 @@ def a_class(cost: dict[str, str] | None = None, **types: str) -> LatticeNodeClas
 
 
 def micros_in(book: PriceBook, provider: str, name: str, region: str) -> int | None:
-    price = book.listed(provider, name, region)
+    price = book.list_price(provider, name, region)
     return None if price is None else price.micros
 
 
@@ -53,7 +53,7 @@ def micros_in(book: PriceBook, provider: str, name: str, region: str) -> int | N
         pytest.param(
             a_class({"gcp": "0.15"}, aws="m5.xlarge"),
             "aws",
-            Price(192_000, "built-in table", AS_OF),
+            Price(192_000, "built-in table", PRICES_AS_OF),
             id="a price on another provider does not count",
         ),
         pytest.param(
@@ -225,8 +225,8 @@ OURS = "provider,region,instance_type,usd_per_hour\n"
 )
 def test_a_file_overrides_the_table(text: str, source: str, provider: str, micros: int) -> None:
     book = PriceBook.builtin().with_csv(text, source, "2026-01-31", provider=provider)
-    price = book.listed("aws", "m5.xlarge", "us-east-1")
-    assert price in (Price(micros, source, "2026-01-31"), Price(micros, "built-in table", AS_OF))
+    price = book.list_price("aws", "m5.xlarge", "us-east-1")
+    assert price in (Price(micros, source, "2026-01-31"), Price(micros, "built-in table", PRICES_AS_OF))
     assert micros_in(PriceBook.builtin(), "aws", "m5.xlarge", "us-east-1") == 192_000, (
         "the book below must not change"
     )
@@ -248,8 +248,8 @@ def test_the_last_file_wins() -> None:
     book = EMPTY.with_csv(OURS + "aws,r,m,1\naws,r,n,1\n", "one.csv").with_csv(
         OURS + "aws,r,m,2\n", "two.csv"
     )
-    assert book.listed("aws", "m", "r") == Price(2_000_000, "two.csv")
-    assert book.listed("aws", "n", "r") == Price(1_000_000, "one.csv")
+    assert book.list_price("aws", "m", "r") == Price(2_000_000, "two.csv")
+    assert book.list_price("aws", "n", "r") == Price(1_000_000, "one.csv")
 
 
 @pytest.mark.parametrize(
@@ -338,11 +338,13 @@ def test_a_wrong_file_is_refused_with_its_line(text: str, message: str) -> None:
 
 def test_a_scale_holds_for_listed_and_declared_prices_and_says_so() -> None:
     dearer = PriceBook.builtin().scaled(1_200_000)
-    assert dearer.listed("aws", "m5.xlarge", "us-east-1") == Price(230_400, "built-in table × 1.2", AS_OF)
+    assert dearer.list_price("aws", "m5.xlarge", "us-east-1") == Price(
+        230_400, "built-in table × 1.2", PRICES_AS_OF
+    )
     assert price_of(a_class({"aws": "0.0000125"}), "aws", "anywhere", dearer) == Price(
         16, "costPerHour of class medium × 1.2"
     )
-    assert dearer.with_csv(OURS + "aws,r,m,1\n", "p.csv").listed("aws", "m", "r") == Price(
+    assert dearer.with_csv(OURS + "aws,r,m,1\n", "p.csv").list_price("aws", "m", "r") == Price(
         1_200_000, "p.csv × 1.2"
     )
 
@@ -361,7 +363,7 @@ def test_a_scale_out_of_range_is_refused(millionths: int) -> None:
 
 @given(micros=st.integers(0, 10**15), millionths=st.integers(0, 10**9))
 def test_scaling_rounds_half_up_as_decimals_do(micros: int, millionths: int) -> None:
-    scaled = EMPTY.scaled(millionths).applied(Price(micros, "test")).micros
+    scaled = EMPTY.scaled(millionths).scale_price(Price(micros, "test")).micros
     assert scaled == int(
         (Decimal(micros) * Decimal(millionths) / 10**6).quantize(Decimal(1), rounding=ROUND_HALF_UP)
     )

@@ -13,8 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.errors import Invalid
-from lattice.placement.optimise.problem import Cap, Least, Load, Model, Near, Outcome, Program, Source
-from lattice.placement.optimise.solve import relax, solve
+from lattice.placement.optimise.problem import (
+    Load,
+    MachineMinimum,
+    MachineModel,
+    MachineSource,
+    PlacementProblem,
+    ProximityRule,
+    ReplicaCap,
+    Solution,
+)
+from lattice.placement.optimise.solve import cost_lower_bound, solve
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 RESOURCES = ("cpu", "memory")
@@ -45,7 +54,7 @@ def fewest_machines(size: tuple[int, ...], items: tuple[tuple[int, ...], ...]) -
     return best
 
 
-def true_optimum(program: Program) -> int | None:
+def true_optimum(program: PlacementProblem) -> int | None:
     """The least total over every assignment; None if none keeps the rules."""
     sources = {source.name: source for source in program.sources}
     models = {(source.name, model.name): model for source in program.sources for model in source.models}
@@ -182,12 +191,12 @@ def within_limits(program, models, machines) -> bool:
 
 
 @st.composite
-def programs(draw: st.DrawFn, alone: bool = False) -> Program:
+def programs(draw: st.DrawFn, alone: bool = False) -> PlacementProblem:
     """Up to three loads and four models; `alone`: no two replicas fit on a machine that is paid for."""
     sources = []
     for i in range(draw(st.integers(1, 3))):
         models = tuple(
-            Model(
+            MachineModel(
                 f"m{k}",
                 draw(st.tuples(st.integers(2, 9), st.integers(2, 9))) + ((1,) if alone else ()),
                 draw(st.integers(0, 12)),
@@ -198,7 +207,7 @@ def programs(draw: st.DrawFn, alone: bool = False) -> Program:
         )
         most = draw(st.sampled_from([(), (), (12, None), (None, 15)]))
         sources.append(
-            Source(
+            MachineSource(
                 f"s{i}",
                 draw(st.sampled_from(["east", "west", "north"])),
                 models,
@@ -209,14 +218,19 @@ def programs(draw: st.DrawFn, alone: bool = False) -> Program:
                 if alone
                 else draw(
                     st.sampled_from(
-                        [(), (), (Least(tuple(model.name for model in models), 2),), (Least(("m0",), 3),)]
+                        [
+                            (),
+                            (),
+                            (MachineMinimum(tuple(model.name for model in models), 2),),
+                            (MachineMinimum(("m0",), 3),),
+                        ]
                     )
                 ),
             )
         )
     names = [f"l{i}" for i in range(draw(st.integers(1, 3)))]
     loads = tuple(draw(load_of(name, sources, alone, names)) for name in names)
-    return Program(
+    return PlacementProblem(
         (*RESOURCES, "slot") if alone else RESOURCES,
         tuple(sources),
         loads,
@@ -227,13 +241,17 @@ def programs(draw: st.DrawFn, alone: bool = False) -> Program:
 
 
 @st.composite
-def load_of(draw: st.DrawFn, name: str, sources: list[Source], alone: bool, others: list[str]) -> Load:
+def load_of(draw: st.DrawFn, name: str, sources: list[MachineSource], alone: bool, others: list[str]) -> Load:
     names = [source.name for source in sources]
     models = [(source.name, model.name) for source in sources for model in source.models]
     places = [frozenset(names[:1]), frozenset(names[-1:]), frozenset(names)]
-    caps = st.lists(st.builds(Cap, st.sampled_from(places), st.sampled_from([1, 2])), max_size=2).map(tuple)
+    caps = st.lists(st.builds(ReplicaCap, st.sampled_from(places), st.sampled_from([1, 2])), max_size=2).map(
+        tuple
+    )
     beside = st.dictionaries(st.sampled_from(names), st.frozensets(st.sampled_from(names)), min_size=1)
-    near = st.builds(Near, st.sampled_from(others), beside).filter(lambda near: near.load != name)
+    near = st.builds(ProximityRule, st.sampled_from(others), beside).filter(
+        lambda near: near.target_load != name
+    )
     replicas = draw(st.integers(0, 3))
     eligible = draw(st.lists(st.sampled_from(names), unique=True, min_size=1))
     plain = draw(st.booleans())
@@ -258,23 +276,27 @@ def load_of(draw: st.DrawFn, name: str, sources: list[Source], alone: bool, othe
     )
 
 
-def spots_of(outcome: Outcome, load: Load) -> Counter:
+def spots_of(outcome: Solution, load: Load) -> Counter:
     return Counter(
-        {(share.source, share.model): share.replicas for share in outcome.shares if share.load == load.name}
+        {
+            (share.source, share.model): share.replicas
+            for share in outcome.allocations
+            if share.load == load.name
+        }
     )
 
 
-def placed_only(program: Program, outcome: Outcome) -> Program:
+def placed_only(program: PlacementProblem, outcome: Solution) -> PlacementProblem:
     return replace(
         program,
         loads=tuple(
-            replace(load, replicas=load.replicas - outcome.left_out.get(load.name, 0))
+            replace(load, replicas=load.replicas - outcome.unplaced.get(load.name, 0))
             for load in program.loads
         ),
     )
 
 
-def check(program: Program, outcome: Outcome) -> None:
+def check(program: PlacementProblem, outcome: Solution) -> None:
     """The answer is one that may be used: counts, rules, limits, packing and sums, each worked out again here."""
     models = {(source.name, model.name): model for source in program.sources for model in source.models}
     sources = {source.name: source for source in program.sources}
@@ -283,7 +305,7 @@ def check(program: Program, outcome: Outcome) -> None:
     for load, here in zip(reduced.loads, spots, strict=True):
         assert sum(here.values()) == load.replicas
         assert rules_hold(load, here, sources)
-        assert all(model in load.serves.get(source, ()) for source, model in here)
+        assert all(model in load.usable_models.get(source, ()) for source, model in here)
     assert near_enough(reduced.loads, spots)
     machines = {(fill.source, fill.model): fill.machines for fill in outcome.machines}
     items = {
@@ -305,15 +327,15 @@ def check(program: Program, outcome: Outcome) -> None:
     assert outcome.cost == sum(models[key].price * count for key, count in machines.items())
     moves = [moved(load, here, program) for load, here in zip(reduced.loads, spots, strict=True)]
     assert outcome.moves == sum(moves)
-    assert outcome.moving == sum(
+    assert outcome.move_penalty == sum(
         program.move_price(load) * n for load, n in zip(program.loads, moves, strict=True)
     )
-    assert program.most_moves is None or outcome.moves <= program.most_moves
+    assert program.max_moves is None or outcome.moves <= program.max_moves
 
 
 @settings(max_examples=700 if LONG else 150, deadline=None)
 @given(programs())
-def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: Program) -> None:
+def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: PlacementProblem) -> None:
     outcome = solve(program, **FOR_GOOD)
     check(program, outcome)
     truth = true_optimum(placed_only(program, outcome))
@@ -323,18 +345,18 @@ def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: Pr
     )
     if outcome.status == "optimal":
         assert outcome.total == truth
-    if not outcome.left_out:
-        assert (bound := relax(program)) is not None
+    if not outcome.unplaced:
+        assert (bound := cost_lower_bound(program)) is not None
         assert bound <= truth
 
 
 @settings(max_examples=500 if LONG else 100, deadline=None)
 @given(programs(alone=True))
-def test_one_machine_a_replica_is_solved_exactly(program: Program) -> None:
+def test_one_machine_a_replica_is_solved_exactly(program: PlacementProblem) -> None:
     outcome = solve(program, **FOR_GOOD)
     check(program, outcome)
     truth = true_optimum(program)
-    assert (truth is not None) == (not outcome.left_out)
+    assert (truth is not None) == (not outcome.unplaced)
     if truth is not None:
         assert outcome.total == outcome.bound == truth
         assert outcome.status == "optimal"
@@ -349,7 +371,9 @@ def test_packing_many_sizes_keeps_the_bound_below_the_truth(
     needs: list[tuple[int, int]], size: tuple[int, int]
 ) -> None:
     loads = tuple(Load(f"l{i}", 1, need, {"a": ("vm",)}) for i, need in enumerate(needs))
-    outcome = solve(Program(RESOURCES, (Source("a", "a", (Model("vm", size, 10),)),), loads), gap=0)
+    outcome = solve(
+        PlacementProblem(RESOURCES, (MachineSource("a", "a", (MachineModel("vm", size, 10),)),), loads), gap=0
+    )
     truth = 10 * fewest_machines(size, tuple(sorted(needs, reverse=True)))
     assert outcome.bound <= truth <= outcome.cost <= truth + 10
     assert outcome.status == ("optimal" if outcome.bound == outcome.cost else "packed")
@@ -357,7 +381,9 @@ def test_packing_many_sizes_keeps_the_bound_below_the_truth(
 
 @settings(max_examples=100, deadline=None)
 @given(programs(), st.randoms(use_true_random=False))
-def test_equal_programs_get_equal_answers_in_whatever_order(program: Program, rng: random.Random) -> None:
+def test_equal_programs_get_equal_answers_in_whatever_order(
+    program: PlacementProblem, rng: random.Random
+) -> None:
     first = solve(program, **FOR_GOOD)
     assert solve(program, **FOR_GOOD) == first
     loads, sources = list(program.loads), list(program.sources)
@@ -368,7 +394,7 @@ def test_equal_programs_get_equal_answers_in_whatever_order(program: Program, rn
 
 @settings(max_examples=100, deadline=None)
 @given(programs())
-def test_no_load_is_moved_without_paying_for_it(program: Program) -> None:
+def test_no_load_is_moved_without_paying_for_it(program: PlacementProblem) -> None:
     """Putting back the moves of any one load gives nothing cheaper."""
     outcome = solve(program, **FOR_GOOD)
     reduced = placed_only(program, outcome)
@@ -386,8 +412,8 @@ def test_no_load_is_moved_without_paying_for_it(program: Program) -> None:
 # ---- named cases
 
 
-def cloud(name: str, price: int, **more) -> Source:
-    return Source(name, name, (Model("vm", (4, 16), price),), **more)
+def cloud(name: str, price: int, **more) -> MachineSource:
+    return MachineSource(name, name, (MachineModel("vm", (4, 16), price),), **more)
 
 
 def a_load(name: str = "api", replicas: int = 2, **more) -> Load:
@@ -395,8 +421,8 @@ def a_load(name: str = "api", replicas: int = 2, **more) -> Load:
     return Load(name, replicas, more.pop("needs", (4, 8)), serves, **more)
 
 
-def a_program(*loads: Load, **more) -> Program:
-    return Program(RESOURCES, more.pop("sources", (cloud("a", 100), cloud("b", 60))), loads, **more)
+def a_program(*loads: Load, **more) -> PlacementProblem:
+    return PlacementProblem(RESOURCES, more.pop("sources", (cloud("a", 100), cloud("b", 60))), loads, **more)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +449,7 @@ def test_a_move_that_does_not_pay_is_taken_back_from_an_unproven_answer(
         a_load("heavy", current={("a", "vm"): 2}, move_cost=41 * 720),
     )
     outcome = solve(a_program(light, heavy))
-    assert {(share.load, share.source) for share in outcome.shares} == {("light", "b"), ("heavy", "a")}
+    assert {(share.load, share.source) for share in outcome.allocations} == {("light", "b"), ("heavy", "a")}
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3])
@@ -441,20 +467,20 @@ def test_a_budget_is_kept_even_if_something_stays_outside() -> None:
     sources = (cloud("a", 100, ledgers=("team",)), cloud("b", 60, ledgers=("team",)))
     outcome = solve(a_program(a_load(replicas=5), sources=sources, ledgers={"team": 199}))
     assert outcome.cost == 180
-    assert outcome.left_out == {"api": 2}
+    assert outcome.unplaced == {"api": 2}
 
 
 def test_a_ledger_that_is_over_its_limit_keeps_what_it_pays_for_but_does_not_grow() -> None:
-    sources = (Source("a", "a", (Model("vm", (4, 16), 100, existing=2),), ledgers=("team",)),)
+    sources = (MachineSource("a", "a", (MachineModel("vm", (4, 16), 100, existing=2),), ledgers=("team",)),)
     outcome = solve(
         a_program(a_load(replicas=3, serves={"a": ("vm",)}), sources=sources, ledgers={"team": 50})
     )
     assert outcome.cost == 200
-    assert outcome.left_out == {"api": 1}
+    assert outcome.unplaced == {"api": 1}
 
 
 def test_replicas_share_machines_and_owned_ones_come_first() -> None:
-    owned = Source("dc", "dc", (Model("node", (8, 16), 0),), most_machines=1)
+    owned = MachineSource("dc", "dc", (MachineModel("node", (8, 16), 0),), max_machines=1)
     serves = {"dc": ("node",), "a": ("vm",)}
     outcome = solve(
         a_program(a_load(replicas=5, needs=(2, 4), serves=serves), sources=(owned, cloud("a", 100)))
@@ -473,17 +499,17 @@ def test_three_that_are_a_bit_more_than_half_a_machine_are_known_to_need_three()
 
 def test_two_regions_of_which_one_is_dearer() -> None:
     outcome = solve(a_program(a_load(replicas=4, min_regions=2)))
-    assert [(share.source, share.replicas) for share in outcome.shares] == [("a", 1), ("b", 3)]
+    assert [(share.source, share.replicas) for share in outcome.allocations] == [("a", 1), ("b", 3)]
 
 
 def test_bytes_and_micro_dollars_of_a_real_size_do_not_upset_the_solver() -> None:
     gib = 1 << 30
     sources = (
-        Source("a", "a", (Model("vm", (4000, 16 * gib), 192_000),)),
-        Source("b", "b", (Model("vm", (4000, 16 * gib - 1), 96_000),)),
+        MachineSource("a", "a", (MachineModel("vm", (4000, 16 * gib), 192_000),)),
+        MachineSource("b", "b", (MachineModel("vm", (4000, 16 * gib - 1), 96_000),)),
     )
     outcome = solve(a_program(a_load(replicas=3, needs=(1000, 16 * gib)), sources=sources), gap=0)
-    assert [(share.source, share.replicas) for share in outcome.shares] == [("a", 3)]
+    assert [(share.source, share.replicas) for share in outcome.allocations] == [("a", 3)]
     assert outcome.cost == outcome.bound == 576_000
 
 
@@ -492,7 +518,7 @@ def test_without_the_solver_the_answer_is_greedy_and_says_so(monkeypatch: pytest
     outcome = solve(a_program(a_load(replicas=3, needs=(2, 8))))
     assert (outcome.cost, outcome.status, outcome.note) == (120, "greedy", "highspy is not installed")
     assert outcome.bound == 90
-    assert relax(a_program(a_load(replicas=3, needs=(2, 8)))) == 90
+    assert cost_lower_bound(a_program(a_load(replicas=3, needs=(2, 8)))) == 90
 
 
 @pytest.mark.parametrize(

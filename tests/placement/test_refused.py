@@ -7,17 +7,17 @@ from hypothesis import HealthCheck, given, settings
 from worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, worlds
 
 from lattice.kinds.meta.base import Kind
-from lattice.placement.queries.dispatch import answer
-from lattice.placement.plan.plan import settle
 from lattice.placement.explain.verdict import judge
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge
+from lattice.placement.queries.dispatch import answer_query
 
 SMALL = {"maxNodes": 0, "maxCores": 2, "maxMemoryGi": 1}
 
 
 def refusals(world: World, service: str = "default/api", **changes: Any) -> dict[str, list[tuple[str, str]]]:
     """By pool: filter and what."""
-    told = answer({"ask": "why", "service": service}, world, **changes)
+    told = answer_query({"ask": "why", "service": service}, world, **changes)
     return {
         pool["name"]: [(each["filter"], each["what"]) for each in pool["reasons"]] for pool in told["pools"]
     }
@@ -77,8 +77,8 @@ def test_of_a_full_data_center_and_of_what_it_overflows_to_all_is_told() -> None
 
 
 def test_a_verdict_tells_them_too() -> None:
-    settled = settle(a_world(a_pool(capacity=SMALL, budget=1), a_service(compliance=["gdpr"])))
-    (_, shorts) = judge(settled.unplaced["default/api"], settled.fleet).refusals[0]
+    settled = converge(a_world(a_pool(capacity=SMALL, budget=1), a_service(compliance=["gdpr"])))
+    (_, shorts) = judge(settled.unplaced["default/api"], settled.fleet).rejections[0]
     assert [str(each) for each in shorts] == [
         "compliance: need gdpr, have none",
         "nodes: need 1 more, have 0 of 0, missing 1",
@@ -99,18 +99,18 @@ def test_a_verdict_tells_them_too() -> None:
     pytest.param([a_pool(classes=[]), a_service()], "machines: need a class of machines, have none", id="classes"),
 ])  # fmt: skip
 def test_what_has_no_number_is_missing_by_name(objects: list[Kind], told: str) -> None:
-    settled = settle(a_world(*objects))
-    refused = dict(judge(settled.unplaced["default/api"], settled.fleet).refusals)["p1"]
+    settled = converge(a_world(*objects))
+    refused = dict(judge(settled.unplaced["default/api"], settled.fleet).rejections)["p1"]
     assert told in [str(each) for each in refused]
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(worlds())
 def test_need_have_and_missing_are_told_of_every_pool(world: World) -> None:
-    settled = settle(world)
+    settled = converge(world)
     for name in settled.unplaced:
-        told = answer({"ask": "why", "service": name}, world)
-        if settled.world.demands[name].problem:
+        told = answer_query({"ask": "why", "service": name}, world)
+        if settled.world.demands[name].rule_conflict:
             continue
         for pool in told["pools"]:
             assert pool["fits"] or pool["reasons"], pool

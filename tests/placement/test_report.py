@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import a_class, a_cloud, a_pool, a_service, a_static
 
-from lattice.cli.output.columns import Look
-from lattice.cli.output.plan_tables import cost_lines, optimum_lines, plan_lines, whatif_lines
+from lattice.cli.client.manifests import read_manifests
+from lattice.cli.fleet.offline_world import PLACEMENT_KINDS, admit_object
+from lattice.cli.output.plan_tables import cost_lines, optimise_lines, plan_lines, whatif_lines
 from lattice.cli.output.service_tables import fit_lines, why_lines
-from lattice.cli.client.manifests import manifests
-from lattice.cli.fleet.offline_world import LOOKED_AT, admitted
+from lattice.cli.output.table_renderer import TableRenderer
 from lattice.errors import Malformed, NotFound
 from lattice.kinds.service import LatticeService
-from lattice.placement.queries.dispatch import ASKS, answer
-from lattice.placement.inputs.ledger_math import dollars
-from lattice.placement.plan.plan import settle
-from lattice.placement.queries.plan_document import money, rate
-from lattice.placement.queries.why import ranges
+from lattice.placement.inputs.ledger_math import format_dollars
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge
+from lattice.placement.queries.dispatch import QUERY_HANDLERS, answer_query
+from lattice.placement.queries.plan_document import money_document, rate_document
+from lattice.placement.queries.why import ranges
 
 WORLDS = Path(__file__).parents[2] / "examples" / "worlds"
 API = "default/api-gateway"
@@ -29,8 +29,8 @@ API = "default/api-gateway"
 
 def objects(name):
     return [
-        admitted(LOOKED_AT[target.resource.kind], document.value)
-        for document, target in manifests([str(WORLDS / name)])
+        admit_object(PLACEMENT_KINDS[target.resource.kind], document.value)
+        for document, target in read_manifests([str(WORLDS / name)])
     ]
 
 
@@ -61,7 +61,7 @@ QUESTIONS = [
         id="whatif",
     ),
     pytest.param({"ask": "cost", "by": "label:env"}, cost_lines, id="cost"),
-    pytest.param({"ask": "optimise", "maxMoves": 3, "timeLimitSeconds": 2.0}, optimum_lines, id="optimise"),
+    pytest.param({"ask": "optimise", "maxMoves": 3, "timeLimitSeconds": 2.0}, optimise_lines, id="optimise"),
 ]
 
 
@@ -69,13 +69,13 @@ QUESTIONS = [
 @pytest.mark.parametrize(("question", "draw"), QUESTIONS)
 def test_a_document_survives_the_wire_and_is_drawn_the_same(seed, question, draw, world):
     """What a server would send is what is computed here: nothing but JSON, whatever order the objects came in."""
-    document = answer(question, World.of(seed[world]))
-    again = answer(question, World.of(reversed(seed[world])))
+    document = answer_query(question, World.of(seed[world]))
+    again = answer_query(question, World.of(reversed(seed[world])))
     sent = json.loads(msgspec.json.encode(document))
     assert sent == json.loads(msgspec.json.encode(again))
-    for look in (Look(), Look(wide=True), Look(columns=60)):
+    for look in (TableRenderer(), TableRenderer(wide=True), TableRenderer(max_width=60)):
         assert draw(sent, look) == draw(document, look)
-    assert all(not line.endswith(" ") and line.isprintable() for line in draw(sent, Look(wide=True)))
+    assert all(not line.endswith(" ") and line.isprintable() for line in draw(sent, TableRenderer(wide=True)))
 
 
 @pytest.mark.parametrize(("question", "draw"), QUESTIONS)
@@ -86,17 +86,17 @@ def test_every_key_is_camel_case(seed, question, draw):
         for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
             yield from keys(each)
 
-    named = [key for key in keys(answer(question, World.of(seed["seed-000"]))) if "_" in key]
+    named = [key for key in keys(answer_query(question, World.of(seed["seed-000"]))) if "_" in key]
     assert named == []
 
 
 @given(st.integers(min_value=-(10**15), max_value=10**15))
 def test_money_is_exact_in_every_form(micros):
-    written = money(micros)["dollars"]
+    written = money_document(micros)["dollars"]
     whole, _, part = written.removeprefix("-").partition(".")
     assert int(whole) * 1_000_000 + int(part.ljust(6, "0") or 0) == abs(micros)
-    assert rate(micros)["projected30DayMicros"] == 720 * micros
-    shown = dollars(micros).replace("$", "").replace(",", "")
+    assert rate_document(micros)["projected30DayMicros"] == 720 * micros
+    shown = format_dollars(micros).replace("$", "").replace(",", "")
     whole, _, part = shown.removeprefix("-").partition(".")
     assert int(whole) * 1_000_000 + int(part.ljust(6, "0")) == abs(micros)
     assert shown.startswith("-") == (micros < 0)
@@ -104,43 +104,48 @@ def test_money_is_exact_in_every_form(micros):
 
 def test_a_plan_of_no_change_is_what_is_still_to_be_done(seed):
     world = World.of(seed["seed-000"])
-    assert len(answer({"ask": "plan"}, world)["services"]) == 3
-    assert answer({"ask": "plan"}, settle(world).applied())["isEmpty"]
+    assert len(answer_query({"ask": "plan"}, world)["services"]) == 3
+    assert answer_query({"ask": "plan"}, converge(world).resulting_world())["isEmpty"]
 
 
 def test_questions_are_asked_as_if_the_changes_were_made(seed):
     world = World.of(seed["seed-000"])
     pool = next(each for each in seed["seed-000"] if each.metadata.name == "us-east")
     gone = [("LatticePool", "", "us-east")]
-    assert answer({"ask": "why", "service": API}, world, gone=gone)["verdict"] == "NotHere"
-    assert answer({"ask": "why", "service": API}, world.having([], gone), [pool])["verdict"] == "Placed"
+    assert answer_query({"ask": "why", "service": API}, world, deleted=gone)["verdict"] == "NotHere"
+    assert (
+        answer_query({"ask": "why", "service": API}, world.with_objects([], gone), [pool])["verdict"]
+        == "Placed"
+    )
 
 
 def test_why_leaves_the_fleet_as_it_was(seed):
     """A service that runs: shown where it is, decided anew, and nothing moves."""
-    world = settle(World.of(seed["seed-000"])).applied()
-    document = answer({"ask": "why", "service": API}, world)
+    world = converge(World.of(seed["seed-000"])).resulting_world()
+    document = answer_query({"ask": "why", "service": API}, world)
     assert {each["pool"]: each["replicas"] for each in document["now"]} == {"us-east": 2, "eu-west": 1}
     assert document["isStale"] is False
-    assert answer({"ask": "plan"}, world)["isEmpty"]
+    assert answer_query({"ask": "plan"}, world)["isEmpty"]
 
 
 def test_a_service_that_would_go_elsewhere_today_is_called_stale(seed):
-    world = settle(World.of(seed["seed-001"])).applied()
+    world = converge(World.of(seed["seed-001"])).resulting_world()
     storefront = next(
         each
         for each in seed["seed-001"]
         if isinstance(each, LatticeService) and each.metadata.name == "storefront"
     )
-    here = {each["pool"] for each in answer({"ask": "why", "service": "default/storefront"}, world)["now"]}
+    here = {
+        each["pool"] for each in answer_query({"ask": "why", "service": "default/storefront"}, world)["now"]
+    }
     other = min({"dc-east", "dc-west", "dc-eu"} - here)
     placement = msgspec.structs.replace(storefront.spec.placement, required_regions=(other,))
     moved = msgspec.structs.replace(
         storefront, spec=msgspec.structs.replace(storefront.spec, placement=placement)
     )
-    planned = answer({"ask": "plan"}, world, [moved])
+    planned = answer_query({"ask": "plan"}, world, [moved])
     assert [each["name"] for each in planned["wouldMove"]] == ["default/storefront"]
-    document = answer({"ask": "why", "service": "default/storefront"}, world, [moved])
+    document = answer_query({"ask": "why", "service": "default/storefront"}, world, [moved])
     assert document["isStale"] is True
     assert {each["pool"] for each in document["now"]} == here
     assert other in {each["pool"] for each in document["would"]}
@@ -161,7 +166,7 @@ def test_each_reason_of_an_overflow_holds_for_the_replicas_that_it_names():
     }
     clouds = [a_cloud("aws", defaults={"maxNodesPerCluster": 2}), a_cloud("gcp", provider="gcp")]
     world = World.of([a_class(), a_static(nodes=4, overflow=rule), *clouds, a_service(cores=3, replicas=8)])
-    document = answer({"ask": "why", "service": "default/api"}, world)
+    document = answer_query({"ask": "why", "service": "default/api"}, world)
     assert (document["isPlaced"], document["placed"], document["replicas"]) == (False, 6, 8)
     assert _grounds(document, "aws/r1") == [
         ("1-3", "Overflow", "50 %", "37.5 % in use"),
@@ -173,7 +178,7 @@ def test_each_reason_of_an_overflow_holds_for_the_replicas_that_it_names():
         ("4-7", "Overflow", "its target aws", "gcp"),
     ]
     assert _grounds(document, "dc") == [("5-7", "Capacity", "1 more", "0 of 4")]
-    heads = next(line for line in why_lines(document, Look()) if line.startswith("POOL"))
+    heads = next(line for line in why_lines(document, TableRenderer()) if line.startswith("POOL"))
     assert heads.split()[:3] == ["POOL", "REPLICA", "FILTER"]
 
 
@@ -198,7 +203,7 @@ def test_each_reason_of_an_overflow_holds_for_the_replicas_that_it_names():
     ],
 )  # fmt: skip
 def test_what_keeps_a_replica_off_machines_that_are_large_enough_is_named(nodes, wanted, told):
-    document = answer(
+    document = answer_query(
         {"ask": "why", "service": "default/api"}, World.of([a_class(**nodes), a_pool(), a_service(**wanted)])
     )
     found = [(each["what"], each["need"], each["have"]) for each in document["pools"][0]["reasons"]]
@@ -208,7 +213,7 @@ def test_what_keeps_a_replica_off_machines_that_are_large_enough_is_named(nodes,
 def test_a_model_that_a_data_center_has_not_is_named_with_those_that_it_has():
     have = [{"type": "t4", "count": 1}, {"type": "l4", "count": 1}]
     world = World.of([a_static(accelerators=have), a_service(gpu=1, gpuModel="a100")])
-    (reason,) = answer({"ask": "why", "service": "default/api"}, world)["pools"][0]["reasons"]
+    (reason,) = answer_query({"ask": "why", "service": "default/api"}, world)["pools"][0]["reasons"]
     assert (reason["what"], reason["need"], reason["have"]) == ("gpu model", "a100", "l4, t4")
 
 
@@ -228,8 +233,8 @@ def test_very_many_unplaced_are_all_listed(seed):
         msgspec.structs.replace(cache, metadata=msgspec.structs.replace(cache.metadata, name=f"s{n:03}"))
         for n in range(60)
     ]
-    document = answer(
-        {"ask": "plan"}, World.of(seed["seed-000"]).having([], [("LatticePool", "", "us-east")]), many
+    document = answer_query(
+        {"ask": "plan"}, World.of(seed["seed-000"]).with_objects([], [("LatticePool", "", "us-east")]), many
     )
     assert len(document["unplaced"]) == 63
     assert {each["verdict"] for each in document["unplaced"]} == {"NotHere"}
@@ -244,8 +249,8 @@ def test_very_many_unplaced_are_all_listed(seed):
 
 def test_a_question_that_there_is_not_is_refused(seed):
     with pytest.raises(Malformed, match="there is no question 'when'"):
-        answer({"ask": "when"}, World.of(()))
+        answer_query({"ask": "when"}, World.of(()))
     for ask in ("why", "fit"):
-        assert ask in ASKS
+        assert ask in QUERY_HANDLERS
         with pytest.raises(NotFound, match="there is no service default/nobody"):
-            answer({"ask": ask, "service": "default/nobody"}, World.of(seed["seed-000"]))
+            answer_query({"ask": ask, "service": "default/nobody"}, World.of(seed["seed-000"]))

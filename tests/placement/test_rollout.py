@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.lifecycle.replica_template import Cell, free_slots
-from lattice.lifecycle.rollout import Around, Replica, Steps, next_steps
+from lattice.lifecycle.replica_template import NodeGroupKey, free_slots
+from lattice.lifecycle.rollout import Replica, RolloutSteps, ScaleDownLimits, next_steps
 
-A: Cell = ("us-001", "m")
-B: Cell = ("eu-001", "m")
+A: NodeGroupKey = ("us-001", "m")
+B: NodeGroupKey = ("eu-001", "m")
 OLD, NEW = "old", "new"
 
 
 def a_replica(
-    slot: int, revision: str = NEW, cell: Cell = A, *, ready: bool = True, **facts: object
+    slot: int, revision: str = NEW, cell: NodeGroupKey = A, *, ready: bool = True, **facts: object
 ) -> Replica:
     return Replica(f"api-{slot}", slot, cell, revision, is_ready=ready, **facts)  # type: ignore[arg-type]
 
@@ -25,27 +25,27 @@ def a_replica(
 @pytest.mark.parametrize(
     ("wanted", "replicas", "steps"),
     [
-        pytest.param({A: 2}, [], Steps(start=(A, A)), id="all at once when there are none"),
+        pytest.param({A: 2}, [], RolloutSteps(start=(A, A)), id="all at once when there are none"),
         pytest.param(
-            {A: 2}, [a_replica(0), a_replica(1)], Steps(), id="nothing when all are as they should be"
+            {A: 2}, [a_replica(0), a_replica(1)], RolloutSteps(), id="nothing when all are as they should be"
         ),
-        pytest.param({A: 2}, [a_replica(0)], Steps(start=(A,)), id="the one that is lacking"),
+        pytest.param({A: 2}, [a_replica(0)], RolloutSteps(start=(A,)), id="the one that is lacking"),
         pytest.param(
             {A: 1},
             [a_replica(0), a_replica(1), a_replica(2)],
-            Steps(stop=("api-2", "api-1")),
+            RolloutSteps(stop=("api-2", "api-1")),
             id="the highest slots go",
         ),
         pytest.param(
             {A: 1},
             [a_replica(0, ready=False), a_replica(1)],
-            Steps(stop=("api-0",)),
+            RolloutSteps(stop=("api-0",)),
             id="the one that is not ready goes before others",
         ),
         pytest.param(
             {A: 2},
             [a_replica(0, node="n2"), a_replica(1, node="n1"), a_replica(2, node="n1")],
-            Steps(stop=("api-0",)),
+            RolloutSteps(stop=("api-0",)),
             id="the one whose machine nobody needs then goes before a higher slot",
         ),
         pytest.param(
@@ -56,37 +56,37 @@ def a_replica(
                 a_replica(2, node="n2"),
                 a_replica(3, node="n2"),
             ],
-            Steps(stop=("api-3",)),
+            RolloutSteps(stop=("api-3",)),
             id="where all are needed the highest slot of the last of the fullest goes",
         ),
         pytest.param(
             {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD)],
-            Steps(start=(A,), is_rolling=True),
+            RolloutSteps(start=(A,), is_rolling=True),
             id="an update begins with one more",
         ),
         pytest.param(
             {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD), a_replica(2, ready=False)],
-            Steps(is_rolling=True),
+            RolloutSteps(is_rolling=True),
             id="and waits until that is ready",
         ),
         pytest.param(
             {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD), a_replica(2, ready=False, no_room="0 of 1 node")],
-            Steps(is_rolling=True, no_room="0 of 1 node"),
+            RolloutSteps(is_rolling=True, unschedulable_reason="0 of 1 node"),
             id="however long it finds no node, and says so: none of the others goes first",
         ),
         pytest.param(
             {A: 2},
             [a_replica(0), a_replica(1, ready=False, no_room="0 of 1 node")],
-            Steps(),
+            RolloutSteps(),
             id="no update waits for room",
         ),
         pytest.param(
             {A: 1, B: 1},
             [a_replica(0, OLD), a_replica(1, ready=False, no_room="0 of 1 node")],
-            Steps(start=(B,), is_rolling=True, no_room="0 of 1 node"),
+            RolloutSteps(start=(B,), is_rolling=True, unschedulable_reason="0 of 1 node"),
             id="who finds no node keeps nobody from another place",
         ),
         pytest.param(
@@ -96,61 +96,63 @@ def a_replica(
                 a_replica(1, ready=False, no_room="0 of 1 node"),
                 a_replica(2, cell=B, ready=False),
             ],
-            Steps(is_rolling=True, no_room="0 of 1 node"),
+            RolloutSteps(is_rolling=True, unschedulable_reason="0 of 1 node"),
             id="of whom there is one at a time all the same",
         ),
         pytest.param(
             {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD), a_replica(2)],
-            Steps(stop=("api-1",), is_rolling=True),
+            RolloutSteps(stop=("api-1",), is_rolling=True),
             id="and only then one of the others goes",
         ),
         pytest.param(
             {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD, is_going=True), a_replica(2)],
-            Steps(is_rolling=True),
+            RolloutSteps(is_rolling=True),
             id="the next one waits until the last one is gone",
         ),
         pytest.param(
             {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD), a_replica(2, ready=False, failure="IMAGE_NOT_FOUND")],
-            Steps(is_rolling=True, failure="IMAGE_NOT_FOUND"),
+            RolloutSteps(is_rolling=True, failure="IMAGE_NOT_FOUND"),
             id="an update that fails stops and says why",
         ),
         pytest.param(
             {A: 2},
             [a_replica(0, OLD, ready=False), a_replica(1, OLD, ready=False)],
-            Steps(start=(A, A), stop=("api-1", "api-0"), is_rolling=True),
+            RolloutSteps(start=(A, A), stop=("api-1", "api-0"), is_rolling=True),
             id="what is not ready is replaced at once",
         ),
         pytest.param(
             {A: 1, B: 1},
             [a_replica(0), a_replica(1)],
-            Steps(start=(B,), is_waiting=True),
+            RolloutSteps(start=(B,), is_waiting=True),
             id="what is placed elsewhere starts there first",
         ),
         pytest.param(
             {},
             [a_replica(0), a_replica(1)],
-            Steps(stop=("api-1", "api-0"), is_rolling=True),
+            RolloutSteps(stop=("api-1", "api-0"), is_rolling=True),
             id="none are wanted any more",
         ),
     ],
 )
-def test_the_next_steps(wanted: dict[Cell, int], replicas: list[Replica], steps: Steps) -> None:
+def test_the_next_steps(
+    wanted: dict[NodeGroupKey, int], replicas: list[Replica], steps: RolloutSteps
+) -> None:
     assert next_steps(wanted, NEW, replicas) == steps
 
 
 def test_a_machine_with_others_on_it_is_no_reason_to_leave_it() -> None:
     replicas = [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")]
-    assert next_steps({A: 2}, NEW, replicas, 0, Around(is_shared=lambda node: node == "n2")).stop == (
-        "api-1",
-    )
+    assert next_steps(
+        {A: 2}, NEW, replicas, 0, ScaleDownLimits(is_shared=lambda node: node == "n2")
+    ).stop == ("api-1",)
 
 
 def test_a_cluster_that_keeps_its_machines_is_left_evenly() -> None:
     replicas = [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")]
-    assert next_steps({A: 2}, NEW, replicas, 0, Around(least=lambda _: 2)).stop == ("api-1",)
+    assert next_steps({A: 2}, NEW, replicas, 0, ScaleDownLimits(min_machines=lambda _: 2)).stop == ("api-1",)
 
 
 @dataclass
@@ -160,7 +162,7 @@ class Fleet:
     rng: Random
     replicas: dict[str, Replica] = field(default_factory=dict)
 
-    def take(self, steps: Steps, revision: str) -> None:
+    def take(self, steps: RolloutSteps, revision: str) -> None:
         slots = free_slots([each.slot for each in self.replicas.values()])
         for cell in steps.start:
             made = a_replica(next(slots), revision, cell, ready=False)
@@ -169,13 +171,13 @@ class Fleet:
             self.replicas[name] = replace(self.replicas[name], is_going=True, is_ready=False)
 
     def live(self) -> list[Replica]:
-        return [each for each in self.replicas.values() if not each.is_going]
+        return [each for each in self.replicas.values() if not each.is_terminating]
 
     def pass_time(self) -> None:
         for name, each in list(self.replicas.items()):
-            if each.is_going and self.rng.random() < 0.7:
+            if each.is_terminating and self.rng.random() < 0.7:
                 del self.replicas[name]
-            elif not each.is_going and not each.is_ready and self.rng.random() < 0.7:
+            elif not each.is_terminating and not each.is_ready and self.rng.random() < 0.7:
                 self.replicas[name] = replace(each, is_ready=True)
 
 
@@ -185,9 +187,9 @@ cells = st.dictionaries(st.sampled_from([A, B, ("us-002", "l")]), st.integers(1,
 @settings(max_examples=300, deadline=None)
 @given(before=cells, after=cells, seed=st.integers(0, 1 << 20))
 def test_an_update_never_has_too_few_nor_too_many_and_ends(
-    before: dict[Cell, int], after: dict[Cell, int], seed: int
+    before: dict[NodeGroupKey, int], after: dict[NodeGroupKey, int], seed: int
 ) -> None:
-    fleet = Fleet(Random(seed))  # noqa: S311
+    fleet = Fleet(Random(seed))
     fleet.take(next_steps(before, OLD, []), OLD)
     for _ in range(50):
         fleet.pass_time()
@@ -202,19 +204,19 @@ def test_an_update_never_has_too_few_nor_too_many_and_ends(
         live = fleet.live()
         assert sum(each.is_ready for each in live) >= least
         assert len(live) <= max(most, total + 1)
-        if not steps.is_rolling and steps.is_none and all(each.is_ready for each in live):
+        if not steps.is_rolling and steps.is_empty and all(each.is_ready for each in live):
             break
         fleet.pass_time()
     else:
         raise AssertionError("never done")
-    assert Counter(each.cell for each in fleet.live()) == Counter(after)
+    assert Counter(each.node_group for each in fleet.live()) == Counter(after)
     assert {each.revision for each in fleet.live()} == {NEW}
 
 
 @settings(max_examples=200, deadline=None)
 @given(count=st.integers(1, 6), seed=st.integers(0, 1 << 20))
 def test_an_update_that_never_comes_up_takes_nothing_away(count: int, seed: int) -> None:
-    fleet = Fleet(Random(seed))  # noqa: S311
+    fleet = Fleet(Random(seed))
     fleet.take(next_steps({A: count}, OLD, []), OLD)
     fleet.replicas = {name: replace(each, is_ready=True) for name, each in fleet.replicas.items()}
     for _ in range(20):

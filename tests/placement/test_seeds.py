@@ -8,26 +8,26 @@ import msgspec
 import pytest
 from worlds import EXAMPLE, a_class, a_pool, a_service, a_world, made, read_world, seed_world
 
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.infrastructure import StaticInfrastructure
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
-from lattice.placement.plan.plan import Settled, settle
-from lattice.placement.status.service_status import pool_status, spending
 from lattice.placement.explain.verdict import judge
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import FleetState, converge
+from lattice.placement.status.service_status import pool_status, spending
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GATEWAY = "default/api-gateway"
 
 
-def status(settled: Settled, service: str = GATEWAY) -> Any:
+def status(settled: FleetState, service: str = GATEWAY) -> Any:
     """As the API sends it."""
-    return msgspec.json.decode(msgspec.json.encode(settled.applied().services[service].status))
+    return msgspec.json.decode(msgspec.json.encode(settled.resulting_world().services[service].status))
 
 
 def test_api_gateway_gets_the_status_that_is_printed() -> None:
-    found = status(settle(read_world(EXAMPLE), keep=1))
+    found = status(converge(read_world(EXAMPLE), max_decisions=1))
     assert [(each["pool"], each["replicas"], each["node"], each["cost"]) for each in found["placements"]] == [
         ("us-east", 2, "medium", {"hourly": "0.384"}),
         ("eu-west", 1, "medium", {"hourly": "0.192"}),
@@ -41,8 +41,8 @@ def test_api_gateway_gets_the_status_that_is_printed() -> None:
 
 def test_with_us_east_as_printed_api_gateway_is_not_placed() -> None:
     world = seed_world("soc2", "hipaa")
-    settled = settle(world, keep=1)
-    assert GATEWAY not in settled.where
+    settled = converge(world, max_decisions=1)
+    assert GATEWAY not in settled.replica_counts
     verdict = judge(settled.placements[GATEWAY], settled.fleet, world.services)
     assert "gdpr" in str(verdict)
 
@@ -56,7 +56,7 @@ def test_the_pools_figures_follow_its_formulas() -> None:
         capacity={"maxNodes": 100, "maxCores": 2000, "maxMemoryGi": 8000},
         budget=10000,
     )
-    settled = settle(a_world(classes, us_east, a_service(cores=16, memory=64, replicas=45)))
+    settled = converge(a_world(classes, us_east, a_service(cores=16, memory=64, replicas=45)))
     pool = settled.world.objects["LatticePool", "", "us-east"]
     assert isinstance(pool, LatticePool)
     found = msgspec.json.decode(msgspec.json.encode(pool_status(pool, settled.fleet, settled.world)))
@@ -88,18 +88,20 @@ CLASSES = (
 
 def multi_cloud(*objects: Kind, nodes: int = 100) -> World:
     """As printed, with classes, and as many machines in the data center."""
-    world = read_world(MULTI).having([*CLASSES, *objects])
+    world = read_world(MULTI).with_objects([*CLASSES, *objects])
     dc = world.objects["StaticInfrastructure", "", "dc-east"]
     assert isinstance(dc, StaticInfrastructure)
     capacity = msgspec.structs.replace(dc.spec.capacity, nodes=nodes)
-    return world.having(
+    return world.with_objects(
         [msgspec.structs.replace(dc, spec=msgspec.structs.replace(dc.spec, capacity=capacity))]
     )
 
 
 def places(world: World, service: str = "api") -> dict[str, int]:
-    found = settle(world)
-    return {offer: count for (offer, _, _), count in found.where.get(f"default/{service}", {}).items()}
+    found = converge(world)
+    return {
+        offer: count for (offer, _, _), count in found.replica_counts.get(f"default/{service}", {}).items()
+    }
 
 
 @pytest.mark.parametrize(("service", "nodes", "where"), [
@@ -125,17 +127,17 @@ def test_below_its_trigger_a_data_center_keeps_what_it_can_take() -> None:
 
 
 def test_the_larger_example_is_placed_whole() -> None:
-    settled = settle(read_world(EXAMPLES / "worlds" / "seed-001"))
+    settled = converge(read_world(EXAMPLES / "worlds" / "seed-001"))
     assert not settled.unplaced
     where = {
         name.partition("/")[2]: sorted({offer for offer, _, _ in counts})
-        for name, counts in settled.where.items()
+        for name, counts in settled.replica_counts.items()
     }
     assert where["imaging"] == ["dc-east"]
     assert where["ledger"] == ["dc-eu"]
     assert where["trainer"] == ["gcp-ml/us-central1"]
     assert set(where["storefront"]) <= {"dc-east", "dc-west", "dc-eu"}
-    assert sum(settled.rates.values()) == 12_880_000
+    assert sum(settled.offer_rates.values()) == 12_880_000
 
 
 def test_the_filter_example_leaves_the_two_that_it_names() -> None:

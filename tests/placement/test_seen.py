@@ -10,19 +10,26 @@ from worlds import a_service
 
 from lattice.kinds.meta.base import Condition, Metadata, OwnerReference
 from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
-from lattice.kinds.service import LatticeService, PlacedIn, ServiceStatus
+from lattice.kinds.service import LatticeService, ServicePlacement, ServiceStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadStatus
-from lattice.lifecycle.replica_template import in_cell, template, workload
-from lattice.lifecycle.replica_state import Patience, Seen, has_joined, is_staying, look, silence
+from lattice.lifecycle.replica_observation import (
+    ReplicaObservation,
+    SchedulingTimeout,
+    has_joined,
+    holds_machine,
+    not_ready_message,
+    observe_replicas,
+)
+from lattice.lifecycle.replica_template import build_workload, in_node_group, template
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
-PATIENCE = Patience(NOW, timedelta(seconds=10))
+PATIENCE = SchedulingTimeout(NOW, timedelta(seconds=10))
 
 
 def a_placed(replicas: int, **more: Any) -> LatticeService:
     """In cluster c on class m."""
     service = a_service(replicas=replicas, **more)
-    status = ServiceStatus(placements=(PlacedIn(pool="p", cluster="c", node="m", replicas=replicas),))
+    status = ServiceStatus(placements=(ServicePlacement(pool="p", cluster="c", node="m", replicas=replicas),))
     return msgspec.structs.replace(
         service, metadata=msgspec.structs.replace(service.metadata, uid="u1", generation=1), status=status
     )
@@ -41,7 +48,7 @@ def a_replica(
     reference = OwnerReference(
         api_version="lattice.dev/v1alpha1", kind="LatticeService", name="api", uid=owner
     )
-    made = workload(whose, in_cell(template(whose), ("c", "m")), slot, reference)
+    made = build_workload(whose, in_node_group(template(whose), ("c", "m")), slot, reference)
     metadata = msgspec.structs.replace(
         made.metadata, deletion_timestamp="2026-11-15T00:00:00Z" if going else None
     )
@@ -78,8 +85,8 @@ def a_node(name: str = "n1", reason: str = "Heard", *, going: bool = False) -> L
 
 def seen(
     service: LatticeService, *workloads: LatticeWorkload, nodes: tuple[LatticeNode, ...] = (a_node(),)
-) -> Seen:
-    return look([service], workloads, nodes, PATIENCE)
+) -> ReplicaObservation:
+    return observe_replicas([service], workloads, nodes, PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -105,17 +112,19 @@ def seen(
 def test_a_cluster_is_settled_when_everything_is_where_it_is_meant_to_be(
     workloads: list[LatticeWorkload], *, unsettled: bool
 ) -> None:
-    assert seen(a_placed(2), *workloads).unsettled == (frozenset({"c"}) if unsettled else frozenset())
+    assert seen(a_placed(2), *workloads).unsettled_clusters == (
+        frozenset({"c"}) if unsettled else frozenset()
+    )
 
 
 def test_what_a_deleted_service_leaves_behind_is_not_settled() -> None:
-    assert look([], [a_replica(0)], [a_node()], PATIENCE).unsettled == frozenset({"c"})
+    assert observe_replicas([], [a_replica(0)], [a_node()], PATIENCE).unsettled_clusters == frozenset({"c"})
 
 
 def test_workloads_of_no_service_are_nobody_s_placement() -> None:
     bare = a_replica(0)
     bare = msgspec.structs.replace(bare, spec=msgspec.structs.replace(bare.spec, service=""))
-    assert look([], [bare], [a_node()], PATIENCE).unsettled == frozenset()
+    assert observe_replicas([], [bare], [a_node()], PATIENCE).unsettled_clusters == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +144,7 @@ def test_workloads_of_no_service_are_nobody_s_placement() -> None:
 )
 def test_a_replica_is_stuck_when_no_node_takes_it(said: tuple[str, str], age: int, *, stuck: bool) -> None:
     found = seen(a_placed(1), a_replica(0, node="", conditions=(said_of(*said, age),)))
-    assert found.stuck == ({"default/api": {("c", "m"): 1}} if stuck else {})
+    assert found.unschedulable == ({"default/api": {("c", "m"): 1}} if stuck else {})
 
 
 def said_of(status: str, reason: str, age: int, about: str = "Scheduled") -> Condition:
@@ -166,7 +175,7 @@ def test_a_replica_is_not_stuck_while_a_node_that_it_waited_for_is_fresh(
         node, spec=msgspec.structs.replace(node.spec, cluster=cluster), status=status
     )
     waiting = a_replica(0, node="", conditions=(said_of("False", "NoNodeFits", 60),))
-    assert bool(seen(a_placed(1), waiting, nodes=(a_node(), node)).stuck) == stuck
+    assert bool(seen(a_placed(1), waiting, nodes=(a_node(), node)).unschedulable) == stuck
 
 
 @pytest.mark.parametrize(
@@ -189,7 +198,7 @@ def test_where_no_machine_comes_whatever_is_wanted(
     nodes: list[LatticeNode], paid: list[int], *, held_up: bool
 ) -> None:
     counts = [Counter({("c", "m"): count} if count else {("c", "other"): 1}) for count in paid]
-    assert look([], [], nodes, PATIENCE, counts).held_up == ({("c", "m")} if held_up else set())
+    assert observe_replicas([], [], nodes, PATIENCE, counts).blocked == ({("c", "m")} if held_up else set())
 
 
 @pytest.mark.parametrize(
@@ -207,7 +216,7 @@ def test_where_no_machine_comes_whatever_is_wanted(
 def test_a_service_is_updated_when_its_replicas_ask_for_other_machines(
     before: LatticeService, *, updated: bool
 ) -> None:
-    assert seen(a_placed(1), a_replica(0, service=before)).updated == (
+    assert seen(a_placed(1), a_replica(0, service=before)).updated_services == (
         frozenset({"default/api"}) if updated else frozenset()
     )
 
@@ -219,7 +228,7 @@ def test_a_service_without_replicas_is_updated_when_it_was_placed_for_an_earlier
         metadata = msgspec.structs.replace(service.metadata, generation=generation)
         status = msgspec.structs.replace(service.status, conditions=(condition,))
         found = seen(msgspec.structs.replace(service, metadata=metadata, status=status))
-        assert bool(found.updated) == updated
+        assert bool(found.updated_services) == updated
 
 
 @pytest.mark.parametrize(
@@ -244,7 +253,7 @@ def test_only_a_node_that_was_heard_once_is_silent(reason: str, said: str) -> No
     (ready,) = node.status.conditions
     conditions = (msgspec.structs.replace(ready, message="nothing heard for 40 s"),)
     assert (
-        silence(
+        not_ready_message(
             msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, conditions=conditions))
         )
         == said
@@ -265,4 +274,4 @@ def test_only_a_node_that_was_heard_once_is_silent(reason: str, said: str) -> No
     ],
 )
 def test_who_holds_its_machine(replica: LatticeWorkload, service: LatticeService | None, stays: bool) -> None:
-    assert is_staying(replica, service) is stays
+    assert holds_machine(replica, service) is stays

@@ -15,13 +15,18 @@ from worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_st
 from lattice.engine.decide import Decision
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.service import LatticeService
-from lattice.placement.greedy.place_all import in_order
+from lattice.placement.greedy.incremental import IncrementalPlacer, decide_with_overflow
+from lattice.placement.greedy.machine_choice import assign_in_offer
+from lattice.placement.greedy.place import (
+    Placement,
+    missing_replica_asks,
+    place_as_many_as_fit,
+    place_replicas,
+)
+from lattice.placement.greedy.place_all import by_priority
+from lattice.placement.greedy.profile import profile_of
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.greedy.place import Placement, missing_replicas, place_each, place_most
-from lattice.placement.greedy.profile import profile_of
-from lattice.placement.greedy.incremental import Series, decide_with_overflow
-from lattice.placement.greedy.machine_choice import settle
 from lattice.placement.model.world import World
 
 ALL = 1 << 30
@@ -30,27 +35,28 @@ ALL = 1 << 30
 def one_by_one(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) -> Placement:
     """Every replica decided with every offer in view, and settled with every machine in view."""
     placement, profile = Placement(demand), profile_of(demand.preferences)
-    for ask in missing_replicas(demand, fleet, roomy=roomy):
+    for ask in missing_replica_asks(demand, fleet, on_largest_types=roomy):
         asked, decision = decide_with_overflow(ask, fleet, profile)
-        placement.decisions.append(decision.copied())
+        placement.decisions.append(decision.copy())
         if not decision.fits:
-            placement.missing = demand.replicas - len(fleet.seats.get(demand.name, ()))
+            placement.missing = demand.replicas - len(fleet.assignments.get(demand.name, ()))
             break
-        placement.seats.append(settle(asked, fleet, decision.chosen))
+        placement.assignments.append(assign_in_offer(asked, fleet, decision.chosen))
     return placement
 
 
 def told(world: World, put: Callable[[Demand, Fleet, int], Placement], keep: int) -> list[Any]:
     """Every seat, so many decisions with their scores and refusals, and what is left, of all services in order."""
-    fleet = world.fleet()
+    fleet = world.build_fleet()
     found: list[Any] = []
-    for demand in in_order(world.demands.values()):
-        if demand.problem:
+    for demand in by_priority(world.demands.values()):
+        if demand.rule_conflict:
             continue
         placement = put(demand, fleet, keep)
         found.append((demand.name, placement.missing))
         found += [
-            (fleet.machines.names[seat.machine], seat.needs, seat.gpu_limit) for seat in placement.seats
+            (fleet.machines.names[seat.machine], seat.needs, seat.gpu_resource)
+            for seat in placement.assignments
         ]
         found += [_decided(each) for each in placement.decisions[:keep]]
     return [*found, +fleet.committed, {name: len(each.machines) for name, each in fleet.clusters.items()}]
@@ -78,7 +84,7 @@ def many(draw: Random, world: World) -> World:
     ]
     policy = a_policy("wishes")
     spec = msgspec.convert({"preferences": preferences}, type(policy.spec))
-    return world.having(
+    return world.with_objects(
         [
             msgspec.structs.replace(policy, spec=spec),
             *(_more(draw, each) for each in world.services.values()),
@@ -104,8 +110,8 @@ def test_all_together_are_as_one_by_one(part: int) -> None:
     for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
         world = many(dice(number), crowd(number))
         for keep in (0, ALL):
-            assert told(world, place_each, keep) == told(world, one_by_one, keep), f"crowd {number}"
-        assert told(world, partial(place_each, roomy=True), 0) == told(
+            assert told(world, place_replicas, keep) == told(world, one_by_one, keep), f"crowd {number}"
+        assert told(world, partial(place_replicas, on_largest_types=True), 0) == told(
             world, partial(one_by_one, roomy=True), 0
         ), f"crowd {number}"
 
@@ -150,7 +156,7 @@ CASES = [
 @pytest.mark.parametrize("objects", CASES)
 def test_together_as_one_by_one(objects: list[Kind], keep: int) -> None:
     world = a_world(*objects)
-    assert told(world, place_each, keep) == told(world, one_by_one, keep)
+    assert told(world, place_replicas, keep) == told(world, one_by_one, keep)
 
 
 def test_what_comes_out_the_same_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +167,8 @@ def test_what_comes_out_the_same_is_not_decided_again(monkeypatch: pytest.Monkey
         "lattice.placement.greedy.incremental.decide_with_overflow",
         lambda *given: decided.append(1) or real(*given),
     )
-    placement = place_each(world.demands["default/api"], world.fleet(), 0)
-    assert len(placement.seats) == 800
+    placement = place_replicas(world.demands["default/api"], world.build_fleet(), 0)
+    assert len(placement.assignments) == 800
     assert len(decided) <= 3 * 13
 
 
@@ -177,8 +183,8 @@ def test_offers_that_sell_out_are_not_all_looked_at_again(monkeypatch: pytest.Mo
         "lattice.placement.greedy.incremental.decide_with_overflow",
         lambda *given: decided.append(1) or real(*given),
     )
-    placement = place_each(world.demands["default/api"], world.fleet(), 0)
-    assert len(placement.seats) == 200
+    placement = place_replicas(world.demands["default/api"], world.build_fleet(), 0)
+    assert len(placement.assignments) == 200
     assert len(decided) <= 3
 
 
@@ -187,26 +193,28 @@ def cheap_then_roomy(demand: Demand, fleet: Fleet, keep: int) -> Placement:
     tried = {}
     for roomy in (False, True):
         with fleet.what_if():
-            tried[roomy] = place_each(demand, fleet, keep, roomy=roomy)
+            tried[roomy] = place_replicas(demand, fleet, keep, on_largest_types=roomy)
     cheap = tried[False]
     is_short = cheap.missing and cheap.seats and cheap.is_short_of_room
-    return place_each(demand, fleet, keep, roomy=bool(is_short and len(tried[True].seats) > len(cheap.seats)))
+    return place_replicas(
+        demand, fleet, keep, on_largest_types=bool(is_short and len(tried[True].seats) > len(cheap.seats))
+    )
 
 
 @pytest.mark.parametrize("part", range(10))
 def test_as_many_as_can_be_as_by_trying_everything(part: int) -> None:
     for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
         world = many(dice(number), crowd(number))
-        assert told(world, place_most, 1) == told(world, cheap_then_roomy, 1), f"crowd {number}"
+        assert told(world, place_as_many_as_fit, 1) == told(world, cheap_then_roomy, 1), f"crowd {number}"
 
 
 @pytest.mark.parametrize("objects", CASES)
 def test_as_many_as_can_be(objects: list[Kind]) -> None:
     world = a_world(*objects)
-    assert told(world, place_most, 1) == told(world, cheap_then_roomy, 1)
+    assert told(world, place_as_many_as_fit, 1) == told(world, cheap_then_roomy, 1)
 
 
 def test_nothing_is_settled_before_it_is_decided() -> None:
     world = a_world(a_pool(), a_service())
     with pytest.raises(LookupError, match="nothing is decided about default/api yet"):
-        Series(replace(world.demands["default/api"]), world.fleet()).settle()
+        IncrementalPlacer(replace(world.demands["default/api"]), world.build_fleet()).assign()

@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
-from lattice.placement.plan.plan import plan, settle
-from lattice.placement.model.current_state import BLANK
+from lattice.kinds.meta.base import Kind
 from lattice.placement.greedy.machine_choice import cluster_name
+from lattice.placement.model.current_state import EMPTY_LAYOUT
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge, plan
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 
 
 def clusters(*objects: Kind) -> dict[str, dict[str, int]]:
-    return {name: dict(counts) for name, counts in sorted(settle(a_world(*objects)).clusters.items())}
+    return {name: dict(counts) for name, counts in sorted(converge(a_world(*objects)).clusters.items())}
 
 
 @pytest.mark.parametrize(("objects", "found"), [
@@ -84,8 +84,8 @@ def test_a_class_is_chosen_by_the_machines_that_its_replicas_then_take(
     """Counted beforehand for each class as filling and growing will have it."""
     rules = a_policy(clusters={"binPackingThreshold": threshold, "maxNodes": 1000})
     service = a_service(replicas=replicas, cores=cores / 10, memory=memory / 10)
-    settled = settle(a_world(a_class("m", 4, 4, 0.2), a_pool(), rules, service))
-    counted = settled.fleet.table.quotes.serving(settled.world.demands["default/api"]).machines
+    settled = converge(a_world(a_class("m", 4, 4, 0.2), a_pool(), rules, service))
+    counted = settled.fleet.table.quotes.machine_fit(settled.world.demands["default/api"]).machine_count
     assert settled.clusters == {"p1-001": {"m": int(counted[0, 0])}}
 
 
@@ -129,10 +129,10 @@ def test_no_class_alone_would_hold_more(
 ) -> None:
     def placed(*classes: str) -> int:
         pool = a_pool(classes=list(classes), capacity=capacity, budget=budget)
-        settled = settle(
+        settled = converge(
             a_world(*SIZES[:3], pool, a_policy(clusters=rules), a_service(cores=cores, replicas=replicas))
         )
-        return settled.where["default/api"].total() if settled.where else 0
+        return settled.replica_counts["default/api"].total() if settled.replica_counts else 0
 
     assert placed("s", "m", "l") >= max(placed(each) for each in "sml")
 
@@ -166,15 +166,15 @@ def test_gpus_of_a_data_center_are_counted_by_model() -> None:
         memory="64Gi",
         accelerators=[{"type": "a100", "count": 1}, {"type": "t4", "count": 2}],
     )
-    found = settle(
+    found = converge(
         a_world(
             dc,
             a_service("big", priority=9, gpu=1, gpuModel="a100", replicas=2),
             a_service("any", gpu=1, replicas=3),
         )
     )
-    assert found.where["default/big"].total() == 1
-    assert found.where["default/any"].total() == 2
+    assert found.replica_counts["default/big"].total() == 1
+    assert found.replica_counts["default/any"].total() == 2
     assert sorted(found.unplaced) == ["default/any", "default/big"]
 
 
@@ -186,7 +186,7 @@ def test_names(offer: str, prefix: str, number: int, name: str) -> None:
 
 
 def without_clusters(world: World) -> World:
-    return world.having([], [key for key in world.objects if key[0] == LatticeCluster.resource.kind])
+    return world.with_objects([], [key for key in world.objects if key[0] == LatticeCluster.resource.kind])
 
 
 @pytest.mark.parametrize(("supply", "names"), [
@@ -199,34 +199,34 @@ def test_a_number_is_never_given_twice(supply: Kind, names: list[str]) -> None:
     given: list[str] = []
     world = a_world(supply)
     for _ in range(3):
-        with_it = settle(world.having([a_service()]))
+        with_it = converge(world.with_objects([a_service()]))
         given += with_it.clusters
-        gone = plan(with_it.applied(), [], [("LatticeService", "default", "api")]).after
+        gone = plan(with_it.resulting_world(), [], [("LatticeService", "default", "api")]).state_after
         assert gone is not None
         assert not gone.clusters
-        world = World.of(replace(gone.applied(), layout=BLANK).objects.values())
+        world = World.of(replace(gone.resulting_world(), layout=EMPTY_LAYOUT).objects.values())
     assert given == names
 
 
 def test_a_new_status_does_not_count_backwards() -> None:
     """Clusters that are there count too, though nobody wrote down the next number."""
-    world = settle(a_world(a_pool(), a_service())).applied()
-    bare = world.having([a_pool()], with_status=True)
+    world = converge(a_world(a_pool(), a_service())).resulting_world()
+    bare = world.with_objects([a_pool()], with_status=True)
     other = a_service("other", cores=4), a_policy(clusters={"maxNodes": 1})
-    assert sorted(settle(bare.having(other)).clusters) == ["p1-001", "p1-002"]
+    assert sorted(converge(bare.with_objects(other)).clusters) == ["p1-001", "p1-002"]
 
 
 def test_scaling_down_removes_the_dearest_and_what_is_empty_then() -> None:
-    world = settle(a_world(a_class(), a_class("dear", price=0.9), a_pool("p1", capacity={"maxNodes": 2}), a_pool("p2", classes=["dear"]),
-                           a_service(cores=4, replicas=4))).applied()  # fmt: skip
-    found = settle(world.having([a_service(cores=4, replicas=2)]))
+    world = converge(a_world(a_class(), a_class("dear", price=0.9), a_pool("p1", capacity={"maxNodes": 2}), a_pool("p2", classes=["dear"]),
+                           a_service(cores=4, replicas=4))).resulting_world()  # fmt: skip
+    found = converge(world.with_objects([a_service(cores=4, replicas=2)]))
     assert found.clusters == {"p1-001": {"m": 2}}
 
 
 def test_a_cluster_keeps_the_machines_that_it_begins_with() -> None:
     rules = a_policy(clusters={"minNodes": 2})
-    world = settle(a_world(a_pool(), rules, a_service(cores=4, replicas=5))).applied()
-    assert settle(world.having([a_service(cores=4, replicas=1)])).clusters == {"p1-001": {"m": 2}}
+    world = converge(a_world(a_pool(), rules, a_service(cores=4, replicas=5))).resulting_world()
+    assert converge(world.with_objects([a_service(cores=4, replicas=1)])).clusters == {"p1-001": {"m": 2}}
 
 
 @pytest.mark.parametrize(("rule", "left"), [
@@ -236,9 +236,9 @@ def test_a_cluster_keeps_the_machines_that_it_begins_with() -> None:
 ])  # fmt: skip
 def test_scaling_down_keeps_the_rules(rule: dict[str, Any], left: dict[str, int]) -> None:
     pools = a_class(), a_class("dear", price=0.9), a_pool("p1"), a_pool("p2", classes=["dear"])
-    world = settle(a_world(*pools, a_service(cores=4, replicas=6, **rule))).applied()
-    found = settle(world.having([a_service(cores=4, replicas=2, **rule)]))
-    assert {offer: count for (offer, _, _), count in found.where["default/api"].items()} == left
+    world = converge(a_world(*pools, a_service(cores=4, replicas=6, **rule))).resulting_world()
+    found = converge(world.with_objects([a_service(cores=4, replicas=2, **rule)]))
+    assert {offer: count for (offer, _, _), count in found.replica_counts["default/api"].items()} == left
 
 
 def test_an_even_spread_over_three_stays_even_when_two_go() -> None:
@@ -250,17 +250,17 @@ def test_an_even_spread_over_three_stays_even_when_two_go() -> None:
         a_pool("p2"),
         a_pool("p3", classes=["dear"]),
     ]
-    world = settle(a_world(*pools, a_service(cores=4, replicas=6, **even))).applied()
-    found = settle(world.having([a_service(cores=4, replicas=4, **even)]))
-    assert sorted(found.where["default/api"].values()) == [1, 1, 2]
+    world = converge(a_world(*pools, a_service(cores=4, replicas=6, **even))).resulting_world()
+    found = converge(world.with_objects([a_service(cores=4, replicas=4, **even)]))
+    assert sorted(found.replica_counts["default/api"].values()) == [1, 1, 2]
 
 
 def test_a_pool_that_is_deleted_and_made_again_counts_on() -> None:
-    first = settle(a_world(a_pool("p1"), a_service())).applied()
-    empty = plan(first, [], [("LatticeService", "default", "api")]).after
+    first = converge(a_world(a_pool("p1"), a_service())).resulting_world()
+    empty = plan(first, [], [("LatticeService", "default", "api")]).state_after
     assert empty is not None
-    gone = plan(empty.applied(), [], [("LatticePool", "", "p1")]).after
+    gone = plan(empty.resulting_world(), [], [("LatticePool", "", "p1")]).state_after
     assert gone is not None
-    again = plan(gone.applied(), [a_pool("p1"), a_service()]).after
+    again = plan(gone.resulting_world(), [a_pool("p1"), a_service()]).state_after
     assert again is not None
     assert list(again.clusters) == ["p1-002"]

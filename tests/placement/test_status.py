@@ -7,30 +7,36 @@ import msgspec
 import pytest
 from worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
 
-from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.status.supply_conditions import budget_exceeded, capacity_pressure, conditions
-from lattice.placement.plan.plan import Settled, settle
-from lattice.placement.status.pressure import scarcest
-from lattice.placement.status.placement_conditions import resolved
-from lattice.placement.status.service_status import dollars, placed_because, spending, state_of
+from lattice.placement.plan.plan import FleetState, converge
+from lattice.placement.status.placement_conditions import references_condition
+from lattice.placement.status.service_status import dollar_amount, fleet_digest, placed_because, spending
+from lattice.placement.status.supply_conditions import (
+    budget_condition,
+    highest_usage,
+    pressure_condition,
+    supply_conditions,
+)
 
 
-def settled(*objects: Kind) -> Settled:
-    return settle(a_world(*objects), keep=1)
+def settled(*objects: Kind) -> FleetState:
+    return converge(a_world(*objects), max_decisions=1)
 
 
-def status(found: Settled, kind: str, name: str, namespace: str = "") -> Any:
+def status(found: FleetState, kind: str, name: str, namespace: str = "") -> Any:
     """As the API sends it."""
-    return msgspec.json.decode(msgspec.json.encode(found.applied().objects[kind, namespace, name].status))  # type: ignore[attr-defined]
+    return msgspec.json.decode(
+        msgspec.json.encode(found.resulting_world().objects[kind, namespace, name].status)
+    )  # type: ignore[attr-defined]
 
 
-def said(found: Settled, kind: str, name: str) -> dict[str, Condition]:
+def said(found: FleetState, kind: str, name: str) -> dict[str, Condition]:
     supplier = found.world.objects[kind, "", name]
     assert isinstance(supplier, LatticePool | CloudInfrastructure | StaticInfrastructure)
-    return {each.type: each for each in conditions(supplier, found.fleet, found.world)}
+    return {each.type: each for each in supply_conditions(supplier, found.fleet, found.world)}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +44,7 @@ def said(found: Settled, kind: str, name: str) -> dict[str, Condition]:
     [(384_000, "0.384"), (414_720_000, "414.72"), (0, "0"), (1, "0.000001"), (5_000_000, "5")],
 )
 def test_dollars_have_no_needless_zeros(micros: int, text: str) -> None:
-    assert str(dollars(micros)) == text
+    assert str(dollar_amount(micros)) == text
 
 
 def test_parts_of_a_machine_add_up() -> None:
@@ -116,8 +122,8 @@ def test_the_share_of_a_budget_is_what_is_projected(
 
 def test_the_digest_changes_with_what_a_decision_was_made_from() -> None:
     one, other = settled(a_pool(), a_service()), settled(a_pool(), a_service(), a_service("more"))
-    assert state_of(one.fleet) == state_of(settled(a_pool(), a_service()).fleet)
-    assert state_of(one.fleet) != state_of(other.fleet)
+    assert fleet_digest(one.fleet) == fleet_digest(settled(a_pool(), a_service()).fleet)
+    assert fleet_digest(one.fleet) != fleet_digest(other.fleet)
     digests = {
         status(each, "LatticeService", "api", "default")["schedulerDecision"]["digest"]
         for each in (one, other)
@@ -126,8 +132,8 @@ def test_the_digest_changes_with_what_a_decision_was_made_from() -> None:
 
 
 def test_writing_it_again_changes_nothing() -> None:
-    once = settled(a_pool(), a_cloud(), a_static(), a_service(replicas=30)).applied()
-    twice = settle(once).applied()
+    once = settled(a_pool(), a_cloud(), a_static(), a_service(replicas=30)).resulting_world()
+    twice = converge(once).resulting_world()
     assert {
         key: getattr(each, "status", None)
         for key, each in twice.objects.items()
@@ -148,9 +154,9 @@ def test_writing_it_again_changes_nothing() -> None:
     pytest.param([(12, 10)], "True", "0% capacity available", id="more in use than there is"),
 ])  # fmt: skip
 def test_capacity_pressure(uses: list[tuple[int, int]], pressed: str, message: str) -> None:
-    use = scarcest(uses)
+    use = highest_usage(uses)
     assert use is not None
-    found = capacity_pressure(use)
+    found = pressure_condition(use)
     assert (found.type, found.status, found.message) == ("CapacityPressure", pressed, message)
 
 
@@ -161,7 +167,7 @@ def test_capacity_pressure(uses: list[tuple[int, int]], pressed: str, message: s
     pytest.param(0, 0, True, "True", "HardLimit", id="nothing of nothing"),
 ])  # fmt: skip
 def test_budget_exceeded(projected: int, limit: int, hard: bool, status_: str, reason: str) -> None:
-    found = budget_exceeded(projected * 1_000_000, limit * 1_000_000, is_hard=hard)
+    found = budget_condition(projected * 1_000_000, limit * 1_000_000, is_hard=hard)
     assert (found.status, found.reason, found.message) == (
         status_,
         reason,
@@ -171,7 +177,7 @@ def test_budget_exceeded(projected: int, limit: int, hard: bool, status_: str, r
 
 def test_what_is_said_of_a_budget_changes_by_cents_only() -> None:
     said_now, said_later = (
-        budget_exceeded(each, 900_000_000, is_hard=True).message for each in (148_183_910, 148_183_752)
+        budget_condition(each, 900_000_000, is_hard=True).message for each in (148_183_910, 148_183_752)
     )
     assert said_now == said_later == "$148.18 projected of $900.00"
 
@@ -232,5 +238,5 @@ def test_services_that_are_named_and_not_there_are_told(
     service: LatticeService, said: tuple[str, str]
 ) -> None:
     world = a_world(a_pool(), a_service("db"), service)
-    found = resolved(service, world.demands["default/api"], world.services)
+    found = references_condition(service, world.demands["default/api"], world.services)
     assert (found.status, found.message) == said

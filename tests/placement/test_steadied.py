@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from lattice.kinds.pool import PoolSpending, PoolStatus
-from lattice.placement.status.supply_status import steadied
+from lattice.placement.status.supply_status import without_minor_spend
 
 
 def spent(current: str, projected: str) -> PoolStatus:
@@ -37,4 +37,4 @@ def spent(current: str, projected: str) -> PoolStatus:
 def test_money_that_trickles_is_told_when_it_has_come_to_something(
     before: tuple[str, str], after: tuple[str, str], is_told: bool
 ) -> None:
-    assert steadied(spent(*before), spent(*after)) == spent(*(after if is_told else before))
+    assert without_minor_spend(spent(*before), spent(*after)) == spent(*(after if is_told else before))

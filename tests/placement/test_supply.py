@@ -8,10 +8,10 @@ from worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world, made
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
-from lattice.placement.model.offer import NO_LIMIT, Offer
-from lattice.placement.plan.plan import settle
 from lattice.placement.inputs.price_book import PriceBook
+from lattice.placement.model.offer import NO_LIMIT, Offer
 from lattice.placement.model.supply import Supply, compile_supply
+from lattice.placement.plan.plan import converge
 
 GIB = 1 << 30
 
@@ -182,7 +182,7 @@ def a_pool_with_login(name: str, region: str) -> LatticePool:
 def test_what_two_kinds_describe_is_offered_once() -> None:
     """The later one is closed; undated, the later by name."""
     found = supply(a_pool_with_login("p1", "r1"), a_cloud(regions=["r1", "r2"], **SHARED))
-    assert {each.name: bool(each.closed) for each in found.offers} == {
+    assert {each.name: bool(each.closed_reason) for each in found.offers} == {
         "cloud/r1": False,
         "cloud/r2": False,
         "p1": True,
@@ -191,7 +191,7 @@ def test_what_two_kinds_describe_is_offered_once() -> None:
         ("latticepool/p1", "Overlaps", "cloudinfrastructure/cloud already offers aws r1 with the same credentials", True),
     ]  # fmt: skip
     reverse = supply(a_pool_with_login("a-pool", "r1"), a_cloud(regions=["r1", "r2"], **SHARED))
-    assert {each.name: bool(each.closed) for each in reverse.offers} == {
+    assert {each.name: bool(each.closed_reason) for each in reverse.offers} == {
         "cloud/r1": True,
         "cloud/r2": False,
         "a-pool": False,
@@ -210,8 +210,8 @@ def test_what_only_looks_alike_is_offered_twice(other: Kind) -> None:
 def test_another_currency_closes_the_pool() -> None:
     budget = {"maxMonthlyCost": 100, "currency": "EUR"}
     pool = made(LatticePool, "p1", {"provider": {"type": "aws"}, "nodeClasses": ["m"], "budget": budget})
-    assert only(pool).closed == "budget is in EUR, prices are in USD"
-    assert not settle(a_world(pool, a_service())).where
+    assert only(pool).closed_reason == "budget is in EUR, prices are in USD"
+    assert not converge(a_world(pool, a_service())).replica_counts
 
 
 @pytest.mark.parametrize(("cloud", "hard"), [
@@ -223,7 +223,7 @@ def test_another_currency_closes_the_pool() -> None:
 ])  # fmt: skip
 def test_which_budgets_are_hard(cloud: dict[str, Any], hard: tuple[bool, bool]) -> None:
     budgets = supply(a_cloud(**cloud)).budgets
-    assert (budgets["cloud.cloud"].hard, budgets["cloud.cloud.r1"].hard) == hard
+    assert (budgets["cloud.cloud"].is_hard, budgets["cloud.cloud.r1"].is_hard) == hard
 
 
 def test_an_unknown_price_is_no_price() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.status.supply_status import Use, uses
+from lattice.placement.status.supply_status import ClusterUsage, usage_by_cluster
 
 
 def a_workload(
@@ -32,12 +32,12 @@ def a_workload(
                 ("a-1", "1", "c1", "a", "1" * 24),
                 ("a-2", "2", "c1", "a", "2" * 24),
             ],
-            {"c1": Use(1, 3, {"cpu": 4000})},
+            {"c1": ClusterUsage(1, 3, {"cpu": 4000})},
             id="each replica counts, each revision with what it asks for",
         ),
         pytest.param(
             [("x", "1"), ("y", "2")],
-            {"c1": Use(0, 2, {"cpu": 3000})},
+            {"c1": ClusterUsage(0, 2, {"cpu": 3000})},
             id="those of no service differ one by one",
         ),
         pytest.param(
@@ -46,10 +46,10 @@ def a_workload(
                 ("a-1", "1", "c2", "a", "1" * 24),
                 ("b-0", "1", "c2", "b", "1" * 24),
             ],
-            {"c1": Use(1, 1, {"cpu": 1000}), "c2": Use(2, 2, {"cpu": 2000})},
+            {"c1": ClusterUsage(1, 1, {"cpu": 1000}), "c2": ClusterUsage(2, 2, {"cpu": 2000})},
             id="by cluster",
         ),
     ],
 )
-def test_uses(workloads: list[tuple[Any, ...]], found: dict[str, Use]) -> None:
-    assert uses(a_workload(*each) for each in workloads) == found
+def test_uses(workloads: list[tuple[Any, ...]], found: dict[str, ClusterUsage]) -> None:
+    assert usage_by_cluster(a_workload(*each) for each in workloads) == found

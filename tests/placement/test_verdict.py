@@ -21,16 +21,21 @@ from worlds import (
 )
 
 from lattice.kinds.meta.base import Kind
-from lattice.placement.greedy.place_all import arrange
-from lattice.placement.explain.contradiction import contradictions
+from lattice.placement.explain.blockers import (
+    IGNORABLE,
+    LimitBlocker,
+    find_blockers,
+    is_feasible,
+    without_blockers,
+)
+from lattice.placement.explain.required_infrastructure import as_infrastructure, region_pattern
+from lattice.placement.explain.verdict import Verdict, conflicting_requirements, judge
+from lattice.placement.greedy.place import place
+from lattice.placement.greedy.place_all import place_all_once
 from lattice.placement.model.demand import Requirement
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.explain.blockers import IGNORABLE, Limit, dropping, is_feasible, obstacles
-from lattice.placement.greedy.place import place
-from lattice.placement.plan.plan import settle
-from lattice.placement.explain.required_infrastructure import as_infrastructure, pattern
-from lattice.placement.explain.verdict import Verdict, judge
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge
 
 MANY = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 US: dict[str, Any] = {"region": "us-east-1"}
@@ -46,7 +51,7 @@ def verdict(*objects: Kind, of: str = "api") -> Verdict:
 
 
 def words(found: Verdict) -> list[list[str]]:
-    return [[str(part) for part in conflict] for conflict in found.conflicts]
+    return [[str(part) for part in conflict] for conflict in found.blocker_sets]
 
 
 near: dict[str, Any] = {"latency": {"db": {"maxMs": 5}}}
@@ -121,11 +126,11 @@ def test_a_reserve_is_in_the_way_of_who_would_fit(nodes: int, reserved: int, oth
     """Were nothing reserved, clusters that are kept would be anybody's."""
     reservation = {"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
     dc = a_static("dc", nodes, 4 * nodes, f"{16 * nodes}Gi", reservation=reservation)
-    world = settle(a_world(dc, *others)).applied().having([a_service("api", cores=1)])
+    world = converge(a_world(dc, *others)).resulting_world().with_objects([a_service("api", cores=1)])
     found = judged_in(world)
     assert found is not None
     assert ["capacity that is reserved for others"] in words(found)
-    assert judged_in(world.having([a_static("dc", nodes, 4 * nodes, f"{16 * nodes}Gi")])) is None
+    assert judged_in(world.with_objects([a_static("dc", nodes, 4 * nodes, f"{16 * nodes}Gi")])) is None
 
 
 @pytest.mark.parametrize(("db", "words"), [
@@ -139,7 +144,7 @@ def test_a_verdict_names_the_dependency_it_waits_for(db: list[Kind], words: str)
 def test_a_verdict_says_which_class_has_no_price_and_how_to_give_it_one() -> None:
     found = verdict(a_class(price=None), a_pool(budget=100), a_service())
     assert found.waits == ("a price of class m (costPerHour.aws, or a price file)",)
-    assert [str(each) for _, why in found.refusals for each in why] == [
+    assert [str(each) for _, why in found.rejections for each in why] == [
         "price of m: need a known price, since a budget applies, have unknown, missing a price: set costPerHour.aws of the class, or give a price file"
     ]
     assert judged(a_class(price=0.1), a_pool(budget=100), a_service()) is None
@@ -150,7 +155,7 @@ def judged(*objects: Kind) -> Verdict | None:
 
 
 def judged_in(world: World) -> Verdict | None:
-    placement = place(world.demands["default/api"], fleet := world.fleet())
+    placement = place(world.demands["default/api"], fleet := world.build_fleet())
     return None if placement.is_complete else judge(placement, fleet)
 
 
@@ -183,22 +188,23 @@ CONTRADICTING = [
 def test_rules_that_contradict_one_another_are_named_with_who_states_them(
     objects: list[Kind], words: list[str]
 ) -> None:
-    assert [str(each) for each in verdict(*objects).contradictions] == words
+    assert [str(each) for each in verdict(*objects).conflicting_requirements] == words
 
 
 @MANY
 @given(worlds())
 def test_without_one_side_of_a_contradiction_it_is_gone_and_with_both_nothing_fits(world: World) -> None:
-    fleet = world.fleet()
+    fleet = world.build_fleet()
     for name, demand in world.demands.items():
-        found = list(contradictions(demand, fleet))
+        found = list(conflicting_requirements(demand, fleet))
         assert not found or not is_feasible(replace(demand, ignoring=frozenset(IGNORABLE)), fleet), name
         for each in demand.requirements:
-            without = list(contradictions(demand.without([each]), fleet))
+            without = list(conflicting_requirements(demand.without([each]), fleet))
             assert [
                 one
                 for one in found
-                if (str(each), each.source) not in [(side.text, side.source) for side in (one.one, one.other)]
+                if (str(each), each.source)
+                not in [(side.text, side.source) for side in (one.first, one.second)]
             ] == without
 
 
@@ -221,13 +227,13 @@ def test_it_does_not_take_longer_for_however_many() -> None:
     )
     assert few is not None
     assert many is not None
-    assert (few.kind, few.conflicts) == (many.kind, many.conflicts)
+    assert (few.kind, few.blocker_sets) == (many.kind, many.blocker_sets)
 
 
 def test_details_are_those_of_the_moment_when_the_replica_failed() -> None:
     """Before anything was placed there was a machine left; the second replica found none."""
     found = verdict(a_pool(capacity={"maxNodes": 1}), a_service(cores=3, replicas=2))
-    assert [str(each) for _, why in found.refusals for each in why] == [
+    assert [str(each) for _, why in found.rejections for each in why] == [
         "nodes: need 1 more, have 0 of 1, missing 1"
     ]
 
@@ -238,13 +244,13 @@ def test_what_the_target_of_an_open_overflow_lacks_is_told_rather_than_the_gate(
     )
     found = verdict(dc, a_cloud(budget={"monthly": 10, "hardLimit": True}), a_service(cores=3, replicas=2))
     assert found.kind == "OverBudget"
-    assert dict(found.refusals)["cloud/r1"][0].what == "budget of cloudinfrastructure/cloud"
+    assert dict(found.rejections)["cloud/r1"][0].what == "budget of cloudinfrastructure/cloud"
 
 
 def test_api_gateway_as_printed_lacks_gdpr_in_us_east() -> None:
     world = seed_world("soc2", "hipaa")
-    fleet = world.fleet()
-    placements = arrange(world.demands.values(), fleet)
+    fleet = world.build_fleet()
+    placements = place_all_once(world.demands.values(), fleet)
     found = judge(placements["default/api-gateway"], fleet, world.services)
     assert found.kind == "Never"
     assert (
@@ -267,7 +273,7 @@ def test_api_gateway_as_printed_lacks_gdpr_in_us_east() -> None:
     pytest.param([], "", id="none"),
 ])  # fmt: skip
 def test_regions_of_required_infrastructure(regions: list[str], shown: str) -> None:
-    assert pattern(regions) == shown
+    assert region_pattern(regions) == shown
 
 
 REQUIRED = [
@@ -287,9 +293,9 @@ REQUIRED = [
 def test_required_infrastructure_is_exactly_enough(objects: list[Kind]) -> None:
     found, world = verdict(*objects), a_world(*objects)
     fresh = as_infrastructure(found.required)
-    assert _fits(world.having(fresh))
-    assert len(fresh) == 1 + found.required.count
-    assert not _fits(world.having(fresh[:-1]))
+    assert _fits(world.with_objects(fresh))
+    assert len(fresh) == 1 + found.required.place_count
+    assert not _fits(world.with_objects(fresh[:-1]))
 
 
 def _fits(world: World) -> bool:
@@ -303,32 +309,34 @@ def _fits(world: World) -> bool:
 @given(worlds())
 def test_required_infrastructure_would_do_whatever_the_world(world: World) -> None:
     """Once what it waits for has a place, unless its rules contradict themselves, or bind new places to old ones by an even spread."""
-    before = settle(world)
-    applied = before.applied()
+    before = converge(world)
+    applied = before.resulting_world()
     for name, placement in before.unplaced.items():
         demand = world.demands[name]
         if (
-            demand.problem
+            demand.rule_conflict
             or demand.spread
-            or not all(before.fleet.seats.get(target) for _, target in demand.latency_to)
+            or not all(before.fleet.assignments.get(target) for _, target in demand.latency_to)
         ):
             continue
         found = judge(placement, before.fleet)
         note(f"{name}: {found.reason} {found.required.properties()}")
-        after = applied.having(as_infrastructure(found.required))
-        assert place(after.demands[name], after.fleet()).is_complete
+        after = applied.with_objects(as_infrastructure(found.required))
+        assert place(after.demands[name], after.build_fleet()).is_complete
 
 
 def failures(world: World) -> tuple[Fleet, dict[str, Verdict]]:
-    fleet = world.fleet()
+    fleet = world.build_fleet()
     failed = {
-        name: each for name, each in arrange(world.demands.values(), fleet).items() if not each.is_complete
+        name: each
+        for name, each in place_all_once(world.demands.values(), fleet).items()
+        if not each.is_complete
     }
     return fleet, {name: judge(each, fleet, world.services) for name, each in failed.items()}
 
 
-def fits_without(world: World, fleet: Fleet, name: str, *dropped: Requirement | Limit) -> bool:
-    return is_feasible(dropping(world.demands[name], dropped), fleet)
+def fits_without(world: World, fleet: Fleet, name: str, *dropped: Requirement | LimitBlocker) -> bool:
+    return is_feasible(without_blockers(world.demands[name], dropped), fleet)
 
 
 @MANY
@@ -337,15 +345,15 @@ def test_dropping_a_listed_conflict_is_enough_and_dropping_another_thing_is_not(
     fleet, verdicts = failures(world)
     for name, found in verdicts.items():
         note(f"{name}: {found.kind} {found.reason} {words(found)}")
-        singles = {conflict[0] for conflict in found.conflicts if len(conflict) == 1}
-        assert not singles or all(len(conflict) == 1 for conflict in found.conflicts)
-        for conflict in found.conflicts:
+        singles = {conflict[0] for conflict in found.blocker_sets if len(conflict) == 1}
+        assert not singles or all(len(conflict) == 1 for conflict in found.blocker_sets)
+        for conflict in found.blocker_sets:
             assert fits_without(world, fleet, name, *conflict)
             for size in range(1, len(conflict)):
                 assert not any(
                     fits_without(world, fleet, name, *some) for some in combinations(conflict, size)
                 )
-        for other in obstacles(world.demands[name], fleet):
+        for other in find_blockers(world.demands[name], fleet):
             assert other in singles or not fits_without(world, fleet, name, other)
 
 
@@ -353,12 +361,12 @@ def test_dropping_a_listed_conflict_is_enough_and_dropping_another_thing_is_not(
 @given(worlds())
 def test_no_offer_is_ruled_out_silently(world: World) -> None:
     for found in failures(world)[1].values():
-        if world.demands[found.service].problem:
-            assert found.reason == world.demands[found.service].problem
+        if world.demands[found.service].rule_conflict:
+            assert found.reason == world.demands[found.service].rule_conflict
             continue
-        assert [name for name, _ in found.refusals] == sorted(offer.name for offer in world.supply.offers)
+        assert [name for name, _ in found.rejections] == sorted(offer.name for offer in world.supply.offers)
         assert all(
-            why and all(each.what and each.need and each.have for each in why) for _, why in found.refusals
+            why and all(each.what and each.need and each.have for each in why) for _, why in found.rejections
         )
 
 
@@ -376,7 +384,7 @@ def test_kinds_follow_their_definition(world: World) -> None:
         with fleet.what_if():
             later = place(replace(demand, ignoring=frozenset(IGNORABLE)), fleet).is_complete
         by_money = "NoPrice" if known else "OverBudget" if free else "NotNow" if later else "Never"
-        expected = "NotHere" if not is_here and not demand.problem else by_money
+        expected = "NotHere" if not is_here and not demand.rule_conflict else by_money
         note(f"{name}: {found.reason}")
         assert found.kind == expected
         assert bool(found.waits) == (expected in ("NoPrice", "OverBudget", "NotNow"))
@@ -385,8 +393,8 @@ def test_kinds_follow_their_definition(world: World) -> None:
 @MANY
 @given(worlds())
 def test_judging_leaves_the_fleet_as_it_was(world: World) -> None:
-    fleet = world.fleet()
-    placements = arrange(world.demands.values(), fleet)
+    fleet = world.build_fleet()
+    placements = place_all_once(world.demands.values(), fleet)
     before = _state(fleet)
     for each in placements.values():
         if not each.is_complete:
@@ -395,15 +403,15 @@ def test_judging_leaves_the_fleet_as_it_was(world: World) -> None:
 
 
 def _state(fleet: Fleet) -> object:
-    taken = [[int(amount) for amount in fleet.table.taken(number)] for number in range(4)]
+    taken = [[int(amount) for amount in fleet.table.allocated(number)] for number in range(4)]
     seats = {
         name: [(fleet.machines.names[seat.machine], seat.needs) for seat in found]
-        for name, found in fleet.seats.items()
+        for name, found in fleet.assignments.items()
     }
     return (
         taken,
         seats,
         +fleet.committed,
         {name: len(each.machines) for name, each in fleet.clusters.items()},
-        fleet.open_nodes,
+        fleet.unreserved_nodes_used,
     )

@@ -8,26 +8,26 @@ from hypothesis import strategies as st
 from proofs import EXAMPLES, LONG
 from worlds import worlds
 
-from lattice.placement.explain.blockers import Obstacle
-from lattice.placement.plan.plan import Settled, plan, settle
+from lattice.placement.explain.blockers import Blocker
 from lattice.placement.explain.verdict import judge
 from lattice.placement.model.world import World
+from lattice.placement.plan.plan import FleetState, converge, plan
 
 LARGE = settings(
     max_examples=EXAMPLES if LONG else EXAMPLES // 8, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
-def label(part: Obstacle) -> Label:
+def label(part: Blocker) -> Label:
     """As it is named by who edits manifests."""
     value = getattr(part, "value", "")
     return (part.kind, value, part.source if value else "")
 
 
-def alone(settled: Settled, name: str) -> World:
+def alone(settled: FleetState, name: str) -> World:
     """With what Lattice has written by now, and without others that have no place: they would compete for what becomes free."""
     others = [world_key(each) for each in settled.unplaced if each != name]
-    return settled.applied().having([], others)
+    return settled.resulting_world().with_objects([], others)
 
 
 def world_key(service: str) -> tuple[str, str, str]:
@@ -38,7 +38,7 @@ def world_key(service: str) -> tuple[str, str, str]:
 def is_placed(world: World, name: str, lifted: Iterable[Hindrance]) -> bool:
     changed = world
     for each in lifted:
-        changed = changed.having(each.lift(changed))
+        changed = changed.with_objects(each.lift(changed))
     changes = [each for key, each in changed.objects.items() if each is not world.objects.get(key)]
     return name not in plan(world, changes).unplaced
 
@@ -48,19 +48,19 @@ def is_placed(world: World, name: str, lifted: Iterable[Hindrance]) -> bool:
 def test_manifests_without_what_is_listed_are_placed_and_without_anything_else_are_not(
     world: World, data: st.DataObject
 ) -> None:
-    first = settle(world)
+    first = converge(world)
     assume(first.unplaced)
     name = data.draw(st.sampled_from(sorted(first.unplaced)))
-    settled = settle(singled_out(world, name))
-    assume(not any(settled.fleet.seats.get(each) for each in settled.unplaced if each != name))
+    settled = converge(singled_out(world, name))
+    assume(not any(settled.fleet.assignments.get(each) for each in settled.unplaced if each != name))
     found = judge(settled.unplaced[name], settled.fleet, world.services)
     here, known = alone(settled, name), {each.label: each for each in hindrances(settled.world, name)}
     note(
-        f"{name}: {found.kind} {found.reason}, listed {[[str(part) for part in parts] for parts in found.conflicts]}"
+        f"{name}: {found.kind} {found.reason}, listed {[[str(part) for part in parts] for parts in found.blocker_sets]}"
     )
-    singles = {label(parts[0]) for parts in found.conflicts if len(parts) == 1}
-    if found.conflicts:
-        listed = [known[label(part)] for part in data.draw(st.sampled_from(found.conflicts))]
+    singles = {label(parts[0]) for parts in found.blocker_sets if len(parts) == 1}
+    if found.blocker_sets:
+        listed = [known[label(part)] for part in data.draw(st.sampled_from(found.blocker_sets))]
         assert is_placed(here, name, listed)
         left_out = data.draw(st.sampled_from(listed))
         assert not is_placed(here, name, [each for each in listed if each is not left_out])

@@ -10,15 +10,15 @@ import yaml
 from hypothesis import strategies as st
 
 from lattice.kinds import KINDS
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.greedy.place_all import arrange
-from lattice.placement.model.fleet import Fleet
+from lattice.placement.greedy.place_all import place_all_once
 from lattice.placement.inputs.price_book import PriceBook
+from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "3000" if os.environ.get("LATTICE_LONG") == "1" else "40"))
@@ -154,8 +154,8 @@ def a_world(*objects: Kind) -> World:
 
 def arranged(world: World, *but: str) -> Fleet:
     """The fleet with every service placed that can be, but these."""
-    fleet = world.fleet()
-    arrange([each for name, each in world.demands.items() if name not in but], fleet)
+    fleet = world.build_fleet()
+    place_all_once([each for name, each in world.demands.items() if name not in but], fleet)
     return fleet
 
 
@@ -176,7 +176,7 @@ def seed_world(*certificates: str) -> World:
     pool = world.objects["LatticePool", "", "us-east"]
     assert isinstance(pool, LatticePool)
     labels = {**pool.spec.labels, "compliance": list(certificates)}
-    return world.having(
+    return world.with_objects(
         [msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, labels=labels))]
     )
 

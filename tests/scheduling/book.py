@@ -8,7 +8,7 @@ from typing import Any
 from small import ask, nodes
 
 from lattice.errors import Unavailable
-from lattice.scheduling.cycle.binder import Binder, BindEvent, BindingMode, BindRequest, NodeState
+from lattice.scheduling.cycle.binder import Binder, BindEvent, BindingMode, BindRequest, StoredNodeState
 from lattice.scheduling.cycle.reservations import Reservation, Reservations
 
 
@@ -42,9 +42,11 @@ class BookLedger:
         if name in self.fails:
             raise Unavailable(f"store is away at {name}")
 
-    async def read(self, node: str) -> NodeState | None:
+    async def read(self, node: str) -> StoredNodeState | None:
         await self._step("read")
-        return NodeState(self.revisions.get(node, 0), dict(self.free[node])) if node in self.free else None
+        return (
+            StoredNodeState(self.revisions.get(node, 0), dict(self.free[node])) if node in self.free else None
+        )
 
     def _after(self, name: str) -> None:
         if name in self.meanwhile:

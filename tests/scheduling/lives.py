@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from lattice.kinds.meta.timestamps import format_micro_time
 from lattice.kinds.workload import Retry
-from lattice.lifecycle.workload import Last, Report, Situation
-from lattice.lifecycle.retry import written
+from lattice.lifecycle.workload import LastAction, Report, WorkloadInput
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, 123456, tzinfo=UTC)
 REV, OLD = "a" * 24, "b" * 24
@@ -21,7 +21,7 @@ def counted(failures: int = 0, run: int = 1, wait: float | None = None, revision
         max=5,
         revision=revision,
         run=run,
-        next_at=None if wait is None else written(NOW + timedelta(seconds=wait)),
+        next_at=None if wait is None else format_micro_time(NOW + timedelta(seconds=wait)),
     )
 
 
@@ -33,9 +33,9 @@ def says(
     )
 
 
-def done(action: str, seconds: float = 1.0) -> Last:
-    return Last(action, ago(seconds))
+def done(action: str, seconds: float = 1.0) -> LastAction:
+    return LastAction(action, ago(seconds))
 
 
-def found(**parts: Any) -> Situation:
-    return Situation(**{"desired": "Running", "revision": REV, "now": NOW, **parts})
+def found(**parts: Any) -> WorkloadInput:
+    return WorkloadInput(**{"desired": "Running", "revision": REV, "now": NOW, **parts})

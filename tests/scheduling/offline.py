@@ -5,7 +5,7 @@ import msgspec
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.profile import PRESETS
-from lattice.scheduling.offline.simulate import Run, simulate
+from lattice.scheduling.offline.simulate import SimulationOptions, simulate
 
 GIB = 1 << 30
 
@@ -35,7 +35,7 @@ def a_workload(name, cpu="1", memory="1Gi", on="", labels=None, **spec):
 
 
 def simulated(nodes, workloads, profile="balanced", **run):
-    return simulate(nodes, workloads, Run(PRESETS[profile], **run))
+    return simulate(nodes, workloads, SimulationOptions(PRESETS[profile], **run))
 
 
 def near(app, key="node"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lattice.kinds.constraint import MachineImage, NodeTerm
 from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.scheduling.table.ask import Demands
-from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_info import NodeInfo
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Placed:
 class Ledger:
     """Which nodes there are and who is where, as things happen one after the other."""
 
-    def __init__(self, nodes: Iterable[NodeFacts]) -> None:
+    def __init__(self, nodes: Iterable[NodeInfo]) -> None:
         self.nodes = {node.name: node for node in nodes}
         self.placed: dict[str, Placed] = {}
 
@@ -55,7 +55,7 @@ class Ledger:
         self.placed = {name: each for name, each in self.placed.items() if each.node != node}
 
 
-def can_take(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands) -> bool:
+def can_take(node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands) -> bool:
     on_it = [each for each in placed if each.node == node.name]
     here = [each.demands for each in on_it]
     return (
@@ -71,11 +71,11 @@ def can_take(node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Place
     )
 
 
-def is_usable(node: NodeFacts) -> bool:
-    return node.ready and not node.cordoned and not node.draining
+def is_usable(node: NodeInfo) -> bool:
+    return node.is_ready and not node.is_cordoned and not node.is_draining
 
 
-def is_allowed(node: NodeFacts, wanted: Demands) -> bool:
+def is_allowed(node: NodeInfo, wanted: Demands) -> bool:
     """By cluster, node selector and node affinity."""
     if wanted.cluster and node.labels.get("cluster") != wanted.cluster:
         return False
@@ -113,7 +113,7 @@ def means(selector: LabelSelector, labels: Iterable[tuple[str, str]]) -> bool:
     return all(holds(each, found) for each in selector.match_expressions)
 
 
-def tolerates(node: NodeFacts, wanted: Demands) -> bool:
+def tolerates(node: NodeInfo, wanted: Demands) -> bool:
     for taint in node.taints:
         if taint.effect == "PreferNoSchedule":
             continue
@@ -129,7 +129,7 @@ def tolerates(node: NodeFacts, wanted: Demands) -> bool:
     return True
 
 
-def suits(node: NodeFacts, wanted: Demands) -> bool:
+def suits(node: NodeInfo, wanted: Demands) -> bool:
     """By runtime, licence, image and the place of its volumes."""
     if wanted.runtime and node.runtimes and wanted.runtime not in node.runtimes:
         return False
@@ -157,16 +157,16 @@ def has_image(image: str, wanted: MachineImage) -> bool:
     return have[:3] >= need[:3]
 
 
-def has_room(node: NodeFacts, here: Sequence[Demands], wanted: Demands) -> bool:
+def has_room(node: NodeInfo, here: Sequence[Demands], wanted: Demands) -> bool:
     for resource, amount in wanted.requests:
         used = sum(dict(each.requests).get(resource, 0) for each in here)
-        if used + amount > node.totals.get(resource, 0):
+        if used + amount > node.allocatable.get(resource, 0):
             return False
-    return "workloads" not in node.totals or len(here) < node.totals["workloads"]
+    return "workloads" not in node.allocatable or len(here) < node.allocatable["workloads"]
 
 
-def port_range(node: NodeFacts) -> range:
-    first, last = node.ports or (30000, 32767)
+def port_range(node: NodeInfo) -> range:
+    first, last = node.port_range or (30000, 32767)
     return range(first, last + 1)
 
 
@@ -178,13 +178,13 @@ def numbers_in_use(on_it: Sequence[Placed]) -> set[int]:
     return fixed_numbers(each.demands for each in on_it) | {number for each in on_it for number in each.ports}
 
 
-def has_ports(node: NodeFacts, on_it: Sequence[Placed], wanted: Demands) -> bool:
+def has_ports(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> bool:
     """A chosen number is kept for both protocols; of the range each number counts once, whoever has it and for how many protocols."""
     for number, protocol in wanted.host_ports:
         if any((number, protocol) in each.demands.host_ports or number in each.ports for each in on_it):
             return False
     ports = port_range(node)
-    most = min(len(ports), node.totals.get("ports", len(ports)))
+    most = min(len(ports), node.allocatable.get("ports", len(ports)))
     taken = sum(each.demands.ports for each in on_it) + len(
         fixed_numbers(each.demands for each in on_it) & set(ports)
     )
@@ -192,7 +192,7 @@ def has_ports(node: NodeFacts, on_it: Sequence[Placed], wanted: Demands) -> bool
     return not more or taken + more <= most
 
 
-def gpu_room(node: NodeFacts, on_it: Sequence[Placed], wanted: Demands) -> dict[int, int]:
+def gpu_room(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> dict[int, int]:
     """By number, what is free on those of its GPUs that are of a model it may use, where that is enough."""
     need = wanted.gpu
     found = {}
@@ -205,7 +205,7 @@ def gpu_room(node: NodeFacts, on_it: Sequence[Placed], wanted: Demands) -> dict[
     return found
 
 
-def count_near(node: NodeFacts, key: str, nodes: Sequence[NodeFacts], matching: Sequence[str]) -> int:
+def count_near(node: NodeInfo, key: str, nodes: Sequence[NodeInfo], matching: Sequence[str]) -> int:
     """How many of `matching`, given by the nodes they are on, share this node's value of a topology key."""
     if key not in node.labels:
         return 0
@@ -222,7 +222,7 @@ def where(placed: Sequence[Placed], namespace: str, selector: LabelSelector) -> 
 
 
 def neighbours_agree(
-    node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands
+    node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands
 ) -> bool:
     for term in wanted.near:
         there = where(placed, wanted.namespace, term.selector)
@@ -245,9 +245,7 @@ def neighbours_agree(
     return True
 
 
-def stays_even(
-    node: NodeFacts, nodes: Sequence[NodeFacts], placed: Sequence[Placed], wanted: Demands
-) -> bool:
+def stays_even(node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands) -> bool:
     for spread in wanted.spread:
         if spread.when_unsatisfiable != "DoNotSchedule":
             continue

@@ -8,24 +8,24 @@ from random import Random
 from typing import Any
 
 from lattice.engine.plugin import Profile
-from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
-from lattice.scheduling.table.node_info import NodeFacts
-from lattice.scheduling.table.node_table import NodeTable, Placement
-from lattice.scheduling.plugins.scores.bin_packing import BinPacking
 from lattice.scheduling.plugins.filters.fit import Fit
 from lattice.scheduling.plugins.filters.gpu import Gpu
 from lattice.scheduling.plugins.filters.host_ports import HostPorts
-from lattice.scheduling.plugins.scores.least_allocated import LeastTaken
+from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAntiAffinity
 from lattice.scheduling.plugins.filters.node_selector import NodeSelector
-from lattice.scheduling.plugins.filters.workload_anti_affinity import WorkloadAntiAffinity
+from lattice.scheduling.plugins.scores.bin_packing import BinPacking
+from lattice.scheduling.plugins.scores.least_allocated import LeastAllocated
+from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable, Placement
 
 FILTERS: Any = (NodeSelector(), Fit(), Gpu(), HostPorts(), WorkloadAntiAffinity())
-EMPTIEST: Any = ((LeastTaken(), 1.0),)
+EMPTIEST: Any = ((LeastAllocated(), 1.0),)
 FULLEST: Any = ((BinPacking(), 1.0),)
 
 
 def dice(seed: int) -> Random:
-    return Random(seed)  # noqa: S311 - the same every time is the point
+    return Random(seed)
 
 
 @cache
@@ -49,7 +49,7 @@ def nodes(*cpus: int, gpus: tuple[int, ...] = (), seed: int = 0) -> NodeTable:
     for number, cpu in enumerate(cpus):
         labels = {"node": f"n{number}", "zone": f"z{number % 2}"}
         have = tuple(("T4", 1000) for _ in range(gpus[number])) if gpus else ()
-        table.put(NodeFacts(f"n{number}", {"cpu": cpu, "memory": 1 << 40}, labels, gpus=have))
+        table.put_node(NodeInfo(f"n{number}", {"cpu": cpu, "memory": 1 << 40}, labels, gpus=have))
     return table
 
 
@@ -58,7 +58,7 @@ def ask(table: NodeTable, name: str, cpu: int = 100, priority: int = 0, **more: 
     gpu = more.pop("gpu", 0)
     if gpu:
         more["gpu"] = GpuNeed(1, gpu) if gpu < 1000 else GpuNeed(gpu // 1000, 1000)
-    made = table.asked(f"default/{name}", Demands(requests=(("cpu", cpu),), **more), priority)
+    made = table.make_ask(f"default/{name}", Demands(requests=(("cpu", cpu),), **more), priority)
     return replace(made, group=group, min_member=least)
 
 
@@ -82,20 +82,22 @@ def check_capacity(table: NodeTable) -> None:
                 f"{table.names[row]}: too much {table.resources[number]} taken"
             )
         assert (table.gpus.free(row) >= 0).all()
-        assert all(len(each.ports) == each.ask.demands.ports for each in table.on_row[row].values())
+        assert all(
+            len(each.ports) == each.ask.demands.ports for each in table.placements_by_row[row].values()
+        )
 
 
 def recounted(table: NodeTable) -> None:
     """Counted anew from who is where, the table's own sums agree, also where a node has shrunk under those on it."""
     for row in range(table.count):
         here = [each for each in table.placements.values() if each.row == row]
-        assert here == sorted(table.on_row[row].values(), key=here.index)
+        assert here == sorted(table.placements_by_row[row].values(), key=here.index)
         for number in range(len(table.resources)):
             taken = sum(dict(each.ask.needs).get(number, 0) for each in here)
             if table.resources[number] == "ports":
                 taken += len(fixed_inside(table, row, here))
-            assert taken == table.taken(number)[row] == table.total(number)[row] - table.free(number)[row]
-        facts = table.facts[row]
+            assert taken == table.allocated(number)[row] == table.total(number)[row] - table.free(number)[row]
+        facts = table.node_infos[row]
         gpus = [milli for _, milli in facts.gpus] if facts else []
         used = [
             sum(each.ask.demands.gpu.milli for each in here if each.ask.demands.gpu and number in each.gpus)
@@ -117,6 +119,6 @@ def recounted(table: NodeTable) -> None:
 
 def fixed_inside(table: NodeTable, row: int, here: Iterable[Placement]) -> set[int]:
     """Numbers of the range that ports are chosen from which somebody has fixed."""
-    facts = table.facts[row]
-    first, last = (facts and facts.ports) or (30000, 32767)
+    facts = table.node_infos[row]
+    first, last = (facts and facts.port_range) or (30000, 32767)
     return {number for each in here for number, _ in each.ask.demands.host_ports if first <= number <= last}

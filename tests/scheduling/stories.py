@@ -22,7 +22,7 @@ from lattice.kinds.constraint import (
 )
 from lattice.kinds.meta.selector import LabelSelector
 from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
-from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 
 KEYS = ("zone", "node", "rack") * 4 + ("nowhere",)
@@ -257,7 +257,7 @@ def some_node(choices: Choices, name: str) -> dict[str, Any]:
     }
 
 
-def facts_of(node: dict[str, Any]) -> NodeFacts:
+def facts_of(node: dict[str, Any]) -> NodeInfo:
     return a_node(
         **{name: value for name, value in node.items() if name not in ("health", "abilities")},
         **node["health"],
@@ -272,12 +272,12 @@ class Event:
     demands: Demands | None = None
     priority: int = 0
     node: str = ""
-    facts: NodeFacts | None = None
+    facts: NodeInfo | None = None
 
 
 @dataclass
 class World:
-    facts: list[NodeFacts]
+    facts: list[NodeInfo]
     events: list[Event]
     wanted: Demands
 
@@ -321,7 +321,12 @@ def a_plain(world: World) -> World:
     labels = places + [each.labels for each in world.facts[2:]]
     well = {"ready": True, "cordoned": False, "draining": False}
     facts = [
-        replace(each, labels=mine, totals={**each.totals, "workloads": each.totals["workloads"] + 4}, **well)
+        replace(
+            each,
+            labels=mine,
+            totals={**each.allocatable, "workloads": each.allocatable["workloads"] + 4},
+            **well,
+        )
         for each, mine in zip(world.facts, labels, strict=True)
     ]
     little = tuple(
@@ -353,23 +358,23 @@ class Story:
             decide(self.wanted(), self.table, profile)
 
     def wanted(self, name: str = "new", priority: int = 0) -> WorkloadAsk:
-        return self.table.asked(f"{self.world.wanted.namespace}/{name}", self.world.wanted, priority)
+        return self.table.make_ask(f"{self.world.wanted.namespace}/{name}", self.world.wanted, priority)
 
     def _live(self, event: Event) -> None:
         table, ledger = self.table, self.ledger
         match event.what:
             case "comes" if event.demands is not None:
-                self._comes(table.asked(event.workload, event.demands, event.priority))
+                self._comes(table.make_ask(event.workload, event.demands, event.priority))
             case "goes":
                 for name in [name for name in ledger.placed if name.endswith(f"/{event.workload}")]:
                     ledger.goes(name)
                     table.forget(name)
             case "is gone" if event.node in ledger.nodes:
                 ledger.is_gone(event.node)
-                table.drop(event.node)
+                table.remove_node(event.node)
             case "changes" if event.facts is not None:
                 ledger.nodes[event.node] = event.facts
-                table.put(event.facts)
+                table.put_node(event.facts)
 
     def _comes(self, ask: WorkloadAsk) -> None:
         decision = decide(ask, self.table, self.profile)
@@ -399,15 +404,15 @@ class Story:
         """A table that is told of the outcome only."""
         fresh = nodes(*self.ledger.nodes.values())
         for name, placement in self.table.placements.items():
-            ask = fresh.asked(name, placement.ask.demands, placement.ask.priority)
+            ask = fresh.make_ask(name, placement.ask.demands, placement.ask.priority)
             fresh.restore(replace(placement, ask=ask, row=fresh.row_of[self.table.names[placement.row]]))
         return fresh
 
 
 def assert_room_was_left(table: NodeTable, row: int, ask: WorkloadAsk) -> None:
     assert all(table.free(resource)[row] >= 0 for resource, _ in ask.needs)
-    facts, placement = table.facts[row], table.placements[ask.name]
+    facts, placement = table.node_infos[row], table.placements[ask.name]
     for number in placement.gpus:
-        here = [each.ask.demands.gpu for each in table.on_row[row].values() if number in each.gpus]
+        here = [each.ask.demands.gpu for each in table.placements_by_row[row].values() if number in each.gpus]
         assert facts
         assert sum(need.milli for need in here if need) <= facts.gpus[number][1]

@@ -30,7 +30,7 @@ def test_success_is_one_event_with_what_changed(mode: BindingMode) -> None:
         mode,
         "bound",
     )
-    assert event.updates[0] == ResourceUpdate("cpu", before=200, after=500, total=1000)
+    assert event.updates[0] == ResourceUpdate("cpu", used_before=200, used_after=500, total=1000)
     assert one.book.table.placements["default/w"].state == "bound"
     assert list(one.ledger.bound) == ["a-2"]
     assert not one.ledger.prepared
@@ -83,10 +83,10 @@ def test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile(
     lost = {
         "released": lambda: one.book.release(held.id),
         "expired": lambda: one.pass_time(99.0),
-        "dropped": lambda: one.book.table.drop("n0"),
+        "dropped": lambda: one.book.table.remove_node("n0"),
     }
     one.ledger.meanwhile = {"try_commit": lost[how], "commit_all": lost[how]}
-    events = run(one.binder.bind_together([held], 1)) if gang else [run(one.binder.bind(held))]
+    events = run(one.binder.bind_gang([held], 1)) if gang else [run(one.binder.bind(held))]
     assert [each.outcome for each in events] == ["bound"]
     assert (list(one.ledger.bound), one.ledger.free["n0"]["cpu"]) == ([held.id], 700)
     assert where(one.book.table) == ({"w": "n0"} if how == "expired" else {})
@@ -196,7 +196,7 @@ WRITING = [
 
 
 def attempted(one: Side, held: list[Reservation], gang: bool) -> list[BindEvent]:
-    return run(one.binder.bind_together(held, 1)) if gang else [run(one.binder.bind(held[0]))]
+    return run(one.binder.bind_gang(held, 1)) if gang else [run(one.binder.bind(held[0]))]
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
@@ -208,7 +208,7 @@ def test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace
     one.ledger.breaks[step] = OSError("connection reset")
     events = attempted(one, [held], gang)
     assert one.events == events
-    assert [(each.outcome, each.reason, each.again) for each in events] == [
+    assert [(each.outcome, each.reason, each.is_retriable) for each in events] == [
         ("failed", "OSError: connection reset", True)
     ]
     assert (where(one.book.table), one.ledger.bound, one.ledger.prepared, one.ledger.locks) == (
@@ -234,7 +234,7 @@ def test_a_step_that_binds_and_then_breaks_has_bound_it(mode: BindingMode, step:
         [held.id],
         {},
     )
-    assert (len(one.book), one.book.in_hand, one.ledger.locks) == (0, set(), {})
+    assert (len(one.book), one.book.in_flight, one.ledger.locks) == (0, set(), {})
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
@@ -348,7 +348,7 @@ def test_binding_once_more_fails_and_undoes_nothing(mode: BindingMode) -> None:
     first = run(one.binder.bind(reservation))
     before = told(one)
     second = run(one.binder.bind(reservation))
-    (third,) = run(one.binder.bind_together([reservation], 1))
+    (third,) = run(one.binder.bind_gang([reservation], 1))
     assert [each.outcome for each in (first, second, third)] == ["bound", "failed", "failed"]
     assert second.reason == "no reservation a-1: it was bound, released or never made"
     assert not second.again
@@ -385,7 +385,7 @@ def test_rolling_back_while_binding_ends_with_the_ledger_and_the_table_of_one_mi
 ) -> None:
     one, whose = side(mode, 1000), cycle(turns)
     reservation = one.reserve("w", 600)
-    binding = one.binder.bind_together([reservation], 1) if gang else one.binder.bind(reservation)
+    binding = one.binder.bind_gang([reservation], 1) if gang else one.binder.bind(reservation)
     interleave({"a": binding, "b": one.binder.rollback(reservation)}, lambda: next(whose))
     (event,) = one.events
     is_bound = event.outcome == "bound"

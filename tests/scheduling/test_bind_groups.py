@@ -19,7 +19,7 @@ def test_a_group_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> Non
     one = side(BindingMode.OPTIMISTIC, 1000, 1000, 1000)
     one.ledger.revisions["n2"] = 5
     reservations = [one.reserve(f"w{row}", 300, row) for row in range(3)]
-    events = run(one.binder.bind_together(reservations, least))
+    events = run(one.binder.bind_gang(reservations, least))
     assert [event.outcome for event in events] == outcomes
     assert one.events == events
     assert len(one.ledger.bound) == outcomes.count("bound") == len(where(one.book.table))
@@ -36,7 +36,7 @@ def gang_of(one: Side, size: int) -> list[Reservation]:
 def test_a_group_whose_commit_is_not_answered_is_bound_as_a_whole_if_it_was_made(least: int) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     one.ledger.fails = {"after commit_all"}
-    events = run(one.binder.bind_together(gang_of(one, 3), least))
+    events = run(one.binder.bind_gang(gang_of(one, 3), least))
     assert [event.outcome for event in events] == ["bound"] * 3
     assert (len(one.ledger.bound), len(where(one.book.table)), len(one.book)) == (3, 3, 0)
 
@@ -45,7 +45,7 @@ def test_a_group_whose_commit_is_not_answered_is_bound_as_a_whole_if_it_was_made
 def test_a_group_whose_commit_fails_is_not_bound_at_all(least: int) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     one.ledger.fails = {"commit_all"}
-    events = run(one.binder.bind_together(gang_of(one, 3), least))
+    events = run(one.binder.bind_gang(gang_of(one, 3), least))
     assert [event.outcome for event in events] == ["failed"] * 3
     assert all("store is away" in event.reason and event.again for event in events)
     assert (one.ledger.bound, one.ledger.prepared, where(one.book.table)) == ({}, {}, {})
@@ -55,7 +55,7 @@ def test_a_group_whose_commit_fails_is_not_bound_at_all(least: int) -> None:
 def test_a_group_is_whole_in_the_ledger_even_if_undoing_fails_too(step: str) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     one.ledger.fails = {step, "abort_all"}
-    events = run(one.binder.bind_together(gang_of(one, 3), 3))
+    events = run(one.binder.bind_gang(gang_of(one, 3), 3))
     assert [event.outcome for event in events] == ["failed"] * 3
     assert len(one.ledger.bound) in (0, 3)
     assert len(where(one.book.table)) == 3, "the room stays held until it expires"
@@ -82,7 +82,7 @@ def test_a_member_of_a_group_may_be_lost_on_the_way(
 ) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     gang = gang_of(one, 3)
-    step = one.binder.bind_together(gang, least)
+    step = one.binder.bind_gang(gang, least)
     while len(one.ledger.prepared) < when:
         step.send(None)
     if lost == "record":
@@ -90,7 +90,7 @@ def test_a_member_of_a_group_may_be_lost_on_the_way(
     elif lost == "reservation":
         one.book.release(gang[1].id)
     else:
-        one.book.table.drop("n1")
+        one.book.table.remove_node("n1")
     events = interleave({"a": step}, lambda: "a")["a"]
     assert [event.outcome for event in events] == outcomes
     assert len(one.ledger.bound) == outcomes.count("bound") == len(where(one.book.table))
@@ -103,13 +103,10 @@ def test_a_member_of_a_group_may_be_lost_on_the_way(
 def test_a_reservation_twice_in_a_group_counts_once() -> None:
     one = side(BindingMode.TWO_PHASE, 1000)
     reservation = one.reserve("w", 300)
-    events = run(one.binder.bind_together([reservation, reservation], 1))
+    events = run(one.binder.bind_gang([reservation, reservation], 1))
     assert [event.outcome for event in events] == ["bound", "failed"]
     assert events[1].reason == "reservation a-1 is being bound already"
     assert one.ledger.free["n0"]["cpu"] == 700
     other = one.reserve("v", 300)
-    assert [event.outcome for event in run(one.binder.bind_together([other, other], 2))] == [
-        "failed",
-        "failed",
-    ]
+    assert [event.outcome for event in run(one.binder.bind_gang([other, other], 2))] == ["failed", "failed"]
     assert (list(one.ledger.bound), one.ledger.prepared) == (["a-1"], {})

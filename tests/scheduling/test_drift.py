@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from lattice.lifecycle.drift import Assigned, Held, drift
+from lattice.lifecycle.drift import AssignedWorkload, ReportedWorkload, find_drift
 from lattice.lifecycle.workload import Report
 
 REV, OLD = "a" * 24, "b" * 24
-WANTED = Assigned("uid-1", REV, is_running=True)
+WANTED = AssignedWorkload("uid-1", REV, should_run=True)
 
 
-def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> Held:
-    return Held(uid, Report(state, revision, 1))
+def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> ReportedWorkload:
+    return ReportedWorkload(uid, Report(state, revision, 1))
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,12 @@ def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> He
         pytest.param(WANTED, holds("Starting"), [], id="on its way"),
         pytest.param(None, holds(), [("orphan_on_agent", "the node was not told to have it")], id="orphan"),
         pytest.param(WANTED, None, [("missing_on_agent", "the node does not have it")], id="missing"),
-        pytest.param(Assigned("uid-1", REV, is_running=False), None, [], id="stopped and not there"),
+        pytest.param(AssignedWorkload("uid-1", REV, should_run=False), None, [], id="stopped and not there"),
         pytest.param(
             WANTED, holds("Failed"), [("state_mismatch", "it is Failed, and is to be running")], id="failed"
         ),
         pytest.param(
-            Assigned("uid-1", REV, is_running=False),
+            AssignedWorkload("uid-1", REV, should_run=False),
             holds(),
             [("state_mismatch", "it is Running, and is to be stopped")],
             id="runs on",
@@ -49,6 +49,8 @@ def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> He
         ),
     ],
 )
-def test_drift(wanted: Assigned | None, held: Held | None, found: list[tuple[str, str]]) -> None:
-    answer = drift({"shop/web-0": wanted} if wanted else {}, {"shop/web-0": held} if held else {})
+def test_drift(
+    wanted: AssignedWorkload | None, held: ReportedWorkload | None, found: list[tuple[str, str]]
+) -> None:
+    answer = find_drift({"shop/web-0": wanted} if wanted else {}, {"shop/web-0": held} if held else {})
     assert [(each.type, each.message) for each in answer] == found

@@ -10,26 +10,26 @@ from hypothesis import strategies as st
 from proofs import EXAMPLES, LONG, PATIENCE
 
 from lattice.engine.decide import decide
-from lattice.engine.explain import ranked
+from lattice.engine.explain import top_candidates
 from lattice.engine.plugin import Profile
-from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
-from lattice.scheduling.table.node_info import NodeFacts
-from lattice.scheduling.table.lesson import FEW
-from lattice.scheduling.table.gpu_mix import (
-    STARVED,
-    Kind,
-    Mix,
-    States,
-    kind_of,
-    left_over,
-    most_frequent,
-    placed,
-)
-from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.plugins.filters.fit import Fit
-from lattice.scheduling.plugins.scores.gpu_fragmentation import GpuFragmentation, Landscape
 from lattice.scheduling.plugins.filters.gpu import Gpu
+from lattice.scheduling.plugins.scores.gpu_fragmentation import FragmentationCache, GpuFragmentation
 from lattice.scheduling.preemption.preemptor import fits_on
+from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
+from lattice.scheduling.table.gpu_demand import (
+    CPU_STARVATION_WEIGHT,
+    RELEARN_EACH_CHANGE_UP_TO,
+    GpuDemandClass,
+    GpuDemandModel,
+    GpuNodeStates,
+    demand_class_of,
+    leftover_by_free,
+    most_frequent,
+    states_after,
+)
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable
 
 pytestmark = pytest.mark.timeout(PATIENCE)
 MODELS = ("T4", "G2")
@@ -40,8 +40,8 @@ def cluster(*nodes: tuple[int, int, str], seed: int = 0) -> NodeTable:
     """(cpu, GPUs, model) each; n0, n1 …"""
     table = NodeTable(seed)
     for number, (cpu, gpus, model) in enumerate(nodes):
-        table.put(
-            NodeFacts(f"n{number}", {"cpu": cpu * 1000, "memory": 1 << 40}, gpus=((model, 1000),) * gpus)
+        table.put_node(
+            NodeInfo(f"n{number}", {"cpu": cpu * 1000, "memory": 1 << 40}, gpus=((model, 1000),) * gpus)
         )
     return table
 
@@ -52,7 +52,7 @@ def asks(table: NodeTable, name: str, cpu: int, gpu: int = 0, models: tuple[str,
     if gpu:
         need = GpuNeed(1, gpu, models) if gpu < 1000 else GpuNeed(gpu // 1000, 1000, models)
     requests = (("cpu", cpu * 1000), ("memory", 1)) if cpu else (("memory", 1),)
-    return table.asked(name, Demands(requests=requests, gpu=need))
+    return table.make_ask(name, Demands(requests=requests, gpu=need))
 
 
 def profile() -> Profile:
@@ -127,7 +127,7 @@ def test_before_anything_is_placed_it_decides_nevertheless() -> None:
 
 
 def test_a_part_that_nothing_fits_into_is_left_over() -> None:
-    left = left_over([(Kind(1, 1, 810, ()), 3), (Kind(1, 1, 160, ()), 1)])
+    left = leftover_by_free([(GpuDemandClass(1, 1, 810, ()), 3), (GpuDemandClass(1, 1, 160, ()), 1)])
     assert left[150] == 150
     assert left[190] == pytest.approx(30, abs=0.1)
     assert left[0] == 0
@@ -159,12 +159,14 @@ def filled(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int
     return table
 
 
-def slow_loss(mix: Mix, kinds: list[tuple[Kind, int]], node: tuple[int, list[int], str]) -> float:
+def slow_loss(
+    mix: GpuDemandModel, kinds: list[tuple[GpuDemandClass, int]], node: tuple[int, list[int], str]
+) -> float:
     """One node, one kind, one GPU at a time."""
     cpu, gpus, model = node
-    left = left_over(kinds)
+    left = leftover_by_free(kinds)
     lost = sum(float(left[free]) for free in gpus)
-    for weight, (kind, _) in zip(mix.weight, kinds, strict=True):
+    for weight, (kind, _) in zip(mix.weights, kinds, strict=True):
         fitting = [free for free in gpus if free >= kind.milli]
         usable = min(sum(fitting), cpu // kind.cpu * kind.count * kind.milli if kind.cpu else 10**9)
         if len(fitting) < kind.count or (kind.models and model not in kind.models):
@@ -174,7 +176,7 @@ def slow_loss(mix: Mix, kinds: list[tuple[Kind, int]], node: tuple[int, list[int
         sum(times * amount(kind) for kind, times in kinds)
         for amount in (lambda k: k.count * k.milli, lambda k: k.cpu)
     )
-    return lost + (STARVED * max(0.0, sum(gpus) - cpu * used / along) if along else 0)
+    return lost + (CPU_STARVATION_WEIGHT * max(0.0, sum(gpus) - cpu * used / along) if along else 0)
 
 
 most = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 3, deadline=None)
@@ -190,18 +192,18 @@ def test_the_loss_agrees_with_the_obvious_loop(
 ) -> None:
     table = filled(nodes, given_to)
     kinds = most_frequent(
-        Counter(filter(None, (kind_of(placement.ask) for placement in table.placements.values())))
+        Counter(filter(None, (demand_class_of(placement.ask) for placement in table.placements.values())))
     )
-    mix = Mix(kinds, table.gpus.models)
-    gpus = table.gpus.free_of(slice(None)).astype(np.int64)
-    states = States(table.free(0).astype(np.float64), gpus, table.column("gpu_model").astype(np.int64))
-    mix.weigh(states, np.ones(table.count, np.int64))
+    mix = GpuDemandModel(kinds, table.gpus.models)
+    gpus = table.gpus.sorted_free_milli(slice(None)).astype(np.int64)
+    states = GpuNodeStates(table.free(0).astype(np.float64), gpus, table.column("gpu_model").astype(np.int64))
+    mix.update_weights(states, np.ones(table.count, np.int64))
     slow = [
         slow_loss(mix, kinds, (int(table.free(0)[row]), gpus[row].tolist(), nodes[row][2]))
         for row in range(table.count)
     ]
-    assert mix.loss(states) == pytest.approx(slow, abs=1e-6)
-    assert (table.lessons.latest.mix.loss(states) == mix.loss(states)).all()
+    assert mix.expected_loss(states) == pytest.approx(slow, abs=1e-6)
+    assert (table.gpu_demand.latest_snapshot.model.expected_loss(states) == mix.expected_loss(states)).all()
 
 
 @most
@@ -230,7 +232,7 @@ def test_row_order_does_not_matter(
     there, back = filled(nodes, given_to), cluster(*reversed(nodes))
     for name, placement in there.placements.items():
         demands = placement.ask.demands
-        back.assume(back.asked(name, demands), len(nodes) - 1 - placement.row)
+        back.assume(back.make_ask(name, demands), len(nodes) - 1 - placement.row)
     new = [GpuFragmentation().score(asks(table, "new", 2, 500), table) for table in (there, back)]
     assert (new[0] == new[1][::-1]).all()
 
@@ -251,13 +253,15 @@ def test_what_is_scored_is_what_the_table_does(
     if not decision.fits:
         return
     row = decision.chosen
-    before = States(
-        table.free(0)[[row]].astype(float), table.gpus.free_of([row]).astype(np.int64), np.zeros(1, np.int64)
+    before = GpuNodeStates(
+        table.free(0)[[row]].astype(float),
+        table.gpus.sorted_free_milli([row]).astype(np.int64),
+        np.zeros(1, np.int64),
     )
     table.assume(ask, row)
-    after = placed(before, cpu * 1000, ask.demands.gpu)
-    assert sorted(after.gpus[0]) == table.gpus.free_of([row])[0].tolist()
-    assert after.cpu[0] == table.free(0)[row]
+    after = states_after(before, cpu * 1000, ask.demands.gpu)
+    assert sorted(after.free_gpu_milli[0]) == table.gpus.sorted_free_milli([row])[0].tolist()
+    assert after.free_cpu[0] == table.free(0)[row]
 
 
 # What happens to a table: workloads come, on node `where`, and go; nodes change and are gone.
@@ -273,7 +277,9 @@ changes = st.lists(
     max_size=20,
 )
 Step = tuple[str, int, int, int, str]
-crowds = st.sampled_from((0, FEW - 4, FEW + 10, FEW + 10))
+crowds = st.sampled_from(
+    (0, RELEARN_EACH_CHANGE_UP_TO - 4, RELEARN_EACH_CHANGE_UP_TO + 10, RELEARN_EACH_CHANGE_UP_TO + 10)
+)
 
 
 def begun(nodes: list[tuple[int, int, str]], crowd: int) -> NodeTable:
@@ -300,16 +306,16 @@ def happens(table: NodeTable, number: int, step: Step) -> None:
         if fits_on(ask, table, FITS, table.row_of[name]):
             table.assume(ask, table.row_of[name])
     elif what == "is gone":
-        table.drop(name)
+        table.remove_node(name)
     else:
-        facts = table.facts[table.row_of[name]]
+        facts = table.node_infos[table.row_of[name]]
         assert facts
         changed = (
-            {"cordoned": not facts.cordoned}
+            {"cordoned": not facts.is_cordoned}
             if what == "cordoned"
             else {"gpus": ((model or "new", 1000), *facts.gpus)[:3]}
         )
-        table.put(replace(facts, **changed))
+        table.put_node(replace(facts, **changed))
 
 
 def asked_about(table: NodeTable) -> list[list[float]]:
@@ -337,10 +343,10 @@ def test_who_asks_in_between_changes_no_decision(
         happens(busy, number, step)
         match idle[number % 10]:
             case "decide":
-                first = decide(new, busy, used).copied()
+                first = decide(new, busy, used).copy()
                 assert decide(new, busy, used).totals.tolist() == first.totals.tolist()
             case "explain":
-                ranked(decide(new, busy, used), 3)
+                top_candidates(decide(new, busy, used), 3)
             case "what if":
                 with busy.what_if():
                     for later, other in enumerate(steps[:10]):
@@ -386,26 +392,26 @@ def test_following_changes_costs_the_same_as_looking_at_all_rows(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]
 ) -> None:
     table = begun(nodes, crowd)
-    landscape = Landscape(table)
+    landscape = FragmentationCache(table)
     ask = asks(table, "new", 2, 500)
     for number, step in enumerate(steps):
         happens(table, number, step)
-        landscape.follow(table)
-        assert (landscape.costs(ask) == Landscape(table).costs(ask)).all()
+        landscape.update(table)
+        assert (landscape.costs(ask) == FragmentationCache(table).costs(ask)).all()
 
 
 def restored(old: NodeTable) -> NodeTable:
     """A table that is told of nodes and placements in another order."""
     new = NodeTable()
     for name in sorted(old.row_of, reverse=True):
-        facts = old.facts[old.row_of[name]]
+        facts = old.node_infos[old.row_of[name]]
         assert facts
-        new.put(facts)
+        new.put_node(facts)
     for name, placement in reversed(old.placements.items()):
         new.restore(
             replace(
                 placement,
-                ask=new.asked(name, placement.ask.demands),
+                ask=new.make_ask(name, placement.ask.demands),
                 row=new.row_of[old.names[placement.row]],
             )
         )
@@ -426,7 +432,7 @@ def test_a_table_that_carries_the_lesson_over_goes_on_like_the_one_it_was_built_
     for number, step in enumerate(steps):
         happens(old, number, step)
     new = restored(old)
-    new.lessons.carry_over(old.lessons)
+    new.gpu_demand.copy_progress_from(old.gpu_demand)
     assert named_scores(new) == named_scores(old)
     for number, step in enumerate(later):
         happens(old, 100 + number, step)
@@ -435,10 +441,10 @@ def test_a_table_that_carries_the_lesson_over_goes_on_like_the_one_it_was_built_
 
 
 def test_without_carrying_it_over_the_lesson_may_be_another_once_placements_are_many() -> None:
-    old = begun([(8, 1, "T4")] * 4, FEW + 10)
+    old = begun([(8, 1, "T4")] * 4, RELEARN_EACH_CHANGE_UP_TO + 10)
     for number in range(3):
         happens(old, number, ("comes", number, 1, 500, ""))
     new = restored(old)
     assert named_scores(new) != named_scores(old)
-    new.lessons.carry_over(old.lessons)
+    new.gpu_demand.copy_progress_from(old.gpu_demand)
     assert named_scores(new) == named_scores(old)

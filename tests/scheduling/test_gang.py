@@ -10,26 +10,36 @@ from proofs import many
 from small import ask, check_capacity, nodes, packing, put, where
 
 from lattice.engine.decide import decide
-from lattice.engine.explain import sentence
+from lattice.engine.explain import summarize
 from lattice.engine.plugin import Profile
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.cycle.binder import Binder, BindingMode
-from lattice.scheduling.cycle.gang import NoSeat, Seat, Together, seat_together, take
-from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.cycle.queue import Queue
-from lattice.scheduling.cycle.reservations import Reservations
 from lattice.scheduling.cycle.cycle import CompositeScheduler
+from lattice.scheduling.cycle.gang import (
+    Assignment,
+    GangAssignment,
+    NoFeasibleNode,
+    assign_gang,
+    assume_assignment,
+)
+from lattice.scheduling.cycle.reservations import Reservations
+from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
+from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.node_table import NodeTable
 
 
-def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | None = None) -> Together:
+def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | None = None) -> GangAssignment:
     profile = profile or packing()
 
-    def find(member: WorkloadAsk) -> Seat | NoSeat:
+    def find(member: WorkloadAsk) -> Assignment | NoFeasibleNode:
         decision = decide(member, table, profile)
-        return Seat(member, decision.chosen) if decision.fits else NoSeat(member, sentence(decision))
+        return (
+            Assignment(member, decision.chosen)
+            if decision.fits
+            else NoFeasibleNode(member, summarize(decision))
+        )
 
-    return seat_together(
+    return assign_gang(
         [ask(table, f"m{number}", size) for number, size in enumerate(sizes)], least, table, find
     )
 
@@ -47,7 +57,7 @@ def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | No
 def test_all_or_nothing(sizes: list[int], least: int, seats: int, fitting: int) -> None:
     table = nodes(1000, 500)
     together = seated(table, sizes, least)
-    assert (len(together.seats), together.fitting, len(together.refused)) == (
+    assert (len(together.assignments), together.fitting_count, len(together.rejections)) == (
         seats,
         fitting,
         len(sizes) - fitting,
@@ -57,7 +67,7 @@ def test_all_or_nothing(sizes: list[int], least: int, seats: int, fitting: int) 
 
 def test_the_next_one_says_why_it_does_not_fit() -> None:
     together = seated(nodes(1000, 500), [500, 500, 500, 500], 4)
-    assert together.refused[0].why == "0 of 2 nodes: 2 without 500m cpu free"
+    assert together.rejections[0].reason == "0 of 2 nodes: 2 without 500m cpu free"
 
 
 @many
@@ -73,13 +83,16 @@ def test_a_group_takes_all_its_seats_or_leaves_everything_as_it_was(
     table = nodes(*free)
     if there and there <= free[0]:
         put(table, "n0", [ask(table, "there", there)])
-    before = (where(table), [table.taken(number).tolist() for number in range(len(table.resources))])
+    before = (where(table), [table.allocated(number).tolist() for number in range(len(table.resources))])
     together = seated(table, sizes, least)
-    assert (where(table), [table.taken(number).tolist() for number in range(len(table.resources))]) == before
-    assert not together.seats or len(together.seats) >= least
-    assert bool(together.seats) == (together.fitting >= max(1, least))
-    for seat in together.seats:
-        take(seat, table)
+    assert (
+        where(table),
+        [table.allocated(number).tolist() for number in range(len(table.resources))],
+    ) == before
+    assert not together.assignments or len(together.assignments) >= least
+    assert bool(together.assignments) == (together.fitting_count >= max(1, least))
+    for seat in together.assignments:
+        assume_assignment(seat, table)
     check_capacity(table)
 
 
@@ -113,14 +126,14 @@ def test_what_comes_to_a_node_that_a_mate_leaves_waits_until_it_is_gone() -> Non
     one = evicting(table)
     one.binder = Binder(ledger(1000, 1000), one.reservations, lambda: 0.0, BindingMode.OPTIMISTIC)
     cycle = one.cycle([[ask(table, "high", 900, 5)], [ask(table, "low", 900)]], 0.0)
-    high, low = cycle.placed
+    high, low = cycle.scheduled
     assert high.waits_for == high.victims == ("default/g0", "default/g1")
     assert (low.victims, low.waits_for) == ((), (f"default/g{low.node[1:]}",))
     assert asyncio.run(one.bind(cycle)) == []
 
 
 def test_members_that_had_to_go_come_back_together() -> None:
-    table, queue = nodes(1000, 1000, 1000), Queue()
+    table, queue = nodes(1000, 1000, 1000), SchedulingQueue()
     members = gang_of(table, 2, least=2)
     one = evicting(table)
     put(table, "n2", [ask(table, "top", 900, 9)])
@@ -132,10 +145,12 @@ def test_members_that_had_to_go_come_back_together() -> None:
     (run,) = queue.pop_batch(0.0, 1)
     assert [each.name for each in run] == [each.name for each in members]
     again = one.cycle([run], 0.0)
-    assert again.placed == []
-    assert all(each.why.startswith("1 of 2 would fit, minMember is 2; the next: ") for each in again.unplaced)
+    assert again.scheduled == []
+    assert all(
+        each.reason.startswith("1 of 2 would fit, minMember is 2; the next: ") for each in again.unschedulable
+    )
     table.forget("default/top")
-    assert [each.ask.name for each in one.cycle([run], 0.0).placed] == [each.name for each in members]
+    assert [each.ask.name for each in one.cycle([run], 0.0).scheduled] == [each.name for each in members]
 
 
 @pytest.mark.parametrize("priorities", [(9, 0, 9), (9, 9, 0), (0, 9, 9)])
@@ -161,9 +176,9 @@ def test_a_gang_takes_the_places_of_another() -> None:
     cycle = one.cycle([strong], 0.0)
     assert sorted(where(table)) == ["s0", "s1", "s2"]
     assert len(cycle.evictions) == 3
-    assert all(each.waits_for for each in cycle.placed)
+    assert all(each.waits_for for each in cycle.scheduled)
     weak = [ask(table, f"w{number}", 700, 5, group="weak", least=3) for number in range(3)]
-    assert one.cycle([weak], 0.0).placed == []
+    assert one.cycle([weak], 0.0).scheduled == []
     assert sorted(where(table)) == ["s0", "s1", "s2"]
 
 
@@ -193,7 +208,7 @@ def test_a_gang_is_whole_or_gone_whoever_comes(
                 f"n{node}",
                 [ask(table, f"w{number}", cpu, priority, group=gang, least=least if gang else 0)],
             )
-    whole = {gang for gang in "gh" if table.members[gang] >= least}
+    whole = {gang for gang in "gh" if table.gang_sizes[gang] >= least}
     one, before = evicting(table), set(table.placements)
     batch = [
         [
@@ -213,6 +228,6 @@ def test_a_gang_is_whole_or_gone_whoever_comes(
     check_capacity(table)
     assert before - set(table.placements) <= {name for name, _ in cycle.evictions}
     for gang in whole:
-        assert table.members[gang] == 0 or table.members[gang] >= least
+        assert table.gang_sizes[gang] == 0 or table.gang_sizes[gang] >= least
     for number in range(len(comes)):
-        assert table.members[f"new{number}"] in (0, 2)
+        assert table.gang_sizes[f"new{number}"] in (0, 2)

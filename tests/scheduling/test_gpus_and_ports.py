@@ -5,27 +5,27 @@ from typing import Any
 import pytest
 from small import recounted
 
-from lattice.engine.decide import NOWHERE, decide
-from lattice.engine.explain import counts, refusals
+from lattice.engine.decide import NO_ROW, decide
+from lattice.engine.explain import all_rejections, rejection_counts
 from lattice.errors import Conflict, Invalid
-from lattice.scheduling.table.ask import Demands, GpuNeed
-from lattice.scheduling.table.node_info import NodeFacts
-from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.cycle.profile import compile_preset
-from lattice.scheduling.table.resource_fit import lacks
+from lattice.scheduling.table.ask import Demands, GpuNeed
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.resource_fit import unfit_reason
 
 PROFILE = compile_preset("balanced")
 
 
 def table(**facts: Any) -> NodeTable:
     found = NodeTable()
-    found.put(NodeFacts("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, **facts))
+    found.put_node(NodeInfo("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, **facts))
     return found
 
 
 def place(nodes: NodeTable, name: str, **demands: Any) -> bool:
     """Whether it found room."""
-    ask = nodes.asked(name, Demands(**demands))
+    ask = nodes.make_ask(name, Demands(**demands))
     decision = decide(ask, nodes, PROFILE)
     if decision.fits:
         nodes.assume(ask, decision.chosen)
@@ -60,7 +60,7 @@ def test_the_fullest_gpu_that_still_fits_is_taken() -> None:
 def test_a_gpu_that_shrinks_under_a_workload_gives_back_no_more_than_it_has() -> None:
     nodes = table(gpus=(("t4", 1000),))
     assert place(nodes, "one", **gpu(600))
-    nodes.put(NodeFacts("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, gpus=(("t4", 500),)))
+    nodes.put_node(NodeInfo("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, gpus=(("t4", 500),)))
     nodes.forget("one")
     assert not place(nodes, "two", **gpu(600))
     assert place(nodes, "three", **gpu(500))
@@ -70,7 +70,7 @@ def test_what_was_on_a_gpu_that_is_gone_can_still_be_forgotten_and_restored() ->
     nodes = table(gpus=(("t4", 1000), ("t4", 1000)))
     assert place(nodes, "one", **gpu(1000))
     assert place(nodes, "two", **gpu(1000))
-    nodes.put(NodeFacts("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, gpus=(("t4", 1000),)))
+    nodes.put_node(NodeInfo("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, gpus=(("t4", 1000),)))
     before = dict(nodes.placements)
     with nodes.what_if():
         for name in before:
@@ -107,9 +107,12 @@ def test_a_port_asked_for_by_number_only_later_is_known_to_be_in_use() -> None:
 @pytest.mark.parametrize("name", ["ports", "workloads"])
 def test_a_request_that_names_what_we_count_ourselves_adds_to_it(name: str) -> None:
     nodes = NodeTable()
-    nodes.put(
-        NodeFacts(
-            "a", {"cpu": 8000, "memory": 1 << 34, "ports": 6, "workloads": 6}, {"node": "a"}, ports=(1, 6)
+    nodes.put_node(
+        NodeInfo(
+            "a",
+            {"cpu": 8000, "memory": 1 << 34, "ports": 6, "workloads": 6},
+            {"node": "a"},
+            port_range=(1, 6),
         )
     )
     assert not place(nodes, "greedy", requests=((name, 6),), ports=1)
@@ -118,12 +121,12 @@ def test_a_request_that_names_what_we_count_ourselves_adds_to_it(name: str) -> N
 
 def test_a_range_of_ports_that_moves_under_a_fixed_port_leaves_nothing_taken() -> None:
     table = NodeTable()
-    table.put(NodeFacts("a", {"cpu": 1000, "memory": 1}, {"node": "a"}, ports=(80, 90)))
-    table.assume(table.asked("default/w", Demands(host_ports=((80, "TCP"),))), 0)
-    table.put(NodeFacts("a", {"cpu": 1000, "memory": 1}, {"node": "a"}, ports=(100, 110)))
-    assert int(table.free(table.index["ports"])[0]) == 11
+    table.put_node(NodeInfo("a", {"cpu": 1000, "memory": 1}, {"node": "a"}, port_range=(80, 90)))
+    table.assume(table.make_ask("default/w", Demands(host_ports=((80, "TCP"),))), 0)
+    table.put_node(NodeInfo("a", {"cpu": 1000, "memory": 1}, {"node": "a"}, port_range=(100, 110)))
+    assert int(table.free(table.resource_index["ports"])[0]) == 11
     table.forget("default/w")
-    assert int(table.free(table.index["ports"])[0]) == 11
+    assert int(table.free(table.resource_index["ports"])[0]) == 11
 
 
 BOTH = ((30000, "TCP"), (30000, "UDP"))
@@ -197,14 +200,14 @@ def test_ports_of_the_range_are_counted_by_number(
     free: int,
 ) -> None:
     nodes = NodeTable()
-    nodes.put(NodeFacts("a", {"cpu": 8000, "memory": 1 << 34, **room}, {"node": "a"}, ports=ports))
+    nodes.put_node(NodeInfo("a", {"cpu": 8000, "memory": 1 << 34, **room}, {"node": "a"}, port_range=ports))
     for number, (chosen, fixed) in enumerate(comes):
-        ask = nodes.asked(f"w{number}", Demands(ports=chosen, host_ports=fixed))
-        assert bool(lacks(ask, nodes, 0)) == (fit[number] is None)
+        ask = nodes.make_ask(f"w{number}", Demands(ports=chosen, host_ports=fixed))
+        assert bool(unfit_reason(ask, nodes, 0)) == (fit[number] is None)
         assert place(nodes, f"w{number}", ports=chosen, host_ports=fixed) == (fit[number] is not None)
         if fit[number] is not None:
             assert nodes.placements[f"w{number}"].ports == fit[number]
-    assert int(nodes.free(nodes.index["ports"])[0]) == free
+    assert int(nodes.free(nodes.resource_index["ports"])[0]) == free
     recounted(nodes)
     for name in list(nodes.placements):
         nodes.forget(name)
@@ -214,18 +217,18 @@ def test_ports_of_the_range_are_counted_by_number(
 def test_a_range_that_shrank_under_what_was_chosen_has_no_room_for_fixed_ports() -> None:
     nodes = table(ports=(90, 99))
     assert place(nodes, "chooses", ports=3)
-    nodes.put(NodeFacts("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, ports=(80, 81)))
+    nodes.put_node(NodeInfo("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, port_range=(80, 81)))
     assert not place(nodes, "fixed", host_ports=((80, "TCP"),))
     assert place(nodes, "outside", host_ports=((79, "TCP"),))
 
 
 def test_a_range_used_up_by_fixed_ports_says_so() -> None:
     nodes = table(ports=(30000, 30000))
-    decision = decide(nodes.asked("w", Demands(ports=1, host_ports=TCP)), nodes, compile_preset())
-    assert [reason.summary() for reason, count in counts(decision)] == [
+    decision = decide(nodes.make_ask("w", Demands(ports=1, host_ports=TCP)), nodes, compile_preset())
+    assert [reason.summary() for reason, count in rejection_counts(decision)] == [
         "without room in the port range for 30000 and 1 more"
     ]
-    ((_, (told,)),) = refusals(decision)
+    ((_, (told,)),) = all_rejections(decision)
     assert (told.what, told.need, told.have, told.missing) == ("ports", "2", "1", "1")
 
 
@@ -242,20 +245,20 @@ def test_a_range_used_up_by_fixed_ports_says_so() -> None:
 )
 def test_what_does_not_fit_is_not_assumed(demands: dict[str, Any], why: str) -> None:
     nodes = table(ports=(30000, 30001))
-    nodes.assume(nodes.asked("there", Demands(host_ports=((80, "TCP"),))), 0)
+    nodes.assume(nodes.make_ask("there", Demands(host_ports=((80, "TCP"),))), 0)
     with pytest.raises(Conflict, match=why):
-        nodes.assume(nodes.asked("new", Demands(**demands)), 0)
+        nodes.assume(nodes.make_ask("new", Demands(**demands)), 0)
     assert list(nodes.placements) == ["there"]
     recounted(nodes)
 
 
 def test_nothing_is_assumed_or_restored_on_a_node_that_is_gone() -> None:
     nodes = table()
-    was = nodes.assume(nodes.asked("w", Demands()), 0)
-    assert nodes.drop("a") == [was]
-    for row in (0, NOWHERE):
+    was = nodes.assume(nodes.make_ask("w", Demands()), 0)
+    assert nodes.remove_node("a") == [was]
+    for row in (0, NO_ROW):
         with pytest.raises(Conflict, match="the node is gone"):
-            nodes.assume(nodes.asked("w", Demands()), row)
+            nodes.assume(nodes.make_ask("w", Demands()), row)
     with pytest.raises(Invalid, match="the node is gone"):
         nodes.restore(was)
     assert not nodes.placements
@@ -263,12 +266,12 @@ def test_nothing_is_assumed_or_restored_on_a_node_that_is_gone() -> None:
 
 def test_nodes_do_not_change_inside_what_if() -> None:
     nodes = table()
-    nodes.assume(nodes.asked("w", Demands(requests=(("cpu", 1000),))), 0)
+    nodes.assume(nodes.make_ask("w", Demands(requests=(("cpu", 1000),))), 0)
     with nodes.what_if():
         with pytest.raises(Conflict, match="node a: nodes cannot change inside what_if"):
-            nodes.drop("a")
+            nodes.remove_node("a")
         with pytest.raises(Conflict, match="node b: nodes cannot change inside what_if"):
-            nodes.put(NodeFacts("b", {"cpu": 1}, {"node": "b"}))
+            nodes.put_node(NodeInfo("b", {"cpu": 1}, {"node": "b"}))
     assert (list(nodes.row_of), list(nodes.placements)) == (["a"], ["w"])
     recounted(nodes)
 
@@ -276,13 +279,13 @@ def test_nodes_do_not_change_inside_what_if() -> None:
 def test_amounts_beyond_measure_are_refused_before_anything_changes() -> None:
     nodes = table()
     with pytest.raises(Invalid, match=r"workload w: memory must be from 0 to 2\^53, got"):
-        nodes.asked("w", Demands(requests=(("memory", (1 << 53) + 1),)))
+        nodes.make_ask("w", Demands(requests=(("memory", (1 << 53) + 1),)))
     with pytest.raises(Invalid, match=r"node b: memory must be from 0 to 2\^53, got -1"):
-        nodes.put(NodeFacts("b", {"memory": -1}, {"node": "b"}))
+        nodes.put_node(NodeInfo("b", {"memory": -1}, {"node": "b"}))
     assert list(nodes.row_of) == ["a"]
     for number in range(512):
-        nodes.admit(nodes.asked(f"w{number}", Demands(requests=(("memory", 1 << 53),))), 0)
-    one_more = nodes.asked("last", Demands(requests=(("memory", 1 << 53),), host_ports=((80, "TCP"),)))
+        nodes.admit(nodes.make_ask(f"w{number}", Demands(requests=(("memory", 1 << 53),))), 0)
+    one_more = nodes.make_ask("last", Demands(requests=(("memory", 1 << 53),), host_ports=((80, "TCP"),)))
     with pytest.raises(Invalid, match="memory taken, more than can be counted"):
         nodes.admit(one_more, 0)
     assert "last" not in nodes.placements

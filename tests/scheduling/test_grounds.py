@@ -7,14 +7,20 @@ from build import a_node, a_workload, ask, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lattice.engine.batch_result import BatchResult
 from lattice.engine.decide import Decision, decide
-from lattice.engine.batch_result import Picks
 from lattice.kinds.meta.json_body import encode
-from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.cycle.decision_record import MOST_BYTES, Grounds, chosen, digest, refused
+from lattice.scheduling.cycle.cycle import CompositeScheduler
+from lattice.scheduling.cycle.decision_record import (
+    MAX_RECORD_BYTES,
+    DecisionRecord,
+    chosen_records,
+    input_digest,
+    rejected_record,
+)
 from lattice.scheduling.cycle.profile import compile_profile, preset
 from lattice.scheduling.cycle.reservations import Reservations
-from lattice.scheduling.cycle.cycle import CompositeScheduler
+from lattice.scheduling.table.ask import WorkloadAsk
 
 PROFILE = preset("balanced")
 COMPILED = compile_profile(PROFILE)
@@ -22,7 +28,7 @@ COMPILED = compile_profile(PROFILE)
 
 def test_of_a_choice_the_best_three_are_kept_with_what_ruled_out_the_others() -> None:
     table = nodes(*(a_node(f"n{number}", {"cpu": number, "memory": "16Gi"}) for number in range(6)))
-    (kept,) = chosen(decide(ask(table, a_workload({"cpu": 2})), table, COMPILED), PROFILE, 7)
+    (kept,) = chosen_records(decide(ask(table, a_workload({"cpu": 2})), table, COMPILED), PROFILE, 7)
     assert len(kept["best"]) == 3
     assert list(kept["best"].values()) == sorted(kept["best"].values(), reverse=True)
     assert kept["reasons"] == {"without 2 cpu free": 2}
@@ -30,22 +36,22 @@ def test_of_a_choice_the_best_three_are_kept_with_what_ruled_out_the_others() ->
 
 
 def test_of_those_decided_together_each_is_told_as_of_its_own_turn() -> None:
-    kept: dict[str, Grounds] = {}
+    kept: dict[str, DecisionRecord] = {}
 
-    def tell(asks: Sequence[WorkloadAsk], found: Decision | Picks) -> None:
-        kept.update(zip((ask.name for ask in asks), chosen(found, PROFILE, 7), strict=False))
+    def tell(asks: Sequence[WorkloadAsk], found: Decision | BatchResult) -> None:
+        kept.update(zip((ask.name for ask in asks), chosen_records(found, PROFILE, 7), strict=False))
 
     together, alone = (
         nodes(*(a_node(f"n{number}", {"cpu": 4, "memory": "16Gi"}) for number in range(6))) for _ in range(2)
     )
     run = [ask(together, a_workload({"cpu": 1}), f"default/w{number}") for number in range(30)]
-    cycle = CompositeScheduler(COMPILED, Reservations(together), tell=tell).cycle([run], 0.0)
-    assert len(cycle.placed) == 24
+    cycle = CompositeScheduler(COMPILED, Reservations(together), on_decided=tell).cycle([run], 0.0)
+    assert len(cycle.scheduled) == 24
     assert len(kept) == 24
-    for placed in cycle.placed:
+    for placed in cycle.scheduled:
         one = ask(alone, a_workload({"cpu": 1}), placed.ask.name)
         decision = decide(one, alone, COMPILED)
-        (expected,) = chosen(decision, PROFILE, 7)
+        (expected,) = chosen_records(decision, PROFILE, 7)
         best = dict(list(expected["best"].items())[:2])
         assert kept[placed.ask.name] == {
             **expected,
@@ -62,7 +68,9 @@ def test_of_a_refusal_the_node_that_lacks_least_is_named_with_need_have_and_miss
         a_node("far", {"cpu": 1, "memory": "1Gi"}, cordoned=True),
         a_node("near", {"cpu": 1, "memory": "16Gi"}),
     )
-    kept = refused(decide(ask(table, a_workload({"cpu": 2, "memory": "2Gi"})), table, COMPILED), PROFILE, 1)
+    kept = rejected_record(
+        decide(ask(table, a_workload({"cpu": 2, "memory": "2Gi"})), table, COMPILED), PROFILE, 1
+    )
     assert kept["nearest"] == {
         "node": "near",
         "short": [{"what": "cpu", "need": "2", "have": "1", "missing": "1"}],
@@ -71,20 +79,20 @@ def test_of_a_refusal_the_node_that_lacks_least_is_named_with_need_have_and_miss
 
 def test_without_nodes_there_is_no_nearest() -> None:
     table = nodes()
-    assert "nearest" not in refused(decide(ask(table), table, COMPILED), PROFILE, 1)
+    assert "nearest" not in rejected_record(decide(ask(table), table, COMPILED), PROFILE, 1)
 
 
 def test_the_digest_is_of_what_was_asked_and_not_of_who_asked() -> None:
     table = nodes(a_node())
     same, other = ask(table, name="default/a"), ask(table, name="default/b")
-    assert digest(same, PROFILE) == digest(other, PROFILE)
-    assert digest(same, PROFILE) != digest(ask(table, a_workload({"cpu": 3})), PROFILE)
-    assert digest(same, PROFILE) != digest(same, preset("fullest-first"))
+    assert input_digest(same, PROFILE) == input_digest(other, PROFILE)
+    assert input_digest(same, PROFILE) != input_digest(ask(table, a_workload({"cpu": 3})), PROFILE)
+    assert input_digest(same, PROFILE) != input_digest(same, preset("fullest-first"))
 
 
 @given(st.lists(st.text("ä€x", min_size=1, max_size=1000), unique=True, min_size=1, max_size=6))
 def test_it_is_never_larger_than_allowed(names: list[str]) -> None:
     table = nodes(*(a_node(name) for name in names))
     fits, fails = (decide(ask(table, a_workload({"cpu": cpu})), table, COMPILED) for cpu in (1, 99))
-    assert len(encode(next(chosen(fits, PROFILE, 1)))) <= MOST_BYTES
-    assert len(encode(refused(fails, PROFILE, 1))) <= MOST_BYTES
+    assert len(encode(next(chosen_records(fits, PROFILE, 1)))) <= MAX_RECORD_BYTES
+    assert len(encode(rejected_record(fails, PROFILE, 1))) <= MAX_RECORD_BYTES

@@ -3,18 +3,20 @@
 import pytest
 from msgspec.structs import replace
 
-from lattice.kinds.meta.base import Condition, Metadata
 from lattice.kinds.container import Container
-from lattice.kinds.service import LatticeService, PlacedIn, Replicas, ServiceSpec, ServiceStatus
+from lattice.kinds.meta.base import Condition, Metadata
+from lattice.kinds.service import LatticeService, Replicas, ServicePlacement, ServiceSpec, ServiceStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.lifecycle.eviction import standing
-from lattice.lifecycle.node_health import Resident, Standing, drain
+from lattice.lifecycle.eviction import service_availability
+from lattice.lifecycle.node_health import NodeWorkload, ServiceAvailability, plan_drain
 
 MAIN = {"main": Container(command=("sleep", "1"))}
 
 
 def a_service(placed: int) -> LatticeService:
-    status = ServiceStatus(placements=(PlacedIn(pool="p", cluster="c", replicas=placed),) if placed else ())
+    status = ServiceStatus(
+        placements=(ServicePlacement(pool="p", cluster="c", replicas=placed),) if placed else ()
+    )
     return LatticeService(
         api_version="lattice.dev/v1alpha1",
         kind="LatticeService",
@@ -40,22 +42,30 @@ def a_replica(slot: int, **metadata: str) -> LatticeWorkload:
 @pytest.mark.parametrize(
     ("placed", "replicas", "is_surged", "expected"),
     [
-        pytest.param(2, [0, 1], False, Standing(2, 2), id="as many as were placed"),
+        pytest.param(2, [0, 1], False, ServiceAvailability(2, 2), id="as many as were placed"),
         pytest.param(
-            2, [0, 1, 2], False, Standing(3, 2, is_changing=True), id="one more than were placed goes soon"
+            2,
+            [0, 1, 2],
+            False,
+            ServiceAvailability(3, 2, is_changing=True),
+            id="one more than were placed goes soon",
         ),
-        pytest.param(2, [0, 1, 2], True, Standing(3, 2), id="unless the drain asked for it"),
-        pytest.param(2, [0, 1, 2, 3], True, Standing(4, 2, is_changing=True), id="and for no more than one"),
-        pytest.param(3, [0, 1, 2], False, Standing(3, 2), id="more than it must keep"),
-        pytest.param(0, [0, 1, 2], False, Standing(3, 2), id="nobody placed them, nobody takes them away"),
+        pytest.param(2, [0, 1, 2], True, ServiceAvailability(3, 2), id="unless the drain asked for it"),
+        pytest.param(
+            2, [0, 1, 2, 3], True, ServiceAvailability(4, 2, is_changing=True), id="and for no more than one"
+        ),
+        pytest.param(3, [0, 1, 2], False, ServiceAvailability(3, 2), id="more than it must keep"),
+        pytest.param(
+            0, [0, 1, 2], False, ServiceAvailability(3, 2), id="nobody placed them, nobody takes them away"
+        ),
     ],
 )
 def test_what_a_service_can_spare(
-    placed: int, replicas: list[int], is_surged: bool, expected: Standing
+    placed: int, replicas: list[int], is_surged: bool, expected: ServiceAvailability
 ) -> None:
     found = [a_replica(slot) for slot in replicas]
     gone = a_replica(9, deletion_timestamp="2026-01-01T00:00:00Z")
-    assert standing(a_service(placed), [*found, gone], (), is_surged=is_surged) == expected
+    assert service_availability(a_service(placed), [*found, gone], (), is_surged=is_surged) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,7 +76,7 @@ def test_what_a_service_can_spare(
             3,
             [0, 1, 2],
             False,
-            Standing(3, 2, is_changing=True),
+            ServiceAvailability(3, 2, is_changing=True),
             id="fewer are asked for than were placed: one goes soon",
         ),
         pytest.param(
@@ -74,17 +84,19 @@ def test_what_a_service_can_spare(
             3,
             [0, 1, 2, 3],
             True,
-            Standing(4, 2, is_changing=True),
+            ServiceAvailability(4, 2, is_changing=True),
             id="also beside one that the drain asked for",
         ),
-        pytest.param(1, 2, [0, 1], False, Standing(2, 2), id="as many are asked for as were placed"),
-        pytest.param(1, 2, [0, 1, 2], True, Standing(3, 2), id="and one more, for the drain"),
+        pytest.param(
+            1, 2, [0, 1], False, ServiceAvailability(2, 2), id="as many are asked for as were placed"
+        ),
+        pytest.param(1, 2, [0, 1, 2], True, ServiceAvailability(3, 2), id="and one more, for the drain"),
         pytest.param(
             2,
             3,
             [0, 1, 2],
             False,
-            Standing(3, 2),
+            ServiceAvailability(3, 2),
             id="more were placed than are asked for, and that was decided",
         ),
         pytest.param(
@@ -92,14 +104,16 @@ def test_what_a_service_can_spare(
             0,
             [0, 1, 2],
             False,
-            Standing(3, 2, is_changing=True),
+            ServiceAvailability(3, 2, is_changing=True),
             id="it has no place any more, and two stay where they are",
         ),
-        pytest.param(2, 0, [0, 1], False, Standing(2, 2), id="no place, and no more than are asked for"),
+        pytest.param(
+            2, 0, [0, 1], False, ServiceAvailability(2, 2), id="no place, and no more than are asked for"
+        ),
     ],
 )
 def test_what_a_service_can_spare_after_it_was_changed(
-    decided: int, placed: int, replicas: list[int], is_surged: bool, expected: Standing
+    decided: int, placed: int, replicas: list[int], is_surged: bool, expected: ServiceAvailability
 ) -> None:
     said = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
     asked = a_service(placed)
@@ -108,13 +122,19 @@ def test_what_a_service_can_spare_after_it_was_changed(
         metadata=replace(asked.metadata, generation=2),
         status=replace(asked.status, conditions=(said,)),
     )
-    assert standing(changed, [a_replica(slot) for slot in replicas], (), is_surged=is_surged) == expected
+    assert (
+        service_availability(changed, [a_replica(slot) for slot in replicas], (), is_surged=is_surged)
+        == expected
+    )
 
 
 def test_a_drain_waits_while_replicas_are_replaced_or_removed_and_asks_for_none() -> None:
-    found = drain([Resident("web-0", "web"), Resident("alone")], {"web": Standing(3, 2, is_changing=True)})
-    assert [each.name for each in found.leave] == ["alone"]
-    assert found.held == {
+    found = plan_drain(
+        [NodeWorkload("web-0", "web"), NodeWorkload("alone")],
+        {"web": ServiceAvailability(3, 2, is_changing=True)},
+    )
+    assert [each.name for each in found.evictions] == ["alone"]
+    assert found.blocked == {
         "web-0": "replicas of service web are being replaced or removed: it waits until that is done"
     }
-    assert found.surge == ()
+    assert found.surge_services == ()

@@ -7,8 +7,16 @@ import pytest
 from lives import NOW, OLD, REV, ago, counted, done, found, says
 
 from lattice.kinds.workload import Retry
-from lattice.lifecycle.workload import FINAL, NODE_FAULTS, UNDER_WAY, Action, Last, decide, retry_by_hand
-from lattice.lifecycle.retry import is_spent
+from lattice.lifecycle.retry import is_exhausted
+from lattice.lifecycle.workload import (
+    FINAL_FAILURES,
+    NODE_FAULTS,
+    START_ACTIONS,
+    Action,
+    LastAction,
+    decide,
+    decide_manual_retry,
+)
 
 APPLIED = {"retry": counted(), "last": done("Apply", 1000)}
 FIRST = {"retry": counted(), "last": done("Apply", 1)}
@@ -385,12 +393,16 @@ def test_what_is_to_be_deleted(parts: dict[str, Any], action: str, reason: str) 
     check("Deleted", parts, action, reason)
 
 
-@pytest.mark.parametrize("why", sorted(FINAL))
+@pytest.mark.parametrize("why", sorted(FINAL_FAILURES))
 def test_what_trying_again_would_not_help_fails_at_once(why: str) -> None:
     decision = decide(found(**APPLIED, report=says("Failed", failure=why)))
-    assert (decision.action, decision.failure, decision.event) == (Action.MARK_FAILED, why, "WorkloadFailed")
+    assert (decision.action, decision.failure_reason, decision.event) == (
+        Action.MARK_FAILED,
+        why,
+        "WorkloadFailed",
+    )
     assert decision.retry is not None
-    assert is_spent(decision.retry)
+    assert is_exhausted(decision.retry)
 
 
 @pytest.mark.parametrize("why", sorted(NODE_FAULTS))
@@ -400,7 +412,7 @@ def test_what_another_node_may_do_better_goes_there_after_its_wait_but_not_for_e
         decision = decide(
             found(retry=retry, last=done("Apply", 100), report=says("Failed", retry.run or 0, why))
         )
-        steps.append((decision.action, decision.again))
+        steps.append((decision.action, decision.requeue_after))
         assert decision.retry is not None
         retry = decision.retry
         if decision.action is not Action.RESCHEDULE:
@@ -412,7 +424,7 @@ def test_what_its_node_ended_when_cut_off_starts_again_and_loses_no_attempt() ->
     decision = decide(
         found(retry=counted(4, 5), last=done("Recreate", 100), report=says("Failed", 5, "DISCONNECTED"))
     )
-    assert (decision.action, decision.again) == (Action.BACKOFF_WAIT, 5)
+    assert (decision.action, decision.requeue_after) == (Action.BACKOFF_WAIT, 5)
     assert decision.retry is not None
     assert (decision.retry.attempts, decision.retry.run) == (4, 6)
 
@@ -442,7 +454,7 @@ def test_what_was_stopped_starts_as_another_run() -> None:
 
 def test_a_clock_that_is_set_back_makes_no_grace_longer() -> None:
     decision = decide(found(retry=counted(), last=done("Apply", -3600)))
-    assert (decision.action, decision.again) == (Action.NO_ACTION, 15)
+    assert (decision.action, decision.requeue_after) == (Action.NO_ACTION, 15)
 
 
 def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
@@ -484,11 +496,11 @@ def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
 )
 def test_a_retry_by_hand(parts: dict[str, Any], action: str, attempts: int | None) -> None:
     situation = found(**parts)
-    decision = retry_by_hand(situation)
+    decision = decide_manual_retry(situation)
     assert decision.action == action
     assert (decision.retry and decision.retry.attempts) == attempts
     if decision.action is Action.RETRY:
-        after = decide(replace(situation, retry=decision.retry, last=Last("Retry", NOW)))
+        after = decide(replace(situation, retry=decision.retry, last=LastAction("Retry", NOW)))
         assert (after.action, decision.event) == (Action.APPLY, "RetryTriggered")
 
 
@@ -497,6 +509,6 @@ def test_only_what_was_decided_is_stored() -> None:
         decision = decide(found(**parts))  # type: ignore[arg-type]
         if decision.action in (Action.NO_ACTION, Action.AWAIT_FAILOVER, Action.AWAIT_NODE):
             assert not decision.is_stored
-        if decision.action in UNDER_WAY or decision.action is Action.MARK_FAILED:
+        if decision.action in START_ACTIONS or decision.action is Action.MARK_FAILED:
             assert decision.is_stored
             assert decision.retry is not None

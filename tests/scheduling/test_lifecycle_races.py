@@ -8,10 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.kinds.meta.base import Metadata
-from lattice.kinds.order import Wanted
-from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.lifecycle.workload import LIVE, Action, Last, Report, Situation, decide, retry_by_hand
-from lattice.lifecycle.orders import wanted
+from lattice.kinds.workload import Binding, DesiredRun, LatticeWorkload, WorkloadSpec, WorkloadStatus
+from lattice.lifecycle.workload import (
+    LIVE_STATES,
+    Action,
+    LastAction,
+    Report,
+    WorkloadInput,
+    decide,
+    decide_manual_retry,
+    desired_run,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -20,16 +27,16 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 class Node:
     """Carries out orders in turn when they arrive, and reports each change; both on their way for a while, neither lost."""
 
-    orders: list[tuple[int, Wanted | None]] = field(default_factory=list)
+    orders: list[tuple[int, DesiredRun | None]] = field(default_factory=list)
     reports: list[tuple[Report, int]] = field(default_factory=list)
     holds: Report = field(default_factory=Report)
     sent: int = 0
-    told: Wanted | None = None  # the last that was sent
+    told: DesiredRun | None = None  # the last that was sent
     carried: int = 0
     heard: tuple[Report, int] = field(default_factory=lambda: (Report(), 0))
     started: list[tuple[str, int]] = field(default_factory=list)
 
-    def tell(self, order: Wanted | None) -> None:
+    def tell(self, order: DesiredRun | None) -> None:
         if order != self.told:
             self.sent, self.told = self.sent + 1, order
             self.orders.append((self.sent, order))
@@ -46,7 +53,7 @@ class Node:
             ):  # what was asked to stop may go on under the same number
                 self.started.append((revision, run))
             self.holds = Report("Starting", revision, run)
-        elif state == "Stopped" and self.holds.state in LIVE:
+        elif state == "Stopped" and self.holds.state in LIVE_STATES:
             self.holds = replace(self.holds, state="Stopped")
         elif state == "":
             self.holds = Report()
@@ -69,7 +76,7 @@ class Node:
 
     @property
     def is_live(self) -> bool:
-        return self.holds.state in LIVE
+        return self.holds.state in LIVE_STATES
 
     @property
     def may_start(self) -> bool:
@@ -80,7 +87,7 @@ class Node:
 class World:
     nodes: list[Node] = field(default_factory=lambda: [Node(), Node()])
     at: int = -1  # the node it is bound to
-    found: Situation = field(default_factory=lambda: Situation("Running", "r0", START, "None"))
+    found: WorkloadInput = field(default_factory=lambda: WorkloadInput("Running", "r0", START, "None"))
     is_removed: bool = False
     is_quiet: bool = False
 
@@ -103,22 +110,24 @@ class World:
                 )
                 self.is_removed = True
 
-    def order(self, at: int) -> Wanted | None:
+    def order(self, at: int) -> DesiredRun | None:
         """What is stored says what a node is to do; it is told some time later."""
         found = self.found
         if at != self.at or found.node == "None" or self.is_removed:
             return None
         spec = WorkloadSpec(containers={}, desired_state=found.desired, revision=found.revision)
         status = WorkloadStatus(
-            binding=Binding(node=str(at)), last_action=found.last.action, retry=found.retry
+            binding=Binding(node=str(at)), last_action=found.last_action.action, retry=found.retry
         )
-        return wanted(LatticeWorkload(api_version="", kind="", metadata=Metadata(), spec=spec, status=status))
+        return desired_run(
+            LatticeWorkload(api_version="", kind="", metadata=Metadata(), spec=spec, status=status)
+        )
 
     def tell(self) -> None:
         for at, node in enumerate(self.nodes):
             node.tell(self.order(at))
 
-    def _seen(self) -> Situation:
+    def _seen(self) -> WorkloadInput:
         if self.found.node == "None":
             return self.found
         node = self.nodes[self.at]
@@ -131,12 +140,12 @@ class World:
         if retry is not None:
             self.found = replace(self.found, retry=retry)  # type: ignore[arg-type]
         if is_bound:
-            self.found = replace(self.found, node="Ready", last=Last("Assign", self.found.now))
+            self.found = replace(self.found, node="Ready", last=LastAction("Assign", self.found.now))
         elif action not in waits and not (action is Action.BACKOFF_WAIT and retry is None):
-            self.found = replace(self.found, last=Last(action, self.found.now))
+            self.found = replace(self.found, last=LastAction(action, self.found.now))
 
     def retry(self) -> None:
-        decision = retry_by_hand(self._seen())
+        decision = decide_manual_retry(self._seen())
         self._store(decision.action, decision.retry)
 
     def check(self) -> None:
@@ -208,7 +217,7 @@ def come_to_rest(world: World) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_late_orders_and_reports_never_make_two_copies(seed: int, is_deleted: bool) -> None:
-    world, chance = World(), random.Random(seed)  # noqa: S311
+    world, chance = World(), random.Random(seed)
     for what, number in chance.choices(list(STEPS), list(STEPS.values()), k=300):
         take(world, what, number)
         world.check()

@@ -7,8 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lives import NOW, OLD, REV, ago, counted, done, found, says
 
-from lattice.lifecycle.workload import LIVE, Action, Decision, Graces, Last, Report, Situation, decide
-from lattice.lifecycle.retry import is_spent
+from lattice.lifecycle.retry import is_exhausted
+from lattice.lifecycle.workload import (
+    LIVE_STATES,
+    Action,
+    Decision,
+    GracePeriods,
+    LastAction,
+    Report,
+    WorkloadInput,
+    decide,
+)
 
 
 @dataclass
@@ -24,14 +33,14 @@ class Agent:
             case Action.APPLY | Action.RECREATE if not self._settles(revision, run):
                 self.started.append((revision, run))
                 self.holds = Report("Starting", revision, run)
-            case Action.APPLY_STOPPED if self.holds.state in LIVE:
+            case Action.APPLY_STOPPED if self.holds.state in LIVE_STATES:
                 self.holds = replace(self.holds, state="Stopped")
             case Action.DELETE:
                 self.holds = Report()
 
     def _settles(self, revision: str, run: int) -> bool:
         """What lives is left alone, and each run is started once."""
-        return self.holds.revision == revision and (self.holds.state in LIVE or self.holds.run >= run)
+        return self.holds.revision == revision and (self.holds.state in LIVE_STATES or self.holds.run >= run)
 
     def go_on(self) -> None:
         if self.holds.state in ("Pending", "Starting", "Unknown"):
@@ -45,9 +54,9 @@ class Agent:
 
 @dataclass
 class World:
-    situation: Situation
+    situation: WorkloadInput
     agent: Agent
-    graces: Graces = field(default_factory=Graces)
+    graces: GracePeriods = field(default_factory=GracePeriods)
     actions: list[Action] = field(default_factory=list)
     is_removed: bool = False
 
@@ -62,22 +71,25 @@ class World:
         before = self.agent.holds
         self.agent.go_on()
         has_moved = before != self.agent.holds
-        wait = 1.0 if has_moved else (decision.again or 0.0)
+        wait = 1.0 if has_moved else (decision.requeue_after or 0.0)
         self.situation = replace(
             self.situation,
             now=seen.now + timedelta(seconds=wait),
-            since=seen.now if has_moved else self.situation.since,
+            since=seen.now if has_moved else self.situation.state_since,
         )
         is_waiting = (
-            decision.is_stored or has_moved or decision.again is not None or decision.action is Action.ASSIGN
+            decision.is_stored
+            or has_moved
+            or decision.requeue_after is not None
+            or decision.action is Action.ASSIGN
         )
         return is_waiting and not self.is_removed
 
-    def _store(self, seen: Situation, decision: Decision) -> None:
+    def _store(self, seen: WorkloadInput, decision: Decision) -> None:
         if decision.is_stored or decision.action is Action.ASSIGN:
             self.actions.append(decision.action)
             self.situation = replace(
-                self.situation, retry=decision.retry or seen.retry, last=Last(decision.action, seen.now)
+                self.situation, retry=decision.retry or seen.retry, last=LastAction(decision.action, seen.now)
             )
         if decision.action is Action.ASSIGN:
             self.situation = replace(self.situation, node="Ready")
@@ -95,9 +107,9 @@ retries = st.none() | st.builds(
     st.none() | st.floats(-200, 200),
     st.sampled_from([REV, OLD]),
 )
-lasts = st.just(Last()) | st.builds(done, st.sampled_from(list(Action)), st.floats(0, 1000))
+lasts = st.just(LastAction()) | st.builds(done, st.sampled_from(list(Action)), st.floats(0, 1000))
 situations = st.builds(
-    Situation,
+    WorkloadInput,
     desired=st.sampled_from(["Running", "Stopped", "Deleted"]),
     revision=st.just(REV),
     now=st.just(NOW),
@@ -113,7 +125,7 @@ reports = st.builds(says, states, st.integers(1, 5), st.just(""), st.sampled_fro
 @settings(max_examples=400, deadline=None)
 @given(situation=situations, holds=reports, fails=st.integers(0, 6))
 def test_from_any_state_it_comes_to_rest_and_starts_no_run_twice(
-    situation: Situation, holds: Report, fails: int
+    situation: WorkloadInput, holds: Report, fails: int
 ) -> None:
     world = World(situation, Agent(fails, holds))
     steps = 0
@@ -125,14 +137,14 @@ def test_from_any_state_it_comes_to_rest_and_starts_no_run_twice(
     assert all(a[1] < b[1] for a, b in zip(agent.started, agent.started[1:], strict=False))
     if final.node not in ("Ready", "None"):
         return  # silent for good: it waits for the node
-    is_failed = final.retry is not None and final.retry.revision == REV and is_spent(final.retry)
+    is_failed = final.retry is not None and final.retry.revision == REV and is_exhausted(final.retry)
     match final.desired:
         case "Running" if is_failed:
-            assert agent.holds.state not in LIVE or final.node == "None"
+            assert agent.holds.state not in LIVE_STATES or final.node == "None"
         case "Running":
             assert (agent.holds.state, agent.holds.revision) == ("Running", REV)
         case "Stopped":
-            assert agent.holds.state not in LIVE or final.node == "None"
+            assert agent.holds.state not in LIVE_STATES or final.node == "None"
         case "Deleted":
             assert world.is_removed
     assert not decide(replace(final, report=agent.holds)).is_stored or world.is_removed

@@ -3,7 +3,7 @@
 import pytest
 
 from lattice.kinds.node import NodeUsage
-from lattice.lifecycle.measured import is_news
+from lattice.lifecycle.node_health import is_usage_change_significant
 
 ROOM = {"cpu": 1000, "memory": 1000, "storage": 1000}
 
@@ -25,9 +25,9 @@ def used(cpu: int, memory: int = 500, disk: int = 500) -> NodeUsage:
     ],
 )
 def test_news(before: NodeUsage | None, now: NodeUsage, age: float, news: bool) -> None:
-    assert is_news(before, now, ROOM, age) == news
+    assert is_usage_change_significant(before, now, ROOM, age) == news
 
 
 def test_without_a_known_size_a_fifth_of_what_it_was_counts() -> None:
-    assert not is_news(used(100), used(119), {}, 60)
-    assert is_news(used(100), used(130), {}, 60)
+    assert not is_usage_change_significant(used(100), used(119), {}, 60)
+    assert is_usage_change_significant(used(100), used(130), {}, 60)

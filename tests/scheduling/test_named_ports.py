@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.kinds.container import Container, Port
-from lattice.scheduling.table.ports import allocated, chosen_of, port_names
+from lattice.scheduling.table.port_allocator import allocated_ports, dynamic_ports, named_ports
 
 PORTS = st.lists(
     st.tuples(st.sampled_from(["http", "admin", "grpc"]), st.none() | st.integers(1, 99)),
@@ -20,15 +20,15 @@ def test_every_port_has_a_name_of_its_own_and_what_was_chosen_is_found_again(
         name: Container(command=("x",), ports=tuple(Port(name=each, port=number) for each, number in ports))
         for name, ports in given.items()
     }
-    names = port_names(containers)
+    names = named_ports(containers)
     assert len({name for name, _ in names}) == len(names)
     numbers = tuple(range(30000, 30000 + sum(fixed is None for _, fixed in names)))
-    made = allocated(containers, numbers)
+    made = allocated_ports(containers, numbers)
     assert len(made) == len(names)
     assert all(made[name] == fixed for name, fixed in names if fixed is not None)
-    assert chosen_of(containers, made) == numbers
+    assert dynamic_ports(containers, made) == numbers
 
 
 def test_a_name_that_two_containers_use_is_told_apart_by_the_container() -> None:
     containers = {name: Container(command=("x",), ports=(Port(name="http"),)) for name in ("web", "proxy")}
-    assert allocated(containers, (30000, 30001)) == {"web.http": 30000, "proxy.http": 30001}
+    assert allocated_ports(containers, (30000, 30001)) == {"web.http": 30000, "proxy.http": 30001}

@@ -8,37 +8,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.kinds.meta.base import Metadata
 from lattice.kinds.constraint import Taint, Toleration
 from lattice.kinds.container import Disconnect
+from lattice.kinds.meta.base import Metadata
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, WorkloadStatus
 from lattice.lifecycle.node_health import (
-    Allowance,
-    Leave,
-    NodeSeen,
-    NodeTimes,
-    Releases,
-    Resident,
-    Standing,
-    drain,
-    driven_out,
-    failover,
-    halts,
-    judge,
-    obeyed,
-    patience,
-    release,
+    Eviction,
+    EvictionRateLimiter,
+    NodeObservation,
+    NodeTimeouts,
+    NodeWorkload,
+    ServiceAvailability,
+    SilentNodeEvictions,
+    decide_failover,
+    effective_disconnect,
+    evaluate_node,
+    evict_silent_nodes,
+    max_toleration_seconds,
+    plan_drain,
+    taint_evictions,
+    zone_outages,
 )
 
-TIMES = NodeTimes()
+TIMES = NodeTimeouts()
 KEEP, STOP, LONGEST = Disconnect(), Disconnect(policy="stop"), Disconnect(policy="stop", stop_after="120s")
 
 
-def a_node(silence: float = 0.0, name: str = "n0", zone: str = "z", **parts: Any) -> NodeSeen:
-    return NodeSeen(name, zone, silence, **{"is_ready": True, **parts})
+def a_node(silence: float = 0.0, name: str = "n0", zone: str = "z", **parts: Any) -> NodeObservation:
+    return NodeObservation(name, zone, silence, **{"is_ready": True, **parts})
 
 
-def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") -> list[NodeSeen]:
+def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") -> list[NodeObservation]:
     return [a_node(silence if index < silent else 1.0, f"{zone}{index:02}", zone) for index in range(total)]
 
 
@@ -69,16 +69,18 @@ def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") ->
         ),
     ],
 )
-def test_what_silence_makes_of_a_node(node: NodeSeen, state: str, event: str, again: float | None) -> None:
-    verdict = judge(node)
-    assert (verdict.state, verdict.event, verdict.again) == (state, event, again)
+def test_what_silence_makes_of_a_node(
+    node: NodeObservation, state: str, event: str, again: float | None
+) -> None:
+    verdict = evaluate_node(node)
+    assert (verdict.state, verdict.event, verdict.requeue_after) == (state, event, again)
 
 
 def test_times_are_settings() -> None:
-    quick = NodeTimes(not_ready_after=0.4, replace_after=1.2)
-    assert judge(a_node(0.5), quick).state == "NotReady"
-    assert judge(a_node(0.5), quick).message == "nothing was heard of it for 0.4 s"
-    assert release([a_node(1.3)], Allowance(), 0.0, quick).released == {"n0"}
+    quick = NodeTimeouts(not_ready_after=0.4, replace_after=1.2)
+    assert evaluate_node(a_node(0.5), quick).state == "NotReady"
+    assert evaluate_node(a_node(0.5), quick).message == "nothing was heard of it for 0.4 s"
+    assert evict_silent_nodes([a_node(1.3)], EvictionRateLimiter(), 0.0, quick).evicted_nodes == {"n0"}
 
 
 @pytest.mark.parametrize(
@@ -94,41 +96,41 @@ def test_times_are_settings() -> None:
         pytest.param(zone_of(6, 10, silence=39), False, id="not silent for long enough to count"),
         pytest.param([*zone_of(3, 4), *zone_of(0, 96, zone="y")], True, id="a zone is judged by itself"),
         pytest.param(
-            [replace(node, has_joined=node.silence < 40) for node in zone_of(6, 10)],
+            [replace(node, has_joined=node.heartbeat_age < 40) for node in zone_of(6, 10)],
             False,
             id="those that never joined do not count",
         ),
     ],
 )
-def test_mass_silence_halts_replacement(nodes: list[NodeSeen], is_halted: bool) -> None:
-    assert bool(halts(nodes)) == is_halted
-    found = release(nodes, Allowance(), 0.0)
-    assert bool(found.released) != is_halted or not any(
-        node.has_joined and node.silence >= 120 for node in nodes
+def test_mass_silence_halts_replacement(nodes: list[NodeObservation], is_halted: bool) -> None:
+    assert bool(zone_outages(nodes)) == is_halted
+    found = evict_silent_nodes(nodes, EvictionRateLimiter(), 0.0)
+    assert bool(found.evicted_nodes) != is_halted or not any(
+        node.has_joined and node.heartbeat_age >= 120 for node in nodes
     )
 
 
 def test_a_halt_says_how_many_are_silent_and_ends_when_enough_are_back() -> None:
-    first = release(zone_of(7, 10), Allowance(), 0.0)
-    assert first.released == frozenset()
+    first = evict_silent_nodes(zone_of(7, 10), EvictionRateLimiter(), 0.0)
+    assert first.evicted_nodes == frozenset()
     assert (
-        str(first.halted["z"])
+        str(first.outages["z"])
         == "7 of 10 nodes: most nodes of zone z are silent at once, and nothing is moved until some are back"
     )
     assert (
-        first.held["z00"]
+        first.blocked["z00"]
         == "most nodes of zone z are silent at once, and nothing is moved until some are back"
     )
-    back = release(zone_of(4, 10), first.allowance, 1.0)
-    assert back.released == {"z00"}
+    back = evict_silent_nodes(zone_of(4, 10), first.rate_limiter, 1.0)
+    assert back.evicted_nodes == {"z00"}
 
 
 def test_nodes_are_given_up_one_after_the_other() -> None:
-    nodes, allowance, given_up = zone_of(4, 10), Allowance(), []
+    nodes, allowance, given_up = zone_of(4, 10), EvictionRateLimiter(), []
     for second in range(41):
-        found = release(nodes, allowance, float(second))
-        allowance = found.allowance
-        given_up += [(second, name) for name in sorted(found.released - {name for _, name in given_up})]
+        found = evict_silent_nodes(nodes, allowance, float(second))
+        allowance = found.rate_limiter
+        given_up += [(second, name) for name in sorted(found.evicted_nodes - {name for _, name in given_up})]
     assert given_up == [(0, "z00"), (10, "z01"), (20, "z02"), (30, "z03")]
 
 
@@ -140,21 +142,21 @@ def test_the_longest_silent_goes_first_and_zones_do_not_wait_for_each_other() ->
         *zone_of(0, 5, zone="a"),
         *zone_of(0, 5, zone="b"),
     ]
-    found = release(nodes, Allowance(), 5.0)
-    assert found.released == {"a2", "b1"}
-    assert found.held == {"a1": "only 0.1 nodes a second are given up in zone a"}
-    assert found.again == 10
+    found = evict_silent_nodes(nodes, EvictionRateLimiter(), 5.0)
+    assert found.evicted_nodes == {"a2", "b1"}
+    assert found.blocked == {"a1": "only 0.1 nodes a second are given up in zone a"}
+    assert found.requeue_after == 10
 
 
 def test_a_node_that_comes_back_is_not_given_up_any_more() -> None:
-    first = release([a_node(130)], Allowance(), 0.0)
-    assert first.released == {"n0"}
-    assert release([a_node(2)], first.allowance, 1.0).released == frozenset()
-    assert release([a_node(2)], first.allowance, 1.0).again == 118
+    first = evict_silent_nodes([a_node(130)], EvictionRateLimiter(), 0.0)
+    assert first.evicted_nodes == {"n0"}
+    assert evict_silent_nodes([a_node(2)], first.rate_limiter, 1.0).evicted_nodes == frozenset()
+    assert evict_silent_nodes([a_node(2)], first.rate_limiter, 1.0).requeue_after == 118
 
 
-def gave_up(*names: str) -> Releases:
-    return Releases(Allowance(frozenset(names)), {}, {})
+def gave_up(*names: str) -> SilentNodeEvictions:
+    return SilentNodeEvictions(EvictionRateLimiter(frozenset(names)), {}, {})
 
 
 @pytest.mark.parametrize(
@@ -172,8 +174,8 @@ def gave_up(*names: str) -> Releases:
 def test_when_a_replacement_may_start(
     policy: Disconnect, silence: float, is_released: bool, may_go: bool, reason: str
 ) -> None:
-    found = failover(policy, a_node(silence), gave_up("n0") if is_released else gave_up())
-    assert (found.may_go, found.reason) == (may_go, reason)
+    found = decide_failover(policy, a_node(silence), gave_up("n0") if is_released else gave_up())
+    assert (found.is_allowed, found.reason) == (may_go, reason)
 
 
 @pytest.mark.parametrize(
@@ -207,16 +209,21 @@ def test_when_a_replacement_may_start(
 def test_what_a_copy_goes_by(
     asked: Disconnect, applied: str, strict: bool, expected: Disconnect | None
 ) -> None:
-    assert obeyed(a_workload(2, asked, applied, strict)) == expected
+    assert effective_disconnect(a_workload(2, asked, applied, strict)) == expected
 
 
 def test_what_was_never_changed_is_all_that_its_node_can_have_heard() -> None:
-    assert obeyed(a_workload(1, STOP, "", False)) == STOP
-    assert obeyed(a_workload(2, STOP, "", False, deletion_timestamp="2026-01-01T00:00:00Z")) == STOP
+    assert effective_disconnect(a_workload(1, STOP, "", False)) == STOP
+    assert (
+        effective_disconnect(a_workload(2, STOP, "", False, deletion_timestamp="2026-01-01T00:00:00Z"))
+        == STOP
+    )
 
 
 def test_how_long_a_copy_may_have_been_told_to_wait_is_not_how_soon_nodes_are_given_up() -> None:
-    assert obeyed(a_workload(2, STOP, "before", True), NodeTimes(replace_after=10.0)) == LONGEST
+    assert (
+        effective_disconnect(a_workload(2, STOP, "before", True), NodeTimeouts(replace_after=10.0)) == LONGEST
+    )
 
 
 def a_workload(
@@ -275,13 +282,13 @@ def test_with_stop_no_replacement_starts_before_the_old_copy_is_dead(
     policy = Disconnect(policy="stop", stop_after=f"{int(stop_after * 1000)}ms")
     for since in (heard, max(heard, elected)):  # the same leader goes on, or another counts from its election
         silence = max(0.0, (dead - since) * server_rate - 0.01)
-        assert not failover(policy, a_node(silence), gave_up("n0")).may_go
+        assert not decide_failover(policy, a_node(silence), gave_up("n0")).is_allowed
 
 
 def test_clocks_that_are_worse_than_allowed_for_would_break_it() -> None:
     dead, heard = last_moments([(0, 0, True, True)], node_rate=0.8, stop_after=110)
     policy = Disconnect(policy="stop", stop_after="110s")
-    assert failover(policy, a_node((dead - heard) * 1.2 - 0.01), gave_up("n0")).may_go
+    assert decide_failover(policy, a_node((dead - heard) * 1.2 - 0.01), gave_up("n0")).is_allowed
 
 
 @settings(max_examples=150, deadline=None)
@@ -290,21 +297,21 @@ def test_clocks_that_are_worse_than_allowed_for_would_break_it() -> None:
     pause=st.floats(0, 20),
 )
 def test_never_more_than_the_rate_and_never_in_a_halted_zone(looks: list[list[float]], pause: float) -> None:
-    allowance, now, new = Allowance(), 0.0, []
+    allowance, now, new = EvictionRateLimiter(), 0.0, []
     for silences in looks:
         nodes = [a_node(silence, f"n{index}", "ab"[index % 2]) for index, silence in enumerate(silences)]
-        found = release(nodes, allowance, now)
-        halted = halts(nodes)
+        found = evict_silent_nodes(nodes, allowance, now)
+        halted = zone_outages(nodes)
         for node in nodes:
-            if node.name in found.released:
-                assert node.silence >= 120
+            if node.name in found.evicted_nodes:
+                assert node.heartbeat_age >= 120
                 assert node.zone not in halted
-            elif node.silence >= 120:
-                assert found.held[node.name]
-            if node.name in found.released - allowance.released:
+            elif node.heartbeat_age >= 120:
+                assert found.blocked[node.name]
+            if node.name in found.evicted_nodes - allowance.evicted_nodes:
                 new.append((now, node.zone))
-        assert release(nodes, found.allowance, now).released == found.released
-        allowance, now = found.allowance, now + pause
+        assert evict_silent_nodes(nodes, found.rate_limiter, now).evicted_nodes == found.evicted_nodes
+        allowance, now = found.rate_limiter, now + pause
     for zone in "ab":
         times = [when for when, each in new if each == zone]
         assert all(b - a >= 10 - 1e-9 for a, b in pairwise(times))
@@ -333,56 +340,62 @@ def bears(taint: Taint, seconds: int | None = None) -> Toleration:
     ],
 )
 def test_how_long_a_taint_is_put_up_with(tolerations: list[Toleration], seconds: float | None) -> None:
-    assert patience(tolerations, DOWN) == seconds
+    assert max_toleration_seconds(tolerations, DOWN) == seconds
 
 
 def test_who_is_driven_out_and_when() -> None:
     residents = [
-        Resident("patient", tolerations=(bears(DOWN, 60), bears(SLOW))),
-        Resident("stays", tolerations=(bears(DOWN), bears(SLOW))),
-        Resident("leaves", tolerations=(bears(DOWN),)),
-        Resident("overdue", tolerations=(bears(DOWN, 20), bears(SLOW, 500))),
+        NodeWorkload("patient", tolerations=(bears(DOWN, 60), bears(SLOW))),
+        NodeWorkload("stays", tolerations=(bears(DOWN), bears(SLOW))),
+        NodeWorkload("leaves", tolerations=(bears(DOWN),)),
+        NodeWorkload("overdue", tolerations=(bears(DOWN, 20), bears(SLOW, 500))),
     ]
-    assert driven_out(residents, {DOWN: 25.0, SLOW: 5.0, SOFT: 900.0}) == [
-        Leave("leaves", "it does not tolerate taint disk=slow:NoExecute any longer"),
-        Leave("overdue", "it does not tolerate taint maintenance:NoExecute any longer"),
-        Leave("patient", "it does not tolerate taint maintenance:NoExecute any longer", 35.0),
+    assert taint_evictions(residents, {DOWN: 25.0, SLOW: 5.0, SOFT: 900.0}) == [
+        Eviction("leaves", "it does not tolerate taint disk=slow:NoExecute any longer"),
+        Eviction("overdue", "it does not tolerate taint maintenance:NoExecute any longer"),
+        Eviction("patient", "it does not tolerate taint maintenance:NoExecute any longer", 35.0),
     ]
-    assert driven_out(residents, {SOFT: 5.0}) == []
+    assert taint_evictions(residents, {SOFT: 5.0}) == []
 
 
 def test_a_drain_lets_the_least_important_go_first_and_keeps_every_service_up() -> None:
     residents = [
-        Resident("web-0", "web"),
-        Resident("web-1", "web"),
-        Resident("db-0", "db", priority=10),
-        Resident("batch", priority=-5),
-        Resident("cache-0", "cache", is_available=False),
+        NodeWorkload("web-0", "web"),
+        NodeWorkload("web-1", "web"),
+        NodeWorkload("db-0", "db", priority=10),
+        NodeWorkload("batch", priority=-5),
+        NodeWorkload("cache-0", "cache", is_available=False),
     ]
-    services = {"web": Standing(available=3, least=2), "db": Standing(1, 1), "cache": Standing(2, 2)}
-    found = drain(residents, services)
-    assert [each.name for each in found.leave] == ["cache-0", "batch", "web-0"]
-    assert found.held == {
+    services = {
+        "web": ServiceAvailability(available=3, min_available=2),
+        "db": ServiceAvailability(1, 1),
+        "cache": ServiceAvailability(2, 2),
+    }
+    found = plan_drain(residents, services)
+    assert [each.name for each in found.evictions] == ["cache-0", "batch", "web-0"]
+    assert found.blocked == {
         "web-1": "1 of service web already leave",
         "db-0": "service db has 1 available and needs 1: one more must run first",
     }
-    assert found.surge == ("db",)
+    assert found.surge_services == ("db",)
     assert not found.is_done
 
 
 def test_a_drain_goes_on_as_replacements_come_up_and_ends_when_nobody_is_left() -> None:
-    held = drain([Resident("web-0", "web")], {"web": Standing(1, 1)})
-    assert (held.leave, held.surge) == ((), ("web",))
-    goes = drain([Resident("web-0", "web")], {"web": Standing(2, 1)})
-    assert [each.name for each in goes.leave] == ["web-0"]
-    waits = drain([Resident("web-0", "web", is_leaving=True)], {"web": Standing(1, 1, leaving=1)})
-    assert (waits.leave, waits.held, waits.is_done) == ((), {"web-0": "it is being stopped"}, False)
-    assert drain([], {"web": Standing(1, 1)}).is_done
+    held = plan_drain([NodeWorkload("web-0", "web")], {"web": ServiceAvailability(1, 1)})
+    assert (held.evictions, held.surge_services) == ((), ("web",))
+    goes = plan_drain([NodeWorkload("web-0", "web")], {"web": ServiceAvailability(2, 1)})
+    assert [each.name for each in goes.evictions] == ["web-0"]
+    waits = plan_drain(
+        [NodeWorkload("web-0", "web", is_evicting=True)], {"web": ServiceAvailability(1, 1, evicting=1)}
+    )
+    assert (waits.evictions, waits.blocked, waits.is_done) == ((), {"web-0": "it is being stopped"}, False)
+    assert plan_drain([], {"web": ServiceAvailability(1, 1)}).is_done
 
 
 crowd = st.lists(
     st.builds(
-        Resident,
+        NodeWorkload,
         name=st.uuids().map(str),
         service=st.sampled_from(["", "a", "b"]),
         priority=st.integers(-2, 2),
@@ -395,23 +408,23 @@ crowd = st.lists(
 
 @given(crowd, st.integers(0, 5), st.integers(0, 5), st.integers(1, 3))
 def test_a_drain_never_takes_a_service_below_its_least(
-    residents: list[Resident], elsewhere: int, least: int, most: int
+    residents: list[NodeWorkload], elsewhere: int, least: int, most: int
 ) -> None:
     services = {
-        name: Standing(
+        name: ServiceAvailability(
             available=elsewhere
-            + sum(each.service == name and each.is_available and not each.is_leaving for each in residents),
-            least=least,
-            leaving=sum(each.service == name and each.is_leaving for each in residents),
+            + sum(each.service == name and each.is_available and not each.is_evicting for each in residents),
+            min_available=least,
+            evicting=sum(each.service == name and each.is_evicting for each in residents),
         )
         for name in "ab"
     }
-    found = drain(residents, services, most)
+    found = plan_drain(residents, services, most)
     by_name = {each.name: each for each in residents}
-    gone = [by_name[each.name] for each in found.leave]
+    gone = [by_name[each.name] for each in found.evictions]
     for name, standing in services.items():
         healthy = sum(each.service == name and each.is_available for each in gone)
-        assert healthy == 0 or standing.available - healthy >= standing.least
-        assert healthy == 0 or standing.leaving + healthy <= most
-    assert {*found.held, *(each.name for each in gone)} == set(by_name)
+        assert healthy == 0 or standing.available - healthy >= standing.min_available
+        assert healthy == 0 or standing.evicting + healthy <= most
+    assert {*found.blocked, *(each.name for each in gone)} == set(by_name)
     assert found.is_done == (not residents)

@@ -9,10 +9,17 @@ from lives import NOW, REV, ago, counted, says
 from msgspec.structs import replace
 
 from lattice.kinds.meta.base import Condition, Metadata
+from lattice.kinds.meta.timestamps import format_micro_time, parse_time
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
 from lattice.lifecycle.workload import Action, Decision, decide
-from lattice.lifecycle.workload_status import Sight, after, awaits_node, is_settled, reported, situation
-from lattice.lifecycle.retry import read, written
+from lattice.lifecycle.workload_status import (
+    Observation,
+    awaits_node,
+    build_input,
+    is_settled,
+    next_status,
+    parse_actual_state,
+)
 
 NOTHING = Decision(Action.NO_ACTION, "")
 BOUND: dict[str, Any] = {"binding": Binding(node="n1"), "last_action": "Apply", "retry": counted()}
@@ -28,86 +35,92 @@ def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
 @pytest.mark.parametrize(
     ("workload", "sight", "state", "ready"),
     [
-        pytest.param(a_workload(), Sight("None"), "Pending", None, id="new"),
-        pytest.param(a_workload("Stopped"), Sight("None"), "Stopped", None, id="to be stopped, never ran"),
+        pytest.param(a_workload(), Observation("None"), "Pending", None, id="new"),
+        pytest.param(
+            a_workload("Stopped"), Observation("None"), "Stopped", None, id="to be stopped, never ran"
+        ),
         pytest.param(
             a_workload(retry=counted(5, 6)),
-            Sight("None"),
+            Observation("None"),
             "Failed",
             None,
             id="failed for good, without a node",
         ),
-        pytest.param(a_workload(**BOUND), Sight("Ready"), "Pending", None, id="its node has it not yet"),
         pytest.param(
-            a_workload(**BOUND), Sight("Ready", report=says("Starting")), "Starting", False, id="starts"
+            a_workload(**BOUND), Observation("Ready"), "Pending", None, id="its node has it not yet"
+        ),
+        pytest.param(
+            a_workload(**BOUND), Observation("Ready", report=says("Starting")), "Starting", False, id="starts"
         ),
         pytest.param(
             a_workload(**BOUND),
-            Sight("Ready", report=says("Running")),
+            Observation("Ready", report=says("Running")),
             "Running",
             False,
             id="runs, and is not ready",
         ),
         pytest.param(
             a_workload(**BOUND),
-            Sight("Ready", report=says("Running"), ready=True),
+            Observation("Ready", report=says("Running"), ready=True),
             "Running",
             True,
             id="runs and is ready",
         ),
         pytest.param(
             a_workload(**BOUND),
-            Sight("Ready", report=says("Stopped"), ready=True),
+            Observation("Ready", report=says("Stopped"), ready=True),
             "Stopped",
             False,
             id="only what runs is ready",
         ),
         pytest.param(
             a_workload(**BOUND, actual_state="Running", ready=True),
-            Sight("Silent"),
+            Observation("Silent"),
             "Unknown",
             False,
             id="its node is silent: who knows",
         ),
         pytest.param(
             a_workload(**BOUND, actual_state="Running", ready=True),
-            Sight("Silent", False),
+            Observation("Silent", False),
             "Running",
             True,
             id="not heard by us yet: as it was",
         ),
         pytest.param(
             a_workload(**{**BOUND, "last_action": "BackoffWait"}),
-            Sight("Ready"),
+            Observation("Ready"),
             "Failed",
             None,
             id="failed, and its node has forgotten it",
         ),
     ],
 )
-def test_what_is_shown(workload: LatticeWorkload, sight: Sight, state: str, ready: bool | None) -> None:
-    status = after(workload, sight, NOTHING, NOW)
+def test_what_is_shown(workload: LatticeWorkload, sight: Observation, state: str, ready: bool | None) -> None:
+    status = next_status(workload, sight, NOTHING, NOW)
     assert (status.actual_state, status.ready) == (state, ready)
-    assert (status.state_since == written(NOW)) == (workload.status.actual_state != state)
+    assert (status.state_since == format_micro_time(NOW)) == (workload.status.actual_state != state)
 
 
 def test_what_was_decided_is_stored_with_its_time() -> None:
-    failed = Decision(Action.BACKOFF_WAIT, "it failed", counted(1, 2), failure="RUNTIME_ERROR")
-    status = after(a_workload(**BOUND), Sight("Ready", report=says("Failed"), log="x" * 5000), failed, NOW)
+    failed = Decision(Action.BACKOFF_WAIT, "it failed", counted(1, 2), failure_reason="RUNTIME_ERROR")
+    status = next_status(
+        a_workload(**BOUND), Observation("Ready", report=says("Failed"), log="x" * 5000), failed, NOW
+    )
     assert (status.last_action, status.last_action_at, status.retry) == (
         "BackoffWait",
-        written(NOW),
+        format_micro_time(NOW),
         counted(1, 2),
     )
     assert (status.failure_reason, len(status.last_log)) == ("RUNTIME_ERROR", 2048)
     assert status.failure_message == ""
     told = dataclasses.replace(says("Failed", failure="RUNTIME_ERROR"), how="ended with code 7")
-    status = after(a_workload(**BOUND), Sight("Ready", report=told), failed, NOW)
+    status = next_status(a_workload(**BOUND), Observation("Ready", report=told), failed, NOW)
     assert status.failure_message == "ended with code 7"
-    waits = after(
+    waits = next_status(
         a_workload(**BOUND),
-        Sight("Ready", report=says("Failed")),
-        Decision(Action.BACKOFF_WAIT, "", again=3),
+        Observation("Ready", report=says("Failed")),
+        Decision(Action.BACKOFF_WAIT, "", requeue_after=3),
         NOW,
     )
     assert waits.last_action == "Apply"
@@ -124,8 +137,11 @@ def test_what_leaves_its_node_leaves_nothing_there(action: Action) -> None:
         decision={"x": 1},
         conditions=(leaving,),
     )
-    status = after(
-        workload, Sight("Ready", report=says("Running"), ready=True), Decision(action, "", counted(0, 2)), NOW
+    status = next_status(
+        workload,
+        Observation("Ready", report=says("Running"), ready=True),
+        Decision(action, "", counted(0, 2)),
+        NOW,
     )
     assert (status.binding, status.allocated_ports, status.decision, status.ready, status.conditions) == (
         None,
@@ -138,19 +154,25 @@ def test_what_leaves_its_node_leaves_nothing_there(action: Action) -> None:
 
 
 def test_nobody_can_be_late_before_they_were_told() -> None:
-    workload = a_workload(**BOUND, last_action_at=written(ago(100)))
-    assert situation(workload, Sight("Ready", told_for=5), NOW).last.at == NOW - timedelta(seconds=5)
-    assert situation(workload, Sight("Ready", told_for=500), NOW).last.at == read(written(ago(100)))
+    workload = a_workload(**BOUND, last_action_at=format_micro_time(ago(100)))
+    assert build_input(
+        workload, Observation("Ready", connected_for=5), NOW
+    ).last_action.at == NOW - timedelta(seconds=5)
+    assert build_input(workload, Observation("Ready", connected_for=500), NOW).last_action.at == parse_time(
+        format_micro_time(ago(100))
+    )
 
 
 def test_what_was_done_an_hour_ahead_of_us_is_timed_from_when_the_node_was_told_at_the_latest() -> None:
     """The clock was set back: by the stored time nobody would be late for an hour."""
-    ahead = a_workload(**BOUND, last_action_at=written(ago(-3600)))
-    assert situation(ahead, Sight("Ready", told_for=40), NOW).last.at == NOW - timedelta(seconds=40)
-    skewed = a_workload(**BOUND, last_action_at=written(ago(-2)))
-    assert situation(skewed, Sight("Ready", told_for=40), NOW).last.at == read(written(ago(-2))), (
-        "two servers' clocks may differ a little"
+    ahead = a_workload(**BOUND, last_action_at=format_micro_time(ago(-3600)))
+    assert build_input(ahead, Observation("Ready", connected_for=40), NOW).last_action.at == NOW - timedelta(
+        seconds=40
     )
+    skewed = a_workload(**BOUND, last_action_at=format_micro_time(ago(-2)))
+    assert build_input(skewed, Observation("Ready", connected_for=40), NOW).last_action.at == parse_time(
+        format_micro_time(ago(-2))
+    ), "two servers' clocks may differ a little"
 
 
 @pytest.mark.parametrize(
@@ -165,14 +187,14 @@ def test_what_was_done_an_hour_ahead_of_us_is_timed_from_when_the_node_was_told_
 def test_what_was_seen_to_happen_is_as_long_ago_as_it_was_seen(
     stored: float, told: float, acted: float | None, age: float
 ) -> None:
-    workload = a_workload(**BOUND, last_action_at=written(ago(stored)))
-    assert situation(
-        workload, Sight("Ready", told_for=told, acted_for=acted), NOW
-    ).last.at == NOW - timedelta(seconds=age)
+    workload = a_workload(**BOUND, last_action_at=format_micro_time(ago(stored)))
+    assert build_input(
+        workload, Observation("Ready", connected_for=told, since_last_action=acted), NOW
+    ).last_action.at == NOW - timedelta(seconds=age)
 
 
 def test_a_word_that_nobody_knows_is_unknown() -> None:
-    assert (reported("Running"), reported("Dancing")) == ("Running", "Unknown")
+    assert (parse_actual_state("Running"), parse_actual_state("Dancing")) == ("Running", "Unknown")
 
 
 @pytest.mark.parametrize(
@@ -221,6 +243,8 @@ def test_only_what_waits_for_its_first_node_needs_nothing_else(
 ) -> None:
     assert awaits_node(workload) is waits
     if waits:
-        decision = decide(situation(workload, Sight("None"), NOW))
+        decision = decide(build_input(workload, Observation("None"), NOW))
         assert decision.action is Action.ASSIGN
-        assert after(workload, Sight("None"), decision, NOW) == workload.status, "a look would change nothing"
+        assert next_status(workload, Observation("None"), decision, NOW) == workload.status, (
+            "a look would change nothing"
+        )

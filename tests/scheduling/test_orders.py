@@ -5,13 +5,19 @@ from typing import Any
 import pytest
 from lives import OLD, REV, counted
 
-from lattice.kinds.meta.base import Metadata
 from lattice.kinds.container import Container
-from lattice.kinds.order import Wanted
-from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus, revision_of
-from lattice.lifecycle.orders import wanted
+from lattice.kinds.meta.base import Metadata
+from lattice.kinds.workload import (
+    Binding,
+    DesiredRun,
+    LatticeWorkload,
+    WorkloadSpec,
+    WorkloadStatus,
+    compute_revision,
+)
+from lattice.lifecycle.workload import desired_run
 
-RUNS, STOPS = Wanted("Running", REV, 3), Wanted("Stopped", REV, 3)
+RUNS, STOPS = DesiredRun("Running", REV, 3), DesiredRun("Stopped", REV, 3)
 HERE = Binding(node="n1")
 
 
@@ -56,8 +62,8 @@ def stored(
         ),
     ],
 )
-def test_what_is_ordered(workload: LatticeWorkload, order: Wanted | None) -> None:
-    assert wanted(workload) == order
+def test_what_is_ordered(workload: LatticeWorkload, order: DesiredRun | None) -> None:
+    assert desired_run(workload) == order
 
 
 def test_the_revision_is_of_what_runs_only() -> None:
@@ -70,6 +76,6 @@ def test_the_revision_is_of_what_runs_only() -> None:
         cluster="c",
     )
     other = WorkloadSpec(containers={"main": Container(command=("run", "more"))})
-    assert (revision_of(spec), len(spec.runs)) == (revision_of(same), 24)
-    assert spec.runs != other.runs
-    assert WorkloadSpec(containers={}, revision=REV).runs == REV
+    assert (compute_revision(spec), len(spec.effective_revision)) == (compute_revision(same), 24)
+    assert spec.effective_revision != other.effective_revision
+    assert WorkloadSpec(containers={}, revision=REV).effective_revision == REV

@@ -17,35 +17,35 @@ from build import (
 )
 
 from lattice.engine.decide import decide
-from lattice.engine.explain import why_not
+from lattice.engine.explain import rejections_of
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage as Image
 from lattice.kinds.constraint import Volume
-from lattice.scheduling.table.ask import Demands
-from lattice.scheduling.plugins.cluster_events import Change
-from lattice.scheduling.table.node_info import NodeFacts
-from lattice.scheduling.plugins.filters.fit import Fit, Short
+from lattice.scheduling.cycle.profile import FILTERS, compile_preset
+from lattice.scheduling.plugins.cluster_events import ClusterEvent
+from lattice.scheduling.plugins.filters.fit import Fit, InsufficientResource
 from lattice.scheduling.plugins.filters.gpu import Gpu
 from lattice.scheduling.plugins.filters.host_ports import HostPorts
 from lattice.scheduling.plugins.filters.in_cluster import InCluster
-from lattice.scheduling.plugins.filters.reserved_nodes import Kept
 from lattice.scheduling.plugins.filters.licence import Licence
 from lattice.scheduling.plugins.filters.machine_image import MachineImage, version_in
 from lattice.scheduling.plugins.filters.node_affinity import NodeAffinity
 from lattice.scheduling.plugins.filters.node_selector import NodeSelector
 from lattice.scheduling.plugins.filters.ready import Ready
+from lattice.scheduling.plugins.filters.reserved_nodes import ReservedNodes
 from lattice.scheduling.plugins.filters.runtime import Runtime
-from lattice.scheduling.plugins.filters.taints import Taints, evicted_by
+from lattice.scheduling.plugins.filters.taints import Taints, taint_evictions
 from lattice.scheduling.plugins.filters.volume_zone import VolumeZone
-from lattice.scheduling.cycle.profile import FILTERS, compile_preset
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.table.node_info import NodeInfo
 
 
-def against(plugin: Any, node: NodeFacts, demands: Demands) -> list[str]:
+def against(plugin: Any, node: NodeInfo, demands: Demands) -> list[str]:
     return ruled_out(plugin, nodes(node), demands).get(node.name, [])
 
 
-def details(plugin: Any, node: NodeFacts, demands: Demands) -> list[str]:
+def details(plugin: Any, node: NodeInfo, demands: Demands) -> list[str]:
     table = nodes(node)
     return [
         str(reason.detail(table, 0))
@@ -90,11 +90,11 @@ def test_in_cluster(cluster: str, words: list[str]) -> None:
     ],
 )
 def test_a_workload_of_no_service_keeps_out_of_reserves(labels: dict[str, str], words: list[str]) -> None:
-    assert against(Kept(), a_node(labels=labels), a_workload()) == words
+    assert against(ReservedNodes(), a_node(labels=labels), a_workload()) == words
 
 
 def test_a_replica_goes_wherever_its_cluster_is() -> None:
-    assert not Kept().applies(ask(nodes(a_node()), a_workload(service="api")))
+    assert not ReservedNodes().applies(ask(nodes(a_node()), a_workload(service="api")))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_fit_counts_ports_to_be_chosen() -> None:
     place(table, a_workload(ports=2), "n1")
     assert ruled_out(Fit(), table, a_workload(ports=1)) == {}
     assert ruled_out(Fit(), table, a_workload(ports=2)) == {"n1": ["without 2 free ports"]}
-    assert Short("ports", 1).summary() == "without a free port"
+    assert InsufficientResource("ports", 1).summary() == "without a free port"
 
 
 @pytest.mark.parametrize(
@@ -368,8 +368,8 @@ def test_no_execute_says_who_must_go_and_when(
 ) -> None:
     table = nodes(a_node())
     place(table, a_workload(tolerations=tolerations), "n1")
-    gone = evicted_by(a_node(taints=taints), table.placements.values())
-    assert {name: each.after for name, each in gone.items()} == (
+    gone = taint_evictions(a_node(taints=taints), table.placements.values())
+    assert {name: each.after_seconds for name, each in gone.items()} == (
         {} if leaves is None else {"default/placed-0": leaves}
     )
 
@@ -380,7 +380,7 @@ def test_who_must_go_is_told_for_which_taint() -> None:
     place(table, a_workload(tolerations=(a_toleration("k", "Exists"),)), "n1")
     patient = (a_toleration("k", "Exists"), a_toleration("l", "Exists", toleration_seconds=60))
     place(table, a_workload(tolerations=patient), "n1")
-    assert [str(each) for each in evicted_by(node, table.placements.values()).values()] == [
+    assert [str(each) for each in taint_evictions(node, table.placements.values()).values()] == [
         "at once: it does not tolerate taint l=v:NoExecute",
         "60 s after taint l=v:NoExecute came: it is not tolerated for longer",
     ]
@@ -488,11 +488,11 @@ def test_host_ports_are_free_again_when_their_user_has_gone() -> None:
 
 
 def test_every_filter_names_what_could_change_its_mind() -> None:
-    assert all(each.wakes_on and Change.NODE_ADDED in each.wakes_on for each in FILTERS.values())
-    assert Change.WORKLOAD_GONE in Fit.wakes_on
-    assert Change.NODE_READY in Ready.wakes_on
-    assert Change.WORKLOAD_ADDED in FILTERS["WorkloadAffinity"].wakes_on
-    assert Change.WORKLOAD_ADDED not in FILTERS["WorkloadAntiAffinity"].wakes_on
+    assert all(each.wakes_on and ClusterEvent.NODE_ADDED in each.wakes_on for each in FILTERS.values())
+    assert ClusterEvent.WORKLOAD_GONE in Fit.wakes_on
+    assert ClusterEvent.NODE_READY in Ready.wakes_on
+    assert ClusterEvent.WORKLOAD_ADDED in FILTERS["WorkloadAffinity"].wakes_on
+    assert ClusterEvent.WORKLOAD_ADDED not in FILTERS["WorkloadAntiAffinity"].wakes_on
 
 
 @pytest.mark.parametrize(
@@ -518,6 +518,6 @@ def test_what_is_missing_on_an_overcommitted_node_is_what_would_have_to_go(
 ) -> None:
     table = nodes(a_node("n", {"cpu": 1, "memory": "4Gi"}))
     place(table, a_workload({"cpu": "900m", "memory": "2Gi"}), "n")
-    table.put(a_node("n", {"cpu": 1, "memory": "4Gi", **left}))
+    table.put_node(a_node("n", {"cpu": 1, "memory": "4Gi", **left}))
     decision = decide(ask(table, a_workload(need)), table, compile_preset())
-    assert why_not(decision, "n") == [shown]
+    assert rejections_of(decision, "n") == [shown]

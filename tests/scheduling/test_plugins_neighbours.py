@@ -5,14 +5,12 @@ from build import a_node, a_spread, a_workload, ask, likes_workloads, near, node
 
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector
-from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.plugins.scores.anti_preferred import AntiPreferred
-from lattice.scheduling.plugins.scores.preferred_affinity import PreferredWorkloads
-from lattice.scheduling.plugins.scores.soft_spread import SoftSpread
-from lattice.scheduling.plugins.scores.service_spread import SpreadService
+from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity, WorkloadAntiAffinity
 from lattice.scheduling.plugins.filters.topology_spread import TopologySpread
-from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity
-from lattice.scheduling.plugins.filters.workload_anti_affinity import WorkloadAntiAffinity
+from lattice.scheduling.plugins.scores.preferred_affinity import PreferredAffinity, PreferredAntiAffinity
+from lattice.scheduling.plugins.scores.service_spread import ServiceSpread
+from lattice.scheduling.plugins.scores.soft_spread import SoftSpread
+from lattice.scheduling.table.node_table import NodeTable
 
 DB = a_workload(labels={"app": "db"})
 WEB = a_workload(labels={"app": "web"})
@@ -225,25 +223,25 @@ def test_replicas_of_a_service_prefer_nodes_and_zones_with_fewer() -> None:
     table = nodes(a_node("a1", zone="a"), a_node("a2", zone="a"), a_node("b1", zone="b"))
     service = a_workload(service="s")
     place(table, service, "a1")
-    assert scores(SpreadService(), table, service) == {"a1": 0.5, "a2": 0.75, "b1": 1.0}
-    assert not SpreadService().applies(ask(table, a_workload()))
+    assert scores(ServiceSpread(), table, service) == {"a1": 0.5, "a2": 0.75, "b1": 1.0}
+    assert not ServiceSpread().applies(ask(table, a_workload()))
 
 
 def test_without_zones_a_service_is_spread_over_nodes() -> None:
     table = nodes(a_node("n1"), a_node("n2"))
     place(table, a_workload(service="s"), "n1")
-    assert scores(SpreadService(), table, a_workload(service="s")) == {"n1": 0.5, "n2": 1.0}
+    assert scores(ServiceSpread(), table, a_workload(service="s")) == {"n1": 0.5, "n2": 1.0}
 
 
 def test_liked_neighbours_draw_and_disliked_ones_repel_the_more_the_more_there_are() -> None:
     table = two_zones()
     place(table, DB, "a1", "a2", "b1")
     drawn = scores(
-        PreferredWorkloads(), table, a_workload(near_preferences=(likes_workloads(10, "zone", app="db"),))
+        PreferredAffinity(), table, a_workload(near_preferences=(likes_workloads(10, "zone", app="db"),))
     )
     assert drawn == {"a1": 0.6667, "a2": 0.6667, "b1": 0.5, "c1": 0.0}
     repelled = scores(
-        AntiPreferred(), table, a_workload(far_preferences=(likes_workloads(10, "zone", app="db"),))
+        PreferredAntiAffinity(), table, a_workload(far_preferences=(likes_workloads(10, "zone", app="db"),))
     )
     assert repelled == {"a1": 0.3333, "a2": 0.3333, "b1": 0.5, "c1": 1.0}
 
@@ -252,8 +250,8 @@ def test_preferences_count_by_weight() -> None:
     table = two_zones()
     place(table, DB, "a1")
     both = (likes_workloads(30, "zone", app="db"), likes_workloads(10, "nowhere", app="db"))
-    assert scores(PreferredWorkloads(), table, a_workload(near_preferences=both))["a1"] == 0.375
-    assert scores(AntiPreferred(), table, a_workload(far_preferences=both))["a1"] == 0.625
+    assert scores(PreferredAffinity(), table, a_workload(near_preferences=both))["a1"] == 0.375
+    assert scores(PreferredAntiAffinity(), table, a_workload(far_preferences=both))["a1"] == 0.625
 
 
 def test_soft_spread_prefers_the_emptiest_domain_and_refuses_nobody() -> None:

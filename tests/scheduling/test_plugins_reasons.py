@@ -20,23 +20,23 @@ from build import (
 )
 
 from lattice.engine.decide import decide
-from lattice.engine.explain import details, refusals
+from lattice.engine.explain import all_rejections, reason_details
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage as Image
 from lattice.kinds.constraint import Volume
-from lattice.scheduling.table.ask import Demands
-from lattice.scheduling.table.label_codes import Coded
-from lattice.scheduling.table.node_info import NodeFacts
-from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.cycle.profile import FILTERS, compile_preset
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.table.label_codes import LabelCodes
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable
 
 PORT = a_workload(host_ports=((8080, "TCP"),))
 WEB = a_workload(labels={"app": "web"})
 KEPT = a_workload(node_selector={"disk": "ssd"})
 
 
-def alone(node: NodeFacts) -> Callable[[], NodeTable]:
+def alone(node: NodeInfo) -> Callable[[], NodeTable]:
     return lambda: nodes(node)
 
 
@@ -377,8 +377,8 @@ def test_what_is_told_of_many_nodes_at_once_is_what_is_told_of_each(
     made = table()
     for reason, mask in plugin.filter(ask(made, demands), made).items():
         rows = np.flatnonzero(mask)
-        assert list(details(reason, made, rows)) == [reason.detail(made, row) for row in rows.tolist()]
-        assert list(details(reason, made, rows[:0])) == []
+        assert list(reason_details(reason, made, rows)) == [reason.detail(made, row) for row in rows.tolist()]
+        assert list(reason_details(reason, made, rows[:0])) == []
 
 
 class Watched(NodeTable):
@@ -386,9 +386,9 @@ class Watched(NodeTable):
 
     looks = 0
 
-    def coded(self, key: str) -> Coded:
+    def coded(self, key: str) -> LabelCodes:
         self.looks += 1
-        return super().coded(key)
+        return super().label_codes(key)
 
     def free(self, resource: int) -> Any:
         self.looks += 1
@@ -427,7 +427,7 @@ def test_columns_are_looked_at_as_often_for_few_nodes_as_for_many(demands: Deman
         place(table, a_workload({}, gpu=2), *table.names)
         decision = decide(ask(table, demands), table, compile_preset())
         table.looks = 0
-        assert len(list(refusals(decision))) >= count - 1
+        assert len(list(all_rejections(decision))) >= count - 1
         looks.append(table.looks)
     assert looks[0] == looks[1] > 0
 

@@ -18,8 +18,8 @@ from build import (
 
 from lattice.scheduling.plugins.scores.balanced_resources import BalancedResources
 from lattice.scheduling.plugins.scores.bin_packing import BinPacking
-from lattice.scheduling.plugins.scores.least_allocated import LeastTaken
-from lattice.scheduling.plugins.scores.node_preference import PreferredNodes
+from lattice.scheduling.plugins.scores.least_allocated import LeastAllocated
+from lattice.scheduling.plugins.scores.node_preference import NodePreference
 from lattice.scheduling.plugins.scores.price import Price
 from lattice.scheduling.plugins.scores.taint_preference import TaintPreference
 from lattice.scheduling.plugins.scores.tightest_fit import TightestFit
@@ -68,7 +68,7 @@ def test_balance_counts_gpus_and_says_nothing_about_a_single_resource() -> None:
 def test_bin_packing_and_least_taken_are_each_other_s_opposite() -> None:
     demands = a_workload({"cpu": 1, "memory": "1Gi"})
     assert scores(BinPacking(), half_full(), demands) == {"n1": 0.1, "n2": 0.35}
-    assert scores(LeastTaken(), half_full(), demands) == {"n1": 0.9, "n2": 0.65}
+    assert scores(LeastAllocated(), half_full(), demands) == {"n1": 0.9, "n2": 0.65}
 
 
 def test_who_asks_for_nothing_is_judged_by_cpu_and_memory_as_they_are() -> None:
@@ -100,7 +100,7 @@ def test_the_tightest_fit_for_a_cpu_job_strands_no_gpus() -> None:
 def test_preferred_nodes_count_by_weight() -> None:
     liked = (likes_nodes(30, requirement("disk", "In", "ssd")), likes_nodes(10, requirement("gpu", "Exists")))
     table = nodes(a_node("n1", labels={"disk": "ssd"}), a_node("n2", labels={"gpu": "1"}), a_node("n3"))
-    assert scores(PreferredNodes(), table, a_workload(node_preferences=liked)) == {
+    assert scores(NodePreference(), table, a_workload(node_preferences=liked)) == {
         "n1": 0.75,
         "n2": 0.25,
         "n3": 0.0,

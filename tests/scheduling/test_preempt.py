@@ -8,10 +8,10 @@ from small import ask, indifferent, nodes, packing, put, where
 from lattice.engine.decide import decide
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector
-from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.table.node_info import NodeFacts
-from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.preemption.preemptor import Preemption, Preemptor
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable
 
 WEB = (("app", "web"),)
 NOT_NEAR_WEB = (WorkloadTerm(selector=LabelSelector(match_labels={"app": "web"}), topology_key="node"),)
@@ -25,7 +25,7 @@ def preempt(table: NodeTable, newcomer: WorkloadAsk, **more: Any) -> Preemption 
 
 
 def victims(found: Preemption | None) -> list[str]:
-    return [name.removeprefix("default/") for name in found.names] if found else []
+    return [name.removeprefix("default/") for name in found.victim_names] if found else []
 
 
 Small = tuple[int, str, int, int]  # node, name, cpu, priority
@@ -178,9 +178,9 @@ def test_all_of_a_gang_are_counted(others: list[int], gone: list[str]) -> None:
 def test_stopped_ones_are_charged_to_their_service() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "a1", 1000, service="a")])
-    preemptor = Preemptor(table, packing(), may_disrupt={"default/a": 3})
+    preemptor = Preemptor(table, packing(), disruptions_allowed={"default/a": 3})
     preemptor.charge(table.placements.values())
-    assert preemptor.may_disrupt == {"default/a": 2}
+    assert preemptor.disruptions_allowed == {"default/a": 2}
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_sums_follow_new_nodes_and_resources() -> None:
     assert victims(preemptor.find(new, decide(new, table, profile))) == ["a"]
     table.add_resource("fpga")
     other = nodes(1000, 1000)
-    assert other.facts[1]
-    table.put(other.facts[1])
+    assert other.node_infos[1]
+    table.put_node(other.node_infos[1])
     put(table, "n1", [ask(table, "b", 1000, 1)])
     assert victims(preemptor.find(new, decide(new, table, profile))) == ["b"]
 
@@ -270,6 +270,6 @@ def test_sizes_against_priorities(there: list[tuple[int, int]], cpu: int, gone: 
 
 def test_a_port_of_the_range_that_is_freed_can_be_given_out() -> None:
     table = NodeTable()
-    table.put(NodeFacts("n0", {"cpu": 1000, "memory": 1}, {"node": "n0"}, ports=(9000, 9001)))
+    table.put_node(NodeInfo("n0", {"cpu": 1000, "memory": 1}, {"node": "n0"}, port_range=(9000, 9001)))
     put(table, "n0", [ask(table, "fixed", 10, 1, host_ports=((9000, "TCP"),)), ask(table, "other", 10, 0)])
     assert victims(preempt(table, ask(table, "new", 10, 5, ports=2))) == ["fixed"]

@@ -13,7 +13,7 @@ from lattice.errors import Invalid, NotFound
 from lattice.kinds.meta import yaml_manifest as manifest
 from lattice.scheduling.cycle.profile import (
     FILTERS,
-    LIGHTEST,
+    MIN_WEIGHT,
     PRESETS,
     SCORES,
     ProfileSpec,
@@ -251,9 +251,9 @@ def test_a_profile_has_a_name(name: str) -> None:
 
 
 def test_the_least_weight_still_counts() -> None:
-    spec = parse_profile({"name": "light", "scores": {"Price": LIGHTEST}})
+    spec = parse_profile({"name": "light", "scores": {"Price": MIN_WEIGHT}})
     assert [weight for _, weight in compile_profile(spec).scores_by_reach["fixed"]] == [
-        pytest.approx(LIGHTEST)
+        pytest.approx(MIN_WEIGHT)
     ]
 
 
@@ -300,7 +300,7 @@ ODD = ProfileSpec(
 def test_a_profile_written_out_is_read_back_the_same(spec: ProfileSpec) -> None:
     written = as_written(spec)
     texts = (yaml.safe_dump(written), json.dumps(written))
-    read = [parse_profile(document.value) for text in texts for document in manifest.load(text)]
+    read = [parse_profile(document.value) for text in texts for document in manifest.load_documents(text)]
     assert read == [spec, spec]
     assert parse_profile(written) == parse_profile(with_decimals(written)) == spec
     for each in (*read, parse_profile(with_decimals(written))):

@@ -17,14 +17,12 @@ from small import recounted
 from stories import BYTES, Story, World, a_plain, assert_room_was_left, plain_worlds, some_world, worlds
 
 from lattice.engine.decide import RULED_OUT, Decision, decide
-from lattice.engine.explain import counts, refusals, sentence
-from lattice.engine.decide_batch import decide_many, groupable
+from lattice.engine.decide_batch import can_batch, decide_batch
+from lattice.engine.explain import all_rejections, rejection_counts, summarize
 from lattice.engine.plugin import Profile
-from lattice.engine.table import Some
+from lattice.engine.table import RowSubset
 from lattice.kinds.meta.selector import LabelSelector
-from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.plugins.filters.topology_spread import Uneven
-from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.cycle.cycle import CompositeScheduler
 from lattice.scheduling.cycle.profile import (
     FILTERS,
     PRESETS,
@@ -34,7 +32,9 @@ from lattice.scheduling.cycle.profile import (
     compile_profile,
 )
 from lattice.scheduling.cycle.reservations import Reservations
-from lattice.scheduling.cycle.cycle import CompositeScheduler
+from lattice.scheduling.plugins.filters.topology_spread import MaxSkewExceeded
+from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.table.node_table import NodeTable
 
 pytestmark = pytest.mark.timeout(PATIENCE)
 
@@ -73,11 +73,11 @@ def test_the_same_nodes_fit_as_by_the_obvious_loops_and_every_other_has_a_reason
     able = fitting(decision)
     assert able == story.ledger.feasible(world.wanted)
     assert (decision.name in able) if able else not decision.fits
-    refused = dict(refusals(decision))
+    refused = dict(all_rejections(decision))
     assert set(refused) == set(story.table.row_of) - able
-    assert sum(count for _, count in counts(decision)) == len(refused)
+    assert sum(count for _, count in rejection_counts(decision)) == len(refused)
     assert all(str(shortfall) for found in refused.values() for shortfall in found)
-    assert sentence(decision)
+    assert summarize(decision)
     for term in (*world.wanted.node_terms, *(each.term for each in world.wanted.node_preferences)):
         assert all(
             term.matches(dict(each.labels)) == fulfils(term, each.labels)
@@ -107,10 +107,10 @@ def test_deciding_again_and_deciding_afresh_agree(world: World) -> None:
     story = lived(world, EVERYTHING)
     first = told(decide(story.wanted(), story.table, EVERYTHING))
     assert told(decide(story.wanted(), story.table, EVERYTHING)) == first
-    story.table.states.clear()
+    story.table.shape_caches.clear()
     assert told(decide(story.wanted(), story.table, EVERYTHING)) == first
     fresh = story.told_again()
-    assert told(decide(fresh.asked("default/new", world.wanted), fresh, EVERYTHING)) == first
+    assert told(decide(fresh.make_ask("default/new", world.wanted), fresh, EVERYTHING)) == first
 
 
 @large
@@ -142,11 +142,13 @@ def test_a_few_rows_are_answered_like_all_of_them(world: World, some: list[int])
         if each.scope not in ("fixed", "row") or not each.applies(asked):
             continue
         if hasattr(each, "filter"):
-            everywhere, here = each.filter(asked, table), each.filter(asked, Some(table, picked))
+            everywhere, here = each.filter(asked, table), each.filter(asked, RowSubset(table, picked))
             assert list(everywhere) == list(here)
             assert all(np.array_equal(everywhere[reason][picked], mask) for reason, mask in here.items())
         else:
-            assert np.array_equal(each.score(asked, table)[picked], each.score(asked, Some(table, picked)))
+            assert np.array_equal(
+                each.score(asked, table)[picked], each.score(asked, RowSubset(table, picked))
+            )
 
 
 @large
@@ -171,7 +173,7 @@ def test_fixed_answers_do_not_move_with_what_is_placed(world: World) -> None:
     empty, full = nodes(*story.ledger.nodes.values()), story.table
     wanted = replace(world.wanted, near=(), far=(), spread=())
     for each in FILTERS.values():
-        asks = empty.asked("default/new", wanted), full.asked("default/new", wanted)
+        asks = empty.make_ask("default/new", wanted), full.make_ask("default/new", wanted)
         if each.scope == "fixed" and each.applies(asks[0]):
             found = [each.filter(ask, table) for ask, table in zip(asks, (empty, full), strict=True)]
             answers = [
@@ -190,9 +192,9 @@ def test_equals_decided_together_get_what_they_get_one_at_a_time(world: World, c
     wanted = replace(world.wanted, gpu=None, host_ports=(), near=(), far=(), spread=())
     story = Story(replace(world, wanted=wanted), ROW_BY_ROW)
     asks = [story.wanted(f"new{number}") for number in range(count)]
-    if not groupable(asks[0], ROW_BY_ROW, story.table):
+    if not can_batch(asks[0], ROW_BY_ROW, story.table):
         return
-    together = decide_many(asks[0], story.table, ROW_BY_ROW, count).rows
+    together = decide_batch(asks[0], story.table, ROW_BY_ROW, count).rows
     alone = []
     for ask in asks:
         decision = decide(ask, story.table, ROW_BY_ROW)
@@ -228,8 +230,8 @@ def test_a_run_of_equals_gets_what_its_members_get_in_runs_of_their_own(
         recounted(story.table)
         outcomes.append(
             (
-                [(each.ask.name, each.node) for each in cycle.placed],
-                [(each.ask.name, each.why) for each in cycle.unplaced],
+                [(each.ask.name, each.node) for each in cycle.scheduled],
+                [(each.ask.name, each.reason) for each in cycle.unschedulable],
             )
         )
     assert outcomes[0] == outcomes[1]
@@ -246,19 +248,19 @@ def placed_as_a_gang(world: World, least: int, priorities: Sequence[int]) -> int
     cycle = CompositeScheduler(
         BALANCED, Reservations(story.table), preemptor=Preemptor(story.table, BALANCED)
     ).cycle([gang], 0.0)
-    assert not cycle.placed or len(cycle.placed) >= least
-    assert len(cycle.placed) + len(cycle.unplaced) == len(gang)
-    assert all(each.why for each in cycle.unplaced)
+    assert not cycle.scheduled or len(cycle.scheduled) >= least
+    assert len(cycle.scheduled) + len(cycle.unschedulable) == len(gang)
+    assert all(each.reason for each in cycle.unschedulable)
     victims = {victim for victim, _ in cycle.evictions}
     assert {
         name: each for name, each in story.table.placements.items() if each.ask.group != "default/gang"
     } == {name: each for name, each in before.items() if name not in victims}
     importance = {ask.name: ask.priority for ask in gang}
     assert all(before[victim].ask.priority < importance[whom] for victim, whom in cycle.evictions)
-    for each in cycle.placed:
+    for each in cycle.scheduled:
         assert_room_was_left(story.table, story.table.row_of[each.node], each.ask)
     recounted(story.table)
-    return len(cycle.placed)
+    return len(cycle.scheduled)
 
 
 PRIORITIES = st.lists(st.sampled_from((0, 1, 2)), min_size=2, max_size=5)
@@ -298,15 +300,17 @@ def made_to_leave(world: World, priority: int) -> int:
     assert table.placements == before
     if found is None:
         for row in table.row_of.values():
-            lower = {name for name, each in table.on_row[row].items() if each.ask.priority < priority}
+            lower = {
+                name for name, each in table.placements_by_row[row].items() if each.ask.priority < priority
+            }
             assert not (lower and makes_room(story, table, row, lower)), (table.names[row], lower)
         return 0
     assert all(victim.ask.priority < priority and victim.row == found.row for victim in found.victims)
-    assert makes_room(story, table, found.row, set(found.names))
-    for fewer in range(len(found.names)):
-        for spared in combinations(found.names, fewer):
+    assert makes_room(story, table, found.row, set(found.victim_names))
+    for fewer in range(len(found.victim_names)):
+        for spared in combinations(found.victim_names, fewer):
             assert not makes_room(story, table, found.row, set(spared)), "one too many"
-    return len(found.names)
+    return len(found.victim_names)
 
 
 @large
@@ -327,7 +331,7 @@ def spread_out(world: World, key: str, skew: int, count: int) -> bool:
         if not decision.fits:
             break
         refused = refused or any(
-            isinstance(reason, Uneven) and mask.any() for reason, mask in decision.reasons.items()
+            isinstance(reason, MaxSkewExceeded) and mask.any() for reason, mask in decision.reasons.items()
         )
         table.assume(ask, decision.chosen)
         story.ledger.comes(ask.name, wanted, decision.name)
@@ -376,6 +380,6 @@ def test_spread_replicas_stay_as_even_as_they_must(world: World, key: str, skew:
     ],
 )
 def test_at_least_half_of_the_worlds_show_what_they_are_for(counts: Any) -> None:
-    dice = Random(7)  # noqa: S311 - the same every time is the point
+    dice = Random(7)
     found = [counts(lambda size: some_world(dice.randbytes(size)), dice.choice) for _ in range(60)]
     assert sum(found) >= 30, f"{sum(found)} of {len(found)}"

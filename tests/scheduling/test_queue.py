@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from proofs import many
 from small import ask, nodes
 
+from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
+from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.plugins.cluster_events import Change
-from lattice.scheduling.cycle.queue import Queue
 
 TABLE = nodes(1000)
 GROWN, GONE = "node grew", "workload gone"
-READY = Change.NODE_READY
+READY = ClusterEvent.NODE_READY
 
 
 def one(name: str, priority: int = 0, cpu: int = 100, **more: Any) -> WorkloadAsk:
     return ask(TABLE, name, cpu, priority, **more)
 
 
-def queue(*asks: WorkloadAsk) -> Queue:
-    made = Queue()
+def queue(*asks: WorkloadAsk) -> SchedulingQueue:
+    made = SchedulingQueue()
     for each in asks:
         made.add(each)
     return made
@@ -66,8 +66,8 @@ def test_back_off_doubles_up_to_half_a_minute() -> None:
     waiting, now, waits = queue(one("a")), 0.0, []
     for _ in range(9):
         assert waiting.pop(now)
-        waiting.failed("default/a", now)
-        at = waiting.next_at()
+        waiting.requeue_failed("default/a", now)
+        at = waiting.next_ready_at()
         assert at is not None
         assert waiting.pop(at - 0.01) is None
         waits.append(at - now)
@@ -92,7 +92,7 @@ def test_one_that_changed_meanwhile_does_not_wait_for_the_failure_of_its_old_sel
     waiting = queue(one("a"))
     waiting.pop(0.0)
     waiting.add(one("a", cpu=300))
-    waiting.unschedulable("default/a", {GROWN}, 0.0)
+    waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
     assert waiting.pop(0.0)
 
 
@@ -104,14 +104,14 @@ def test_one_removed_while_worked_on_is_gone_afterwards_and_can_come_again() -> 
     assert len(waiting) == 0
     waiting.add(one("a"))
     assert waiting.pop(0.0) is None
-    waiting.failed("default/a", 0.0)
+    waiting.requeue_failed("default/a", 0.0)
     assert waiting.pop(0.0)
 
 
 def test_the_unschedulable_sleep_until_what_they_named() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
-    waiting.unschedulable("default/a", {GROWN}, 0.0)
+    waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
     assert waiting.pop(100.0) is None
     assert waiting.wake(GONE, 100.0) == 0
     assert waiting.pop(100.0) is None
@@ -122,18 +122,18 @@ def test_the_unschedulable_sleep_until_what_they_named() -> None:
 def test_waking_early_does_not_cut_the_back_off_short() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
-    waiting.unschedulable("default/a", {GROWN}, 0.0)
+    waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
     waiting.wake(GROWN, 0.2)
     assert waiting.pop(0.9) is None
     assert waiting.pop(1.0)
 
 
-def often_failed(*wakes_on: Hashable) -> Queue:
+def often_failed(*wakes_on: Hashable) -> SchedulingQueue:
     """At 61 seconds, the seventh time: its wait is over at 91."""
     waiting, now = queue(one("a")), 0.0
     for failures in range(7):
         assert waiting.pop(now)
-        waiting.unschedulable("default/a", wakes_on, now)
+        waiting.requeue_unschedulable("default/a", wakes_on, now)
         if failures < 6:
             now += min(30.0, 2.0**failures)
             waiting.wake(GONE, now)
@@ -159,23 +159,23 @@ def test_however_often_somebody_is_tried_again_the_queue_does_not_grow() -> None
     waiting = queue(*(one(f"w{number}") for number in range(10)))
     for now in range(0, 3000, 5):
         while (asked := waiting.pop(float(now))) is not None:
-            waiting.unschedulable(asked.name, {READY}, float(now))
+            waiting.requeue_unschedulable(asked.name, {READY}, float(now))
         waiting.wake(READY, float(now))
-    assert len(waiting._waiting) < 100
+    assert len(waiting._backoff_heap) < 100
 
 
 def test_a_change_while_it_was_worked_on_is_not_missed() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
     waiting.wake(GROWN, 0.1)
-    waiting.unschedulable("default/a", {GROWN}, 0.2)
-    assert waiting.next_at() == pytest.approx(1.2)
+    waiting.requeue_unschedulable("default/a", {GROWN}, 0.2)
+    assert waiting.next_ready_at() == pytest.approx(1.2)
 
 
 def test_nobody_sleeps_for_ever() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
-    waiting.unschedulable("default/a", set(), 7.0)
+    waiting.requeue_unschedulable("default/a", set(), 7.0)
     assert waiting.pop(306.9) is None
     assert waiting.pop(307.0)
 
@@ -183,7 +183,7 @@ def test_nobody_sleeps_for_ever() -> None:
 def test_a_new_version_wakes_it() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
-    waiting.unschedulable("default/a", {GROWN}, 0.0)
+    waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
     waiting.add(one("a", cpu=1))
     assert waiting.pop(0.0)
 
@@ -274,7 +274,7 @@ ACTIONS = st.lists(
 def test_the_queue_agrees_with_looking_at_everybody_every_time(
     actions: list[tuple[str, int, int, set[str]]],
 ) -> None:
-    fast, slow, now = Queue(), Slow(), 0.0
+    fast, slow, now = SchedulingQueue(), Slow(), 0.0
     out: set[str] = set()
     for what, which, number, changes in actions:
         name = f"default/w{which}"
@@ -296,7 +296,7 @@ def test_the_queue_agrees_with_looking_at_everybody_every_time(
             if what == "done":
                 fast.done(name)
             elif what == "failed":
-                fast.failed(name, now)
+                fast.requeue_failed(name, now)
             else:
-                fast.unschedulable(name, changes, now)
+                fast.requeue_unschedulable(name, changes, now)
         assert len(fast) == len(slow.known)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from proofs import many
 from small import ask, check_capacity, nodes, where
 
-from lattice.scheduling.cycle.reservations import Refused, Reservation, Reservations
+from lattice.scheduling.cycle.reservations import Reservation, ReservationRejection, Reservations
 
 
 def held(book: Reservations, name: str, cpu: int = 100, now: float = 0.0) -> Reservation:
@@ -56,11 +56,11 @@ def test_confirming_keeps_the_room_for_good() -> None:
 def test_confirming_too_late_is_refused_and_gives_the_room_back() -> None:
     book = Reservations(nodes(1000))
     reservation = held(book, "a")
-    assert book.confirm(reservation.id, 30.0) == Refused(
+    assert book.confirm(reservation.id, 30.0) == ReservationRejection(
         "default/a", f"reservation {reservation.id} expired 0.0 s ago"
     )
     assert where(book.table) == {}
-    assert "no reservation" in book.confirm(reservation.id, 0.0).why  # type: ignore[union-attr]
+    assert "no reservation" in book.confirm(reservation.id, 0.0).reason  # type: ignore[union-attr]
 
 
 def test_releasing_twice_is_releasing_once() -> None:
@@ -93,18 +93,18 @@ def test_releasing_twice_is_releasing_once() -> None:
 def test_no_room_is_refused(first: dict[str, object], second: dict[str, object], why: str) -> None:
     book = Reservations(nodes(1000, gpus=(1,)))
     assert isinstance(book.reserve(ask(book.table, "a", **first), 0, 0.0), Reservation)  # type: ignore[arg-type]
-    assert book.reserve(ask(book.table, "b", **second), 0, 0.0) == Refused("default/b", why)  # type: ignore[arg-type]
+    assert book.reserve(ask(book.table, "b", **second), 0, 0.0) == ReservationRejection("default/b", why)  # type: ignore[arg-type]
 
 
 def test_a_workload_is_reserved_once_and_a_lost_node_holds_nothing() -> None:
     book = Reservations(nodes(1000, 1000))
     reservation = held(book, "a")
-    assert book.reserve(ask(book.table, "a"), 1, 0.0) == Refused(
+    assert book.reserve(ask(book.table, "a"), 1, 0.0) == ReservationRejection(
         "default/a", "it has room on node n0 already"
     )
-    book.table.drop("n0")
-    assert isinstance(book.confirm(reservation.id, 1.0), Refused)
-    assert book.reserve(ask(book.table, "b"), 0, 0.0) == Refused("default/b", "the node is gone")
+    book.table.remove_node("n0")
+    assert isinstance(book.confirm(reservation.id, 1.0), ReservationRejection)
+    assert book.reserve(ask(book.table, "b"), 0, 0.0) == ReservationRejection("default/b", "the node is gone")
 
 
 def test_an_old_reservation_does_not_touch_a_later_placement_of_the_same_workload() -> None:

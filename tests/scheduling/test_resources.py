@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lattice.kinds.container import Container, ContainerResources, show_amount, total_amounts
+from lattice.kinds.container import Container, ContainerResources, format_amount, total_amounts
 from lattice.kinds.workload import WorkloadSpec
 from lattice.scheduling.table.qos import (
     Qos,
@@ -129,4 +129,4 @@ def test_containers_add_up_and_a_limit_that_one_lacks_is_unknown() -> None:
     ],
 )
 def test_amounts_are_shown_as_people_write_them(resource: str, amount: int, text: str) -> None:
-    assert show_amount(resource, amount) == text
+    assert format_amount(resource, amount) == text

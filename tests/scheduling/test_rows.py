@@ -14,17 +14,17 @@ from picked import told_together
 from proofs import EXAMPLES, LONG
 
 from lattice.engine.decide import RULED_OUT, decide
-from lattice.engine.derived_columns import MOST_KEPT
-from lattice.engine.decide_batch import decide_many, groupable
+from lattice.engine.decide_batch import can_batch, decide_batch
+from lattice.engine.derived_columns import MAX_COLUMNS_KEPT
 from lattice.engine.plugin import Profile
-from lattice.engine.table import Some
+from lattice.engine.table import RowSubset
 from lattice.kinds.constraint import MachineImage, PreferredNodes
-from lattice.scheduling.table.ask import Demands
-from lattice.scheduling.table.workload_index import KINDS_KEPT
-from lattice.scheduling.table.node_info import NodeFacts
-from lattice.scheduling.table.node_table import SHAPES_KEPT, NodeTable
-from lattice.scheduling.plugins.scores.service_spread import OverNodes, SpreadService
 from lattice.scheduling.cycle.profile import PRESETS, SCORES, ProfileSpec, compile_profile
+from lattice.scheduling.plugins.scores.service_spread import NodeSpread, ServiceSpread
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import MAX_NUMBERED_SHAPES, NodeTable
+from lattice.scheduling.table.workload_index import MAX_IDLE_CLASSES
 
 WITHOUT_LESSONS = {
     name: 1.0 for name in SCORES if name != "GpuFragmentation"
@@ -79,7 +79,7 @@ DEMANDS = (
 most = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 3, deadline=None)
 
 
-def a_fact(number: int, labels: int, change: int) -> NodeFacts:
+def a_fact(number: int, labels: int, change: int) -> NodeInfo:
     return a_node(
         f"n{number}",
         ROOMS[(number + change) % 3],
@@ -110,12 +110,14 @@ class World:
         if what == "put":
             room = self.table.row_of.get(name)
             self.facts[name] = facts = a_fact(which, labels, change)
-            if room is not None and self.table.on_row[room]:  # GPUs in use, and ports, stay where they are
-                self.facts[name] = facts = replace(facts, gpus=self.table.facts[room].gpus)  # type: ignore[union-attr]
-            self.table.put(facts)
+            if (
+                room is not None and self.table.placements_by_row[room]
+            ):  # GPUs in use, and ports, stay where they are
+                self.facts[name] = facts = replace(facts, gpus=self.table.node_infos[room].gpus)  # type: ignore[union-attr]
+            self.table.put_node(facts)
         elif what == "drop" and name in self.facts:
             del self.facts[name]
-            for lost in self.table.drop(name):
+            for lost in self.table.remove_node(name):
                 del self.placed[lost.ask.name]
         elif what == "forget" and self.placed:
             gone = sorted(self.placed)[which % len(self.placed)]
@@ -123,7 +125,7 @@ class World:
             del self.placed[gone]
         elif what in ("place", "decide"):
             self.count += 1
-            ask = self.table.asked(f"{demands.namespace}/w{self.count}", demands)
+            ask = self.table.make_ask(f"{demands.namespace}/w{self.count}", demands)
             decision = decide(ask, self.table, EVERYTHING)
             if what == "place" and decision.fits:
                 self.table.assume(ask, decision.chosen)
@@ -134,14 +136,14 @@ class World:
         table = table_of(*self.facts.values())
         for name, (demands, node) in self.placed.items():
             placement = self.table.placements[name]
-            ask = table.asked(name, demands)
+            ask = table.make_ask(name, demands)
             table.restore(replace(placement, ask=ask, row=table.row_of[node]))
         return table
 
 
 def told(table: NodeTable, demands: Demands) -> tuple[str, str, dict[str, float], dict[str, set[str]]]:
     """Everything that a decision says, by name."""
-    decision = decide(table.asked("default/new", demands), table, EVERYTHING)
+    decision = decide(table.make_ask("default/new", demands), table, EVERYTHING)
     runner_up = table.names[decision.runner_up] if decision.runner_up >= 0 else ""
     totals = {name: float(decision.totals[row]) for name, row in table.row_of.items()}
     reasons = {
@@ -184,15 +186,15 @@ def test_a_changed_node_is_looked_at_alone(demands: Demands) -> None:
 
     profile: Any = Profile("watched", (*EVERYTHING.filters, Witness()), EVERYTHING.scores)
     for _ in range(2):
-        decide(table.asked("default/a", demands), table, profile)
+        decide(table.make_ask("default/a", demands), table, profile)
     asked.clear()
     for change in (
-        lambda: table.put(a_fact(3, 3, 1)),
-        lambda: table.drop("n7"),
-        lambda: table.put(a_fact(50, 1, 0)),
+        lambda: table.put_node(a_fact(3, 3, 1)),
+        lambda: table.remove_node("n7"),
+        lambda: table.put_node(a_fact(50, 1, 0)),
     ):
         change()
-        decide(table.asked("default/a", demands), table, profile)
+        decide(table.make_ask("default/a", demands), table, profile)
     assert asked == [1, 1, 1]
 
 
@@ -206,33 +208,37 @@ def test_numbers_of_values_and_counts_by_them_are_as_if_made_anew(
     table = table_of(*(a_node(f"n{number}", zone="x") for number in range(4)))
     selector = near("zone", app="a").selector
     for number, (which, zone, more) in enumerate(changes):
-        table.put(a_node(f"n{which}", labels={"zone": zone} if zone else {}))
+        table.put_node(a_node(f"n{which}", labels={"zone": zone} if zone else {}))
         if more:
             table.assume(
-                table.asked(f"default/w{number}", a_workload({}, labels={"app": "a"})),
+                table.make_ask(f"default/w{number}", a_workload({}, labels={"app": "a"})),
                 table.row_of[f"n{which}"],
             )
         codes, names, counts = (
-            table.codes("zone"),
+            table.domain_codes("zone"),
             table.domain_names("zone"),
-            table.tally("default", selector).domains(table, "zone"),
+            table.topology_counts("default", selector).by_domain(table, "zone"),
         )
-        zones = {name: table.facts[row].labels.get("zone") for name, row in table.row_of.items()}  # type: ignore[union-attr]
+        zones = {name: table.node_infos[row].labels.get("zone") for name, row in table.row_of.items()}  # type: ignore[union-attr]
         assert {
             name: names[codes[row]] if codes[row] >= 0 else None for name, row in table.row_of.items()
         } == zones
         there = {
-            zone: sum(len(table.on_row[table.row_of[name]]) for name in zones if zones[name] == zone)
+            zone: sum(
+                len(table.placements_by_row[table.row_of[name]]) for name in zones if zones[name] == zone
+            )
             for zone in {*zones.values()} - {None}
         }
         assert table.domain_count("zone") == len(there)
-        assert {zone: int(counts[table.coded("zone").numbers[zone]]) for zone in there if zone} == there
+        assert {
+            zone: int(counts[table.label_codes("zone").code_by_value[zone]]) for zone in there if zone
+        } == there
 
 
 ROOM = 32 << 20  # KiB
 
 
-def zoned(number: int, kibibytes: int, zones: int) -> NodeFacts:
+def zoned(number: int, kibibytes: int, zones: int) -> NodeInfo:
     return a_node(f"n{number}", {"cpu": 4, "memory": f"{kibibytes}Ki"}, zone=f"z{number % zones}")
 
 
@@ -242,9 +248,9 @@ REPLICAS = st.tuples(st.integers(0, NODES - 1), st.sampled_from(["s", "t"]))
 def together_and_apart(
     table: NodeTable, demands: Demands, count: int, profile: Profile = BALANCED
 ) -> tuple[list[Any], list[Any]]:
-    asks = [table.asked(f"default/new-{number}", demands) for number in range(count)]
-    assert groupable(asks[0], profile, table)
-    together = told_together(decide_many(asks[0], table, profile, count))
+    asks = [table.make_ask(f"default/new-{number}", demands) for number in range(count)]
+    assert can_batch(asks[0], profile, table)
+    together = told_together(decide_batch(asks[0], table, profile, count))
     apart = []
     for ask in asks:
         decision = decide(ask, table, profile)
@@ -285,7 +291,7 @@ def test_replicas_of_a_service_decided_together_go_where_they_would_one_by_one(
     ]
     table = table_of(*facts)
     for number, (node, service) in enumerate(there):
-        ask = table.asked(f"default/old-{number}", a_workload({"cpu": "100m"}, service=service))
+        ask = table.make_ask(f"default/old-{number}", a_workload({"cpu": "100m"}, service=service))
         table.assume(ask, node % table.count)
     demands = a_workload({"cpu": "700m", "memory": 1}, service="s", node_selector=selector)
     together, apart = together_and_apart(table, demands, count)
@@ -321,7 +327,7 @@ def test_nearly_equal_nodes_that_a_zone_makes_equal_go_by_the_fixed_order(
     table = table_of(*(zoned(number, ROOM - kibibytes * less, zones) for number, less in enumerate(drawn)))
     filler = Demands(requests=(("cpu", int(4000 * full)), ("memory", int(1024 * ROOM * full))))
     for row in range(table.count if full else 0):
-        table.assume(table.asked(f"default/old-{row}", filler), row)
+        table.assume(table.make_ask(f"default/old-{row}", filler), row)
     together, apart = together_and_apart(
         table, a_workload({"cpu": "100m", "memory": "500Mi"}, service="s"), count, profile
     )
@@ -336,29 +342,29 @@ def test_many_replicas_over_many_zones_too() -> None:
         )
     )
     asks = [
-        table.asked(f"default/new-{number}", a_workload({"cpu": "300m", "memory": 1}, service="s"))
+        table.make_ask(f"default/new-{number}", a_workload({"cpu": "300m", "memory": 1}, service="s"))
         for number in range(900)
     ]
-    picks, apart = decide_many(asks[0], table, BALANCED, len(asks)), []
+    picks, apart = decide_batch(asks[0], table, BALANCED, len(asks)), []
     for ask in asks:
         decision = decide(ask, table, BALANCED)
         apart.append((decision.chosen, decision.runner_up))
         table.assume(ask, decision.chosen)
-    assert [(pick.row, pick.runner_up) for pick in picks.each] == apart
+    assert [(pick.row, pick.runner_up) for pick in picks.picks] == apart
 
 
 @pytest.mark.parametrize("zone", [{}, {"zone": "x"}], ids=["without zones", "with zones"])
 def test_the_part_for_nodes_knows_of_replicas_that_are_only_supposed(zone: dict[str, str]) -> None:
     table = table_of(a_node("n0", labels=zone), a_node("n1", labels=zone))
     demands = a_workload(service="s")
-    ask, rows = table.asked("default/a", demands), np.array([0, 1, 1])
-    supposed = OverNodes().score(ask, Some(table, rows, ask.needs, np.array([2, 1, 0]))).tolist()
+    ask, rows = table.make_ask("default/a", demands), np.array([0, 1, 1])
+    supposed = NodeSpread().score(ask, RowSubset(table, rows, ask.needs, np.array([2, 1, 0]))).tolist()
     for number, row in enumerate((0, 0, 1)):
-        table.assume(table.asked(f"default/{number}", demands), row)
-    real = OverNodes().score(ask, table).tolist()
+        table.assume(table.make_ask(f"default/{number}", demands), row)
+    real = NodeSpread().score(ask, table).tolist()
     table.forget("default/2")
-    assert supposed == [real[0], real[1], OverNodes().score(ask, table)[1]]
-    assert (SpreadService().score(ask, table)[:2] >= OverNodes().score(ask, table)[:2]).all()
+    assert supposed == [real[0], real[1], NodeSpread().score(ask, table)[1]]
+    assert (ServiceSpread().score(ask, table)[:2] >= NodeSpread().score(ask, table)[:2]).all()
 
 
 def test_what_nobody_uses_any_more_is_forgotten() -> None:
@@ -369,41 +375,41 @@ def test_what_nobody_uses_any_more_is_forgotten() -> None:
         demands = a_workload(
             {"cpu": 1, f"odd-{number % 5000}": 0}, service=f"s{number}", labels=labels, far=far
         )
-        ask = table.asked(f"default/w{number}", demands)
+        ask = table.make_ask(f"default/w{number}", demands)
         if number % 25 == 0:
             assert decide(ask, table, BALANCED).fits
         table.assume(ask, number % 5)
         table.forget(ask.name)
-    sizes = table._census.sizes
-    assert sizes["tallies"] <= MOST_KEPT
-    assert sizes["kinds"] <= KINDS_KEPT + 1
+    sizes = table._workload_index.sizes
+    assert sizes["tallies"] <= MAX_COLUMNS_KEPT
+    assert sizes["kinds"] <= MAX_IDLE_CLASSES + 1
     assert sizes["repelled"] == 0
-    assert len(table._shapes) <= SHAPES_KEPT
-    assert len(table._fixed_shapes) <= SHAPES_KEPT
+    assert len(table._shapes) <= MAX_NUMBERED_SHAPES
+    assert len(table._fixed_shapes) <= MAX_NUMBERED_SHAPES
     assert len(table._total) <= 16
-    assert len(table.seen) + len(table.states) <= 2 * MOST_KEPT
+    assert len(table.shapes_seen_once) + len(table.shape_caches) <= 2 * MAX_COLUMNS_KEPT
 
 
 def test_a_forgotten_tally_is_counted_anew_when_somebody_asks() -> None:
     table = table_of(a_node("n0", zone="x"), a_node("n1", zone="y"))
     kept = a_workload({"cpu": 1}, service="kept", labels={"app": "kept"})
-    table.assume(table.asked("default/kept", kept), table.row_of["n1"])
+    table.assume(table.make_ask("default/kept", kept), table.row_of["n1"])
     rule = a_workload({"cpu": 1}, service="kept", labels={"app": "kept"}, far=(near("node", app="kept"),))
     before = told(table, rule)
-    for number in range(2 * MOST_KEPT):
-        table.tally("default", near("node", app=f"other-{number}").selector)
+    for number in range(2 * MAX_COLUMNS_KEPT):
+        table.topology_counts("default", near("node", app=f"other-{number}").selector)
     assert told(table, rule) == before
     assert before[2]["n1"] == RULED_OUT
 
 
 def test_a_shape_that_was_forgotten_gets_another_number_and_never_somebody_elses() -> None:
     table = table_of(a_node())
-    first = table.asked("default/a", a_workload({"cpu": 1}))
+    first = table.make_ask("default/a", a_workload({"cpu": 1}))
     numbers = {
-        table.asked("default/a", a_workload({"cpu": f"{1000 + number}m"})).shape
-        for number in range(2 * SHAPES_KEPT)
+        table.make_ask("default/a", a_workload({"cpu": f"{1000 + number}m"})).shape
+        for number in range(2 * MAX_NUMBERED_SHAPES)
     }
-    again = table.asked("default/a", a_workload({"cpu": 1}))
-    assert len(numbers) == 2 * SHAPES_KEPT
+    again = table.make_ask("default/a", a_workload({"cpu": 1}))
+    assert len(numbers) == 2 * MAX_NUMBERED_SHAPES
     assert first.shape not in {again.shape, *numbers - {first.shape}}
     assert decide(again, table, BALANCED).name == "n1"

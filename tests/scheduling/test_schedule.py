@@ -13,20 +13,20 @@ from small import ask, check_capacity, dice, nodes, packing, put, spreading, whe
 from lattice import scheduling
 from lattice.scheduling import (
     CompositeScheduler,
-    Cycle,
+    CycleResult,
     Preemptor,
     Profile,
-    Queue,
     Reservations,
+    SchedulingQueue,
     Selector,
     TieBreaker,
 )
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.cycle.binder import Binder, BindingMode
-from lattice.scheduling.plugins.cluster_events import Change
-from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.cycle.profile import ProfileSpec
 from lattice.scheduling.cycle.cycle import compose
+from lattice.scheduling.cycle.profile import ProfileSpec
+from lattice.scheduling.plugins.cluster_events import ClusterEvent
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.node_table import NodeTable
 
 
 def scheduler(
@@ -41,20 +41,20 @@ def scheduler(
     return CompositeScheduler(profile, Reservations(table), preemptor=preemptor)
 
 
-def placed(cycle: Cycle) -> dict[str, str]:
-    return {each.ask.name.removeprefix("default/"): each.node for each in cycle.placed}
+def placed(cycle: CycleResult) -> dict[str, str]:
+    return {each.ask.name.removeprefix("default/"): each.node for each in cycle.scheduled}
 
 
-def reasons(cycle: Cycle) -> dict[str, str]:
-    return {each.ask.name.removeprefix("default/"): each.why for each in cycle.unplaced}
+def reasons(cycle: CycleResult) -> dict[str, str]:
+    return {each.ask.name.removeprefix("default/"): each.reason for each in cycle.unschedulable}
 
 
 def test_a_batch_is_placed_and_reserved() -> None:
     table = nodes(1000, 500)
     cycle = scheduler(table).cycle([[ask(table, "a", 800)], [ask(table, "b", 400)]], now=10.0)
     assert placed(cycle) == where(table) == {"a": "n0", "b": "n1"}
-    assert [each.reservation.expires_at for each in cycle.placed] == [40.0, 40.0]
-    assert all(each.score is not None and 0 <= each.score <= 100 for each in cycle.placed)
+    assert [each.reservation.expires_at for each in cycle.scheduled] == [40.0, 40.0]
+    assert all(each.score is not None and 0 <= each.score <= 100 for each in cycle.scheduled)
 
 
 def test_who_fits_nowhere_is_told_why_and_what_could_help() -> None:
@@ -63,10 +63,10 @@ def test_who_fits_nowhere_is_told_why_and_what_could_help() -> None:
         [[ask(table, "a", 2000)], [ask(table, "b", 100, node_selector=(("zone", "z9"),))]], 0.0
     )
     assert reasons(cycle)["a"] == "0 of 2 nodes: 2 without 2 cpu free"
-    wakes = {each.ask.name: each.wakes_on for each in cycle.unplaced}
-    assert Change.WORKLOAD_GONE in wakes["default/a"]
-    assert Change.WORKLOAD_GONE not in wakes["default/b"]
-    assert Change.NODE_CHANGED in wakes["default/b"]
+    wakes = {each.ask.name: each.wakes_on for each in cycle.unschedulable}
+    assert ClusterEvent.WORKLOAD_GONE in wakes["default/a"]
+    assert ClusterEvent.WORKLOAD_GONE not in wakes["default/b"]
+    assert ClusterEvent.NODE_CHANGED in wakes["default/b"]
 
 
 def test_expired_reservations_make_room_first() -> None:
@@ -113,9 +113,9 @@ def test_gangs(sizes: list[int], least: int, running: int, seated: int, why: str
     before = len(table.placements)
     members = [ask(table, f"m{number}", size, group="g", least=least) for number, size in enumerate(sizes)]
     cycle = scheduler(table).cycle([[each] for each in members], 0.0)
-    assert len(cycle.placed) == len(table.placements) - before == seated
-    assert len(cycle.unplaced) == len(sizes) - seated
-    assert not why or cycle.unplaced[0].why.startswith(why)
+    assert len(cycle.scheduled) == len(table.placements) - before == seated
+    assert len(cycle.unschedulable) == len(sizes) - seated
+    assert not why or cycle.unschedulable[0].reason.startswith(why)
 
 
 def test_victims_leave_first_and_their_room_is_kept() -> None:
@@ -135,9 +135,11 @@ def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
     put(table, "n0", [ask(table, "low", 1000)])
     one = bound_by(scheduler(table, evicts=True), ledger(1000, 300), BindingMode.OPTIMISTIC)
     first = one.cycle([[ask(table, "high", 500, 5)]], 0.0)
-    assert [(each.victims, each.waits_for) for each in first.placed] == [(("default/low",), ("default/low",))]
+    assert [(each.victims, each.waits_for) for each in first.scheduled] == [
+        (("default/low",), ("default/low",))
+    ]
     second = one.cycle([[ask(table, "mid", 400)], [ask(table, "else", 300)]], 1.0)
-    assert {each.ask.name: each.waits_for for each in second.placed} == {
+    assert {each.ask.name: each.waits_for for each in second.scheduled} == {
         "default/mid": ("default/low",),
         "default/else": (),
     }
@@ -145,9 +147,9 @@ def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
         [],
         ["default/else"],
     ]
-    one.departed("default/low", "n1")
+    one.finish_eviction("default/low", "n1")
     assert asyncio.run(one.bind(first)) == []
-    one.departed("default/low", "n0")
+    one.finish_eviction("default/low", "n0")
     events = [
         [(event.workload, event.outcome) for event in asyncio.run(one.bind(cycle))]
         for cycle in (first, second)
@@ -155,7 +157,7 @@ def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
     assert events == [[("default/high", "bound")], [("default/mid", "bound")]]
     assert [asyncio.run(one.bind(cycle)) for cycle in (first, second)] == [[], []]
     third = one.cycle([[ask(table, "last", 100)]], 2.0)
-    assert [each.waits_for for each in third.placed] == [()]
+    assert [each.waits_for for each in third.scheduled] == [()]
 
 
 def test_nobody_waits_for_those_who_left_with_their_node() -> None:
@@ -163,38 +165,38 @@ def test_nobody_waits_for_those_who_left_with_their_node() -> None:
     put(table, "n0", [ask(table, "low", 1000)])
     one = scheduler(table, evicts=True)
     one.cycle([[ask(table, "high", 500, 5)]], 0.0)
-    facts = table.facts[0]
+    facts = table.node_infos[0]
     assert facts
-    table.drop("n0")
-    table.put(facts)
-    (placed,) = one.cycle([[ask(table, "mid", 400)]], 1.0).placed
+    table.remove_node("n0")
+    table.put_node(facts)
+    (placed,) = one.cycle([[ask(table, "mid", 400)]], 1.0).scheduled
     assert placed.waits_for == ()
 
 
 def test_who_is_held_back_by_a_limit_on_disruption_is_told_and_woken_when_it_changes() -> None:
-    table, queue = nodes(1000), Queue()
+    table, queue = nodes(1000), SchedulingQueue()
     put(table, "n0", [ask(table, "low", 800, service="s")])
     one = scheduler(table, evicts=True, s=0)
     queue.add(ask(table, "high", 800, 5))
-    (refused,) = one.cycle(queue.pop_batch(0.0, 9), 0.0).unplaced
-    assert refused.why == (
+    (refused,) = one.cycle(queue.pop_batch(0.0, 9), 0.0).unschedulable
+    assert refused.reason == (
         "0 of 1 node: 1 without 800m cpu free; "
         "1 of lower priority on node n0 could make way, but only 0 more of service default/s may be stopped"
     )
-    assert Change.LIMITS_EASED in refused.wakes_on
-    queue.unschedulable(refused.ask.name, refused.wakes_on, 0.0)
+    assert ClusterEvent.DISRUPTION_LIMITS_EASED in refused.wakes_on
+    queue.requeue_unschedulable(refused.ask.name, refused.wakes_on, 0.0)
     assert one.preemptor
-    one.preemptor.may_disrupt["default/s"] = 1
-    assert queue.wake(Change.LIMITS_EASED, 2.0) == 1
+    one.preemptor.disruptions_allowed["default/s"] = 1
+    assert queue.wake(ClusterEvent.DISRUPTION_LIMITS_EASED, 2.0) == 1
     assert placed(one.cycle(queue.pop_batch(2.0, 9), 2.0)) == {"high": "n0"}
 
 
 def test_who_is_not_held_back_by_a_limit_does_not_wait_for_one() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "low", 800, service="s")])
-    (refused,) = scheduler(table, evicts=True, s=0).cycle([[ask(table, "high", 1200, 5)]], 0.0).unplaced
-    assert refused.why == "0 of 1 node: 1 without 1200m cpu free"
-    assert Change.LIMITS_EASED not in refused.wakes_on
+    (refused,) = scheduler(table, evicts=True, s=0).cycle([[ask(table, "high", 1200, 5)]], 0.0).unschedulable
+    assert refused.reason == "0 of 1 node: 1 without 1200m cpu free"
+    assert ClusterEvent.DISRUPTION_LIMITS_EASED not in refused.wakes_on
 
 
 def test_a_gang_that_a_profile_lets_through_is_stopped_by_number_as_a_whole() -> None:
@@ -218,8 +220,8 @@ def test_limits_on_disruption_hold_over_the_whole_cycle() -> None:
     cycle = scheduler(table, evicts=True, a=2).cycle(
         [[ask(table, f"high{number}", 700, 5) for number in range(3)]], 0.0
     )
-    assert len(cycle.placed) == len(cycle.evictions) == 2
-    assert len(cycle.unplaced) == 1
+    assert len(cycle.scheduled) == len(cycle.evictions) == 2
+    assert len(cycle.unschedulable) == 1
 
 
 @pytest.mark.parametrize(
@@ -236,9 +238,9 @@ def test_a_gang_evicts_for_all_or_for_none(limit: int, seated: int, evicted: int
     one = scheduler(table, evicts=True, a=limit)
     members = [ask(table, f"m{number}", 700, 5, group="g", least=3) for number in range(3)]
     cycle = one.cycle([members], 0.0)
-    assert (len(cycle.placed), len(cycle.evictions)) == (seated, evicted)
+    assert (len(cycle.scheduled), len(cycle.evictions)) == (seated, evicted)
     assert one.preemptor
-    assert one.preemptor.may_disrupt == {"default/a": limit - evicted}
+    assert one.preemptor.disruptions_allowed == {"default/a": limit - evicted}
     check_capacity(table)
 
 
@@ -261,14 +263,14 @@ def test_a_cycle_is_bound_in_every_mode(mode: BindingMode) -> None:
 def test_after_a_conflict_the_next_cycle_selects_anew() -> None:
     table, book = nodes(1000, 900), ledger(1000, 900)
     one = bound_by(scheduler(table, spreading()), book, BindingMode.OPTIMISTIC)
-    queue = Queue()
+    queue = SchedulingQueue()
     queue.add(ask(table, "mine", 800))
     book.revisions["n0"], book.free["n0"] = 4, {"cpu": 100, "workloads": 9}
     first = one.cycle(queue.pop_batch(0.0, 9), 0.0)
     (event,) = asyncio.run(one.bind(first))
-    assert (event.node, event.outcome, event.again) == ("n0", "failed", True)
+    assert (event.node, event.outcome, event.is_retriable) == ("n0", "failed", True)
     assert where(table) == {}
-    queue.failed("default/mine", 0.0)
+    queue.requeue_failed("default/mine", 0.0)
     put(table, "n0", [ask(table, "theirs", 900)])
     second = one.cycle(queue.pop_batch(1.0, 9), 1.0)
     (event,) = asyncio.run(one.bind(second))
@@ -281,7 +283,7 @@ def test_a_profile_composes_its_scheduler() -> None:
     one = compose(spec, table, dice(1), "me")
     assert (one.selector.tie_breaker, one.profile.name) == (TieBreaker.ROUND_ROBIN, "mine")
     cycle = one.cycle([[ask(table, "a")]], 1.0)
-    assert (cycle.placed[0].reservation.id, cycle.placed[0].reservation.expires_at) == ("me-1", 8.0)
+    assert (cycle.scheduled[0].reservation.id, cycle.scheduled[0].reservation.expires_at) == ("me-1", 8.0)
 
 
 SHAPES = st.tuples(st.integers(1, 4), st.sampled_from([100, 150, 400]))
@@ -351,8 +353,8 @@ def test_capacity_is_never_exceeded_whatever_the_sequence(
         if what in ("schedule", "gang"):
             cycle = one.cycle([batch], now)
             made.append(cycle)
-            assert what != "gang" or len(cycle.placed) in (0, count)
-            assert len(cycle.placed) + len(cycle.unplaced) == count
+            assert what != "gang" or len(cycle.scheduled) in (0, count)
+            assert len(cycle.scheduled) + len(cycle.unschedulable) == count
         elif what == "bind" and made:
             asyncio.run(one.bind(made[-1]))
         elif what == "rollback" and made:

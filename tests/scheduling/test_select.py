@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from proofs import many
 from small import ask, dice, indifferent, nodes, packing, put, spreading
 
-from lattice.engine.decide import NOWHERE, decide
+from lattice.engine.decide import NO_ROW, decide
 from lattice.kinds.constraint import NodeTerm, PreferredNodes, PreferredWorkloads, WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.scheduling.cycle.tie_break import Selector, TieBreaker
@@ -22,7 +22,7 @@ WEB = WorkloadTerm(selector=LabelSelector(match_labels={"app": "web"}), topology
 def test_no_candidates_is_an_answer() -> None:
     table = nodes(100, 100)
     selection = Selector().select(decide(ask(table, "big", 500), table, indifferent()))
-    assert (selection.row, selection.fits, len(selection.candidates)) == (NOWHERE, False, 0)
+    assert (selection.row, selection.fits, len(selection.candidates)) == (NO_ROW, False, 0)
     assert selection.problem == "no candidates: each of the 2 nodes is ruled out"
     empty = nodes()
     assert (
@@ -137,11 +137,11 @@ def test_round_robin_is_even_over_ties(count: int, rounds: int) -> None:
 def test_equal_input_gives_equal_selections_whatever_the_row_order(
     cpus: list[int], tie: TieBreaker, seed: int
 ) -> None:
-    chosen, facts = [], nodes(*cpus).facts
+    chosen, facts = [], nodes(*cpus).node_infos
     for order in (sorted(range(len(cpus))), sorted(range(len(cpus)), reverse=True)):
         table = nodes()
         for number in order:
-            table.put(facts[number])  # type: ignore[arg-type]
+            table.put_node(facts[number])  # type: ignore[arg-type]
         selection = Selector(tie, dice(seed)).select(decide(ask(table, "any", 100), table, spreading()))
         chosen.append((table.names[selection.row], selection.score))
     assert chosen[0] == chosen[1]

@@ -17,14 +17,14 @@ from test_properties import EVERYTHING, told
 
 from lattice.engine.decide import decide
 from lattice.errors import Conflict
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.cycle.binder import Binder, BindingMode
-from lattice.scheduling.table.node_info import NodeFacts
-from lattice.scheduling.table.node_table import NodeTable, Placement
-from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.cycle.cycle import CompositeScheduler, CycleResult
 from lattice.scheduling.cycle.reservations import Reservation, Reservations
-from lattice.scheduling.table.resource_fit import lacks
-from lattice.scheduling.cycle.cycle import CompositeScheduler, Cycle
+from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.resource_fit import unfit_reason
 
 pytestmark = pytest.mark.timeout(PATIENCE)
 NAMES = [f"n{number}" for number in range(5)]
@@ -88,12 +88,12 @@ class Sequence:
         )
         self.now, self.made = 0.0, 0
         self.held: list[Reservation] = []
-        self.cycles: list[Cycle] = []
+        self.cycles: list[CycleResult] = []
         self.shrunk: set[str] = (
             set()
         )  # nodes that changed under what they run, and so may be overfull, until they are not
 
-    def _some_facts(self, name: str) -> NodeFacts:
+    def _some_facts(self, name: str) -> NodeInfo:
         return facts_of(some_node(self.choices, name))
 
     def live(self, steps: int) -> None:
@@ -108,7 +108,7 @@ class Sequence:
         demands, priority = self.choices.one(self.kinds), self.choices.one(among)
         self.made += count
         named = (f"{demands.namespace}/w{self.made - number}" for number in range(count))
-        return [replace(self.table.asked(name, demands, priority), **more) for name in named]
+        return [replace(self.table.make_ask(name, demands, priority), **more) for name in named]
 
     def _schedule(self) -> None:
         self._cycle(self._asks(self.choices.one((1, 1, 2, 4))))
@@ -132,38 +132,38 @@ class Sequence:
         before, leaving = dict(self.table.placements), set(self._leaving())
         whole = {
             gang
-            for gang, there in self.table.members.items()
+            for gang, there in self.table.gang_sizes.items()
             if there >= max(each.ask.min_member for each in self._mates(gang))
         }
         cycle = self.scheduler.cycle([asks], self.now)
         self.cycles.append(cycle)
-        self.held += [each.reservation for each in cycle.placed]
-        assert len(cycle.placed) + len(cycle.unplaced) == len(asks)
-        assert all(each.why for each in cycle.unplaced)
+        self.held += [each.reservation for each in cycle.scheduled]
+        assert len(cycle.scheduled) + len(cycle.unschedulable) == len(asks)
+        assert all(each.reason for each in cycle.unschedulable)
         expired = {each.workload for each in cycle.expired}
         victims = {victim for victim, _ in cycle.evictions}
         assert set(before) - set(self.table.placements) <= victims | expired
         assert all(before[name].ask.priority < asks[0].priority for name in victims)
-        if asks[0].group and cycle.placed:
-            assert self.table.members[asks[0].group] >= asks[0].min_member
+        if asks[0].group and cycle.scheduled:
+            assert self.table.gang_sizes[asks[0].group] >= asks[0].min_member
         for gang in whole - {before[name].ask.group for name in expired if name in before}:
-            assert not self.table.members[gang] or self.table.members[gang] >= max(
+            assert not self.table.gang_sizes[gang] or self.table.gang_sizes[gang] >= max(
                 each.ask.min_member for each in self._mates(gang)
             )
-        for each in cycle.placed:
+        for each in cycle.scheduled:
             assert {name for node, name in leaving if node == each.node} <= set(each.waits_for)
 
     def _mates(self, gang: str) -> list[Placement]:
-        return [self.table.placements[name] for name in self.table.gangs.get(gang, ())]
+        return [self.table.placements[name] for name in self.table.gang_members.get(gang, ())]
 
     def _leaving(self) -> Iterator[tuple[str, str]]:
-        return ((node, name) for node, names in self.table.leaving.items() for name in names)
+        return ((node, name) for node, names in self.table.evicting.items() for name in names)
 
     def _assume(self) -> None:
         """Anywhere: what does not fit there is refused, and nothing has changed."""
         (ask,) = self._asks(1)
         row = self.choices.one(range(self.table.count))
-        if not lacks(ask, self.table, row):
+        if not unfit_reason(ask, self.table, row):
             self.table.assume(ask, row)
             return
         before = dict(self.table.placements)
@@ -188,7 +188,7 @@ class Sequence:
         if not self.cycles:
             return
         for _, name in sorted(self._leaving())[: self.choices.one((0, 1, 9))]:
-            self.scheduler.departed(name)
+            self.scheduler.finish_eviction(name)
         cycle = self.choices.one(self.cycles[-2:])
         self.ledger.breaks.clear()
         self.ledger.breaks.update(self.choices.one(BREAKS))
@@ -214,17 +214,17 @@ class Sequence:
 
     def _put(self) -> None:
         name = self.choices.one(NAMES)
-        if name in self.facts and self.table.on_row[self.table.row_of[name]]:
+        if name in self.facts and self.table.placements_by_row[self.table.row_of[name]]:
             self.shrunk.add(name)
         self.facts[name] = self._some_facts(name)
-        self.table.put(self.facts[name])
+        self.table.put_node(self.facts[name])
 
     def _drop(self) -> None:
         if len(self.facts) > 1:
             name = self.choices.one(sorted(self.facts))
             del self.facts[name]
             self.shrunk.discard(name)
-            self.table.drop(name)
+            self.table.remove_node(name)
 
     def _what_if(self) -> None:
         before, placements = self.answers(self.table), dict(self.table.placements)
@@ -236,12 +236,12 @@ class Sequence:
                 if decision.fits:
                     self.table.assume(ask, decision.chosen)
             with pytest.raises(Conflict, match="cannot change inside what_if"):
-                self.table.drop(next(iter(self.facts)))
+                self.table.remove_node(next(iter(self.facts)))
         assert self.table.placements == placements
         assert self.answers(self.table) == before
 
     def answers(self, table: NodeTable) -> list[Any]:
-        return [told(decide(table.asked("default/new", kind), table, EVERYTHING)) for kind in self.kinds]
+        return [told(decide(table.make_ask("default/new", kind), table, EVERYTHING)) for kind in self.kinds]
 
     def check(self) -> None:
         recounted(self.table)
@@ -254,19 +254,22 @@ class Sequence:
         return (
             all(self.table.free(number)[row] >= 0 for number in range(len(self.table.resources)))
             and bool((self.table.gpus.free(row) >= 0).all())
-            and all(len(each.ports) == each.ask.demands.ports for each in self.table.on_row[row].values())
+            and all(
+                len(each.ports) == each.ask.demands.ports
+                for each in self.table.placements_by_row[row].values()
+            )
         )
 
     def told_again(self) -> NodeTable:
         fresh = nodes(*reversed(self.facts.values()))
         for name, each in reversed(self.table.placements.items()):
             ask = replace(
-                fresh.asked(name, each.ask.demands, each.ask.priority),
+                fresh.make_ask(name, each.ask.demands, each.ask.priority),
                 group=each.ask.group,
                 min_member=each.ask.min_member,
             )
             fresh.restore(replace(each, ask=ask, row=fresh.row_of[self.table.names[each.row]]))
-        fresh.lessons.carry_over(self.table.lessons)
+        fresh.gpu_demand.copy_progress_from(self.table.gpu_demand)
         return fresh
 
 
@@ -281,7 +284,7 @@ def test_whatever_happens(drawn: bytes, steps: int) -> None:
 
 
 def test_in_at_least_half_of_the_sequences_somebody_is_evicted() -> None:
-    dice, evicting = Random(7), 0  # noqa: S311 - the same every time is the point
+    dice, evicting = Random(7), 0
     for _ in range(40):
         sequence = Sequence(dice.randbytes(500))
         sequence.live(12)

@@ -14,14 +14,14 @@ def test_everything_that_fits_is_placed_and_counted():
     assert sorted(report.placements) == [f"default/w{i}" for i in range(4)]
     assert sorted(report.placements.values()) == ["n1", "n1", "n2", "n2"], "balanced spreads"
     cpu = next(each for each in report.usage if each.resource == "cpu")
-    assert (cpu.total, cpu.before, cpu.after, cpu.mean, cpu.highest) == (8000, 0, 4000, 0.5, 0.5)
-    assert (report.nodes, report.decided, report.unplaced) == (2, 4, ())
+    assert (cpu.total, cpu.used_before, cpu.used_after, cpu.mean, cpu.highest) == (8000, 0, 4000, 0.5, 0.5)
+    assert (report.node_count, report.decided_count, report.unschedulable) == (2, 4, ())
 
 
 def test_those_refused_for_one_reason_are_told_together():
     report = simulated([a_node("n1")], [a_workload(f"w{i}", cpu="3") for i in range(5)])
     assert len(report.placements) == 1
-    (only,) = report.unplaced
+    (only,) = report.unschedulable
     assert len(only.names) == 4
     assert only.reason == "0 of 1 node: 1 without 3 cpu free"
 
@@ -40,7 +40,7 @@ def test_sums_over_all_nodes_are_exact_however_large():
         many, [a_workload(f"w{number}", cpu="1m", memory="8Pi", on=f"n{number}") for number in range(1100)]
     )
     usage = next(each for each in report.usage if each.resource == "memory")
-    assert (usage.total, usage.after) == (1100 << 53, 1100 << 53)
+    assert (usage.total, usage.used_after) == (1100 << 53, 1100 << 53)
 
 
 def test_ports_are_not_given_out_beyond_the_range_of_the_node():
@@ -132,7 +132,9 @@ def test_who_waits_in_a_circle_is_told(workloads, told):
 
 def test_the_advice_against_a_circle_works():
     group = {"group": {"name": "g", "minMember": 2}}
-    assert not simulated([a_node("n1")], [needing("a", "b", **group), needing("b", "a", **group)]).unplaced
+    assert not simulated(
+        [a_node("n1")], [needing("a", "b", **group), needing("b", "a", **group)]
+    ).unschedulable
 
 
 def test_every_workload_has_a_class_of_service_and_every_node_a_utilisation():
@@ -148,7 +150,7 @@ def test_every_workload_has_a_class_of_service_and_every_node_a_utilisation():
         "default/b": "Burstable",
         "default/e": "BestEffort",
     }
-    assert report.fullness == {"n1": 0.25, "n2": 0.75, "n3": 0.0}
+    assert report.node_utilisation == {"n1": 0.25, "n2": 0.75, "n3": 0.0}
 
 
 def test_a_number_of_gpus_alone_is_told_not_to_count():
@@ -159,37 +161,39 @@ def test_a_number_of_gpus_alone_is_told_not_to_count():
 def test_who_is_displaced_is_told_with_by_whom():
     workloads = [a_workload("low", cpu="4", on="n1"), a_workload("high", cpu="2", priority=100)]
     report = simulated([a_node("n1")], workloads, explain="default/high")
-    assert {name: (each.node, each.by) for name, each in report.displaced.items()} == {
+    assert {name: (each.node, each.preempted_by) for name, each in report.preempted.items()} == {
         "default/low": ("n1", "default/high")
     }
-    assert report.explained["summary"].startswith(
+    assert report.explanation["summary"].startswith(
         "n1, by displacing default/low (priority 0 < 100); else 0 of 1 node: "
     )
-    assert (report.explained["chosen"], report.explained["displaced"]) == ("n1", ["default/low"])
+    assert (report.explanation["chosen"], report.explanation["displaced"]) == ("n1", ["default/low"])
 
 
 def test_a_member_explained_says_what_became_of_its_group():
     gang = [a_workload(f"g{number}", cpu="3", group={"name": "g", "minMember": 2}) for number in range(2)]
     report = simulated([a_node("n1")], gang, explain="default/g0")
-    assert report.explained["chosen"] is None
-    why, place, beside = report.explained["summary"].split("; ")
+    assert report.explanation["chosen"] is None
+    why, place, beside = report.explanation["summary"].split("; ")
     assert (why, place) == ("1 of 2 would fit, minMember is 2", "the next: 0 of 1 node: 1 without 3 cpu free")
     assert beside == "nodes are shown with the other of its group that fits in place"
-    assert report.explained["ranked"] == []
-    assert report.explained["refused"] == {"n1": [{"what": "cpu", "need": "3", "have": "1", "missing": "2"}]}
+    assert report.explanation["ranked"] == []
+    assert report.explanation["refused"] == {
+        "n1": [{"what": "cpu", "need": "3", "have": "1", "missing": "2"}]
+    }
 
 
 def test_a_member_of_a_half_seated_group_is_explained_beside_the_others():
     gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}) for number in range(3)]
     report = simulated([a_node("n1"), a_node("n2", unschedulable=True)], gang, explain="default/g2")
     assert sorted(report.placements) == ["default/g0", "default/g1"]
-    assert report.explained["summary"] == "0 of 2 nodes: 1 cordoned; 1 without 2 cpu free"
-    assert report.explained["refused"]["n1"] == [{"what": "cpu", "need": "2", "have": "0", "missing": "2"}]
+    assert report.explanation["summary"] == "0 of 2 nodes: 1 cordoned; 1 without 2 cpu free"
+    assert report.explanation["refused"]["n1"] == [{"what": "cpu", "need": "2", "have": "0", "missing": "2"}]
 
 
 def test_whoever_is_displaced_is_explained():
     workloads = [a_workload("old", cpu="4", on="n1"), a_workload("high", cpu="4", priority=9)]
-    told = simulated([a_node("n1")], workloads, explain="default/old").explained
+    told = simulated([a_node("n1")], workloads, explain="default/old").explanation
     assert told["chosen"] is None
     assert told["summary"] == "0 of 1 node: 1 without 4 cpu free; default/high displaced it from n1"
     assert told["refused"] == {"n1": [{"what": "cpu", "need": "4", "have": "0", "missing": "4"}]}
@@ -197,7 +201,7 @@ def test_whoever_is_displaced_is_explained():
         [a_node("n1"), a_node("n2", cpu=1000)],
         [a_workload("old", on="n1"), workloads[1]],
         explain="default/old",
-    ).explained
+    ).explanation
     assert elsewhere["chosen"] == "n2"
     assert elsewhere["summary"].startswith("n2: best of 1 that fit")
     assert elsewhere["summary"].endswith("; default/high displaced it from n1")
@@ -209,7 +213,7 @@ def test_the_fewest_are_displaced_by_each_whatever_these_displace_in_turn():
         *(a_workload(name, cpu="2", on="n2") for name in "bc"),
     ]
     report = simulated([a_node("n1"), a_node("n2")], [*bound, a_workload("high", cpu="4", priority=9)])
-    assert {name: each.by for name, each in report.displaced.items()} == {
+    assert {name: each.preempted_by for name, each in report.preempted.items()} == {
         "default/a": "default/high",
         "default/b": "default/a",
         "default/c": "default/a",
@@ -221,7 +225,7 @@ def test_a_group_without_members_to_spare_goes_as_a_whole():
         a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}, on="n1") for number in range(2)
     ]
     report = simulated([a_node("n1")], [*gang, a_workload("high", cpu="2", priority=9)])
-    assert sorted(report.displaced) == ["default/g0", "default/g1"]
+    assert sorted(report.preempted) == ["default/g0", "default/g1"]
 
 
 def test_equal_reasons_are_one_entry_in_the_order_given():
@@ -231,7 +235,7 @@ def test_equal_reasons_are_one_entry_in_the_order_given():
         a_workload("c", cpu="9", priority=3, labels={"x": "y"}),
     ]
     report = simulated([a_node("n1")], workloads)
-    assert [each.names for each in report.unplaced] == [("default/a", "default/c"), ("default/b",)]
+    assert [each.names for each in report.unschedulable] == [("default/a", "default/c"), ("default/b",)]
 
 
 def test_nodes_without_any_gpu_are_told_apart_from_those_whose_gpus_are_busy():
@@ -239,8 +243,8 @@ def test_nodes_without_any_gpu_are_told_apart_from_those_whose_gpus_are_busy():
     held = [a_workload("old", requests={"gpu": 1}, on="n3")]
     report = simulated(nodes, [*held, a_workload("new", requests={"gpu": 2})], explain="default/new")
     assert reasons(report) == {"default/new": "0 of 4 nodes: 2 without a GPU; 2 without 2 gpu free"}
-    assert report.explained["reasons"][0] == {"plugin": "Gpu", "reason": "without a GPU", "count": 2}
-    assert report.explained["refused"]["n1"] == [{"what": "gpu", "need": "2", "have": "0", "missing": "2"}]
+    assert report.explanation["reasons"][0] == {"plugin": "Gpu", "reason": "without a GPU", "count": 2}
+    assert report.explanation["refused"]["n1"] == [{"what": "gpu", "need": "2", "have": "0", "missing": "2"}]
 
 
 @pytest.mark.parametrize(
@@ -337,10 +341,10 @@ def test_half_a_gang_is_never_left():
         [*(msgspec.structs.replace(each, status=on("n1")) for each in gang), *others],
     )
     assert report.placements == {"default/high": "n1"}
-    assert {name: (each.node, each.by) for name, each in report.displaced.items()} == {
+    assert {name: (each.node, each.preempted_by) for name, each in report.preempted.items()} == {
         f"default/g{number}": ("n1", "default/high") for number in range(3)
     }
-    left_over = sorted(name for each in report.unplaced for name in each.names)
+    left_over = sorted(name for each in report.unschedulable for name in each.names)
     assert left_over == [*(f"default/g{number}" for number in range(3)), "default/huge"]
 
 
@@ -354,12 +358,12 @@ def test_a_gang_that_has_to_go_from_several_nodes_finds_new_ones_together():
     machines = [a_node("n0", cpu=3000), a_node("n1", cpu=2000), a_node("n2", cpu=2000)]
     report = simulated(machines, [*gang, late, a_workload("high", cpu="3", priority=9)])
     assert report.placements["default/high"] == "n0"
-    assert {name: each.node for name, each in report.displaced.items()} == {
+    assert {name: each.node for name, each in report.preempted.items()} == {
         "default/g0": "n0",
         "default/g1": "n1",
     }
     assert sorted(report.placements[f"default/g{n}"] for n in range(2)) == ["n1", "n2"]
-    assert [each.names for each in report.unplaced] == [("default/g2",)]
+    assert [each.names for each in report.unschedulable] == [("default/g2",)]
 
 
 def on(node):
@@ -414,7 +418,7 @@ def test_a_node_of_another_model_is_told_before_a_busy_one():
 
 def test_what_should_not_run_is_not_placed():
     report = simulated([a_node("n1")], [a_workload("a", desiredState="Stopped")])
-    assert (report.stopped, report.placements) == (1, {})
+    assert (report.stopped_count, report.placements) == (1, {})
 
 
 @pytest.mark.parametrize("nodes", [[], [a_node("n1", cpu=0)]], ids=["no nodes at all", "a node without room"])
@@ -547,19 +551,19 @@ def test_equal_ones_together_go_where_one_at_a_time_would():
     ]  # no two have one shape
     alone = simulated(nodes, labelled)
     assert together.placements == alone.placements
-    assert [len(each.names) for each in together.unplaced] == (
-        [60 - len(alone.placements)] if alone.unplaced else []
+    assert [len(each.names) for each in together.unschedulable] == (
+        [60 - len(alone.placements)] if alone.unschedulable else []
     )
 
 
 def test_explaining_one_lists_every_node():
     nodes = [a_node("n1", cpu=500), a_node("n2"), a_node("n3", unschedulable=True)]
     report = simulated(nodes, [a_workload("a")], explain="default/a")
-    assert report.explained is not None
-    assert [each["name"] for each in report.explained["ranked"]] == ["n2"]
-    assert report.explained["ranked"][0]["parts"]
-    assert set(report.explained["refused"]) == {"n1", "n3"}
-    (cpu,) = report.explained["refused"]["n1"]
+    assert report.explanation is not None
+    assert [each["name"] for each in report.explanation["ranked"]] == ["n2"]
+    assert report.explanation["ranked"][0]["parts"]
+    assert set(report.explanation["refused"]) == {"n1", "n3"}
+    (cpu,) = report.explanation["refused"]["n1"]
     assert (cpu["need"], cpu["have"], cpu["missing"]) == ("1", "500m", "500m")
 
 
@@ -581,7 +585,7 @@ def test_progress_and_time_are_told():
         [a_node("n1")], [a_workload("a"), a_workload("b")], tell=told.append, clock=lambda: float(next(ticks))
     )
     assert told[-1] == 2
-    assert report.seconds == 1.0
+    assert report.decide_seconds == 1.0
 
 
 @pytest.mark.parametrize(
@@ -600,4 +604,4 @@ def test_requests_of_containers_win_over_those_of_the_workload(containers, asked
         f"c{number}": {"command": ["run"], "resources": each} for number, each in enumerate(containers)
     }
     report = simulated([a_node("n1")], [msgspec.convert(value, LatticeWorkload)])
-    assert next(each.after for each in report.usage if each.resource == "cpu") == asked
+    assert next(each.used_after for each in report.usage if each.resource == "cpu") == asked

@@ -10,15 +10,15 @@ def test_the_bound_are_on_their_nodes_from_the_start():
     report = simulated(
         [a_node("n1", cpu=1000), a_node("n2", cpu=1000)], [a_workload("new"), a_workload("old", on="n1")]
     )
-    assert (report.placements, report.bound) == ({"default/new": "n2"}, 1)
-    assert next(each.before for each in report.usage if each.resource == "cpu") == 1000
+    assert (report.placements, report.bound_count) == ({"default/new": "n2"}, 1)
+    assert next(each.used_before for each in report.usage if each.resource == "cpu") == 1000
 
 
 def test_the_bound_may_already_be_too_many():
     report = simulated(
         [a_node("n1", cpu=1000)], [a_workload("a", on="n1"), a_workload("b", on="n1"), a_workload("c")]
     )
-    assert report.bound == 2
+    assert report.bound_count == 2
     assert "without 1 cpu free" in reasons(report)["default/c"]
 
 
@@ -32,8 +32,8 @@ def test_a_binding_that_no_gpu_can_honour_is_left_out_and_told():
     (told,) = odd(report)
     expected = "workload default/b is bound to node n1, which cannot hold its 1 gpu beside the others that are bound there"
     assert told == f"{expected} (free of each: 0): it is left out"
-    assert report.bound == 1
-    assert next(each.after for each in report.usage if each.resource == "cpu") == 1000
+    assert report.bound_count == 1
+    assert next(each.used_after for each in report.usage if each.resource == "cpu") == 1000
 
 
 def test_bound_ones_that_cannot_even_be_counted_are_left_out_and_told():
@@ -44,7 +44,7 @@ def test_bound_ones_that_cannot_even_be_counted_are_left_out_and_told():
     assert len(left_out) == 2
     assert left_out[0].startswith("workload default/w512 is bound to node n1; node n1 would have ")
     assert "memory taken, more than can be counted: it is left out" in left_out[0]
-    assert (report.bound, report.placements["default/high"]) == (512, "n1")
+    assert (report.bound_count, report.placements["default/high"]) == (512, "n1")
 
 
 def test_bound_gpu_shares_are_seated_largest_first():
@@ -54,7 +54,7 @@ def test_bound_gpu_shares_are_seated_largest_first():
         for number, share in enumerate(shares)
     ]
     report = simulated([with_gpus("n1", 2)], bound)
-    assert (odd(report), report.bound) == ([], 4)
+    assert (odd(report), report.bound_count) == ([], 4)
 
 
 def test_what_the_bound_take_too_much_is_told_once_for_each_node():

@@ -21,13 +21,13 @@ from build import (
 )
 
 from lattice.engine.decide import decide
-from lattice.engine.explain import counts, sentence, why_not
+from lattice.engine.explain import rejection_counts, rejections_of, summarize
 from lattice.engine.plugin import Profile, Shortfall
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage, Volume
-from lattice.scheduling.table.ask import Demands
 from lattice.scheduling.cycle.profile import FILTERS, compile_preset
-from lattice.scheduling.plugins.reasons import Because
+from lattice.scheduling.plugins.reasons import StaticReason
+from lattice.scheduling.table.ask import Demands
 
 EVERYTHING = compile_preset()
 WEB = {"app": "web"}
@@ -35,7 +35,7 @@ WEB = {"app": "web"}
 
 def refused(demands: Demands, *facts: Any) -> str:
     table = nodes(*facts)
-    return sentence(decide(ask(table, demands), table, EVERYTHING))
+    return summarize(decide(ask(table, demands), table, EVERYTHING))
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_those_that_fit_and_those_that_do_not_are_counted() -> None:
     )
     table = nodes(*well, *unwell, a_node("f", small, ready=False))
     decision = decide(ask(table, a_workload({"cpu": 2})), table, EVERYTHING)
-    assert "best of 2 that fit, of 6 nodes" in sentence(decision)
-    assert [(reason.summary(), count) for reason, count in counts(decision)] == [
+    assert "best of 2 that fit, of 6 nodes" in summarize(decision)
+    assert [(reason.summary(), count) for reason, count in rejection_counts(decision)] == [
         ("not ready", 2),
         ("without 2 cpu free", 2),
     ]
@@ -183,7 +183,7 @@ def test_room(used: int, fits: bool) -> None:
     asked = ask(table, a_workload({"memory": "3Gi"}))
     decision = decide(asked, table, EVERYTHING)
     assert decision.fits is fits
-    assert why_not(decision, "n") == ([] if fits else [Shortfall("memory", "3Gi", "2Gi", "1Gi")])
+    assert rejections_of(decision, "n") == ([] if fits else [Shortfall("memory", "3Gi", "2Gi", "1Gi")])
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,9 @@ class OnlyEven:
         return True
 
     def filter(self, ask: object, rows: Any) -> Any:
-        return {Because(self.name, "odd"): np.array([int(name[1:]) % 2 == 1 for name in rows.table.names])}
+        return {
+            StaticReason(self.name, "odd"): np.array([int(name[1:]) % 2 == 1 for name in rows.table.names])
+        }
 
 
 @pytest.mark.parametrize("scope", ["fixed", "table"])
@@ -204,7 +206,7 @@ def test_anybody_can_write_a_filter(scope: str) -> None:
     plugin: Any = type("OnlyEven", (OnlyEven,), {"scope": scope})()
     decision = decide(ask(table), table, Profile("mine", (plugin,), ()))
     assert decision.name in ("n0", "n2")
-    assert [(reason.summary(), count) for reason, count in counts(decision)] == [("odd", 2)]
+    assert [(reason.summary(), count) for reason, count in rejection_counts(decision)] == [("odd", 2)]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +269,7 @@ def test_a_zone_whose_nodes_are_not_ready_is_not_the_emptiest() -> None:
     place(table, a_workload(labels=WEB), "a", "b")
     wanted = a_workload(labels=WEB, spread=(a_spread("zone", labels=WEB),))
     assert ruled_out(FILTERS["TopologySpread"], table, wanted) == {}
-    table.put(replace(a_node("c", zone="z"), ready=True))
+    table.put_node(replace(a_node("c", zone="z"), ready=True))
     assert set(ruled_out(FILTERS["TopologySpread"], table, wanted)) == {"a", "b"}
 
 

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from lattice.engine.decide import Decision, decide
-from lattice.engine.explain import sentence
-from lattice.kinds.container import amounts
+from lattice.engine.explain import summarize
+from lattice.kinds.container import parse_amounts
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.table.node_info import allocatable, facts_of
-from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.cycle.profile import compile_preset
+from lattice.scheduling.table.node_info import allocatable, node_info_of
+from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.qos import Qos, eviction_order, fits, is_compressible, qos_of, utilisation
 
 GIB = 1 << 30
@@ -47,8 +47,8 @@ def a_workload(*containers: tuple[Quantities, Quantities], **spec: Any) -> Latti
 
 def decided(node: LatticeNode, workload: LatticeWorkload) -> Decision:
     table = NodeTable()
-    table.put(facts_of(node))
-    return decide(table.ask(workload), table, compile_preset())
+    table.put_node(node_info_of(node))
+    return decide(table.ask_of(workload), table, compile_preset())
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_node_has_as_much_as_it_says_and_no_more(
 ) -> None:
     node = a_node({resource: capacity})
     assert decided(node, a_workload(({resource: fitting}, {}))).fits
-    assert sentence(decided(node, a_workload(({resource: more}, {})))) == f"0 of 1 node: 1 {why}"
+    assert summarize(decided(node, a_workload(({resource: more}, {})))) == f"0 of 1 node: 1 {why}"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_node_has_as_much_as_it_says_and_no_more(
 def test_gpus_are_counted_one_by_one(gpu: Any, models: list[str], why: str) -> None:
     node = a_node({}, gpus=[{"model": "a100"}, {"model": "a100"}])
     decision = decided(node, a_workload(({"gpu": gpu}, {}), constraints={"gpuModels": models}))
-    assert sentence(decision) == (f"0 of 1 node: 1 {why}" if why else "n: best of 1 that fit, of 1 node")
+    assert summarize(decision) == (f"0 of 1 node: 1 {why}" if why else "n: best of 1 that fit, of 1 node")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_gpus_are_counted_one_by_one(gpu: Any, models: list[str], why: str) -> N
 def test_gpus_fpgas_and_whatever_is_named_are_counted(resource: str, models: list[str], why: str) -> None:
     node = a_node({"fpga": 2, "example.com/quantum": 2}, gpus=[{"model": "t4"}] * 2)
     told = [
-        sentence(decided(node, a_workload(({resource: count}, {}), constraints={"gpuModels": models})))
+        summarize(decided(node, a_workload(({resource: count}, {}), constraints={"gpuModels": models})))
         for count in (2, 3)
     ]
     assert told == ["n: best of 1 that fit, of 1 node", f"0 of 1 node: 1 {why}"]
@@ -135,7 +135,7 @@ def test_gpus_fpgas_and_whatever_is_named_are_counted(resource: str, models: lis
 )
 def test_a_container_states_request_and_limit(requests: Quantities, limits: Quantities) -> None:
     spec = a_workload((requests, limits)).spec
-    assert (spec.request_amounts, spec.limit_amounts) == (amounts(requests), amounts(limits))
+    assert (spec.request_amounts, spec.limit_amounts) == (parse_amounts(requests), parse_amounts(limits))
 
 
 @pytest.mark.parametrize(
@@ -318,6 +318,6 @@ def test_requests_are_bounded_by_limits_wherever_each_stands(
     ],
 )
 def test_only_nodes_that_are_well_take_workloads(status: Any, why: str) -> None:
-    assert sentence(decided(a_node({}, **status), a_workload(({"cpu": 1}, {})))) == (
+    assert summarize(decided(a_node({}, **status), a_workload(({"cpu": 1}, {})))) == (
         f"0 of 1 node: 1 {why}" if why else "n: best of 1 that fit, of 1 node"
     )

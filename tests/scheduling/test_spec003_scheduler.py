@@ -14,8 +14,8 @@ from lattice.engine.decide import Decision, decide
 from lattice.engine.plugin import Profile
 from lattice.scheduling import CompositeScheduler, Preemptor, Reservations, Selection, Selector, TieBreaker
 from lattice.scheduling.cycle.binder import Binder, BindEvent, BindingMode
-from lattice.scheduling.cycle.profile import FILTERS, ProfileSpec, compile_preset
 from lattice.scheduling.cycle.cycle import compose
+from lattice.scheduling.cycle.profile import FILTERS, ProfileSpec, compile_preset
 
 FIT: Any = (FILTERS["Fit"],)
 
@@ -24,7 +24,7 @@ def test_round_robin_without_scores_deals_workloads_out_in_turn() -> None:
     table = nodes(1000, 1000, 1000)
     one = compose(ProfileSpec("simple", {}, tie_breaker="round-robin"), table, dice(1))
     cycle = one.cycle([[ask(table, f"w{number}", 100) for number in range(6)]], 0.0)
-    assert sorted(each.node for each in cycle.placed) == ["n0", "n0", "n1", "n1", "n2", "n2"]
+    assert sorted(each.node for each in cycle.scheduled) == ["n0", "n0", "n1", "n1", "n2", "n2"]
 
 
 def test_without_nodes_everybody_is_told_that_there_are_none() -> None:
@@ -32,7 +32,7 @@ def test_without_nodes_everybody_is_told_that_there_are_none() -> None:
     cycle = compose(ProfileSpec("simple", {}), table, dice(1)).cycle(
         [[ask(table, "a"), ask(table, "b")]], 0.0
     )
-    assert [each.why for each in cycle.unplaced] == ["0 of 0 nodes: there are none"] * 2
+    assert [each.reason for each in cycle.unschedulable] == ["0 of 0 nodes: there are none"] * 2
 
 
 @dataclass
@@ -48,18 +48,20 @@ def test_the_selector_can_be_exchanged() -> None:
     cycle = CompositeScheduler(packing(), Reservations(table), TakesTheSecond()).cycle(
         [[ask(table, "a", 500)]], 0.0
     )
-    assert [(each.node, each.score) for each in cycle.placed] == [("n1", 50.0)]
+    assert [(each.node, each.score) for each in cycle.scheduled] == [("n1", 50.0)]
 
 
 def test_the_filters_of_the_profile_rule_out() -> None:
     table = table_of(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
     far = a_workload(labels={"app": "web"}, far=(near("zone", app="web"),))
-    asks = [table.asked(f"default/w{number}", far) for number in range(3)]
+    asks = [table.make_ask(f"default/w{number}", far) for number in range(3)]
     cycle = CompositeScheduler(compile_preset(), Reservations(table)).cycle([asks], 0.0)
     assert (
-        len({table.codes("zone")[table.row_of[each.node]] for each in cycle.placed}) == len(cycle.placed) == 2
+        len({table.domain_codes("zone")[table.row_of[each.node]] for each in cycle.scheduled})
+        == len(cycle.scheduled)
+        == 2
     )
-    assert cycle.unplaced[0].why == "0 of 3 nodes: 3 with a workload app=web in the same zone"
+    assert cycle.unschedulable[0].reason == "0 of 3 nodes: 3 with a workload app=web in the same zone"
 
 
 def test_the_scores_of_the_profile_decide() -> None:
@@ -67,10 +69,10 @@ def test_the_scores_of_the_profile_decide() -> None:
         a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"), a_node("d", zone="y")
     )
     asks = [
-        table.asked(f"default/w{number}", a_workload({"cpu": "100m"}, service="s")) for number in range(4)
+        table.make_ask(f"default/w{number}", a_workload({"cpu": "100m"}, service="s")) for number in range(4)
     ]
     cycle = CompositeScheduler(compile_preset("high-availability"), Reservations(table)).cycle([asks], 0.0)
-    assert sorted(each.node for each in cycle.placed) == ["a", "b", "c", "d"]
+    assert sorted(each.node for each in cycle.scheduled) == ["a", "b", "c", "d"]
 
 
 def test_the_selected_one_is_taken() -> None:
@@ -81,7 +83,7 @@ def test_the_selected_one_is_taken() -> None:
         cycle = CompositeScheduler(Profile("indifferent", FIT, ()), Reservations(table), selector).cycle(
             [[ask(table, f"w{number}", 1)]], 0.0
         )
-        taken.add(cycle.placed[0].node)
+        taken.add(cycle.scheduled[0].node)
     assert len(taken) > 1
 
 
@@ -107,7 +109,7 @@ def test_our_own_write_on_top_of_unknown_ones_is_not_mistaken_for_knowing_them()
     one = Side(ledger(1000), "a", (1000,), BindingMode.PESSIMISTIC, knows=False)
     one.ledger.revisions["n0"] = 7
     assert asyncio.run(one.binder.bind(one.reserve("w", 100))).outcome == "bound"
-    assert one.binder.seen == {}, "what else is on the node has not been heard of"
+    assert one.binder.node_revisions == {}, "what else is on the node has not been heard of"
 
 
 def test_the_mode_is_obeyed() -> None:
@@ -144,8 +146,8 @@ def test_a_batch_keeps_its_order() -> None:
     cycle = one.cycle(
         [[ask(table, "first", 700)], [ask(table, "second", 600)], [ask(table, "third", 300)]], 0.0
     )
-    assert [each.ask.name for each in cycle.placed] == ["default/first", "default/third"]
-    assert [(each.ask.name, each.why) for each in cycle.unplaced] == [
+    assert [each.ask.name for each in cycle.scheduled] == ["default/first", "default/third"]
+    assert [(each.ask.name, each.reason) for each in cycle.unschedulable] == [
         ("default/second", "0 of 1 node: 1 without 600m cpu free")
     ]
 

@@ -20,7 +20,7 @@ from build import (
 )
 
 from lattice.engine.decide import decide
-from lattice.engine.explain import ranked
+from lattice.engine.explain import top_candidates
 from lattice.engine.plugin import Profile
 from lattice.scheduling.cycle.profile import FILTERS, PRESETS, SCORES, ProfileSpec, compile_profile
 from lattice.scheduling.cycle.tie_break import score_of
@@ -71,7 +71,7 @@ def test_weights(weights: dict[str, float], chosen: str) -> None:
 def test_the_best_come_first_with_what_their_score_is_made_of() -> None:
     table = nodes(a_node("a", {"cpu": 8}), a_node("b", {"cpu": 4}), a_node("c", {"cpu": 2}))
     profile = compile_profile(ProfileSpec("mine", {"BinPacking": 3.0, "LeastTaken": 1.0}))
-    found = ranked(decide(ask(table, a_workload({"cpu": 1})), table, profile))
+    found = top_candidates(decide(ask(table, a_workload({"cpu": 1})), table, profile))
     assert [(each.name, each.score) for each in found] == [("c", 50.0), ("b", 37.5), ("a", 31.25)]
     assert [(part.plugin, part.score, part.weight) for part in found[1].parts] == [
         ("BinPacking", 25.0, 3.0),

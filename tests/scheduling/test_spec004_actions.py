@@ -2,14 +2,14 @@
 
 import pytest
 
-from lattice.lifecycle.workload import EVENTS, WAITS, Action, Decision
+from lattice.lifecycle.workload import EVENT_REASONS, UNSTORED_ACTIONS, Action, Decision
 
 
-@pytest.mark.parametrize("action", sorted({*set(Action) - WAITS, Action.BACKOFF_WAIT}), ids=str)
+@pytest.mark.parametrize("action", sorted({*set(Action) - UNSTORED_ACTIONS, Action.BACKOFF_WAIT}), ids=str)
 def test_every_action_has_an_event(action: Action) -> None:
-    assert EVENTS[action]
+    assert EVENT_REASONS[action]
 
 
-@pytest.mark.parametrize("action", sorted(WAITS), ids=str)
+@pytest.mark.parametrize("action", sorted(UNSTORED_ACTIONS), ids=str)
 def test_waiting_on_is_not_told_again_and_again(action: Action) -> None:
     assert Decision(action, "").event == ""

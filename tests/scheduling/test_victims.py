@@ -17,14 +17,14 @@ from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile
 from lattice.kinds.constraint import Spread, WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector
-from lattice.scheduling.preemption import preemptor as preempting
-from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
-from lattice.scheduling.table.node_info import NodeFacts
-from lattice.scheduling.table.node_table import NodeTable, Placement
-from lattice.scheduling.plugins.filters.topology_spread import TopologySpread
 from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity
+from lattice.scheduling.plugins.filters.topology_spread import TopologySpread
+from lattice.scheduling.plugins.reasons import StaticReason
+from lattice.scheduling.preemption import preemptor as preempting
 from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.plugins.reasons import Because
+from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable, Placement
 
 NEAR_DB = (WorkloadTerm(selector=LabelSelector(match_labels={"app": "db"}), topology_key="node"),)
 
@@ -39,7 +39,7 @@ thorough = settings(
 
 @dataclass
 class World:
-    facts: list[NodeFacts]
+    facts: list[NodeInfo]
     there: list[Placement]
     new: WorkloadAsk
     limits: dict[str, int]
@@ -90,13 +90,13 @@ class World:
         ]
 
 
-def has_place(facts: NodeFacts, here: list[Placement], in_zone: list[Placement], wanted: Demands) -> bool:
+def has_place(facts: NodeInfo, here: list[Placement], in_zone: list[Placement], wanted: Demands) -> bool:
     for resource, amount in wanted.requests:
-        if sum(dict(each.ask.demands.requests).get(resource, 0) for each in here) + amount > facts.totals.get(
-            resource, 0
-        ):
+        if sum(
+            dict(each.ask.demands.requests).get(resource, 0) for each in here
+        ) + amount > facts.allocatable.get(resource, 0):
             return False
-    if len(here) >= facts.totals["workloads"]:
+    if len(here) >= facts.allocatable["workloads"]:
         return False
     if any(set(each.ask.demands.host_ports) & set(wanted.host_ports) for each in here):
         return False
@@ -113,7 +113,7 @@ def keeps_away(one: Demands, other: Demands, key: str) -> bool:
     return any(term.topology_key == key and term.selector.matches(dict(other.labels)) for term in one.far)
 
 
-def has_gpus(facts: NodeFacts, here: list[Placement], need: GpuNeed) -> bool:
+def has_gpus(facts: NodeInfo, here: list[Placement], need: GpuNeed) -> bool:
     free = [milli for _, milli in facts.gpus]
     for each in here:
         for number in each.gpus:
@@ -173,9 +173,9 @@ def worlds(draw: st.DrawFn) -> tuple[NodeTable, World]:
     facts = []
     for number, (totals, gpus) in enumerate(rooms):
         facts.append(
-            NodeFacts(f"n{number}", totals, {"node": f"n{number}", "zone": f"z{number // 2}"}, gpus=gpus)
+            NodeInfo(f"n{number}", totals, {"node": f"n{number}", "zone": f"z{number // 2}"}, gpus=gpus)
         )
-        table.put(facts[-1])
+        table.put_node(facts[-1])
     new = draw(SOMEBODY)
     world = World(
         facts,
@@ -197,7 +197,9 @@ def worlds(draw: st.DrawFn) -> tuple[NodeTable, World]:
 
 def asked(table: NodeTable, name: str, drawn: tuple[Any, ...], priority: int) -> WorkloadAsk:
     _, size, gpu, net, (service, *_) = drawn
-    return table.asked(f"default/{name}", Demands(requests=size, gpu=gpu, service=service, **net), priority)
+    return table.make_ask(
+        f"default/{name}", Demands(requests=size, gpu=gpu, service=service, **net), priority
+    )
 
 
 @pytest.mark.timeout(3600)
@@ -213,12 +215,12 @@ def test_as_cheap_as_the_cheapest_of_all_sets_on_all_nodes(made: tuple[NodeTable
     assert table.placements == before
     assert (found.cost if found else None) == world.cheapest(ranks)
     if found:
-        assert found.exact
+        assert found.is_exact
         assert (
-            found.names
+            found.victim_names
             == Preemptor(table, packing(), dict(world.limits), world.ages.__getitem__)
             .find(world.new, decision)
-            .names
+            .victim_names
         )  # type: ignore[union-attr]
 
 
@@ -263,8 +265,8 @@ def test_filters_are_asked(there: dict[str, list[str]], wanted: dict[str, Any], 
     profile = Profile("asks", (*packing().filters, TopologySpread(), WorkloadAffinity()), ())
     found = Preemptor(table, profile).find(new, decide(new, table, profile))
     assert found
-    assert sorted(name.removeprefix("default/") for name in found.names) == gone
-    assert found.exact
+    assert sorted(name.removeprefix("default/") for name in found.victim_names) == gone
+    assert found.is_exact
 
 
 class Fussy:
@@ -284,7 +286,9 @@ class Fussy:
             {each.ask.labels["app"] for each in rows.table.on_row[row].values()} for row in rows_of(rows)
         ]
         return {
-            Because(self.name, "with bad company"): np.array([not each <= self.bears for each in company])
+            StaticReason(self.name, "with bad company"): np.array(
+                [not each <= self.bears for each in company]
+            )
         }
 
 
@@ -305,7 +309,7 @@ def test_a_filter_that_nobody_knows_is_asked_until_it_is_content() -> None:
     new = ask(table, "new", 100, 9)
     found = Preemptor(table, profile).find(new, decide(new, table, profile))
     assert found
-    assert found.names == ("default/w2", "default/w6")
+    assert found.victim_names == ("default/w2", "default/w6")
 
 
 # --- the limit ---
@@ -322,13 +326,13 @@ def test_a_search_cut_short_still_makes_room_and_says_that_it_is_not_proved(
     new = ask(table, "new", 4000, 5)
     decision = decide(new, table, packing())
     proved = Preemptor(table, packing()).find(new, decision)
-    monkeypatch.setattr(preempting, "PER_NODE", steps)
+    monkeypatch.setattr(preempting, "MAX_STEPS_PER_NODE", steps)
     found, again = (Preemptor(table, packing()).find(new, decision) for _ in range(2))
     assert found
     assert found == again
-    assert not found.exact
+    assert not found.is_exact
     with table.what_if():
-        for name in found.names:
+        for name in found.victim_names:
             table.forget(name)
         assert decide(new, table, packing()).fits
     assert not proved or proved.cost <= found.cost
@@ -343,9 +347,9 @@ def test_a_filter_is_asked_even_where_the_search_is_cut_short(monkeypatch: pytes
     )
     fussy: Any = Fussy(frozenset("013457"))
     profile = Profile("fussy", (*packing().filters, fussy), ())
-    monkeypatch.setattr(preempting, "PER_NODE", 0)
+    monkeypatch.setattr(preempting, "MAX_STEPS_PER_NODE", 0)
     new = ask(table, "new", 100, 9)
     found = Preemptor(table, profile).find(new, decide(new, table, profile))
     assert found
-    assert {"default/w2", "default/w6"} <= set(found.names)
-    assert not found.exact
+    assert {"default/w2", "default/w6"} <= set(found.victim_names)
+    assert not found.is_exact

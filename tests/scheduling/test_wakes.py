@@ -25,13 +25,13 @@ from proofs import many
 from lattice.engine.decide import decide
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import MachineImage, Volume
-from lattice.scheduling.table.ask import Demands
-from lattice.scheduling.plugins.cluster_events import Change
-from lattice.scheduling.table.node_info import NodeFacts
-from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.cycle.profile import FILTERS, compile_preset
-from lattice.scheduling.cycle.queue import SAFETY_WAKE, Queue
 from lattice.scheduling.cycle.cycle import wakes_on
+from lattice.scheduling.cycle.profile import FILTERS, compile_preset
+from lattice.scheduling.cycle.scheduling_queue import UNSCHEDULABLE_RETRY_S, SchedulingQueue
+from lattice.scheduling.plugins.cluster_events import ClusterEvent
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable
 
 BALANCED = compile_preset()
 
@@ -39,7 +39,7 @@ BALANCED = compile_preset()
 @dataclass(frozen=True)
 class Case:
     filter: str
-    change: Change
+    change: ClusterEvent
     wants: Demands
     table: Callable[[], NodeTable]
     apply: Callable[[NodeTable], object]
@@ -49,59 +49,64 @@ class Case:
         return f"{self.filter} - {self.change.value}{self.note and f', {self.note}'}"
 
 
-ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[Change, dict[str, Any]]]] = [
-    ("Ready", a_workload(), {"cordoned": True}, {Change.NODE_READY: {"cordoned": False}}),
-    ("Ready", a_workload(), {"ready": False}, {Change.NODE_READY: {"ready": True}}),
-    ("Ready", a_workload(), {"draining": True}, {Change.NODE_READY: {"draining": False}}),
-    ("InCluster", a_workload(cluster="c"), {"cluster": "b"}, {Change.NODE_CHANGED: {"cluster": "c"}}),
-    ("Kept", a_workload(), {"labels": {RESERVE_LABEL: "dc"}}, {Change.NODE_CHANGED: {"labels": {}}}),
+ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[ClusterEvent, dict[str, Any]]]] = [
+    ("Ready", a_workload(), {"cordoned": True}, {ClusterEvent.NODE_READY: {"cordoned": False}}),
+    ("Ready", a_workload(), {"ready": False}, {ClusterEvent.NODE_READY: {"ready": True}}),
+    ("Ready", a_workload(), {"draining": True}, {ClusterEvent.NODE_READY: {"draining": False}}),
+    ("InCluster", a_workload(cluster="c"), {"cluster": "b"}, {ClusterEvent.NODE_CHANGED: {"cluster": "c"}}),
+    ("Kept", a_workload(), {"labels": {RESERVE_LABEL: "dc"}}, {ClusterEvent.NODE_CHANGED: {"labels": {}}}),
     (
         "NodeSelector",
         a_workload(node_selector={"disk": "ssd"}),
         {},
-        {Change.NODE_CHANGED: {"labels": {"disk": "ssd"}}},
+        {ClusterEvent.NODE_CHANGED: {"labels": {"disk": "ssd"}}},
     ),
     (
         "NodeAffinity",
         a_workload(node_terms=(node_term(requirement("disk", "Exists")),)),
         {},
-        {Change.NODE_CHANGED: {"labels": {"disk": "ssd"}}},
+        {ClusterEvent.NODE_CHANGED: {"labels": {"disk": "ssd"}}},
     ),
-    ("Taints", a_workload(), {"taints": (a_taint("t"),)}, {Change.NODE_CHANGED: {"taints": ()}}),
+    ("Taints", a_workload(), {"taints": (a_taint("t"),)}, {ClusterEvent.NODE_CHANGED: {"taints": ()}}),
     (
         "Runtime",
         a_workload(runtime="container"),
         {"runtimes": frozenset({"process"})},
-        {Change.NODE_CHANGED: {"runtimes": frozenset({"container"})}},
+        {ClusterEvent.NODE_CHANGED: {"runtimes": frozenset({"container"})}},
     ),
     (
         "MachineImage",
         a_workload(image=MachineImage(pattern="b*")),
         {"image": "a-1"},
-        {Change.NODE_CHANGED: {"image": "b-1"}},
+        {ClusterEvent.NODE_CHANGED: {"image": "b-1"}},
     ),
-    ("Licence", a_workload(licences=("pro",)), {}, {Change.NODE_CHANGED: {"licences": frozenset({"pro"})}}),
+    (
+        "Licence",
+        a_workload(licences=("pro",)),
+        {},
+        {ClusterEvent.NODE_CHANGED: {"licences": frozenset({"pro"})}},
+    ),
     (
         "VolumeZone",
         a_workload(volumes=(Volume(name="v", zone="a"),)),
         {"zone": "b"},
-        {Change.NODE_CHANGED: {"zone": "a"}},
+        {ClusterEvent.NODE_CHANGED: {"zone": "a"}},
     ),
-    ("Fit", a_workload({"cpu": 8}), {}, {Change.NODE_GREW: {"room": {"cpu": 8, "memory": "16Gi"}}}),
-    ("Fit", a_workload({"fpga": 1}), {}, {Change.NODE_GREW: {"room": {"cpu": 4, "fpga": 1}}}),
-    ("Fit", a_workload(ports=3), {"ports": (1, 2)}, {Change.NODE_GREW: {"ports": (1, 3)}}),
-    ("Gpu", a_workload(gpu=2), {"gpus": ("T4",)}, {Change.NODE_GREW: {"gpus": ("T4", "T4")}}),
+    ("Fit", a_workload({"cpu": 8}), {}, {ClusterEvent.NODE_GREW: {"room": {"cpu": 8, "memory": "16Gi"}}}),
+    ("Fit", a_workload({"fpga": 1}), {}, {ClusterEvent.NODE_GREW: {"room": {"cpu": 4, "fpga": 1}}}),
+    ("Fit", a_workload(ports=3), {"ports": (1, 2)}, {ClusterEvent.NODE_GREW: {"ports": (1, 3)}}),
+    ("Gpu", a_workload(gpu=2), {"gpus": ("T4",)}, {ClusterEvent.NODE_GREW: {"gpus": ("T4", "T4")}}),
     (
         "Gpu",
         a_workload(gpu=1, models=("A100",)),
         {"gpus": ("T4",)},
-        {Change.NODE_CHANGED: {"gpus": ("A100",)}},
+        {ClusterEvent.NODE_CHANGED: {"gpus": ("A100",)}},
     ),
     (
         "HostPorts",
         a_workload(host_ports=((80, "TCP"),), ports=1),
         {"ports": (80, 80)},
-        {Change.NODE_GREW: {"ports": (80, 81)}},
+        {ClusterEvent.NODE_GREW: {"ports": (80, 81)}},
     ),
 ]
 
@@ -115,14 +120,14 @@ def one_node_cases() -> Iterator[Case]:
                 change,
                 wants,
                 lambda bad=bad: nodes(a_node("n", **bad)),
-                lambda table, good=good: table.put(a_node("n", **good)),
+                lambda table, good=good: table.put_node(a_node("n", **good)),
             )
             yield Case(
                 name,
-                Change.NODE_ADDED,
+                ClusterEvent.NODE_ADDED,
                 wants,
                 lambda bad=bad: nodes(a_node("n", **bad)),
-                lambda table, good=good: table.put(a_node("new", **good)),
+                lambda table, good=good: table.put_node(a_node("new", **good)),
             )
 
 
@@ -159,114 +164,130 @@ def two_zones(*placed: str, unready: tuple[str, ...] = ()) -> Callable[[], NodeT
 
 
 TWO_ZONES = [
-    Case("Fit", Change.WORKLOAD_GONE, a_workload({"cpu": 3}), with_one(a_workload({"cpu": 3})), first_leaves),
+    Case(
+        "Fit",
+        ClusterEvent.WORKLOAD_GONE,
+        a_workload({"cpu": 3}),
+        with_one(a_workload({"cpu": 3})),
+        first_leaves,
+    ),
     Case(
         "Gpu",
-        Change.WORKLOAD_GONE,
+        ClusterEvent.WORKLOAD_GONE,
         a_workload(gpu=1),
         with_one(a_workload(gpu="500m"), gpus=("T4",)),
         first_leaves,
     ),
-    Case("HostPorts", Change.WORKLOAD_GONE, PORT, with_one(PORT), first_leaves),
-    Case("HostPorts", Change.NODE_ADDED, PORT, with_one(PORT), lambda table: table.put(a_node("new"))),
+    Case("HostPorts", ClusterEvent.WORKLOAD_GONE, PORT, with_one(PORT), first_leaves),
+    Case(
+        "HostPorts",
+        ClusterEvent.NODE_ADDED,
+        PORT,
+        with_one(PORT),
+        lambda table: table.put_node(a_node("new")),
+    ),
     Case(
         "TopologySpread",
-        Change.NODE_GONE,
+        ClusterEvent.NODE_UNAVAILABLE,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.drop("y1"),
+        lambda table: table.remove_node("y1"),
         "of the emptiest domain",
     ),
     Case(
         "TopologySpread",
-        Change.NODE_GONE,
+        ClusterEvent.NODE_UNAVAILABLE,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put(a_node("y1", zone="y", cordoned=True)),
+        lambda table: table.put_node(a_node("y1", zone="y", cordoned=True)),
         "cordon",
     ),
     Case(
         "TopologySpread",
-        Change.NODE_GONE,
+        ClusterEvent.NODE_UNAVAILABLE,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put(a_node("y1", zone="y", ready=False)),
+        lambda table: table.put_node(a_node("y1", zone="y", ready=False)),
         "unready",
     ),
     Case(
         "TopologySpread",
-        Change.NODE_GONE,
+        ClusterEvent.NODE_UNAVAILABLE,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put(a_node("y1", zone="y", draining=True)),
+        lambda table: table.put_node(a_node("y1", zone="y", draining=True)),
         "drain",
     ),
     Case(
         "TopologySpread",
-        Change.NODE_GONE,
+        ClusterEvent.NODE_UNAVAILABLE,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.drop("x1"),
+        lambda table: table.remove_node("x1"),
         "with what was on it",
     ),
     Case(
         "TopologySpread",
-        Change.NODE_CHANGED,
+        ClusterEvent.NODE_CHANGED,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put(a_node("x2", zone="y")),
+        lambda table: table.put_node(a_node("x2", zone="y")),
         "into another zone",
     ),
     Case(
         "TopologySpread",
-        Change.NODE_CHANGED,
+        ClusterEvent.NODE_CHANGED,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put(a_node("y1", zone="x")),
+        lambda table: table.put_node(a_node("y1", zone="x")),
         "the emptiest ends",
     ),
     Case(
         "TopologySpread",
-        Change.NODE_ADDED,
+        ClusterEvent.NODE_ADDED,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put(a_node("y2", zone="y")),
+        lambda table: table.put_node(a_node("y2", zone="y")),
     ),
     Case(
         "TopologySpread",
-        Change.WORKLOAD_ADDED,
+        ClusterEvent.WORKLOAD_ADDED,
         SPREAD,
         two_zones("x1"),
         lambda table: place(table, PLAIN, "y1"),
     ),
-    Case("TopologySpread", Change.WORKLOAD_GONE, SPREAD, two_zones("x1"), first_leaves),
+    Case("TopologySpread", ClusterEvent.WORKLOAD_GONE, SPREAD, two_zones("x1"), first_leaves),
     Case(
         "TopologySpread",
-        Change.NODE_READY,
+        ClusterEvent.NODE_READY,
         SPREAD,
         two_zones("x1", "y1", unready=("x1", "x2", "y1")),
-        lambda table: table.put(a_node("x1", zone="x")),
-    ),
-    Case(
-        "WorkloadAffinity", Change.WORKLOAD_ADDED, NEAR, two_zones(), lambda table: place(table, PLAIN, "y1")
+        lambda table: table.put_node(a_node("x1", zone="x")),
     ),
     Case(
         "WorkloadAffinity",
-        Change.NODE_ADDED,
+        ClusterEvent.WORKLOAD_ADDED,
+        NEAR,
+        two_zones(),
+        lambda table: place(table, PLAIN, "y1"),
+    ),
+    Case(
+        "WorkloadAffinity",
+        ClusterEvent.NODE_ADDED,
         NEAR,
         two_zones("x1"),
-        lambda table: table.put(a_node("x3", zone="x")),
+        lambda table: table.put_node(a_node("x3", zone="x")),
     ),
     Case(
         "WorkloadAffinity",
-        Change.NODE_CHANGED,
+        ClusterEvent.NODE_CHANGED,
         NEAR,
         two_zones("x1"),
-        lambda table: table.put(a_node("y1", zone="x")),
+        lambda table: table.put_node(a_node("y1", zone="x")),
     ),
     Case(
         "WorkloadAffinity",
-        Change.WORKLOAD_GONE,
+        ClusterEvent.WORKLOAD_GONE,
         NEAR_ITS_OWN,
         two_zones("x1"),
         first_leaves,
@@ -274,34 +295,34 @@ TWO_ZONES = [
     ),
     Case(
         "WorkloadAffinity",
-        Change.NODE_GONE,
+        ClusterEvent.NODE_UNAVAILABLE,
         NEAR_ITS_OWN,
         two_zones("x1"),
-        lambda table: table.drop("x1"),
+        lambda table: table.remove_node("x1"),
         "so it is the first of them",
     ),
-    Case("WorkloadAntiAffinity", Change.WORKLOAD_GONE, FAR, two_zones("x1", "y1"), first_leaves),
+    Case("WorkloadAntiAffinity", ClusterEvent.WORKLOAD_GONE, FAR, two_zones("x1", "y1"), first_leaves),
     Case(
         "WorkloadAntiAffinity",
-        Change.NODE_GONE,
+        ClusterEvent.NODE_UNAVAILABLE,
         FAR,
         two_zones("x1", "y1"),
-        lambda table: table.drop("x1"),
+        lambda table: table.remove_node("x1"),
         "with whom it kept away",
     ),
     Case(
         "WorkloadAntiAffinity",
-        Change.NODE_ADDED,
+        ClusterEvent.NODE_ADDED,
         FAR,
         two_zones("x1", "y1"),
-        lambda table: table.put(a_node("z1", zone="z")),
+        lambda table: table.put_node(a_node("z1", zone="z")),
     ),
     Case(
         "WorkloadAntiAffinity",
-        Change.NODE_CHANGED,
+        ClusterEvent.NODE_CHANGED,
         FAR,
         two_zones("x1", "y1"),
-        lambda table: table.put(a_node("x2", zone="z")),
+        lambda table: table.put_node(a_node("x2", zone="z")),
     ),
 ]
 CASES = [*one_node_cases(), *TWO_ZONES]
@@ -327,35 +348,45 @@ def test_no_filter_names_a_change_that_is_no_help() -> None:
 
 
 def test_a_sleeper_is_woken_when_the_emptiest_zone_is_lost() -> None:
-    table, queue = nodes(a_node("x", zone="x"), a_node("y", {"cpu": "10m"}, zone="y")), Queue()
+    table, queue = nodes(a_node("x", zone="x"), a_node("y", {"cpu": "10m"}, zone="y")), SchedulingQueue()
     place(table, SPREAD, "x")
     asked = ask(table, SPREAD)
     queue.add(asked)
     queue.pop(0.0)
     decision = decide(asked, table, BALANCED)
     assert not decision.fits
-    queue.unschedulable(asked.name, wakes_on(decision), 0.0)
-    table.put(a_node("y", {"cpu": "10m"}, zone="y", cordoned=True))
-    assert queue.wake(Change.NODE_GONE, 2.0) == 1
-    assert queue.pop(2.0) == asked, f"not after {SAFETY_WAKE} seconds"
+    queue.requeue_unschedulable(asked.name, wakes_on(decision), 0.0)
+    table.put_node(a_node("y", {"cpu": "10m"}, zone="y", cordoned=True))
+    assert queue.wake(ClusterEvent.NODE_UNAVAILABLE, 2.0) == 1
+    assert queue.pop(2.0) == asked, f"not after {UNSCHEDULABLE_RETRY_S} seconds"
     assert decide(asked, table, BALANCED).name == "x"
 
 
-def changes(before: NodeFacts | None, after: NodeFacts | None) -> set[Change]:
+def changes(before: NodeInfo | None, after: NodeInfo | None) -> set[ClusterEvent]:
     """What is said to have happened when a node was that and is this."""
     if before is None or after is None:
-        return {Change.NODE_ADDED if before is None else Change.NODE_GONE}
-    could, can = (each.ready and not each.cordoned and not each.draining for each in (before, after))
-    found = {Change.NODE_READY} if can and not could else {Change.NODE_GONE} if could and not can else set()
-    if any(after.totals.get(name, 0) > before.totals.get(name, 0) for name in after.totals):
-        found.add(Change.NODE_GREW)
-    same = replace(
-        after, totals=before.totals, ready=before.ready, cordoned=before.cordoned, draining=before.draining
+        return {ClusterEvent.NODE_ADDED if before is None else ClusterEvent.NODE_UNAVAILABLE}
+    could, can = (each.is_ready and not each.is_cordoned and not each.is_draining for each in (before, after))
+    found = (
+        {ClusterEvent.NODE_READY}
+        if can and not could
+        else {ClusterEvent.NODE_UNAVAILABLE}
+        if could and not can
+        else set()
     )
-    return found if same == before else found | {Change.NODE_CHANGED}
+    if any(after.allocatable.get(name, 0) > before.allocatable.get(name, 0) for name in after.allocatable):
+        found.add(ClusterEvent.NODE_GREW)
+    same = replace(
+        after,
+        totals=before.allocatable,
+        ready=before.is_ready,
+        cordoned=before.is_cordoned,
+        draining=before.is_draining,
+    )
+    return found if same == before else found | {ClusterEvent.NODE_CHANGED}
 
 
-def facts(name: str) -> st.SearchStrategy[NodeFacts]:
+def facts(name: str) -> st.SearchStrategy[NodeInfo]:
     return st.builds(
         lambda cpu, zone, cordoned, unready, taint: a_node(
             name,
@@ -398,10 +429,10 @@ NAMES = ("n0", "n1", "n2", "n3")
     ),
 )
 def test_nothing_that_helps_goes_unheard(
-    there: tuple[NodeFacts, ...],
+    there: tuple[NodeInfo, ...],
     placed: list[tuple[str, Demands]],
     wants: Demands,
-    news: str | NodeFacts | tuple[str, Demands] | int,
+    news: str | NodeInfo | tuple[str, Demands] | int,
 ) -> None:
     table = nodes(*there)
     for node, demands in placed:
@@ -414,20 +445,20 @@ def test_nothing_that_helps_goes_unheard(
     assert not decide(asked, table, BALANCED).fits or hears & happened, f"{happened} helps, and is not heard"
 
 
-def apply(table: NodeTable, news: str | NodeFacts | tuple[str, Demands] | int) -> set[Change]:
+def apply(table: NodeTable, news: str | NodeInfo | tuple[str, Demands] | int) -> set[ClusterEvent]:
     """One piece of news: a node goes, comes or changes, a workload comes or goes."""
     match news:
         case str():
-            table.drop(news)
-            return {Change.NODE_GONE}
-        case NodeFacts():
-            before = table.facts[table.row_of[news.name]] if news.name in table.row_of else None
-            table.put(news)
+            table.remove_node(news)
+            return {ClusterEvent.NODE_UNAVAILABLE}
+        case NodeInfo():
+            before = table.node_infos[table.row_of[news.name]] if news.name in table.row_of else None
+            table.put_node(news)
             return changes(before, news)
         case (node, demands):
             place(table, demands, node)
-            return {Change.WORKLOAD_ADDED}
+            return {ClusterEvent.WORKLOAD_ADDED}
         case int():
             if news < len(table.placements):
                 table.forget(list(table.placements)[news])
-            return {Change.WORKLOAD_GONE}
+            return {ClusterEvent.WORKLOAD_GONE}

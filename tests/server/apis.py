@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
+from lattice.app.bootstrap import bootstrap
 from lattice.clock import Clock
 from lattice.kinds import KINDS
-from lattice.server.resources.api import Api
 from lattice.server.access.authorization import ADMINS, SYSTEM, VIEWERS
-from lattice.app.bootstrap import bootstrap
 from lattice.server.requests.call import Call, Reply, Target, User
 from lattice.server.requests.catalog import Catalog
-from lattice.server.resources.dispatch import answer
-from lattice.server.resources.routes import deed
+from lattice.server.resources.api import Api
+from lattice.server.resources.dispatch import handle_call
+from lattice.server.resources.routes import request_attributes
 from lattice.store.protocol import Store
 
 CATALOG = Catalog(KINDS)
@@ -35,7 +35,7 @@ def about(name: str, part: str = "", namespace: str = "default") -> Target:
 
 async def asked(api: Api, method: str, target: Target, user: User = ADMIN, **query: str) -> Reply:
     call = Call(method, target, user, query)
-    return await answer(api, call, deed(method, target, watching=False))
+    return await handle_call(api, call, request_attributes(method, target, watching=False))
 
 
 def value(reply: Reply) -> Any:

@@ -15,26 +15,26 @@ from typing import Any
 import msgspec
 import yaml
 
+from lattice.app.bootstrap import bootstrap
 from lattice.clock import SystemClock
 from lattice.kinds import KINDS
 from lattice.kinds.meta.json_body import encode
 from lattice.placement.model.world import World
-from lattice.server.resources import verbs
-from lattice.server.resources.api import Api
-from lattice.app.bootstrap import bootstrap
+from lattice.server.fleet_queries.apply_plan import apply_plan
+from lattice.server.fleet_queries.dry_run import target_of
+from lattice.server.fleet_queries.query_schema import APPLY_QUERY, PLACEMENT_INPUT_KINDS
+from lattice.server.fleet_queries.service import FleetQueryService, QueryProcess
 from lattice.server.requests.call import Call, User
 from lattice.server.requests.catalog import Catalog
-from lattice.server.fleet_queries.service import Beside, FleetQuestions
-from lattice.server.fleet_queries.apply_plan import apply_planned
-from lattice.server.fleet_queries.schema import APPLY, LOOKED_AT
-from lattice.server.fleet_queries.dry_run import target_of
+from lattice.server.resources import verbs
+from lattice.server.resources.api import Api
 from lattice.store.memory import MemoryStore
 
 ADMIN, VIEWER = User("ann", frozenset({"lattice:admins"})), User("vic", frozenset({"lattice:viewers"}))
 STRANGER = User("eve", frozenset({"system:authenticated"}))
 CATALOG = Catalog(KINDS)
 SEED_000 = Path(__file__).parents[2] / "examples" / "worlds" / "seed-000"
-DECODERS = {kind.resource.id: msgspec.json.Decoder(kind) for kind in LOOKED_AT}
+DECODERS = {kind.resource.id: msgspec.json.Decoder(kind) for kind in PLACEMENT_INPUT_KINDS}
 
 
 def manifests() -> list[Any]:
@@ -66,20 +66,27 @@ class Server:
         clock, uids = SystemClock(), itertools.count(1)
         self.store = MemoryStore(clock)
         self.api = Api(self.store, CATALOG, clock, lambda: f"uid-{next(uids)}", lambda: "x")
-        self.fleet = FleetQuestions(self.api, Beside(), limit)
+        self.fleet = FleetQueryService(self.api, QueryProcess(), limit)
 
     async def apply(self, value: dict[str, Any]) -> None:
         query = {"fieldManager": "lattice"}
         await verbs.apply(
             self.api,
-            Call("PATCH", target_of(CATALOG, value, "default"), ADMIN, query, encode(value), verbs.APPLY),
+            Call(
+                "PATCH",
+                target_of(CATALOG, value, "default"),
+                ADMIN,
+                query,
+                encode(value),
+                verbs.APPLY_PATCH_TYPE,
+            ),
         )
 
     async def ask(self, ask: str, user: User = VIEWER, **question: Any) -> tuple[int, Any]:
         self.fleet.admit(user, ask)
         body = encode(question)
         reply = await (
-            apply_planned(self.fleet, user, body) if ask == APPLY else self.fleet.ask(user, ask, body)
+            apply_plan(self.fleet, user, body) if ask == APPLY_QUERY else self.fleet.answer(user, ask, body)
         )
         told = (
             reply.body if isinstance(reply.body, bytes) else b"".join([piece async for piece in reply.body])
@@ -88,7 +95,7 @@ class Server:
 
     async def begun(self, ask: str, **question: Any) -> "asyncio.Task[tuple[int, Any]]":
         """A question that the process has been given and does not get to."""
-        pid = self.fleet.beside.pid
+        pid = self.fleet.process.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         task = asyncio.create_task(self.ask(ask, ADMIN, **question))

@@ -12,31 +12,31 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from lattice.agent.session import Agent
+from lattice.agent.executor import Executor
 from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
-from lattice.agent.executor import Work
-from lattice.clock import Clock, stamp
-from lattice.controllers.runtime.context import Office
-from lattice.controllers.runtime.object_writes import created, with_status
+from lattice.agent.session import Agent
+from lattice.clock import Clock, format_timestamp
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.object_writes import put_new, with_status
 from lattice.errors import Unavailable
-from lattice.kinds.meta.base import Metadata
 from lattice.kinds.container import Container
 from lattice.kinds.core import Secret
-from lattice.kinds.join_token import JOINED_KEY, Grant, JoinToken, fingerprint, token_secret
-from lattice.kinds.meta.object_rules import born
+from lattice.kinds.join_token import AGENT_KEY_ANNOTATION, Grant, JoinToken, fingerprint, token_secret
+from lattice.kinds.meta.base import Metadata
+from lattice.kinds.meta.object_lifecycle import new_object
+from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.meta.stored import pack
 from lattice.kinds.workload import Binding, LatticeWorkload, Retry, WorkloadSpec, WorkloadStatus
 from lattice.presence import Presence
-from lattice.server.access.certificate_authority import Authority, new_authority
-from lattice.server.agents.join import Joining
-from lattice.server.agents.sessions import NodeLinks
-from lattice.server.access.node_certificates import Peer
-from lattice.sim.world.machines import Notes
+from lattice.server.access.certificate_authority import CertificateAuthority, new_authority
+from lattice.server.access.node_certificates import NodeIdentity
+from lattice.server.agents.join import NodeJoinService
+from lattice.server.agents.sessions import AgentSessions
+from lattice.sim.world.machines import MemoryStateFile
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Key, Put, Term
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.channel import AgentEnd, pair
+from lattice.wire.connection import AgentConnection, connected_pair
 
 REVISION = "a" * 24
 ROLE = "controllers"
@@ -46,11 +46,11 @@ FOREVER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def a_rng() -> random.Random:
-    return random.Random(7)  # noqa: S311
+    return random.Random(7)
 
 
 def a_node(name: str = "n1", key: str = "key-n1", **rest: Any) -> LatticeNode:
-    metadata = Metadata(name=name, annotations={JOINED_KEY: key} if key else {})
+    metadata = Metadata(name=name, annotations={AGENT_KEY_ANNOTATION: key} if key else {})
     return LatticeNode(api_version="lattice.dev/v1alpha1", kind="LatticeNode", metadata=metadata, **rest)
 
 
@@ -77,24 +77,24 @@ class Leader:
     store: MemoryStore
     clock: Clock
     heartbeat: float = 10.0
-    office: Office | None = None
+    office: ControllerContext | None = None
     elsewhere: str = ""
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.links = NodeLinks(
+        self.links = AgentSessions(
             self.clock, lambda: self.office, lambda: self.elsewhere or None, self.heartbeat
         )
         self.tasks.append(asyncio.create_task(self.links.run()))
 
-    async def lead(self, holder: str = "me") -> Office:
+    async def lead(self, holder: str = "me") -> ControllerContext:
         term = await self.store.campaign(ROLE, holder, 15.0)
         assert term is not None
         return self.leads(term)
 
-    def leads(self, term: Term) -> Office:
-        self.office = Office(self.store, self.clock, term, a_rng(), Presence(self.clock))
-        self.tasks += [asyncio.create_task(copy.run()) for copy in self.office.copies]
+    def leads(self, term: Term) -> ControllerContext:
+        self.office = ControllerContext(self.store, self.clock, term, a_rng(), Presence(self.clock))
+        self.tasks += [asyncio.create_task(copy.run()) for copy in self.office.caches]
         self.links.leadership_changed()
         return self.office
 
@@ -110,7 +110,7 @@ class Leader:
     async def add(self, obj: Any) -> None:
         office = self.office
         assert office is not None
-        await office.store.commit([created(obj, uid=f"uid-{obj.metadata.name}", now=office.now)])
+        await office.store.commit([put_new(obj, uid=f"uid-{obj.metadata.name}", now=office.timestamp)])
 
     async def bind(self, name: str, status: WorkloadStatus) -> None:
         entry = await self.store.get(Key("latticeworkloads.lattice.dev", "default", name))
@@ -135,19 +135,19 @@ class Net:
     """Servers by address; a connection is made with the certificate of the machine that makes it."""
 
     servers: dict[str, Leader]
-    peer: Peer
+    peer: NodeIdentity
     is_cut: bool = False
     dialled: list[str] = field(default_factory=list)
     room: int = 16
-    _open: list[AgentEnd] = field(default_factory=list)
+    _open: list[AgentConnection] = field(default_factory=list)
 
     @asynccontextmanager
-    async def connect(self, address: str) -> AsyncIterator[AgentEnd]:
+    async def connect(self, address: str) -> AsyncIterator[AgentConnection]:
         self.dialled.append(address)
         server = self.servers.get(address)
         if server is None or self.is_cut:
             raise Unavailable("no connection", where=address)
-        mine, theirs = pair(self.room)
+        mine, theirs = connected_pair(self.room)
         serving = asyncio.create_task(server.links.serve(self.peer, theirs))
         self._open.append(mine)
         try:
@@ -157,7 +157,7 @@ class Net:
             self._open.remove(mine)
             await asyncio.gather(serving, return_exceptions=True)
 
-    async def renew(self, address: str, request: bytes) -> bytes:
+    async def renew_certificate(self, address: str, request: bytes) -> bytes:
         raise Unavailable("not here")
 
     def cut(self) -> None:
@@ -183,7 +183,7 @@ class Node:
     agent: Agent
     net: Net
     machine: FakeMachine
-    memory: Notes
+    memory: MemoryStateFile
     task: "asyncio.Task[Any] | None" = None
 
     def start(self) -> None:
@@ -209,35 +209,35 @@ def a_machine(
     clock: Clock, servers: dict[str, Leader], name: str = "n1", former: Node | None = None, **rest: Any
 ) -> Node:
     machine = former.machine if former else FakeMachine(clock, a_rng())
-    memory = former.memory if former else Notes()
-    net = Net(servers, Peer(name, rest.pop("key", f"key-{name}"), rest.pop("until", FOREVER)))
+    memory = former.memory if former else MemoryStateFile()
+    net = Net(servers, NodeIdentity(name, rest.pop("key", f"key-{name}"), rest.pop("until", FOREVER)))
     net.room = rest.pop("room", 16)
     registration = rest.pop("registration", a_registration())
-    work = Work(FakeRuntime(machine, memory), memory, clock)
+    work = Executor(FakeRuntime(machine, memory), memory, clock)
     agent = Agent(
         work, net, clock, random.Random(name), lambda: registration, rest.pop("addresses", list(servers))
-    )  # noqa: S311
+    )
     assert not rest, rest
     return Node(agent, net, machine, memory)
 
 
-def a_token(authority: Authority = AUTHORITY, number: int = 1) -> JoinToken:
+def a_token(authority: CertificateAuthority = AUTHORITY, number: int = 1) -> JoinToken:
     return JoinToken(f"{number:012x}", "s" * 32, fingerprint(authority.pem))
 
 
 async def store_token(
     store: MemoryStore, clock: Clock, token: JoinToken, ttl: float = 900.0, **grant: Any
 ) -> None:
-    kept = Grant(expires=stamp(clock.now() + timedelta(seconds=ttl)), **grant)
-    secret = born(token_secret(token, kept), uid=f"uid-{token.id}", now=stamp(clock.now()))
+    kept = Grant(expires=format_timestamp(clock.now() + timedelta(seconds=ttl)), **grant)
+    secret = new_object(token_secret(token, kept), uid=f"uid-{token.id}", now=format_timestamp(clock.now()))
     await store.commit(
         [Put(Key("secrets", "lattice-system", f"join-{token.id}"), pack(Secret.resource, secret), ABSENT)]
     )
 
 
-def a_joining(store: MemoryStore, clock: Clock, agents: str = "127.0.0.1:7444") -> Joining:
+def a_joining(store: MemoryStore, clock: Clock, agents: str = "127.0.0.1:7444") -> NodeJoinService:
     names = iter(range(1, 10_000))
-    return Joining(store, AUTHORITY, clock, lambda: f"uid-{next(names)}", lambda: agents)
+    return NodeJoinService(store, AUTHORITY, clock, lambda: f"uid-{next(names)}", lambda: agents)
 
 
 def a_key() -> ec.EllipticCurvePrivateKey:

@@ -8,17 +8,17 @@ from typing import Any
 from server.links import FOREVER, Leader, a_leader, a_registration
 from store.virtual import VirtualClock, settle
 
-from lattice.server.access.node_certificates import Peer
+from lattice.server.access.node_certificates import NodeIdentity
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.channel import PROTOCOL, MemoryEnd, pair
+from lattice.wire.connection import PROTOCOL_VERSION, MemoryConnection, connected_pair
 
 
 class Speaker:
     """An agent that says exactly what the test lets it say."""
 
-    def __init__(self, leader: Leader, peer: Peer, room: int = 16) -> None:
-        self.end: MemoryEnd[pb.FromAgent, pb.ToAgent]
-        self.end, theirs = pair(room)
+    def __init__(self, leader: Leader, peer: NodeIdentity, room: int = 16) -> None:
+        self.end: MemoryConnection[pb.FromAgent, pb.ToAgent]
+        self.end, theirs = connected_pair(room)
         self.serving = asyncio.create_task(leader.links.serve(peer, theirs))
 
     async def say(self, **said: Any) -> None:
@@ -27,7 +27,7 @@ class Speaker:
 
     async def hello(self, **rest: Any) -> None:
         given: dict[str, Any] = {
-            "protocol": PROTOCOL,
+            "protocol": PROTOCOL_VERSION,
             "version": "1",
             "registration": a_registration(),
         } | rest
@@ -64,8 +64,8 @@ class Speaker:
         self.serving.result()
 
 
-def peer(name: str = "n1", **rest: Any) -> Peer:
-    return Peer(name, rest.get("key", f"key-{name}"), rest.get("until", FOREVER))
+def peer(name: str = "n1", **rest: Any) -> NodeIdentity:
+    return NodeIdentity(name, rest.get("key", f"key-{name}"), rest.get("until", FOREVER))
 
 
 Story = Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]

@@ -8,11 +8,11 @@ import pytest
 from lattice.errors import Invalid
 from lattice.kinds import KINDS
 from lattice.kinds.meta.json_body import parse_json
-from lattice.server.resources.admission import admit
 from lattice.server.requests.catalog import Catalog
+from lattice.server.resources.admission import admit
 
 ASK = {"resources": {"cores": 1}}
-SERVED = {each.resource.kind: each for each in Catalog(KINDS).served}
+SERVED = {each.resource.kind: each for each in Catalog(KINDS).served_kinds}
 
 WRONG: list[Any] = [
     pytest.param(

@@ -25,22 +25,22 @@ from server.links import (
     store_token,
 )
 
-from lattice.agent.identity import Identity, Place
-from lattice.agent.transport import GrpcLink
-from lattice.agent.session import Agent, refuse_parting
-from lattice.agent.certificate_renewal import Renewal
-from lattice.agent.runtimes.router import equip
+from lattice.agent.certificate_renewal import CertificateRenewal
+from lattice.agent.executor import Executor
+from lattice.agent.identity import Identity, JoinRecord
+from lattice.agent.runtimes.router import detect_runtimes
+from lattice.agent.session import Agent, raise_on_session_end
 from lattice.agent.state_file import StateFile
-from lattice.agent.executor import Work
+from lattice.agent.transport import GrpcTransport
 from lattice.clock import SystemClock
 from lattice.errors import Denied, Unavailable
 from lattice.kinds.node import LatticeNode
-from lattice.server.grpc.listener import AgentsServer, Tls
-from lattice.server.access.certificate_authority import Pair, new_authority
-from lattice.server.agents.join import Joining
+from lattice.server.access.certificate_authority import CertificateKeyPair, new_authority
+from lattice.server.agents.join import NodeJoinService
+from lattice.server.grpc.listener import AgentListener, Tls
 from lattice.store.memory import MemoryStore
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.channel import PROTOCOL, AgentEnd
+from lattice.wire.connection import PROTOCOL_VERSION, AgentConnection
 
 clock = SystemClock()
 
@@ -55,8 +55,8 @@ async def until(condition: Callable[[], Any], within: float = 20.0) -> Any:
 @dataclass
 class Site:
     leader: Leader
-    joining: Joining
-    server: AgentsServer
+    joining: NodeJoinService
+    server: AgentListener
 
     @property
     def address(self) -> str:
@@ -67,10 +67,10 @@ class Site:
         await store_token(self.leader.store, clock, token, node=name)
         body = msgspec.json.encode({"token": str(token), "request": identity.signing_request().decode()})
         answer = await self.joining.join(body, "127.0.0.1")
-        identity.joined(
+        identity.save_credentials(
             answer["certificate"].encode(),
             answer["authority"].encode(),
-            Place(answer["node"], "", (self.address,)),
+            JoinRecord(answer["node"], "", (self.address,)),
         )
 
 
@@ -80,7 +80,7 @@ async def a_site() -> AsyncIterator[Site]:
     await leader.lead()
     joining = a_joining(leader.store, clock)
     pair = AUTHORITY.issue_server(["127.0.0.1", "localhost"])
-    async with AgentsServer(leader.links, joining, Tls(pair.certificate, pair.key, AUTHORITY.pem)) as server:
+    async with AgentListener(leader.links, joining, Tls(pair.certificate, pair.key, AUTHORITY.pem)) as server:
         yield Site(leader, joining, server)
     await leader.close()
 
@@ -88,10 +88,15 @@ async def a_site() -> AsyncIterator[Site]:
 @asynccontextmanager
 async def an_agent(folder: Path, identity: Identity) -> AsyncIterator[Agent]:
     memory = StateFile(folder)
-    runtime = await equip(folder, memory, clock)
-    work = Work(runtime, memory, clock, grace=2.0)
+    runtime = await detect_runtimes(folder, memory, clock)
+    work = Executor(runtime, memory, clock, grace=2.0)
     agent = Agent(
-        work, GrpcLink(lambda: identity), clock, a_rng(), a_registration, list(identity.place.agents)
+        work,
+        GrpcTransport(lambda: identity),
+        clock,
+        a_rng(),
+        a_registration,
+        list(identity.join_record.agents),
     )
     task = asyncio.create_task(agent.run())
     try:
@@ -117,7 +122,7 @@ def test_a_machine_joins_and_runs_what_it_is_told(tmp_path: Path) -> None:
             assert office is not None
             await site.leader.add(a_workload())
             async with an_agent(tmp_path, identity) as agent:
-                await until(lambda: (heard := office.presence.get("n1")) and heard.is_complete)
+                await until(lambda: (heard := office.presence.get("n1")) and heard.has_full_report)
                 await site.leader.bind("web", applied("n1"))
                 spoken = await until(
                     lambda: (
@@ -128,10 +133,10 @@ def test_a_machine_joins_and_runs_what_it_is_told(tmp_path: Path) -> None:
                     )
                 )
                 assert (spoken.uid, spoken.run, spoken.ready) == ("uid-web", 1, True)
-                node = office.copy(LatticeNode).get("/n1")
+                node = office.cache(LatticeNode).get("/n1")
                 assert node is not None
                 assert node.status.allocatable["cpu"] == 4000
-                assert [each.state for each in await agent.work.runtime.list()] == ["Running"]
+                assert [each.state for each in await agent.executor.runtime.list()] == ["Running"]
 
     asyncio.run(asyncio.wait_for(story(), 60))
 
@@ -143,39 +148,39 @@ def test_a_new_certificate_is_used_on_a_new_connection(tmp_path: Path) -> None:
             await site.join(identity)
             before = identity.certificate
             async with an_agent(tmp_path, identity) as agent:
-                first = await until(lambda: site.leader.links.lines.get("n1"))
-                assert await Renewal(identity, agent, clock, a_rng()).renew()
+                first = await until(lambda: site.leader.links.sessions.get("n1"))
+                assert await CertificateRenewal(identity, agent, clock, a_rng()).renew()
                 assert identity.certificate != before
-                await until(lambda: site.leader.links.lines.get("n1") not in (None, first))
+                await until(lambda: site.leader.links.sessions.get("n1") not in (None, first))
 
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def _foreign(identity: Identity) -> Pair:
+def _foreign(identity: Identity) -> CertificateKeyPair:
     return new_authority()[0].issue_client("node:n1", ["lattice:nodes"])
 
 
-def _over(identity: Identity) -> Pair:
+def _over(identity: Identity) -> CertificateKeyPair:
     return AUTHORITY.issue_client("node:n1", ["lattice:nodes"], timedelta(minutes=-1))
 
 
-def _server(identity: Identity) -> Pair:
+def _server(identity: Identity) -> CertificateKeyPair:
     return AUTHORITY.issue_server(["127.0.0.1"])
 
 
-def _self_made(identity: Identity) -> Pair:
-    return Pair(b"", b"")
+def _self_made(identity: Identity) -> CertificateKeyPair:
+    return CertificateKeyPair(b"", b"")
 
 
-def _admin(identity: Identity) -> Pair:
+def _admin(identity: Identity) -> CertificateKeyPair:
     return AUTHORITY.issue_client("lattice-admin", ["lattice:admins"])
 
 
-def _both(identity: Identity) -> Pair:
+def _both(identity: Identity) -> CertificateKeyPair:
     return AUTHORITY.issue_client("node:n1", ["lattice:nodes", "lattice:admins"])
 
 
-def _other_key(identity: Identity) -> Pair:
+def _other_key(identity: Identity) -> CertificateKeyPair:
     return AUTHORITY.issue_client("node:n1", ["lattice:nodes"])
 
 
@@ -192,7 +197,7 @@ def _other_key(identity: Identity) -> Pair:
     ],
 )
 def test_who_is_no_node_is_not_let_in(
-    tmp_path: Path, make: Callable[[Identity], Pair], error: Any, words: str
+    tmp_path: Path, make: Callable[[Identity], CertificateKeyPair], error: Any, words: str
 ) -> None:
     async def story() -> None:
         async with a_site() as site:
@@ -201,23 +206,25 @@ def test_who_is_no_node_is_not_let_in(
             pair = make(identity)
             stranger = Identity(tmp_path, pair.key, pair.certificate, AUTHORITY.pem)
             revision = await site.leader.store.revision()
-            async with GrpcLink(lambda: stranger).connect(site.address) as end:
+            async with GrpcTransport(lambda: stranger).connect(site.address) as end:
                 with pytest.raises(error, match=words):
                     await _introduce(end)
             if pair.key:
                 with pytest.raises((Unavailable, Denied)):
-                    await GrpcLink(lambda: stranger).renew(site.address, identity.signing_request())
-            assert site.leader.links.lines == {}
+                    await GrpcTransport(lambda: stranger).renew_certificate(
+                        site.address, identity.signing_request()
+                    )
+            assert site.leader.links.sessions == {}
             assert await site.leader.store.revision() == revision
 
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-async def _introduce(end: AgentEnd) -> None:
-    await end.send(pb.FromAgent(hello=pb.Hello(protocol=PROTOCOL, registration=a_registration())))
+async def _introduce(end: AgentConnection) -> None:
+    await end.send(pb.FromAgent(hello=pb.Hello(protocol=PROTOCOL_VERSION, registration=a_registration())))
     said = await end.receive()
     assert said is not None
-    refuse_parting(said)
+    raise_on_session_end(said)
 
 
 def test_an_agent_does_not_talk_to_a_server_of_another_authority(tmp_path: Path) -> None:
@@ -226,7 +233,7 @@ def test_an_agent_does_not_talk_to_a_server_of_another_authority(tmp_path: Path)
             identity = Identity.load(tmp_path)
             await site.join(identity)
             identity.authority = new_authority()[0].pem
-            async with GrpcLink(lambda: identity).connect(site.address) as end:
+            async with GrpcTransport(lambda: identity).connect(site.address) as end:
                 with pytest.raises(Unavailable):
                     await _introduce(end)
 
@@ -249,7 +256,7 @@ def test_no_channel_is_made_to_where_nobody_listens(
     monkeypatch.setattr(grpc.aio, "secure_channel", lambda *given, **_: channels.append(given))
 
     async def story() -> None:
-        link = GrpcLink(lambda: Identity.load(tmp_path))
+        link = GrpcTransport(lambda: Identity.load(tmp_path))
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             where = address.format(closed=closed.getsockname()[1])
@@ -257,7 +264,7 @@ def test_no_channel_is_made_to_where_nobody_listens(
                 async with link.connect(where):
                     pass
             with pytest.raises(Unavailable, match=words):
-                await link.renew(where, b"")
+                await link.renew_certificate(where, b"")
 
     asyncio.run(story())
     assert channels == []

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from lattice.errors import Cause, Conflict, Malformed
 from lattice.server.apply import managed_fields as fieldset
-from lattice.server.apply.server_side_apply import Entry, Manager, entries_of, server_side_apply, track_update
-from lattice.server.apply.managed_fields import compile_types, format_path, paths
+from lattice.server.apply.managed_fields import compile_types, format_path, iter_paths
+from lattice.server.apply.server_side_apply import (
+    FieldManager,
+    ManagedFieldsEntry,
+    managed_fields_of,
+    server_side_apply,
+    track_update,
+)
 
 TEXT = {"type": "string"}
 ITEM = {"type": "object", "properties": {"name": TEXT, "value": TEXT, "note": TEXT}}
@@ -52,8 +58,8 @@ def thing(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]
     return out if spec is None else {**out, "spec": spec}
 
 
-def updater(name: str = "edit", subresource: str = "") -> Manager:
-    return Manager(name, "Update", VERSION, subresource)
+def updater(name: str = "edit", subresource: str = "") -> FieldManager:
+    return FieldManager(name, "Update", VERSION, subresource)
 
 
 def apply(
@@ -66,7 +72,7 @@ def apply(
 ) -> dict[str, Any]:
     """Server-side apply that also checks that nobody's input changed."""
     before = copy.deepcopy((live, applied))
-    out = server_side_apply(live, applied, TYPES, Manager(by, "Apply", VERSION, force=force), now)
+    out = server_side_apply(live, applied, TYPES, FieldManager(by, "Apply", VERSION, force=force), now)
     assert (live, applied) == before
     return out
 
@@ -93,8 +99,8 @@ def with_spec(live: dict[str, Any], **spec: Any) -> dict[str, Any]:
 def owners(obj: dict[str, Any]) -> dict[str, list[str]]:
     """manager -> what it owns, as Kubernetes prints paths."""
     return {
-        entry["manager"]: [format_path(path) for path in paths(entry["fieldsV1"])]
-        for entry in entries_of(obj)
+        entry["manager"]: [format_path(path) for path in iter_paths(entry["fieldsV1"])]
+        for entry in managed_fields_of(obj)
     }
 
 
@@ -102,7 +108,7 @@ def test_a_create_by_apply_takes_the_object_and_opens_books() -> None:
     out = apply(None, thing({"image": "x"}, labels={"a": "b"}))
     assert out["spec"] == {"image": "x"}
     assert out["metadata"]["name"] == "a"
-    assert entries_of(out) == [
+    assert managed_fields_of(out) == [
         {
             "manager": "ann",
             "operation": "Apply",
@@ -286,10 +292,10 @@ def test_the_same_name_applies_and_updates_as_two_managers() -> None:
 
 def test_an_applier_stays_itself_in_another_version() -> None:
     live = apply(None, thing({"image": "a", "class": "c"}))
-    newer = Manager("ann", "Apply", "lattice.dev/v1beta1")
+    newer = FieldManager("ann", "Apply", "lattice.dev/v1beta1")
     out = server_side_apply(live, thing({"image": "a"}), TYPES, newer, LATER)
     assert out["spec"] == {"image": "a"}
-    assert [(entry["apiVersion"], entry["time"]) for entry in entries_of(out)] == [
+    assert [(entry["apiVersion"], entry["time"]) for entry in managed_fields_of(out)] == [
         ("lattice.dev/v1beta1", LATER)
     ]
 
@@ -380,7 +386,7 @@ def test_an_update_takes_what_it_changes_from_the_others() -> None:
     live = apply(None, thing({"image": "a", "class": "c", "env": {"A": "1", "B": "2"}}))
     out = update(live, with_spec(live, image="b", env={"B": "2", "C": "3"}), now=LATER)
     assert owners(out) == {"ann": [".spec.class", ".spec.env.B"], "edit": [".spec.env.C", ".spec.image"]}
-    assert [entry["time"] for entry in entries_of(out)] == [NOW, LATER]
+    assert [entry["time"] for entry in managed_fields_of(out)] == [NOW, LATER]
 
 
 def test_a_manager_left_with_nothing_leaves_the_books() -> None:
@@ -391,7 +397,7 @@ def test_a_manager_left_with_nothing_leaves_the_books() -> None:
 def test_each_subresource_keeps_its_own_entry() -> None:
     live = update(None, thing({"image": "a"}))
     out = update(live, {**live, "status": {"phase": "Up"}}, subresource="status")
-    assert [(entry["manager"], entry.get("subresource")) for entry in entries_of(out)] == [
+    assert [(entry["manager"], entry.get("subresource")) for entry in managed_fields_of(out)] == [
         ("edit", None),
         ("edit", "status"),
     ]
@@ -401,20 +407,22 @@ def test_a_removal_alone_takes_nothing_and_keeps_the_time() -> None:
     live = update(None, thing({"image": "a", "class": "c"}))
     out = update(live, thing({"image": "a"}), now=LATER)
     assert owners(out) == {"edit": [".spec", ".spec.image"]}
-    assert entries_of(out)[0]["time"] == NOW
+    assert managed_fields_of(out)[0]["time"] == NOW
 
 
 def test_no_change_gives_the_very_same_list() -> None:
     live = update(None, thing({"image": "a"}))
-    assert track_update(live, copy.deepcopy(live), TYPES, updater("other"), LATER) is entries_of(live)
-    assert track_update(live, thing({"image": "a"}), TYPES, updater("other"), LATER) is entries_of(live)
+    assert track_update(live, copy.deepcopy(live), TYPES, updater("other"), LATER) is managed_fields_of(live)
+    assert track_update(live, thing({"image": "a"}), TYPES, updater("other"), LATER) is managed_fields_of(
+        live
+    )
 
 
 def test_an_update_of_an_object_without_books_opens_none() -> None:
     assert track_update(thing({"image": "a"}), thing({"image": "b"}), TYPES, updater(), NOW) == []
 
 
-def entry(**over: Any) -> Entry:
+def entry(**over: Any) -> ManagedFieldsEntry:
     books = {
         "manager": "m",
         "operation": "Apply",
@@ -451,12 +459,12 @@ def test_books_written_by_the_client(given_books: Any, managers: list[str]) -> N
 def test_books_sent_through_a_subresource_do_not_count() -> None:
     live = update(None, thing({"image": "a"}))
     new = {**live, "metadata": {**live["metadata"], "managedFields": [entry(manager="mine")]}}
-    assert track_update(live, new, TYPES, updater("other", "status"), LATER) == entries_of(live)
+    assert track_update(live, new, TYPES, updater("other", "status"), LATER) == managed_fields_of(live)
 
 
 def test_migration_from_client_side_apply_moves_the_fields_to_the_applier() -> None:
     made = update(None, thing({"image": "a", "class": "c"}), "kubectl-client-side-apply")
-    moved = [{**entries_of(made)[0], "manager": "kubectl", "operation": "Apply"}]
+    moved = [{**managed_fields_of(made)[0], "manager": "kubectl", "operation": "Apply"}]
     live = update(made, {**made, "metadata": {**made["metadata"], "managedFields": moved}}, "kubectl")
     assert apply(live, thing({"image": "b"}), "kubectl")["spec"] == {"image": "b"}
 
@@ -466,12 +474,12 @@ def test_the_oldest_updaters_fold_into_one() -> None:
     for i in range(1, 15):
         env = {**live["spec"]["env"], f"K{i:02}": "x"}
         live = update(live, with_spec(live, env=env), f"m{i:02}", now=f"2026-01-01T00:00:{i:02}Z")
-    assert len(entries_of(live)) == 10
-    assert entries_of(live)[0]["manager"] == "ancient-changes"
+    assert len(managed_fields_of(live)) == 10
+    assert managed_fields_of(live)[0]["manager"] == "ancient-changes"
     union: fieldset.FieldSet = {}
-    for each in entries_of(live):
+    for each in managed_fields_of(live):
         union = fieldset.union(union, each["fieldsV1"])
-    assert union == fieldset.present(live, TYPES)
+    assert union == fieldset.all_fields(live, TYPES)
 
 
 names = st.sampled_from(["a", "b", "c"])
@@ -517,10 +525,10 @@ def test_after_force_the_applier_owns_all_it_applied_and_never_conflicts(
     made: dict[str, Any], applied: dict[str, Any]
 ) -> None:
     out = apply(update(None, made), applied, force=True)
-    mine = next((each["fieldsV1"] for each in entries_of(out) if each["operation"] == "Apply"), {})
-    assert mine == fieldset.owned(applied, TYPES)
-    merged = fieldset.present(out, TYPES)
-    assert all(fieldset.contains(merged, path) for path in paths(mine))
+    mine = next((each["fieldsV1"] for each in managed_fields_of(out) if each["operation"] == "Apply"), {})
+    assert mine == fieldset.applied_fields(applied, TYPES)
+    merged = fieldset.all_fields(out, TYPES)
+    assert all(fieldset.contains(merged, path) for path in iter_paths(mine))
     apply(out, applied)
 
 
@@ -530,8 +538,8 @@ def test_nobody_owns_what_is_not_there(
 ) -> None:
     live = apply(update(None, made), applied, force=True)
     out = update(live, new)
-    there = fieldset.present(out, TYPES)
-    for each in entries_of(out):
+    there = fieldset.all_fields(out, TYPES)
+    for each in managed_fields_of(out):
         assert fieldset.difference(each["fieldsV1"], there) == {}
         assert each["fieldsV1"]
 
@@ -541,15 +549,15 @@ def test_what_an_update_did_not_touch_keeps_its_owner(made: dict[str, Any], new:
     live = update(None, made, "first")
     out = update(live, new, "second")
     union: fieldset.FieldSet = {}
-    for each in entries_of(out):
+    for each in managed_fields_of(out):
         union = fieldset.union(union, each["fieldsV1"])
-    assert union == fieldset.present(new, TYPES)
+    assert union == fieldset.all_fields(new, TYPES)
 
 
 @given(things)
 def test_tracking_no_change_gives_an_equal_list(made: dict[str, Any]) -> None:
     live = update(None, made)
-    assert track_update(live, copy.deepcopy(live), TYPES, updater("other"), LATER) == entries_of(live)
+    assert track_update(live, copy.deepcopy(live), TYPES, updater("other"), LATER) == managed_fields_of(live)
 
 
 @given(things, things, st.booleans())
@@ -564,8 +572,8 @@ def test_managers_of_disjoint_fields_never_meet(
     if again:
         out = apply(out, mine)
     assert out["spec"] == {**mine["spec"], **theirs["spec"]}
-    expected = {by: fieldset.owned(obj, TYPES) for by, obj in (("ann", mine), ("bob", theirs))}
-    assert {each["manager"]: each["fieldsV1"] for each in entries_of(out)} == {
+    expected = {by: fieldset.applied_fields(obj, TYPES) for by, obj in (("ann", mine), ("bob", theirs))}
+    assert {each["manager"]: each["fieldsV1"] for each in managed_fields_of(out)} == {
         by: fields for by, fields in expected.items() if fields
     }
 
@@ -590,8 +598,8 @@ def value_at(obj: Any, path: fieldset.Path) -> Any:
 def test_changes_are_the_paths_that_came_went_or_hold_another_leaf(
     old: dict[str, Any], new: dict[str, Any]
 ) -> None:
-    taken, gone = (frozenset(paths(each)) for each in fieldset.changes(old, new, TYPES))
-    before, after = (frozenset(paths(fieldset.present(each, TYPES))) for each in (old, new))
+    taken, gone = (frozenset(iter_paths(each)) for each in fieldset.changed_fields(old, new, TYPES))
+    before, after = (frozenset(iter_paths(fieldset.all_fields(each, TYPES))) for each in (old, new))
     leaves = {
         path
         for path in before & after

@@ -7,7 +7,7 @@ from store.virtual import VirtualClock
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.agreement import AgreementStatus, Endpoint, LatticeAgreement
 from lattice.kinds.workload import LatticeWorkload
-from lattice.lifecycle.agreements import Name, Pair, agreement, environment
+from lattice.lifecycle.agreements import Name, Pair, build_agreement, environment
 from lattice.store.protocol import Delete, Key
 
 PAIR = Pair(Name("default", "web"), Name("default", "api"))
@@ -23,10 +23,10 @@ def at(*addresses: str) -> AgreementStatus:
 def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         assert leader.office is not None
-        agreements = leader.office.copy(LatticeAgreement)
+        agreements = leader.office.cache(LatticeAgreement)
 
         def told(workload: LatticeWorkload) -> dict[str, str]:
-            return environment(agreements.all("default")) if workload.spec.service == "web" else {}
+            return environment(agreements.objects("default")) if workload.spec.service == "web" else {}
 
         leader.links.environment = told
         for name, service in (("web-0", "web"), ("other", "")):
@@ -35,7 +35,7 @@ def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
         await clock.advance(0.1)
         agent = Speaker(leader, peer())
         await agent.welcomed()
-        await leader.add(agreement(PAIR, at("10.0.0.1")))
+        await leader.add(build_agreement(PAIR, at("10.0.0.1")))
         await clock.advance(0.1)
         assert await agent.orders() == [], "many changes in a short time are told once"
         leader.links.sweep()

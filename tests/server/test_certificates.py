@@ -8,9 +8,9 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from lattice.server.access.certificate_authority import (
+    ensure_server_certificate,
     load_authority,
     new_authority,
-    open_server_pair,
     write_private,
 )
 
@@ -39,11 +39,11 @@ def test_an_authority_comes_back_from_its_pair() -> None:
 
 def test_a_server_certificate_is_kept_while_it_serves(tmp_path: Path) -> None:
     authority, _ = new_authority()
-    certificate, _ = open_server_pair(authority, tmp_path, ["localhost", "127.0.0.1"])
+    certificate, _ = ensure_server_certificate(authority, tmp_path, ["localhost", "127.0.0.1"])
     first = certificate.read_bytes()
-    open_server_pair(authority, tmp_path, ["localhost"])
+    ensure_server_certificate(authority, tmp_path, ["localhost"])
     assert certificate.read_bytes() == first
-    open_server_pair(authority, tmp_path, ["localhost", "lattice.example"])
+    ensure_server_certificate(authority, tmp_path, ["localhost", "lattice.example"])
     assert certificate.read_bytes() != first
 
 
@@ -57,10 +57,10 @@ def test_a_server_certificate_is_kept_while_it_serves(tmp_path: Path) -> None:
 )
 def test_a_server_certificate_that_will_not_do_is_made_anew(tmp_path: Path, damage) -> None:
     old, _ = new_authority()
-    certificate, _ = open_server_pair(old, tmp_path, ["localhost"])
+    certificate, _ = ensure_server_certificate(old, tmp_path, ["localhost"])
     damage(certificate)
     new, _ = new_authority()
-    open_server_pair(new, tmp_path, ["localhost"])
+    ensure_server_certificate(new, tmp_path, ["localhost"])
     x509.load_pem_x509_certificate(certificate.read_bytes()).verify_directly_issued_by(new.certificate)
 
 

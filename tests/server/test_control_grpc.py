@@ -16,17 +16,21 @@ from server.apis import an_api
 from server.links import AUTHORITY, Leader, a_joining, a_node, a_workload
 
 from lattice.clock import SystemClock
-from lattice.controllers.runtime.object_writes import created
-from lattice.errors import Full, Gone, LatticeError, TooMany
-from lattice.kinds.meta.base import Condition, Metadata
+from lattice.controllers.runtime.object_writes import put_new
+from lattice.errors import Full, Gone, LatticeError, TooManyRequests
 from lattice.kinds.cluster import ClusterSpec, LatticeCluster
+from lattice.kinds.meta.base import Condition, Metadata
 from lattice.kinds.node import NodeSpec, NodeStatus
-from lattice.kinds.workload import RETRY_REQUESTED
-from lattice.server.grpc.listener import AgentsServer, Tls
-from lattice.server.resources.api import Api
+from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION
 from lattice.server.access.authorization import ADMINS, VIEWERS
-from lattice.server.access.certificate_authority import Pair, new_authority, open_server_pair
-from lattice.server.grpc.control_service import Control, code_of, user_of_pem
+from lattice.server.access.certificate_authority import (
+    CertificateKeyPair,
+    ensure_server_certificate,
+    new_authority,
+)
+from lattice.server.grpc.control_service import ControlService, code_of, user_of_pem
+from lattice.server.grpc.listener import AgentListener, Tls
+from lattice.server.resources.api import Api
 from lattice.store.memory import MemoryStore
 from lattice.wire import agent_pb2_grpc as agent_rpc
 from lattice.wire import control_pb2 as pb
@@ -44,7 +48,7 @@ class Site:
     port: int
 
     @asynccontextmanager
-    async def channel(self, pair: Pair) -> AsyncIterator[Any]:
+    async def channel(self, pair: CertificateKeyPair) -> AsyncIterator[Any]:
         credentials = grpc.ssl_channel_credentials(AUTHORITY.pem, pair.key, pair.certificate)
         async with grpc.aio.secure_channel(f"127.0.0.1:{self.port}", credentials) as channel:
             yield channel
@@ -63,13 +67,13 @@ def play(story: Callable[[Site], Awaitable[None]], folder: Path) -> None:
         leader = Leader(store, clock)
         await leader.lead()
         api = await an_api(store, clock)
-        certificate, key = open_server_pair(AUTHORITY, folder, ["127.0.0.1"])
-        server = AgentsServer(
+        certificate, key = ensure_server_certificate(AUTHORITY, folder, ["127.0.0.1"])
+        server = AgentListener(
             leader.links,
             a_joining(store, clock),
             Tls(certificate.read_bytes(), key.read_bytes(), AUTHORITY.pem),
         )
-        server.control = Control(api)
+        server.control = ControlService(api)
         async with server:
             await story(Site(api, leader, server.port))
         await leader.close()
@@ -104,7 +108,7 @@ def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
             assert (code, "is to be stopped" in told) == (CODE.ABORTED, True)
             await applied(stub)
             retried = await stub.RetryWorkload(pb.WorkloadName(name="job"))
-            assert RETRY_REQUESTED in json.loads(retried.json)["metadata"]["annotations"]
+            assert RETRY_REQUESTED_ANNOTATION in json.loads(retried.json)["metadata"]["annotations"]
             listed = await stub.ListWorkloads(pb.ListRequest())
             assert [each.name for each in listed.workloads] == ["job"]
             code, _ = await refused(stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid="another")))
@@ -251,7 +255,7 @@ def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         for number in range(5):
             node = a_node(f"n{number}", spec=NodeSpec(cluster="c1", pool="north"))
-            await site.api.store.commit([created(node, uid=f"u{number}", now="2026-01-01T00:00:00Z")])
+            await site.api.store.commit([put_new(node, uid=f"u{number}", now="2026-01-01T00:00:00Z")])
         async with site.user() as stub:
             first = await stub.ListNodes(pb.ListRequest(limit=3))
             rest = await stub.ListNodes(pb.ListRequest(limit=3, continue_token=first.continue_token))
@@ -303,7 +307,7 @@ def test_a_cluster_in_figures(tmp_path: Path) -> None:
 async def tell(site: Site, name: str, reason: str, *, warning: bool = False) -> None:
     assert site.leader.office is not None
     await site.leader.office.commit(
-        [site.leader.office.teller("test").event(a_workload(name), reason, "as it is", warning=warning)]
+        [site.leader.office.recorder("test").event(a_workload(name), reason, "as it is", warning=warning)]
     )
 
 
@@ -337,7 +341,7 @@ def test_events_are_told_as_they_come(tmp_path: Path) -> None:
     ("error", "code"),
     [
         (Gone("old"), CODE.OUT_OF_RANGE),
-        (TooMany("many"), CODE.RESOURCE_EXHAUSTED),
+        (TooManyRequests("many"), CODE.RESOURCE_EXHAUSTED),
         (Full("full"), CODE.RESOURCE_EXHAUSTED),
         (LatticeError("x"), CODE.UNKNOWN),
     ],

@@ -6,9 +6,9 @@ from toys import POOL, RESOURCES, SERVICE
 from lattice.errors import NotFound
 from lattice.kinds.meta.base import Resource
 from lattice.server.discovery import discovery
-from lattice.server.discovery.discovery import CRDS, VIRTUAL, served
+from lattice.server.discovery.discovery import CRD_RESOURCE, VIRTUAL_RESOURCES, with_virtual_resources
 
-ALL = served(RESOURCES)
+ALL = with_virtual_resources(RESOURCES)
 V2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 V2BETA1 = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
 
@@ -114,15 +114,15 @@ def test_what_is_virtual_is_read_or_created_only():
 
 
 def test_a_stored_resource_hides_the_virtual_one():
-    own = Resource("CustomResourceDefinition", CRDS.plural, CRDS.group, "v1")
-    assert [found for found in served((own,)) if found.id == CRDS.id] == [own]
-    assert set(served(())) == set(VIRTUAL)
+    own = Resource("CustomResourceDefinition", CRD_RESOURCE.plural, CRD_RESOURCE.group, "v1")
+    assert [found for found in with_virtual_resources((own,)) if found.id == CRD_RESOURCE.id] == [own]
+    assert set(with_virtual_resources(())) == set(VIRTUAL_RESOURCES)
 
 
 @pytest.mark.parametrize("form", ["v2", "v2beta1"])
 def test_aggregated_discovery_says_the_same_as_the_lists(form):
     for core, versions in ((True, ["v1"]), (False, sorted({r.api_version for r in ALL if r.group}))):
-        document = discovery.aggregated(ALL, core=core, form=form)
+        document = discovery.aggregated_discovery(ALL, core=core, version=form)
         assert document["apiVersion"] == f"apidiscovery.k8s.io/{form}"
         assert sorted(flattened(document)) == sorted(row for version in versions for row in listed(version))
 
@@ -157,7 +157,7 @@ def listed(version):
 
 
 def test_aggregated_scale_answers_with_autoscaling():
-    (group,) = discovery.aggregated((SERVICE,), core=False)["items"]
+    (group,) = discovery.aggregated_discovery((SERVICE,), core=False)["items"]
     (status, scale) = group["versions"][0]["resources"][0]["subresources"]
     assert status["responseKind"] == {"group": "lattice.dev", "version": "v1alpha1", "kind": "LatticeService"}
     assert scale["responseKind"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}
@@ -190,7 +190,7 @@ def test_aggregated_scale_answers_with_autoscaling():
     ],
 )
 def test_the_accept_header_chooses(accept, form, content_type):
-    assert discovery.wanted(accept) == (form, content_type)
+    assert discovery.negotiate_version(accept) == (form, content_type)
 
 
 def test_the_version_is_a_semantic_version_with_ours_inside():

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from lattice.server.apply import managed_fields as fieldset
 from lattice.server.apply.managed_fields import (
     FieldSet,
+    all_fields,
+    applied_fields,
     compile_types,
     format_fields,
     format_path,
-    owned,
+    iter_paths,
     parse_fields,
-    paths,
-    present,
 )
 
 TEXT = {"type": "string"}
@@ -140,12 +140,12 @@ def spec(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_owned(obj: dict[str, Any], expected: FieldSet) -> None:
-    assert owned(obj, TYPES) == expected
+    assert applied_fields(obj, TYPES) == expected
 
 
 def test_present_also_names_the_maps_and_lists() -> None:
     obj = spec(replicas={"min": 1}, zones=[]) | {"metadata": {"labels": {"a": "b"}}}
-    assert present(obj, TYPES) == {
+    assert all_fields(obj, TYPES) == {
         "f:metadata": {"f:labels": {".": {}, "f:a": {}}},
         "f:spec": {".": {}, "f:replicas": {".": {}, "f:min": {}}, "f:zones": {}},
     }
@@ -206,8 +206,8 @@ def test_present_also_names_the_maps_and_lists() -> None:
     ],
 )
 def test_changes(old: dict[str, Any], new: dict[str, Any], taken: list[str], gone: list[str]) -> None:
-    found = fieldset.changes(spec(**old), spec(**new), TYPES)
-    assert [[format_path(path) for path in paths(each)] for each in found] == [taken, gone]
+    found = fieldset.changed_fields(spec(**old), spec(**new), TYPES)
+    assert [[format_path(path) for path in iter_paths(each)] for each in found] == [taken, gone]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_changes(old: dict[str, Any], new: dict[str, Any], taken: list[str], gon
     ],
 )
 def test_compile_types(schema: dict[str, Any], value: dict[str, Any], expected: FieldSet) -> None:
-    assert owned(value, compile_types(schema)) == expected
+    assert applied_fields(value, compile_types(schema)) == expected
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def trie(members: frozenset[fieldset.Path]) -> FieldSet:
 
 
 def members(fields: FieldSet) -> frozenset[fieldset.Path]:
-    found = list(paths(fields))
+    found = list(iter_paths(fields))
     assert len(found) == len(set(found))
     return frozenset(found)
 

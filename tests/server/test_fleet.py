@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from lattice import metrics
-from lattice.errors import Denied, NotAllowed
+from lattice.errors import Denied, MethodNotAllowed
 from lattice.kinds.meta.json_body import encode
-from lattice.placement.queries.dispatch import answer
-from lattice.server.fleet_queries.service import asked
-from lattice.server.discovery.extra_paths import OWN, SHARED
-from lattice.server.fleet_queries.schema import APPLY, ASKS, PlanQuestion
-from lattice.server.fleet_queries.dry_run import Shelf
+from lattice.placement.queries.dispatch import answer_query
+from lattice.server.discovery.fleet_query_paths import QUERY_PROPERTIES, SHARED_PROPERTIES
+from lattice.server.fleet_queries.dry_run import OverlayStore
+from lattice.server.fleet_queries.query_schema import APPLY_QUERY, QUERY_TYPES, PlanQuery
+from lattice.server.fleet_queries.service import query_of_path
 from lattice.store.protocol import Delete, Key
 from tests.server.asking import ADMIN, STRANGER, VIEWER, Server, a_server, a_service
 
@@ -43,7 +43,7 @@ def test_answers_are_those_of_the_pure_function() -> None:
             for ask, question in QUESTIONS:
                 status, told = await server.ask(ask, **question)
                 assert (status, told.pop("revision")) == (200, str(revision)), told
-                wanted = json.loads(encode(answer({"ask": ask, **question}, await server.world())))
+                wanted = json.loads(encode(answer_query({"ask": ask, **question}, await server.world())))
                 assert _without_times(told) == _without_times(wanted), ask
             assert await server.store.revision() == revision
             assert (
@@ -252,18 +252,20 @@ def test_who_may_look_may_ask() -> None:
     ],
 )
 def test_paths(path: str, found: str) -> None:
-    assert asked(path.split("/")) == found
+    assert query_of_path(path.split("/")) == found
 
 
-@pytest.mark.parametrize("ask", [*ASKS, APPLY])
+@pytest.mark.parametrize("ask", [*QUERY_TYPES, APPLY_QUERY])
 def test_openapi_has_the_fields_that_are_read(ask: str) -> None:
-    kind = ASKS.get(ask, PlanQuestion)
-    assert {*SHARED, *OWN[ask]} == {each.encode_name for each in msgspec.structs.fields(kind)}
+    kind = QUERY_TYPES.get(ask, PlanQuery)
+    assert {*SHARED_PROPERTIES, *QUERY_PROPERTIES[ask]} == {
+        each.encode_name for each in msgspec.structs.fields(kind)
+    }
 
 
 def test_a_shelf_is_only_for_looking() -> None:
     async def run() -> None:
-        shelf = Shelf({})
+        shelf = OverlayStore({})
         for verb in (
             shelf.list,
             shelf.watch,
@@ -274,7 +276,7 @@ def test_a_shelf_is_only_for_looking() -> None:
             shelf.renew,
             shelf.resign,
         ):
-            with pytest.raises(NotAllowed):
+            with pytest.raises(MethodNotAllowed):
                 await verb()
         await shelf.close()
 

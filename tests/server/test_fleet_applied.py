@@ -10,8 +10,8 @@ import pytest
 
 from lattice.errors import Conflict, Denied
 from lattice.placement.queries.plan_diff import SECTIONS
-from lattice.server.fleet_queries.plan_cache import Plans
-from lattice.server.fleet_queries.schema import APPLY
+from lattice.server.fleet_queries.plan_cache import PlanCache
+from lattice.server.fleet_queries.query_schema import APPLY_QUERY
 from lattice.store.protocol import Key
 from tests.server.asking import ADMIN, VIEWER, a_server, a_service, manifests
 
@@ -43,15 +43,15 @@ def test_of_a_plan_that_was_told_lately_only_what_differs_is_said() -> None:
 
 
 def test_plans_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = Plans()
+    plans = PlanCache()
     sections: dict[str, list[Any]] = {name: [] for name in SECTIONS}
-    monkeypatch.setattr("lattice.server.fleet_queries.plan_cache.MOST", 300)
+    monkeypatch.setattr("lattice.server.fleet_queries.plan_cache.MAX_CACHED_BYTES", 300)
     for number in range(9):
-        plans.keep({"id": f"p-{number}", **sections})
+        plans.add({"id": f"p-{number}", **sections})
     with pytest.raises(Conflict) as old:
-        plans.hold_to("p-0", {"id": "p-x", **sections})
+        plans.require_same_outcome("p-0", {"id": "p-x", **sections})
     with pytest.raises(Conflict) as new:
-        plans.hold_to("p-8", {"id": "p-x", **sections})
+        plans.require_same_outcome("p-8", {"id": "p-x", **sections})
     assert [each.causes[0].reason for each in (old.value, new.value)] == ["PlanUnknown", "PlanDiffers"]
 
 
@@ -63,7 +63,7 @@ def test_a_plan_is_applied_as_a_whole() -> None:
             change = [home, space, a_service(), manifests()[0]]
             _, plan = await server.ask("plan", manifests=change)
             before = await server.store.revision()
-            status, told = await server.ask(APPLY, ADMIN, manifests=change, expect=plan["id"])
+            status, told = await server.ask(APPLY_QUERY, ADMIN, manifests=change, expect=plan["id"])
             assert status == 200, told
             assert await server.store.revision() == before + 1
             assert [each["verdict"] for each in told["objects"]] == [
@@ -89,11 +89,11 @@ def test_a_plan_that_does_not_hold_any_more_is_not_applied() -> None:
         async with a_server() as server:
             change = a_service(replicas={"min": 1})
             _, plan = await server.ask("plan", manifests=[change])
-            task = await server.begun(APPLY, manifests=[change], expect=plan)
+            task = await server.begun(APPLY_QUERY, manifests=[change], expect=plan)
             others = next(each for each in manifests() if each["metadata"]["name"] == "us-east")
             others["spec"]["capacity"] = {"maxNodes": 0}
             await server.apply(others)
-            pid = server.fleet.beside.pid
+            pid = server.fleet.process.pid
             assert pid is not None
             os.kill(pid, signal.SIGCONT)
             status, told = await task
@@ -111,7 +111,7 @@ def test_who_may_only_look_applies_nothing() -> None:
             _, plan = await server.ask("plan", manifests=[a_service()])
             revision = await server.store.revision()
             with pytest.raises(Denied, match="may only read"):
-                await server.ask(APPLY, VIEWER, manifests=[a_service()], expect=plan["id"])
+                await server.ask(APPLY_QUERY, VIEWER, manifests=[a_service()], expect=plan["id"])
             assert await server.store.revision() == revision
 
     asyncio.run(run())
@@ -126,7 +126,7 @@ def test_more_than_a_commit_holds_is_applied_in_several() -> None:
             ]
             _, plan = await server.ask("plan", manifests=change)
             before = await server.store.revision()
-            status, told = await server.ask(APPLY, ADMIN, manifests=change, expect=plan["id"])
+            status, told = await server.ask(APPLY_QUERY, ADMIN, manifests=change, expect=plan["id"])
             assert (status, len(told["objects"])) == (200, 230)
             assert await server.store.revision() == before + 3
             assert told["meanwhile"] == []

@@ -7,9 +7,9 @@ import signal
 import pytest
 from structlog.testing import capture_logs
 
-from lattice.errors import TooMany, Unavailable
-from lattice.server.fleet_queries.service import WAITING, while_wanted
-from lattice.server.fleet_queries.protocol import Told, framed
+from lattice.errors import TooManyRequests, Unavailable
+from lattice.server.fleet_queries.protocol import QueryResult, encode_frame
+from lattice.server.fleet_queries.service import MAX_WAITING_QUERIES, await_while_connected
 from tests.server.asking import VIEWER, a_server, is_alive, turns
 
 pytestmark = pytest.mark.timeout(90)
@@ -19,7 +19,7 @@ def test_a_process_killed_in_the_middle_is_started_again() -> None:
     async def run() -> None:
         async with a_server() as server:
             await server.ask("cost")
-            pid = server.fleet.beside.pid
+            pid = server.fleet.process.pid
             assert pid is not None
             task = await server.begun("cost")
             os.kill(pid, signal.SIGKILL)
@@ -27,7 +27,7 @@ def test_a_process_killed_in_the_middle_is_started_again() -> None:
                 await task
             status, told = await server.ask("cost")
             assert (status, told["ask"]) == (200, "cost")
-            assert server.fleet.beside.pid not in (None, pid)
+            assert server.fleet.process.pid not in (None, pid)
             assert not is_alive(pid)
 
     asyncio.run(run())
@@ -37,10 +37,10 @@ def test_a_process_that_died_while_idle_is_started_again_and_the_log_says_so() -
     async def run() -> None:
         async with a_server() as server:
             await server.ask("cost")
-            pid = server.fleet.beside.pid
+            pid = server.fleet.process.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            assert await server.fleet.beside.why_ended() == "it was ended by SIGKILL"
+            assert await server.fleet.process.exit_reason() == "it was ended by SIGKILL"
             assert (await server.ask("cost"))[0] == 200
 
     with capture_logs() as logs:
@@ -56,11 +56,11 @@ def test_why_a_process_ended_is_in_the_log_and_in_the_answer() -> None:
     async def run() -> None:
         async with a_server() as server:
             await server.ask("cost")
-            pid, process = server.fleet.beside.pid, server.fleet.beside._process
+            pid, process = server.fleet.process.pid, server.fleet.process._process
             assert pid is not None
             assert process is not None
             assert process.stdin is not None
-            process.stdin.write(framed(Told(200, b"")))
+            process.stdin.write(encode_frame(QueryResult(200, b"")))
             with pytest.raises(
                 Unavailable, match=r"ended in the middle: it ended with code 1: msgspec\.ValidationError: "
             ) as told:
@@ -80,11 +80,11 @@ def test_no_more_may_wait_than_there_is_room_for() -> None:
         async with a_server() as server:
             await server.ask("cost")
             first = await server.begun("cost")
-            waiting = [asyncio.create_task(server.ask("cost")) for _ in range(WAITING)]
+            waiting = [asyncio.create_task(server.ask("cost")) for _ in range(MAX_WAITING_QUERIES)]
             await turns()
-            with pytest.raises(TooMany, match="ask again|questions about the fleet"):
+            with pytest.raises(TooManyRequests, match="ask again|questions about the fleet"):
                 await server.ask("cost")
-            pid = server.fleet.beside.pid
+            pid = server.fleet.process.pid
             assert pid is not None
             os.kill(pid, signal.SIGCONT)
             assert {status for status, _ in await asyncio.gather(first, *waiting)} == {200}
@@ -98,8 +98,8 @@ def test_who_waits_too_long_is_told_to_come_again() -> None:
         async with a_server(limit=30) as server:
             await server.ask("cost")
             first = await server.begun("cost")
-            server.fleet.limit = 0.1
-            with pytest.raises(TooMany, match=r"took more than 0\.1 s"):
+            server.fleet.time_limit_s = 0.1
+            with pytest.raises(TooManyRequests, match=r"took more than 0\.1 s"):
                 await server.ask("cost")
             first.cancel()
 
@@ -110,13 +110,13 @@ def test_a_question_that_takes_too_long_is_ended() -> None:
     async def run() -> None:
         async with a_server() as server:
             await server.ask("cost")
-            pid = server.fleet.beside.pid
-            server.fleet.limit = 0.2
+            pid = server.fleet.process.pid
+            server.fleet.time_limit_s = 0.2
             task = await server.begun("cost")
             with pytest.raises(Unavailable, match=r"within 0\.2 s"):
                 await task
             assert not is_alive(pid)
-            server.fleet.limit = 30
+            server.fleet.time_limit_s = 30
             assert (await server.ask("cost"))[0] == 200
 
     asyncio.run(run())
@@ -126,12 +126,12 @@ def test_who_goes_away_frees_the_place() -> None:
     async def run() -> None:
         async with a_server() as server:
             await server.ask("cost")
-            pid = server.fleet.beside.pid
+            pid = server.fleet.process.pid
             assert pid is not None
             os.kill(pid, signal.SIGSTOP)
             is_there = True
-            task = asyncio.create_task(server.fleet.ask(VIEWER, "cost", b"{}"))
-            wanted = asyncio.create_task(while_wanted(task, lambda: is_there))
+            task = asyncio.create_task(server.fleet.answer(VIEWER, "cost", b"{}"))
+            wanted = asyncio.create_task(await_while_connected(task, lambda: is_there))
             await turns()
             is_there = False
             with pytest.raises(ConnectionResetError):
@@ -148,6 +148,6 @@ def test_nothing_is_left_of_the_process() -> None:
         async with a_server() as server:
             await server.ask("cost")
             await server.begun("cost")
-            return server.fleet.beside.pid
+            return server.fleet.process.pid
 
     assert not is_alive(asyncio.run(run()))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import KINDS
 
-from lattice.server.discovery.openapi_v2_protobuf import encode_v2
 from lattice.server.discovery.openapi import v2_document
+from lattice.server.discovery.openapi_v2_protobuf import encode_v2
 
 # A second reading of the .proto: names by number, to decode with. Capitalised: a message. A trailing * repeats.
 PLACE = "required:bool in:str description:str name:str"

@@ -12,17 +12,17 @@ from lattice.errors import Fenced, Unavailable
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.node import LatticeNode, NodeSpec
 from lattice.kinds.node_class import ClassResources, LatticeNodeClass, NodeClassSpec
+from lattice.server.access.node_certificates import NodeIdentity
 from lattice.server.agents.join import node_key
-from lattice.server.access.node_certificates import Peer
 from lattice.store.protocol import Delete
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.channel import PROTOCOL
+from lattice.wire.connection import PROTOCOL_VERSION
 
 
 @pytest.mark.parametrize(
     ("hello", "reason", "words"),
     [
-        pytest.param({"protocol": PROTOCOL + 1, "version": "9.9"}, "PROTOCOL", f"agent 9.9 speaks protocol {PROTOCOL + 1}", id="a later protocol"),
+        pytest.param({"protocol": PROTOCOL_VERSION + 1, "version": "9.9"}, "PROTOCOL", f"agent 9.9 speaks protocol {PROTOCOL_VERSION + 1}", id="a later protocol"),
         pytest.param({"protocol": 0}, "PROTOCOL", "speaks protocol 0", id="no protocol"),
         pytest.param({"registration": a_registration(labels={"compliance": "hipaa"})}, "REGISTRATION", "may only set labels agent.lattice.dev/", id="a label that attracts work"),
         pytest.param({"registration": a_registration(labels={"region": "eu"})}, "REGISTRATION", "may only set labels", id="another region"),
@@ -44,7 +44,7 @@ def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
         assert words in answer.refusal.message
         await agent.ended()
         assert await leader.store.revision() == revision
-        assert leader.links.lines == {}
+        assert leader.links.sessions == {}
 
     play(story)
 
@@ -56,7 +56,9 @@ def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
         pytest.param(peer("n1", key="another"), "UNKNOWN_NODE", id="a key that did not join as it"),
     ],
 )
-def test_a_certificate_counts_only_for_the_node_that_joined_with_its_key(who: Peer, reason: str) -> None:
+def test_a_certificate_counts_only_for_the_node_that_joined_with_its_key(
+    who: NodeIdentity, reason: str
+) -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         agent = Speaker(leader, who)
         await agent.hello()
@@ -143,7 +145,7 @@ def test_registration_is_written_once_and_only_what_an_agent_may_say() -> None:
         revision = await leader.store.revision()
         await clock.advance(0.1)
         assert leader.office is not None
-        node = leader.office.copy(LatticeNode).get("/n3")
+        node = leader.office.cache(LatticeNode).get("/n3")
         assert node is not None
         assert (node.spec.cluster, node.spec.zone, node.spec.unschedulable) == ("east", "a", True)
         assert (node.status.capacity["cpu"], node.status.allocatable["cpu"]) == (4000, 3500)
@@ -175,7 +177,7 @@ def test_a_machine_of_a_class_has_no_more_room_than_that_class() -> None:
         await Speaker(leader, peer("n3")).welcomed(registration=said)
         await clock.advance(0.1)
         assert leader.office is not None
-        node = leader.office.copy(LatticeNode).get("/n3")
+        node = leader.office.cache(LatticeNode).get("/n3")
         assert node is not None
         assert node.status.allocatable == {"cpu": 2000, "gpu": 0, "memory": 3 << 30}
         assert node.status.gpus == ()
@@ -193,6 +195,6 @@ def test_a_former_leader_registers_nobody() -> None:
         agent = Speaker(leader, peer())
         await agent.hello()
         assert [each.refusal.reason for each in await agent.answers()] == ["UNAVAILABLE"]
-        assert leader.links.lines == {}
+        assert leader.links.sessions == {}
 
     play(story)

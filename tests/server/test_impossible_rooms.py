@@ -8,13 +8,13 @@ from store.virtual import VirtualClock
 
 from lattice.kinds.node import LatticeNode
 from lattice.server.agents.join import node_key
-from lattice.server.agents.registration import FICKLE
+from lattice.server.agents.registration import MAX_CHANGES_PER_WINDOW
 from lattice.wire import agent_pb2 as pb
 
 
 def test_a_node_that_says_something_else_each_time_is_refused() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
-        for number in range(FICKLE):
+        for number in range(MAX_CHANGES_PER_WINDOW):
             await Speaker(leader, peer()).welcomed(
                 registration=a_registration(capacity={"cpu": 1000 + number})
             )
@@ -57,7 +57,7 @@ def test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until
         assert answer.refusal.reason == "REGISTRATION"
         assert words in answer.refusal.message
         await before.ended()
-        assert leader.links.lines == {}, "what it said before does not keep it connected"
+        assert leader.links.sessions == {}, "what it said before does not keep it connected"
         assert words in await quarantine(leader)
         revision = await leader.store.revision()
         again = Speaker(leader, peer())

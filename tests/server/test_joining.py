@@ -14,26 +14,35 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from server.links import AUTHORITY, a_joining, a_key, a_node, a_request, a_token, store_token
 from store.virtual import VirtualClock
 
-from lattice.controllers.runtime.object_writes import created
-from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, TooMany, UnknownUser
+from lattice.controllers.runtime.object_writes import put_new
+from lattice.errors import (
+    Denied,
+    Exists,
+    Invalid,
+    LatticeError,
+    Malformed,
+    NotFound,
+    TooManyRequests,
+    UnknownUser,
+)
 from lattice.kinds.join_token import (
-    JOINED_KEY,
-    MADE_AT,
+    AGENT_KEY_ANNOTATION,
+    JOIN_REVISION_ANNOTATION,
     Grant,
     JoinToken,
     fingerprint,
-    kept_in,
     parse_token,
+    read_token_record,
     token_secret,
 )
-from lattice.kinds.node import FINALIZER, LatticeNode, NodeSpec
-from lattice.kinds.meta.stored import unpack
-from lattice.server.access.authorization import ALL_VERBS, Deed, judge
-from lattice.server.requests.call import User
+from lattice.kinds.meta.stored_encoding import unpack
+from lattice.kinds.node import NODE_FINALIZER, LatticeNode, NodeSpec
+from lattice.server.access.attempt_limiter import MAX_FAILED_ATTEMPTS, WINDOW_S
+from lattice.server.access.authorization import ALL_VERBS, RequestAttributes, check_access
 from lattice.server.access.certificate_authority import new_authority
-from lattice.server.access.attempt_limiter import GUESSES, WINDOW
+from lattice.server.access.node_certificates import NodeIdentity, key_digest, node_identity
 from lattice.server.agents.join import node_key
-from lattice.server.access.node_certificates import Peer, key_digest, peer_of
+from lattice.server.requests.call import User
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Key
 
@@ -90,7 +99,7 @@ def test_a_token_makes_a_node_with_what_it_grants() -> None:
         node = await door.node("n1")
         assert node is not None
         assert node["metadata"]["labels"] == {"rack": "a3"}
-        assert node["metadata"]["finalizers"] == [FINALIZER], "it is emptied before it goes"
+        assert node["metadata"]["finalizers"] == [NODE_FINALIZER], "it is emptied before it goes"
         assert (node["spec"]["cluster"], node["spec"]["zone"]) == ("east-001", "a")
         certificate = x509.load_pem_x509_certificate(answer["certificate"].encode())
         assert certificate.subject.rfc4514_string() == "O=lattice:nodes,CN=node:n1"
@@ -107,7 +116,7 @@ def test_a_node_that_was_prepared_is_marked_and_otherwise_left_alone() -> None:
     async def story(door: Door) -> None:
         await door.store.commit(
             [
-                created(
+                put_new(
                     a_node("n1", "", spec=NodeSpec(cluster="east-001")),
                     uid="made",
                     now="2026-01-01T00:00:00Z",
@@ -119,7 +128,7 @@ def test_a_node_that_was_prepared_is_marked_and_otherwise_left_alone() -> None:
         node = await door.node("n1")
         assert node is not None
         assert (node["metadata"]["uid"], node["spec"]["cluster"]) == ("made", "east-001")
-        assert node["metadata"]["annotations"][JOINED_KEY] == key_digest(key.public_key())
+        assert node["metadata"]["annotations"][AGENT_KEY_ANNOTATION] == key_digest(key.public_key())
 
     play(story)
 
@@ -131,7 +140,7 @@ def test_a_machine_that_comes_when_its_node_is_gone_is_refused_and_takes_no_name
             Denied, "node east-001-small-1, for which the token was made, is gone", token, a_key()
         )
         await door.store.commit(
-            [created(a_node("east-001-small-1", ""), uid="another", now="2026-01-01T00:00:00Z")]
+            [put_new(a_node("east-001-small-1", ""), uid="another", now="2026-01-01T00:00:00Z")]
         )
         await door.refuses(Denied, "is gone", token, a_key())
 
@@ -142,7 +151,7 @@ def test_of_the_machines_that_are_made_for_one_node_the_last_one_counts() -> Non
     """A leader may make one while another's is on its way: which of them comes is not known, and the first may come when it is dead."""
 
     async def story(door: Door) -> None:
-        await door.store.commit([created(a_node("n1", ""), uid="made", now="2026-01-01T00:00:00Z")])
+        await door.store.commit([put_new(a_node("n1", ""), uid="made", now="2026-01-01T00:00:00Z")])
         tokens = [await door.token(number, node="n1", uid="made") for number in range(3)]
         await door.join(tokens[1], a_key())
         await door.refuses(Denied, "with a token that was made later", tokens[0], a_key())
@@ -151,7 +160,7 @@ def test_of_the_machines_that_are_made_for_one_node_the_last_one_counts() -> Non
         await door.refuses(Denied, "with a token that was made later", tokens[0], a_key())
         node = await door.node("n1")
         assert node is not None
-        assert node["metadata"]["annotations"][JOINED_KEY] == key_digest(key.public_key())
+        assert node["metadata"]["annotations"][AGENT_KEY_ANNOTATION] == key_digest(key.public_key())
 
     play(story)
 
@@ -160,9 +169,10 @@ def test_what_a_node_of_another_store_says_of_its_token_is_not_believed() -> Non
     async def story(door: Door) -> None:
         node = a_node("n1", "")
         moved = msgspec.structs.replace(
-            node, metadata=msgspec.structs.replace(node.metadata, annotations={MADE_AT: "9000"})
+            node,
+            metadata=msgspec.structs.replace(node.metadata, annotations={JOIN_REVISION_ANNOTATION: "9000"}),
         )
-        await door.store.commit([created(moved, uid="made", now="2026-01-01T00:00:00Z")])
+        await door.store.commit([put_new(moved, uid="made", now="2026-01-01T00:00:00Z")])
         assert (await door.join(await door.token(node="n1", uid="made"), a_key()))["node"] == "n1"
 
     play(story)
@@ -264,11 +274,11 @@ def test_a_token_for_one_node_makes_no_other_and_an_open_one_takes_no_name_that_
 def test_guessing_is_limited_per_address_and_only_guessing() -> None:
     async def story(door: Door) -> None:
         token, wrong = await door.token(node="n1"), a_token(number=99)
-        for _ in range(GUESSES):
+        for _ in range(MAX_FAILED_ATTEMPTS):
             await door.refuses(UnknownUser, "not known", wrong, a_key(), address="10.0.0.1")
-        await door.refuses(TooMany, "refused within a minute", token, a_key(), address="10.0.0.1")
+        await door.refuses(TooManyRequests, "refused within a minute", token, a_key(), address="10.0.0.1")
         assert (await door.join(token, a_key(), address="10.0.0.2"))["node"] == "n1"
-        await door.clock.advance(WINDOW)
+        await door.clock.advance(WINDOW_S)
         second = await door.token(2, node="n2")
         assert (await door.join(second, a_key(), address="10.0.0.1"))["node"] == "n2"
 
@@ -342,13 +352,13 @@ def test_a_certificate_is_renewed_for_its_own_key_and_name_while_the_node_is_the
         key = ed25519.Ed25519PrivateKey.generate()
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, None)
         pem = request.public_bytes(serialization.Encoding.PEM)
-        peer = peer_of(
+        peer = node_identity(
             (await door.join(await door.token(node="n1"), None, request=pem.decode()))["certificate"].encode()
         )
         await door.clock.advance(3600)
-        renewed = peer_of(await door.joining.renew(peer, pem))
-        assert (renewed.node, renewed.key) == ("n1", peer.key)
-        assert (renewed.until - peer.until).total_seconds() == 3600
+        renewed = node_identity(await door.joining.renew(peer, pem))
+        assert (renewed.node, renewed.key_digest) == ("n1", peer.key_digest)
+        assert (renewed.expires_at - peer.expires_at).total_seconds() == 3600
         with pytest.raises(Denied, match="another key"):
             await door.joining.renew(peer, a_request(a_key()).encode())
         await door.join(await door.token(2, node="n1"), a_key())
@@ -356,7 +366,7 @@ def test_a_certificate_is_renewed_for_its_own_key_and_name_while_the_node_is_the
             await door.joining.renew(peer, pem)
         await door.store.commit([Delete(node_key("n1"))])
         with pytest.raises(NotFound, match="there is no node n1"):
-            await door.joining.renew(Peer("n1", peer.key, peer.until), pem)
+            await door.joining.renew(NodeIdentity("n1", peer.key_digest, peer.expires_at), pem)
 
     play(story)
 
@@ -373,7 +383,7 @@ def test_a_machine_that_slept_for_longer_than_its_certificate_comes_back_with_it
         await door.clock.advance(72 * 3600)
         answer = await come_back(certificate, key)
         assert answer["node"] == "n1"
-        assert peer_of(answer["certificate"].encode()).until > door.clock.now()
+        assert node_identity(answer["certificate"].encode()).expires_at > door.clock.now()
         revision = await door.store.revision()
         foreign = new_authority()[0].issue_client("node:n1", ["lattice:nodes"]).certificate.decode()
         admin = AUTHORITY.issue_client("lattice-admin", ["lattice:admins"]).certificate.decode()
@@ -410,19 +420,21 @@ def test_a_machine_that_slept_for_longer_than_its_certificate_comes_back_with_it
 )
 def test_who_is_not_exactly_a_node_is_none(user: str, groups: list[str]) -> None:
     with pytest.raises(Denied, match="not a node's"):
-        peer_of(AUTHORITY.issue_client(user, groups).certificate)
+        node_identity(AUTHORITY.issue_client(user, groups).certificate)
 
 
 def test_a_servers_certificate_is_no_nodes() -> None:
     with pytest.raises(Denied, match="not a node's"):
-        peer_of(AUTHORITY.issue_server(["node:n1"]).certificate)
+        node_identity(AUTHORITY.issue_server(["node:n1"]).certificate)
 
 
 def test_only_a_digest_of_a_token_is_stored_and_nothing_shows_it() -> None:
     token = a_token()
     secret = token_secret(token, Grant(expires="2026-01-01T00:00:00Z", node="n1"))
-    assert kept_in(secret) is not None
-    assert token.secret not in msgspec.json.encode(secret).decode() + repr(token) + repr(kept_in(secret))
+    assert read_token_record(secret) is not None
+    assert token.secret not in msgspec.json.encode(secret).decode() + repr(token) + repr(
+        read_token_record(secret)
+    )
     assert parse_token(str(token)) == token
 
 
@@ -430,5 +442,6 @@ def test_nodes_have_no_rights_in_the_api() -> None:
     node = User("node:n1", frozenset({"lattice:nodes", "system:authenticated"}))
     for kind in (LatticeNode.resource, None):
         assert not any(
-            judge(node, Deed(verb, "lattice.dev", "latticenodes"), kind).allowed for verb in ALL_VERBS
+            check_access(node, RequestAttributes(verb, "lattice.dev", "latticenodes"), kind).allowed
+            for verb in ALL_VERBS
         )

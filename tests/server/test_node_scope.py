@@ -10,7 +10,7 @@ from store.virtual import VirtualClock, settle
 from structlog.testing import capture_logs
 
 from lattice.kinds.container import Container
-from lattice.server.agents.log_requests import LogQuestion
+from lattice.server.agents.node_logs import LogRequest
 from lattice.store.protocol import Delete, Key
 from lattice.wire import agent_pb2 as pb
 
@@ -101,7 +101,7 @@ def test_what_a_log_says_is_heard_from_the_node_that_was_asked() -> None:
 
 async def _read(leader: Leader) -> str:
     return "".join(
-        [piece async for piece in leader.links.logs.read(LogQuestion("n2", "default/web", "uid-web"))]
+        [piece async for piece in leader.links.logs.read(LogRequest("n2", "default/web", "uid-web"))]
     )
 
 

@@ -12,12 +12,11 @@ from store.virtual import VirtualClock, settle
 
 from lattice.errors import Unavailable
 from lattice.kinds.container import Container, Disconnect, Port
-from lattice.kinds.order import Wanted
-from lattice.kinds.workload import Binding
+from lattice.kinds.workload import Binding, DesiredRun
 from lattice.server.agents.join import node_key
 from lattice.store.protocol import Delete
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.channel import PROTOCOL
+from lattice.wire.connection import PROTOCOL_VERSION
 
 
 async def bound(leader: Leader, clock: VirtualClock, name: str, node: str, **rest: Any) -> None:
@@ -87,7 +86,7 @@ def test_an_order_carries_what_the_node_needs() -> None:
         )
         assert (order.disconnect, order.stop_after_ms) == ("stop", 30_000)
         leader.links.environment = lambda workload: {"DB_URL": "tcp://10.0.0.8:0"}
-        leader.links.touch(["default/web"])
+        leader.links.mark_changed(["default/web"])
         await settle()
         [changed] = await agent.orders()
         assert dict(changed.assignments[0].env) == {"DB_URL": "tcp://10.0.0.8:0"}
@@ -170,10 +169,10 @@ def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent_says_
         agent = Speaker(leader, peer())
         await agent.welcomed()
         assert leader.office is not None
-        presence, wanted = leader.office.presence, Wanted("Running", REVISION, 1)
+        presence, wanted = leader.office.presence, DesiredRun("Running", REVISION, 1)
         await agent.beat(1, is_whole=True)
         assert [each.heard.beat for each in await agent.answers()] == [1]
-        assert not presence.knows("n1", "default/web", wanted)
+        assert not presence.has_applied("n1", "default/web", wanted)
         await agent.beat(
             2,
             order=1,
@@ -189,7 +188,7 @@ def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent_says_
             ],
         )
         assert [each.heard.beat for each in await agent.answers()] == [2]
-        assert presence.knows("n1", "default/web", wanted)
+        assert presence.has_applied("n1", "default/web", wanted)
         heard = presence.get("n1")
         assert heard is not None
         assert heard.workloads["default/web"].ready
@@ -312,8 +311,8 @@ def test_an_agent_that_does_not_read_keeps_nobody_waiting_and_gets_the_latest_wh
             assert [each.run for orders in await quick.orders() for each in orders.assignments] == [run]
             await quick.beat(run)
             assert [each.heard.beat for each in await quick.answers()] == [run]
-        line = leader.links.lines["n1"]
-        assert len(line.dirty) <= 1
+        line = leader.links.sessions["n1"]
+        assert len(line.changed_workloads) <= 1
         runs = [each.run for orders in await slow.orders() for each in orders.assignments]
         assert runs[-1] == 49
         assert len(runs) <= 3, "what it missed is not told any more"
@@ -354,7 +353,7 @@ _registrations = st.builds(
 )
 _hellos = st.builds(
     pb.Hello,
-    protocol=st.sampled_from([PROTOCOL, 0, 9]),
+    protocol=st.sampled_from([PROTOCOL_VERSION, 0, 9]),
     term=st.integers(0, 3),
     registration=st.just(a_registration()) | _registrations,
 )

@@ -11,7 +11,7 @@ from store.virtual import VirtualClock, settle
 from lattice.agent.runtimes.fake import Behaviour
 from lattice.errors import LatticeError, NotFound, Unavailable
 from lattice.kinds.container import Container
-from lattice.server.agents.log_requests import MOST_WAITING, LogQuestion
+from lattice.server.agents.node_logs import MAX_BUFFERED_PIECES, LogRequest
 from lattice.wire import agent_pb2 as pb
 
 HOME = "leader:7444"
@@ -34,12 +34,12 @@ def play(story: Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]], **c
     asyncio.run(asyncio.wait_for(whole(), 30))
 
 
-def asked(**rest: Any) -> LogQuestion:
+def asked(**rest: Any) -> LogRequest:
     given: dict[str, Any] = {"node": "n1", "workload": "default/web", "uid": "uid-web"} | rest
-    return LogQuestion(**given)
+    return LogRequest(**given)
 
 
-async def read(leader: Leader, question: LogQuestion) -> str:
+async def read(leader: Leader, question: LogRequest) -> str:
     return "".join([text async for text in leader.links.logs.read(question)])
 
 
@@ -68,7 +68,7 @@ def test_the_last_lines_are_read() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_says_why(question: LogQuestion, error: type[LatticeError], words: str) -> None:
+def test_what_cannot_be_read_says_why(question: LogRequest, error: type[LatticeError], words: str) -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         with pytest.raises(error, match=words):
             await read(leader, question)
@@ -113,10 +113,10 @@ def test_who_stops_reading_ends_the_reading_on_the_node() -> None:
         pieces = leader.links.logs.read(asked(follow=True))
         assert await anext(pieces) == "one\ntwo\nthree\n"
         await pieces.aclose()  # type: ignore[attr-defined]
-        line = leader.links.lines["n1"]
-        assert [each.end for each in line.asks] == [True]
+        line = leader.links.sessions["n1"]
+        assert [each.end for each in line.pending_log_requests] == [True]
         await settle()
-        assert line.asks == []
+        assert line.pending_log_requests == []
 
     play(story)
 
@@ -126,9 +126,9 @@ def test_a_reader_that_does_not_keep_up_is_let_go() -> None:
         pieces = leader.links.logs.read(asked(follow=True, tail=0))
         first = asyncio.ensure_future(anext(pieces))
         await settle()
-        line = leader.links.lines["n1"]
-        for number in range(MOST_WAITING + 10):
-            leader.links.logs.heard(line, pb.LogPiece(id=1, text=f"{number}\n"))
+        line = leader.links.sessions["n1"]
+        for number in range(MAX_BUFFERED_PIECES + 10):
+            leader.links.logs.deliver(line, pb.LogPiece(id=1, text=f"{number}\n"))
         assert await first == "0\n"
         with pytest.raises(LatticeError, match="faster than it was read"):
             async for _ in pieces:

@@ -8,8 +8,8 @@ from toys import KINDS, LATTICE, POOL, POOL_SCHEMA
 
 from lattice.kinds import KINDS as EVERY_KIND
 from lattice.kinds.meta.schema import structural_schema
-from lattice.server.discovery.openapi_v2_protobuf import encode_v2
 from lattice.server.discovery.openapi import GVK, etag, v2_document, v3_documents, v3_index
+from lattice.server.discovery.openapi_v2_protobuf import encode_v2
 from lattice.server.discovery.operations import PARAMETERS, definition_name, operations
 
 V3 = {path: json.loads(document) for path, document in v3_documents(KINDS, "1.2.3").items()}

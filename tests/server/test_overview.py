@@ -6,24 +6,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.presence import Heard, Usage
-from lattice.server.live.overview import (
+from lattice.presence import LastHeartbeat, Usage
+from lattice.server.live.usage_tables import (
     Fleet,
-    asked_by,
-    budget,
-    budgets,
-    clusters,
-    nodes,
-    pools,
-    services,
-    summary,
+    budget_fields,
+    budget_rows,
+    cluster_rows,
+    node_rows,
+    pool_rows,
+    requested_by,
+    service_rows,
+    summarize_cluster,
 )
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -63,14 +63,14 @@ def a_workload(name: str, service: str, node: str, **status: Any) -> LatticeWork
 
 
 HEARD = {
-    "n1": Heard(
+    "n1": LastHeartbeat(
         1,
         0.0,
         Usage(500, GI, 7),
         {"default/web-0": Usage(300, GI // 2), "default/web-1": Usage(100, GI // 4)},
     ),
-    "n2": Heard(2, 0.0, Usage(1500, 2 * GI, 9)),
-    "n3": Heard(3, 0.0, Usage(900, GI, 9), is_connected=False),
+    "n2": LastHeartbeat(2, 0.0, Usage(1500, 2 * GI, 9)),
+    "n3": LastHeartbeat(3, 0.0, Usage(900, GI, 9), is_connected=False),
 }
 FLEET = Fleet(
     NOW,
@@ -129,12 +129,12 @@ FLEET = Fleet(
             },
         )
     ],
-    heard=HEARD.get,
+    presence_of=HEARD.get,
 )
 
 
 def test_nodes_say_what_they_measured_and_nothing_once_they_are_gone() -> None:
-    rows = {row["name"]: row for row in nodes(FLEET)}
+    rows = {row["name"]: row for row in node_rows(FLEET)}
     assert list(rows) == ["n1", "n2", "n3", "n4"]
     assert rows["n1"]["cpu"] == {"used": 500, "of": 2000, "asked": 1000}
     assert rows["n1"]["memory"] == {"used": GI, "of": 4 * GI, "asked": 0}
@@ -169,11 +169,11 @@ def test_nodes_say_what_they_measured_and_nothing_once_they_are_gone() -> None:
 def test_what_a_workload_asks_for(spec: dict[str, Any], asked: tuple[int, int]) -> None:
     workload = made(LatticeWorkload, "w", "default", spec=spec)
     amounts = workload.spec.request_amounts
-    assert asked_by(workload) == asked == (amounts.get("cpu", 0), amounts.get("memory", 0))
+    assert requested_by(workload) == asked == (amounts.get("cpu", 0), amounts.get("memory", 0))
 
 
 def test_clusters_sum_their_nodes() -> None:
-    rows = {row["name"]: row for row in clusters(FLEET)}
+    rows = {row["name"]: row for row in cluster_rows(FLEET)}
     north = rows["north-001"]
     assert north["cpu"] == {"used": 2000, "of": 6000, "asked": 1000}
     assert (north["readyNodes"], north["nodes"], north["readyWorkloads"], north["workloads"]) == (2, 3, 1, 3)
@@ -181,7 +181,7 @@ def test_clusters_sum_their_nodes() -> None:
 
 
 def test_budgets_tell_their_limits_and_the_months_before() -> None:
-    (row,) = budgets(FLEET)
+    (row,) = budget_rows(FLEET)
     assert (row["ledger"], row["kind"], row["name"], row["region"]) == (
         "pool.north",
         "LatticePool",
@@ -201,12 +201,12 @@ def test_a_hard_budget_tells_what_more_machines_may_cost_an_hour() -> None:
     hard = msgspec.structs.replace(
         book, spec=msgspec.structs.replace(book.spec, hard=True, limit_micros=720_000_000)
     )
-    found = budget(hard, FLEET.now)
+    found = budget_fields(hard, FLEET.now)
     assert (found["leftHourlyMicros"], found["state"]) == (1_000_000 - 300_000, "Ok")
 
 
 def test_pools_sum_their_nodes_and_tell_their_budget() -> None:
-    rows = {row["name"]: row for row in pools(FLEET)}
+    rows = {row["name"]: row for row in pool_rows(FLEET)}
     assert list(rows) == ["aws/us-east-1", "north"]
     north = rows["north"]
     assert (north["nodes"], north["maxNodes"], north["clusters"]) == (3, 4, 1)
@@ -222,7 +222,7 @@ def test_pools_sum_their_nodes_and_tell_their_budget() -> None:
 
 
 def test_services_sum_what_their_replicas_use() -> None:
-    (web,) = services(FLEET)
+    (web,) = service_rows(FLEET)
     assert web["cpu"] == {"used": 400}
     assert web["memory"] == {"used": GI // 2 + GI // 4}
     assert (web["ready"], web["wanted"], web["replicas"], web["failures"], web["pools"]) == (
@@ -243,12 +243,12 @@ def test_services_sum_what_their_replicas_use() -> None:
     ],
 )
 def test_a_summary_counts(cluster: str, counts: tuple[int, int, int, dict[str, int]]) -> None:
-    found = summary(FLEET.nodes, FLEET.workloads, cluster)
-    assert (len(found.nodes), found.ready_nodes, len(found.workloads), found.states) == counts
+    found = summarize_cluster(FLEET.nodes, FLEET.workloads, cluster)
+    assert (len(found.nodes), found.ready_nodes, len(found.workloads), found.workloads_by_state) == counts
 
 
 def test_a_summary_adds_up_room_and_what_bound_workloads_ask_for() -> None:
-    found = summary(FLEET.nodes, FLEET.workloads, "north-001")
+    found = summarize_cluster(FLEET.nodes, FLEET.workloads, "north-001")
     assert found.capacity == {"cpu": 6000, "memory": 12 * GI}
     assert found.requested == {"cpu": 1000}
 
@@ -261,5 +261,7 @@ def test_a_workload_without_a_cluster_counts_where_it_is_bound() -> None:
         spec={"containers": {"m": {"command": ["x"]}}},
         status={"binding": {"node": "n4"}},
     )
-    assert [each.metadata.name for each in summary(FLEET.nodes, [bare], "aws-001").workloads] == ["job"]  # type: ignore[list-item]
-    assert summary(FLEET.nodes, [bare], "north-001").workloads == []  # type: ignore[list-item]
+    assert [each.metadata.name for each in summarize_cluster(FLEET.nodes, [bare], "aws-001").workloads] == [
+        "job"
+    ]  # type: ignore[list-item]
+    assert summarize_cluster(FLEET.nodes, [bare], "north-001").workloads == []  # type: ignore[list-item]

@@ -12,19 +12,25 @@ from server.apis import ADMIN, VIEWER, an_api
 from server.links import a_node, a_workload
 from store.virtual import VirtualClock
 
-from lattice.clock import stamp
-from lattice.controllers.runtime.object_writes import created
+from lattice.clock import format_timestamp
+from lattice.controllers.runtime.object_writes import put_new
 from lattice.errors import Denied, Gone, Malformed
-from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.core import Event, Secret
-from lattice.kinds.meta.object_rules import born
+from lattice.kinds.meta.base import Condition, Kind
+from lattice.kinds.meta.object_lifecycle import new_object
+from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.meta.stored import pack
 from lattice.kinds.workload import Binding, WorkloadStatus
-from lattice.server.resources.api import Api
-from lattice.server.access.authentication import Tokens, new_token, token_secret
+from lattice.server.access.authentication import TokenAuthenticator, new_token, token_secret
 from lattice.server.requests.call import User
-from lattice.server.ui_backend.event_stream import BEAT, BEATING, PACE, Again, PageStream
+from lattice.server.resources.api import Api
+from lattice.server.ui_backend.event_stream import (
+    CHANGE_BATCH_INTERVAL_S,
+    KEEPALIVE_COMMENT,
+    KEEPALIVE_INTERVAL_S,
+    PageEventStream,
+    Reauthenticate,
+)
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Delete, Key, Put
 
@@ -69,7 +75,7 @@ class World:
         return ADMIN
 
     async def put(self, obj: Kind) -> None:
-        await self.api.store.commit([created(obj, uid=f"u-{obj.metadata.name}", now="2026-01-01T00:00:00Z")])
+        await self.api.store.commit([put_new(obj, uid=f"u-{obj.metadata.name}", now="2026-01-01T00:00:00Z")])
 
     async def cordon(self, name: str, *, held: bool) -> None:
         from lattice.controllers.runtime.object_writes import with_spec
@@ -83,11 +89,11 @@ class World:
     async def remove(self, name: str) -> None:
         await self.api.store.commit([Delete(Key(LatticeNode.resource.id, "", name))])
 
-    async def open(self, user: User = ADMIN, again: Again | None = None, **query: str) -> Listener:
+    async def open(self, user: User = ADMIN, again: Reauthenticate | None = None, **query: str) -> Listener:
         async def same() -> User:
             return user
 
-        reply = await PageStream(self.api).open(user, query, again or same)
+        reply = await PageEventStream(self.api).open(user, query, again or same)
         assert not isinstance(reply.body, bytes)
         assert reply.content_type == "text/event-stream"
         listener = Listener(reply.body)
@@ -122,7 +128,7 @@ def test_what_is_there_is_listed_and_then_only_what_changed_is_told() -> None:
         )
         assert (last, note) == ("change", {"revision": await world.api.store.revision(), "changes": {}})
         await world.put(a_workload("web"))
-        await world.clock.advance(PACE)
+        await world.clock.advance(CHANGE_BATCH_INTERVAL_S)
         [(_, note)] = stream.take()
         assert [row["path"] for row in note["changes"]["latticeworkloads"]["rows"]] == ["default/web"]
         assert list(note["changes"]) == ["latticeworkloads"]
@@ -163,9 +169,9 @@ def test_what_changes_many_times_within_a_moment_is_told_once_as_it_is_then() ->
         for held in (True, False, True):
             await world.cordon("n1", held=held)
         await world.remove("n2")
-        await world.clock.advance(PACE / 2)
+        await world.clock.advance(CHANGE_BATCH_INTERVAL_S / 2)
         assert stream.take() == []
-        await world.clock.advance(PACE)
+        await world.clock.advance(CHANGE_BATCH_INTERVAL_S)
         [(_, note)] = stream.take()
         told = note["changes"]["latticenodes"]
         assert [(row["path"], row["unschedulable"]) for row in told["rows"]] == [("/n1", True)]
@@ -183,7 +189,7 @@ def test_a_stream_goes_on_where_another_stopped() -> None:
         await stream.close()
         await world.cordon("n1", held=True)
         again = await world.open(kinds="latticenodes", after=str(note["revision"]))
-        await world.clock.advance(PACE)
+        await world.clock.advance(CHANGE_BATCH_INTERVAL_S)
         told = [
             row for _, data in again.take() for row in data["changes"].get("latticenodes", {}).get("rows", [])
         ]
@@ -194,19 +200,19 @@ def test_a_stream_goes_on_where_another_stopped() -> None:
 
 def test_what_changes_while_a_note_is_written_is_in_the_next_one() -> None:
     async def story(world: World) -> None:
-        reply = await PageStream(world.api).open(ADMIN, {"kinds": "latticenodes"}, world.admin)
+        reply = await PageEventStream(world.api).open(ADMIN, {"kinds": "latticenodes"}, world.admin)
         assert not isinstance(reply.body, bytes)
         slow = aiter(reply.body)  # reads a piece, and the next one only later
         await anext(slow)
         waiting = asyncio.ensure_future(anext(slow))
         await world.clock.advance(0.01)
         await world.put(a_node("n1"))
-        await world.clock.advance(PACE)
+        await world.clock.advance(CHANGE_BATCH_INTERVAL_S)
         assert b"/n1" in await waiting
         await world.put(a_node("n2"))
         await world.clock.advance(0.01)
         waiting = asyncio.ensure_future(anext(slow))
-        await world.clock.advance(2 * PACE)
+        await world.clock.advance(2 * CHANGE_BATCH_INTERVAL_S)
         assert waiting.done(), "it waits for the next beat"
         assert b"/n2" in waiting.result()
         await reply.body.aclose()  # type: ignore[attr-defined]
@@ -219,10 +225,14 @@ def test_a_revoked_token_hears_no_more(restless: bool) -> None:
     async def story(world: World) -> None:
         token, name = new_token()
         key = Key(Secret.resource.id, "lattice-system", name)
-        secret = born(token_secret(token, "vic", ["lattice:viewers"]), uid="u", now=stamp(world.clock.now()))
+        secret = new_object(
+            token_secret(token, "vic", ["lattice:viewers"]), uid="u", now=format_timestamp(world.clock.now())
+        )
         await world.api.store.commit([Put(key, pack(Secret.resource, secret), ABSENT)])
-        tokens = Tokens(world.api.store, world.clock)
-        stream = await world.open(await tokens.user(token), lambda: tokens.user(token), kinds="latticenodes")
+        tokens = TokenAuthenticator(world.api.store, world.clock)
+        stream = await world.open(
+            await tokens.user_of_token(token), lambda: tokens.user_of_token(token), kinds="latticenodes"
+        )
         await world.api.store.commit([Delete(key)])
         for second in range(PROMISED):
             if restless:
@@ -304,7 +314,7 @@ def test_of_workloads_only_those_that_a_view_shows_are_told() -> None:
         assert ([row["path"] for row in first["rows"]], first["more"]) == (["default/api-0"], True)
         await world.put(a_workload("api-1", service="api"))
         await world.put(a_workload("web-200", service="web"))
-        await world.clock.advance(PACE)
+        await world.clock.advance(CHANGE_BATCH_INTERVAL_S)
         [(_, note)] = stream.take()
         told = note["changes"]["latticeworkloads"]
         assert ([row["path"] for row in told["rows"]], told["gone"]) == (
@@ -319,8 +329,8 @@ def test_silence_is_told_too() -> None:
     async def story(world: World) -> None:
         stream = await world.open(kinds="latticenodes")
         stream.take()
-        await world.clock.advance(BEAT + 0.1)
-        assert stream.heard == [BEATING]
+        await world.clock.advance(KEEPALIVE_INTERVAL_S + 0.1)
+        assert stream.heard == [KEEPALIVE_COMMENT]
 
     play(story)
 

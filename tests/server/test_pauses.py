@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lattice.server.fleet_queries.process_tuning import SELDOM, settle_down, undisturbed
+from lattice.server.fleet_queries.process_tuning import GC_THRESHOLD, freeze_heap, reduced_gc
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +19,8 @@ def _as_it_was() -> Iterator[None]:
 
 def test_one_answer_is_not_disturbed_and_changes_nothing() -> None:
     before = gc.get_threshold()
-    with undisturbed():
-        assert gc.get_threshold()[0] == SELDOM
+    with reduced_gc():
+        assert gc.get_threshold()[0] == GC_THRESHOLD
         assert gc.get_freeze_count() > 0
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
@@ -28,7 +28,7 @@ def test_one_answer_is_not_disturbed_and_changes_nothing() -> None:
 
 def test_an_answer_that_fails_changes_nothing_either() -> None:
     before = gc.get_threshold()
-    with pytest.raises(ValueError, match="no answer"), undisturbed():
+    with pytest.raises(ValueError, match="no answer"), reduced_gc():
         raise ValueError("no answer")
     assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
 
@@ -37,13 +37,13 @@ def test_what_was_left_alone_is_looked_at_when_there_is_more_to_leave_alone() ->
     class Round:
         other: "Round"
 
-    settle_down()
+    freeze_heap()
     gone: list[str] = []
     one = Round()
     one.other = one
     weakref.finalize(one, gone.append, "collected")
     gc.freeze()
     del one
-    settle_down()
+    freeze_heap()
     assert gone == ["collected"]
-    assert gc.get_threshold()[0] == SELDOM
+    assert gc.get_threshold()[0] == GC_THRESHOLD

@@ -5,7 +5,7 @@ import pytest
 from server.links import a_registration
 
 from lattice.kinds.node import NodeStatus
-from lattice.server.agents.registration_part import registered
+from lattice.server.agents.registration import apply_registration
 from lattice.wire import agent_pb2 as pb
 
 
@@ -14,7 +14,7 @@ from lattice.wire import agent_pb2 as pb
 )
 def test_a_node_says_how_many_workloads_it_has_from_the_first_word_on(before: int | None, after: int) -> None:
     status = {} if before is None else {"workloads": before}
-    node = registered(
+    node = apply_registration(
         {"metadata": {"name": "n1"}, "spec": {}, "status": status}, pb.Hello(registration=a_registration())
     )
     assert msgspec.convert(node["status"], NodeStatus, strict=False).workloads == after

@@ -15,18 +15,18 @@ from server.apis import ADMIN, SERVER, VIEWER, about, an_api, text
 from server.links import AUTHORITY, Leader, a_machine, a_node, a_workload, applied
 from store.virtual import VirtualClock
 
-from lattice.agent.runtimes.fake import Behaviour
 from lattice.agent.host.runtime_protocol import Usage
+from lattice.agent.runtimes.fake import Behaviour
 from lattice.errors import Denied, Malformed, Unavailable
-from lattice.server.resources.api import Api
+from lattice.server.access.authentication import TokenAuthenticator
+from lattice.server.access.certificate_authority import ensure_server_certificate, new_authority
+from lattice.server.agents.leader_proxy import LeaderProxy, leader_proxy_tls
 from lattice.server.app import App
-from lattice.server.access.authentication import Tokens
+from lattice.server.discovery.documents import DiscoveryDocuments
+from lattice.server.live.logs import WorkloadLogs
+from lattice.server.live.top_and_spending import SPENDING_PATH, UsageService
 from lattice.server.requests.call import Call, Reply, User
-from lattice.server.access.certificate_authority import new_authority, open_server_pair
-from lattice.server.discovery.documents import Documents
-from lattice.server.live.usage import SPENDING, Live
-from lattice.server.agents.leader_proxy import Relay, relay_tls
-from lattice.server.live.logs import WorkLogs
+from lattice.server.resources.api import Api
 from lattice.store.memory import MemoryStore
 
 HOME = "leader:7444"
@@ -39,19 +39,19 @@ class Pair:
     leader: Leader
     api: Api
     url: str
-    follower: Live
+    follower: UsageService
     clock: VirtualClock
 
     async def read(self, user: User = VIEWER, **query: str) -> Reply:
-        return await self.follower.worklogs.read(self.api, Call("GET", about("web", "log"), user, query))
+        return await self.follower.workload_logs.read(self.api, Call("GET", about("web", "log"), user, query))
 
     async def top(self, user: User = VIEWER, **query: str) -> Any:
-        return msgspec.json.decode(await text(await self.follower.top(user, query)))
+        return msgspec.json.decode(await text(await self.follower.read_top(user, query)))
 
 
 def server_tls(folder: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*open_server_pair(AUTHORITY, folder, ["127.0.0.1"]))
+    context.load_cert_chain(*ensure_server_certificate(AUTHORITY, folder, ["127.0.0.1"]))
     context.load_verify_locations(cadata=AUTHORITY.pem.decode())
     context.verify_mode = ssl.CERT_OPTIONAL
     return context
@@ -69,8 +69,10 @@ async def listening(app: App, tls: ssl.SSLContext) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def live_of(clock: VirtualClock, leader: Leader, leading: Callable[[], Any], relay: Relay) -> Live:
-    return Live(clock, leading, relay, WorkLogs(leading, leader.links.logs, relay))
+def live_of(
+    clock: VirtualClock, leader: Leader, leading: Callable[[], Any], relay: LeaderProxy
+) -> UsageService:
+    return UsageService(clock, leading, relay, WorkloadLogs(leading, leader.links.logs, relay))
 
 
 @contextlib.asynccontextmanager
@@ -91,16 +93,18 @@ async def a_pair(folder: Path, tls: ssl.SSLContext | None = None) -> AsyncIterat
     node.start()
     await clock.advance(25)
     api = await an_api(store, clock)
-    own = Relay(lambda: "https://elsewhere", lambda: "https://elsewhere", relay_tls(AUTHORITY, folder))
+    own = LeaderProxy(
+        lambda: "https://elsewhere", lambda: "https://elsewhere", leader_proxy_tls(AUTHORITY, folder)
+    )
     app = App(
         api,
-        Tokens(store, clock),
-        Documents(api.catalog, lambda: ""),
+        TokenAuthenticator(store, clock),
+        DiscoveryDocuments(api.catalog, lambda: ""),
         dict,
-        live=live_of(clock, leader, lambda: leader.office, own),
+        usage=live_of(clock, leader, lambda: leader.office, own),
     )
     async with listening(app, server_tls(folder / "server")) as url:
-        relay = Relay(lambda: url, lambda: "https://me", tls or relay_tls(AUTHORITY, folder))
+        relay = LeaderProxy(lambda: url, lambda: "https://me", tls or leader_proxy_tls(AUTHORITY, folder))
         yield Pair(leader, api, url, live_of(clock, leader, lambda: None, relay), clock)
         await relay.close()
     await own.close()
@@ -127,7 +131,7 @@ def test_a_log_is_passed_on(tmp_path: Path) -> None:
 
 def test_with_the_word_that_it_is_not_fresh(tmp_path: Path) -> None:
     async def story(pair: Pair) -> None:
-        pair.leader.links.lines.clear()
+        pair.leader.links.sessions.clear()
         reply = await pair.read()
         assert await text(reply) == "bye\n"
         assert reply.warnings == ("node n1 is not connected: these are the last lines that were heard of it",)
@@ -159,11 +163,11 @@ def test_what_is_used_is_passed_on(tmp_path: Path) -> None:
 
 def test_what_was_paid_is_passed_on(tmp_path: Path) -> None:
     async def story(pair: Pair) -> None:
-        reply = await pair.follower.read(SPENDING, VIEWER, {"by": "service"})
+        reply = await pair.follower.read(SPENDING_PATH, VIEWER, {"by": "service"})
         told = msgspec.json.decode(await text(reply))
         assert (told["kind"], told["by"], told["series"]) == ("Spending", "service", [])
         with pytest.raises(Denied):
-            await pair.follower.read(SPENDING, User("eve"), {})
+            await pair.follower.read(SPENDING_PATH, User("eve"), {})
 
     play(story, tmp_path)
 
@@ -192,7 +196,7 @@ def test_a_question_is_passed_on_once(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="no server leads just now"):
             await pair.top(SERVER)
         pair.leader.step_down()
-        reply = await pair.follower.top(ADMIN, {})
+        reply = await pair.follower.read_top(ADMIN, {})
         assert reply.status == 503
         assert "no server leads just now" in await text(reply)
 
@@ -201,7 +205,7 @@ def test_a_question_is_passed_on_once(tmp_path: Path) -> None:
 
 def test_a_leader_that_does_not_answer(tmp_path: Path) -> None:
     async def story(pair: Pair) -> None:
-        pair.follower.relay.leader = lambda: "https://127.0.0.1:1"
+        pair.follower.leader_proxy.leader_url = lambda: "https://127.0.0.1:1"
         with pytest.raises(Unavailable, match="the leader at https://127.0.0.1:1 does not answer"):
             await pair.top()
 
@@ -215,7 +219,7 @@ def test_nobody_else_is_taken_for_the_leader(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="does not answer"):
             await pair.top()
 
-    play(story, tmp_path, relay_tls(stranger, tmp_path))
+    play(story, tmp_path, leader_proxy_tls(stranger, tmp_path))
 
 
 def test_a_log_that_breaks_off_is_no_log_that_ended(tmp_path: Path) -> None:
@@ -223,7 +227,7 @@ def test_a_log_that_breaks_off_is_no_log_that_ended(tmp_path: Path) -> None:
         reply = await pair.read(follow="true")
         pieces: Any = reply.body
         assert await anext(pieces) == b"one\ntwo\n"
-        pair.leader.links.logs.lost(pair.leader.links.lines["n1"])
+        pair.leader.links.logs.session_closed(pair.leader.links.sessions["n1"])
         with pytest.raises(Unavailable, match="the connection with the leader broke"):
             await anext(pieces)
 

@@ -9,12 +9,12 @@ from server.apis import ADMIN, SERVER, VIEWER, about, an_api, asked, value
 from server.links import a_workload
 from store.virtual import VirtualClock
 
-from lattice.controllers.runtime.object_writes import created, with_spec
-from lattice.errors import Conflict, Denied, NotAllowed, NotFound
-from lattice.kinds.workload import RETRY_REQUESTED, LatticeWorkload
+from lattice.controllers.runtime.object_writes import put_new, with_spec
+from lattice.errors import Conflict, Denied, MethodNotAllowed, NotFound
+from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload
 from lattice.server.resources.api import Api
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import Clash, Key
+from lattice.store.protocol import Key, RevisionConflict
 
 KEY = Key("latticeworkloads.lattice.dev", "default", "web")
 
@@ -28,7 +28,7 @@ def play(story: Callable[[Api], Awaitable[None]]) -> None:
         metadata = msgspec.structs.replace(workload.metadata, finalizers=("lattice.dev/workload",))
         await store.commit(
             [
-                created(
+                put_new(
                     msgspec.structs.replace(workload, metadata=metadata), uid="u", now="2026-01-01T00:00:00Z"
                 )
             ]
@@ -49,7 +49,7 @@ def test_an_administrator_may_retry_what_a_service_owns() -> None:
         before = await stored(api)
         reply = await asked(api, "POST", about("web", "retry"), ADMIN)
         now = await stored(api)
-        assert now.metadata.annotations == {RETRY_REQUESTED: api.now()}
+        assert now.metadata.annotations == {RETRY_REQUESTED_ANNOTATION: api.now()}
         assert (now.spec, now.status, now.metadata.generation) == (
             before.spec,
             before.status,
@@ -80,7 +80,7 @@ def test_a_dry_run_marks_nothing() -> None:
     async def story(api: Api) -> None:
         revision = await api.store.revision()
         reply = await asked(api, "POST", about("web", "retry"), ADMIN, dryRun="All")
-        assert RETRY_REQUESTED in value(reply)["metadata"]["annotations"]
+        assert RETRY_REQUESTED_ANNOTATION in value(reply)["metadata"]["annotations"]
         assert await api.store.revision() == revision
 
     play(story)
@@ -91,8 +91,8 @@ def test_a_dry_run_marks_nothing() -> None:
     [
         pytest.param("POST", "web", VIEWER, Denied, id="who may only look"),
         pytest.param("POST", "nope", ADMIN, NotFound, id="no such workload"),
-        pytest.param("GET", "web", ADMIN, NotAllowed, id="it is posted"),
-        pytest.param("PUT", "web", SERVER, NotAllowed, id="not put"),
+        pytest.param("GET", "web", ADMIN, MethodNotAllowed, id="it is posted"),
+        pytest.param("PUT", "web", SERVER, MethodNotAllowed, id="not put"),
     ],
 )
 def test_refusals(method: str, name: str, user: object, error: type[Exception]) -> None:
@@ -120,11 +120,11 @@ def test_somebody_elses_change_in_between_is_kept() -> None:
 
         async def first_refused(*words: object, **rest: object) -> int:
             if next(refusals, 0):
-                raise Clash(KEY, 1, 2)
+                raise RevisionConflict(KEY, 1, 2)
             return await commit(*words, **rest)  # type: ignore[arg-type]
 
         api.store.commit = first_refused  # type: ignore[method-assign,assignment]
         await asked(api, "POST", about("web", "retry"))
-        assert RETRY_REQUESTED in (await stored(api)).metadata.annotations
+        assert RETRY_REQUESTED_ANNOTATION in (await stored(api)).metadata.annotations
 
     play(story)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lattice.errors import NotAllowed, NotFound
-from lattice.server.resources.shortpaths import Asked, completed, in_full
-from lattice.server.resources.verbs import APPLY
+from lattice.errors import MethodNotAllowed, NotFound
+from lattice.server.resources.routes import RoutedRequest, expand_short_path, fill_body_kind
+from lattice.server.resources.verbs import APPLY_PATCH_TYPE
 
 LONG = "/apis/lattice.dev/v1alpha1"
 
@@ -49,15 +49,15 @@ LONG = "/apis/lattice.dev/v1alpha1"
     ],
 )
 def test_short_addresses(method: str, path: str, query: dict[str, str], meant: tuple[str, str]) -> None:
-    found = in_full(Asked(method, f"/lattice/v1/{path}", query))
+    found = expand_short_path(RoutedRequest(method, f"/lattice/v1/{path}", query))
     assert (found.method, found.path) == (meant[0], LONG + meant[1])
     assert "namespace" not in found.query
 
 
 def test_a_put_takes_over_every_field() -> None:
-    found = in_full(Asked("PUT", "/lattice/v1/workloads/job", {"dryRun": "All"}))
+    found = expand_short_path(RoutedRequest("PUT", "/lattice/v1/workloads/job", {"dryRun": "All"}))
     assert dict(found.query) == {"force": "true", "fieldManager": "lattice-v1", "dryRun": "All"}
-    assert found.content_type == APPLY
+    assert found.content_type == APPLY_PATCH_TYPE
 
 
 @pytest.mark.parametrize(
@@ -67,19 +67,19 @@ def test_a_put_takes_over_every_field() -> None:
         pytest.param("GET", "", NotFound, id="nothing"),
         pytest.param("GET", "workloads/job/status", NotFound, id="no such part"),
         pytest.param("GET", "workloads/job/log/more", NotFound, id="too long"),
-        pytest.param("DELETE", "workloads", NotAllowed, id="never all at once"),
-        pytest.param("POST", "nodes", NotAllowed, id="nodes register themselves"),
-        pytest.param("GET", "workloads/job/retry", NotAllowed, id="a retry is posted"),
+        pytest.param("DELETE", "workloads", MethodNotAllowed, id="never all at once"),
+        pytest.param("POST", "nodes", MethodNotAllowed, id="nodes register themselves"),
+        pytest.param("GET", "workloads/job/retry", MethodNotAllowed, id="a retry is posted"),
     ],
 )
 def test_what_is_not_there(method: str, path: str, error: type[Exception]) -> None:
     with pytest.raises(error):
-        in_full(Asked(method, f"/lattice/v1/{path}", {}))
+        expand_short_path(RoutedRequest(method, f"/lattice/v1/{path}", {}))
 
 
 def test_other_addresses_are_left_alone() -> None:
-    asked = Asked("GET", "/lattice/v10/workloads", {"namespace": "x"})
-    assert in_full(asked) is asked
+    asked = RoutedRequest("GET", "/lattice/v10/workloads", {"namespace": "x"})
+    assert expand_short_path(asked) is asked
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,6 @@ def test_other_addresses_are_left_alone() -> None:
     ],
 )
 def test_bodies(body: bytes, sent: bytes) -> None:
-    asked = in_full(Asked("POST", "/lattice/v1/workloads", {}))
-    assert sent in completed(asked, body)
-    assert completed(Asked("POST", "/apis/x", {}), body) == body
+    asked = expand_short_path(RoutedRequest("POST", "/lattice/v1/workloads", {}))
+    assert sent in fill_body_kind(asked, body)
+    assert fill_body_kind(RoutedRequest("POST", "/apis/x", {}), body) == body

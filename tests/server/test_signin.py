@@ -10,17 +10,31 @@ from typing import Any
 import pytest
 from store.virtual import VirtualClock
 
-from lattice.clock import stamp
-from lattice.errors import Denied, LatticeError, Malformed, NotAllowed, NotFound, TooMany, UnknownUser
+from lattice.clock import format_timestamp
+from lattice.errors import (
+    Denied,
+    LatticeError,
+    Malformed,
+    MethodNotAllowed,
+    NotFound,
+    TooManyRequests,
+    UnknownUser,
+)
 from lattice.kinds.core import Secret
-from lattice.kinds.meta.object_rules import born
-from lattice.kinds.meta.stored import pack
-from lattice.server.access.authentication import COOKIE, Tokens, authenticate, new_token, token_secret
+from lattice.kinds.meta.object_lifecycle import new_object
+from lattice.kinds.meta.stored_encoding import pack
+from lattice.server.access.authentication import (
+    SESSION_COOKIE,
+    TokenAuthenticator,
+    authenticate,
+    new_token,
+    token_secret,
+)
 from lattice.server.access.authorization import ADMINS, VIEWERS
 from lattice.server.requests.call import Reply, User
-from lattice.server.ui_backend.pages import POLICY, Pages, Visit, is_page
-from lattice.server.ui_backend.event_stream import PageStream
-from lattice.server.ui_backend.sign_in import CODE_LIFE, SESSION_LIFE, SignIn
+from lattice.server.ui_backend.event_stream import PageEventStream
+from lattice.server.ui_backend.pages import CONTENT_SECURITY_POLICY, PageRequest, Pages, is_page
+from lattice.server.ui_backend.sign_in import CODE_LIFETIME_S, SESSION_LIFE, SignIn
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Key, Put
 from lattice.ui import Asset
@@ -46,7 +60,9 @@ class Door:
     async def token(self, group: str = VIEWERS) -> str:
         """One that somebody was given, without an end."""
         token, name = new_token()
-        secret = born(token_secret(token, "vic", [group]), uid="u", now=stamp(self.clock.now()))
+        secret = new_object(
+            token_secret(token, "vic", [group]), uid="u", now=format_timestamp(self.clock.now())
+        )
         await self.store.commit(
             [Put(Key(SECRETS, "lattice-system", name), pack(Secret.resource, secret), ABSENT)]
         )
@@ -55,7 +71,7 @@ class Door:
     async def enter(self, address: str = "10.0.0.1", **proof: str) -> str:
         """The cookie's value."""
         reply = await self.ask("POST", json.dumps(proof).encode(), address=address)
-        return reply.headers["Set-Cookie"].partition(";")[0].removeprefix(f"{COOKIE}=")
+        return reply.headers["Set-Cookie"].partition(";")[0].removeprefix(f"{SESSION_COOKIE}=")
 
     async def ask(
         self,
@@ -67,10 +83,12 @@ class Door:
         **headers: str,
     ) -> Reply:
         given = {name.replace("_", "-"): value for name, value in headers.items()} or PAGE
-        return await self.pages.answer(Visit(method, path, given, address), body)
+        return await self.pages.answer(PageRequest(method, path, given, address), body)
 
     async def who(self, token: str) -> User:
-        return await authenticate(self.pages.tokens, {**PAGE, "Cookie": f"other=1; {COOKIE}={token}"}, None)
+        return await authenticate(
+            self.pages.tokens, {**PAGE, "Cookie": f"other=1; {SESSION_COOKIE}={token}"}, None
+        )
 
     async def secrets(self) -> list[str]:
         return [entry.key.name for entry in (await self.store.list(SECRETS)).entries]
@@ -80,9 +98,9 @@ def play(story: Callable[[Door], Awaitable[None]]) -> None:
     async def whole() -> None:
         clock = VirtualClock()
         store, uids = MemoryStore(clock), itertools.count(1)
-        tokens = Tokens(store, clock)
+        tokens = TokenAuthenticator(store, clock)
         sign_in = SignIn(store, clock, lambda: f"uid-{next(uids)}", tokens)
-        stream: Any = PageStream.__new__(PageStream)  # not asked for here
+        stream: Any = PageEventStream.__new__(PageEventStream)  # not asked for here
         await story(
             Door(clock, store, Pages({"index.html": INDEX, "lib/api.js": INDEX}, tokens, sign_in, stream))
         )
@@ -106,7 +124,7 @@ def test_a_code_lets_in_once_as_whom_it_was_made_for() -> None:
 def test_a_code_is_good_for_ten_minutes_and_its_session_for_twelve_hours() -> None:
     async def story(door: Door) -> None:
         late, code = door.code(), door.code()
-        door.clock.jump(CODE_LIFE - 1)
+        door.clock.jump(CODE_LIFETIME_S - 1)
         token = await door.enter(code=code)
         door.clock.jump(1)
         with pytest.raises(UnknownUser, match="this link is over: it was good for 10 minutes"):
@@ -126,7 +144,7 @@ def test_a_token_lets_in_as_whose_it_is_and_outlives_the_session() -> None:
         given = await door.token()
         assert await door.enter(token=given) == given
         assert (await door.who(given)).name == "vic"
-        reply = await door.ask("DELETE", X_Lattice_Page="1", Cookie=f"{COOKIE}={given}")
+        reply = await door.ask("DELETE", X_Lattice_Page="1", Cookie=f"{SESSION_COOKIE}={given}")
         assert "Max-Age=0" in reply.headers["Set-Cookie"]
         assert (await door.who(given)).name == "vic", "it is theirs, not the page's"
 
@@ -137,9 +155,9 @@ def test_signing_out_ends_a_session_that_a_code_began() -> None:
     async def story(door: Door) -> None:
         token = await door.enter(code=door.code())
         stranger = f"{token.partition('.')[0]}.guessed"
-        await door.ask("DELETE", X_Lattice_Page="1", Cookie=f"{COOKIE}={stranger}")
+        await door.ask("DELETE", X_Lattice_Page="1", Cookie=f"{SESSION_COOKIE}={stranger}")
         assert (await door.who(token)).name == "ada", "its name alone ends nothing"
-        await door.ask("DELETE", X_Lattice_Page="1", Cookie=f"{COOKIE}={token}")
+        await door.ask("DELETE", X_Lattice_Page="1", Cookie=f"{SESSION_COOKIE}={token}")
         with pytest.raises(UnknownUser):
             await door.who(token)
         assert await door.secrets() == []
@@ -152,7 +170,7 @@ def test_whoever_guesses_has_to_wait_and_others_need_not() -> None:
         for _ in range(5):
             with pytest.raises(UnknownUser, match="this link is not known here"):
                 await door.enter("10.6.6.6", code="guess")
-        with pytest.raises(TooMany, match="5 tokens and codes were refused within a minute"):
+        with pytest.raises(TooManyRequests, match="5 tokens and codes were refused within a minute"):
             await door.enter("10.6.6.6", code=door.code())
         await door.enter("10.0.0.1", code=door.code())
         door.clock.jump(61)
@@ -174,9 +192,12 @@ def test_the_cookie_is_for_the_page_alone() -> None:
     async def story(door: Door) -> None:
         token = await door.token()
         reply = await door.ask("POST", json.dumps({"token": token}).encode())
-        assert reply.headers["Set-Cookie"] == f"{COOKIE}={token}; Path=/; Secure; HttpOnly; SameSite=Strict"
+        assert (
+            reply.headers["Set-Cookie"]
+            == f"{SESSION_COOKIE}={token}; Path=/; Secure; HttpOnly; SameSite=Strict"
+        )
         with pytest.raises(UnknownUser, match="no credentials"):
-            await authenticate(door.pages.tokens, {"Cookie": f"{COOKIE}={token}"}, None)
+            await authenticate(door.pages.tokens, {"Cookie": f"{SESSION_COOKIE}={token}"}, None)
 
     play(story)
 
@@ -210,7 +231,7 @@ def test_files_come_with_their_guards(path: str, status: int, body: bytes) -> No
     async def story(door: Door) -> None:
         reply = await door.ask("GET", path=path)
         assert (reply.status, reply.body) == (status, body)
-        assert reply.headers["Content-Security-Policy"] == POLICY
+        assert reply.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
         assert reply.headers["X-Content-Type-Options"] == "nosniff"
 
     play(story)
@@ -228,7 +249,7 @@ def test_files_come_with_their_guards(path: str, status: int, body: bytes) -> No
 )
 def test_files_are_sent_no_more_than_needed(headers: dict[str, str], status: int, body: bytes) -> None:
     async def story(door: Door) -> None:
-        reply = await door.pages.answer(Visit("GET", "/ui/", headers), b"")
+        reply = await door.pages.answer(PageRequest("GET", "/ui/", headers), b"")
         assert (reply.status, reply.body) == (status, body)
         assert (reply.headers["ETag"], reply.headers["Cache-Control"]) == (INDEX.etag, "no-cache")
 
@@ -240,8 +261,8 @@ def test_files_are_sent_no_more_than_needed(headers: dict[str, str], status: int
     [
         pytest.param("GET", "/ui/../cli/main.py", NotFound, id="a file outside"),
         pytest.param("GET", "/ui/none.js", NotFound, id="no such file"),
-        pytest.param("POST", "/ui/", NotAllowed, id="files are not written"),
-        pytest.param("PUT", "/ui/session", NotAllowed, id="no such verb"),
+        pytest.param("POST", "/ui/", MethodNotAllowed, id="files are not written"),
+        pytest.param("PUT", "/ui/session", MethodNotAllowed, id="no such verb"),
     ],
 )
 def test_nothing_else_is_served(method: str, path: str, error: type[LatticeError]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.errors import LatticeError
-from lattice.server.fleet_queries.snapshot import Snapshot
+from lattice.server.fleet_queries.store_feed import Snapshot
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Key, Put
 from tests.store.virtual import VirtualClock
@@ -23,7 +23,7 @@ def test_a_snapshot_is_what_lists_say_at_its_revision(seed: int, window: int) ->
     """Also where so much changed that the watches have forgotten some of it."""
 
     async def run() -> None:
-        draw, clock = random.Random(seed), VirtualClock()  # noqa: S311
+        draw, clock = random.Random(seed), VirtualClock()
         store = MemoryStore(clock, window)
         snapshot = Snapshot(store, clock, ["a", "b"])
         known: dict[Key, tuple[int, bytes]] = {}
@@ -41,7 +41,7 @@ def test_a_snapshot_is_what_lists_say_at_its_revision(seed: int, window: int) ->
             assert known == {each.key: (each.revision, each.value) for entries in lists for each in entries}
             assert (snapshot.revision, snapshot.size) == (await store.revision(), len(known))
             if draw.random() < 0.2:
-                snapshot.forget()
+                snapshot.reset()
 
     asyncio.run(run())
 

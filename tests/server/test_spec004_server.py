@@ -11,13 +11,13 @@ import pytest
 from server.apis import ADMIN, CATALOG, about, an_api, value
 from store.virtual import VirtualClock
 
-from lattice.controllers.runtime.event_recorder import Teller
+from lattice.controllers.runtime.event_recorder import EventRecorder
 from lattice.errors import Denied, Invalid
 from lattice.kinds.workload import LatticeWorkload
-from lattice.server.resources.api import Api
 from lattice.server.requests.call import Call, Reply, Target
-from lattice.server.resources.dispatch import answer
-from lattice.server.resources.routes import deed
+from lattice.server.resources.api import Api
+from lattice.server.resources.dispatch import handle_call
+from lattice.server.resources.routes import request_attributes
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Key
 
@@ -36,7 +36,7 @@ async def post(api: Api, **spec: Any) -> Reply:
     body = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", "metadata": {"name": "job"}}
     whole = msgspec.json.encode(body | {"spec": {"containers": {"main": {"command": ["true"]}}, **spec}})
     call = Call("POST", about(""), ADMIN, body=whole)
-    return await answer(api, call, deed("POST", call.target, watching=False))
+    return await handle_call(api, call, request_attributes("POST", call.target, watching=False))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_lattice_told_is_changed_by_nobody() -> None:
             },
             LatticeWorkload,
         )
-        put = Teller("workloads", api.clock, api.new_uid).event(
+        put = EventRecorder("workloads", api.clock, api.new_uid).event(
             workload, "WorkloadFailed", "it failed 5 times", warning=True
         )
         await api.store.commit([put])
@@ -97,13 +97,13 @@ def test_what_lattice_told_is_changed_by_nobody() -> None:
             content_type="application/merge-patch+json",
         )
         with pytest.raises(Denied, match="stays as it was told"):
-            await answer(api, call, deed("PATCH", events, watching=False))
+            await handle_call(api, call, request_attributes("PATCH", events, watching=False))
         assert await api.store.revision() == before
 
     play(story)
 
 
 def test_a_server_has_no_runtime_to_run_anything_with() -> None:
-    look = "import sys, lattice.cli.serve; print(*[name for name in sys.modules if name.startswith('lattice.agent')])"
+    look = "import sys, lattice.app.serve; print(*[name for name in sys.modules if name.startswith('lattice.agent')])"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

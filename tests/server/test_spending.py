@@ -9,7 +9,15 @@ import pytest
 from lattice.errors import Malformed
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.service import LatticeService
-from lattice.server.live.spend_history import KEPT, NAMED, POINTS, Points, Spending, Track, told
+from lattice.server.live.spend_history import (
+    MAX_NAMED_SERIES,
+    MAX_POINTS_PER_SERIES,
+    RETENTION_S,
+    CostSeries,
+    Points,
+    SpendHistory,
+    spending_document,
+)
 
 
 def a_cluster(pool: str, hourly: float) -> LatticeCluster:
@@ -43,10 +51,10 @@ def _made(kind: Any, name: str, spec: Any, status: Any, **metadata: Any) -> Any:
     )
 
 
-def noted(*looks: tuple[int, list[LatticeCluster], list[LatticeService]]) -> Spending:
-    spending = Spending()
+def noted(*looks: tuple[int, list[LatticeCluster], list[LatticeService]]) -> SpendHistory:
+    spending = SpendHistory()
     for look in looks:
-        spending.look(*look)
+        spending.record(*look)
     return spending
 
 
@@ -54,7 +62,7 @@ def test_a_point_for_each_change_and_none_where_nothing_changed() -> None:
     one, two = [a_cluster("north", 1)], [a_cluster("north", 2)]
     spending = noted((10, one, []), (15, one, []), (20, two, []), (25, [], []))
     assert spending.series("pool") == {"north": [(10, 1_000_000), (20, 2_000_000), (25, 0)]}
-    assert spending.answer("pool") | {"series": 0} == {
+    assert spending.document("pool") | {"series": 0} == {
         "by": "pool",
         "since": 10,
         "at": 25,
@@ -84,34 +92,40 @@ def test_by_label_with_those_that_have_none() -> None:
     services = [a_service("web", 1, team="blue"), a_service("api", 2, team="blue"), a_service("old", 4)]
     spending = noted((10, [], services))
     assert spending.series("label:team") == {"(no label team)": [(10, 4_000_000)], "blue": [(10, 3_000_000)]}
-    assert spending.answer("service")["labels"] == ["team"]
+    assert spending.document("service")["labels"] == ["team"]
 
 
 @pytest.mark.parametrize("by", ["moon", "label:", ""])
 def test_by_what_is_told(by: str) -> None:
     with pytest.raises(Malformed, match="choose pool, service or label:KEY"):
-        asyncio.run(told(Spending(), by))
+        asyncio.run(spending_document(SpendHistory(), by))
 
 
 def test_of_many_the_dearest_are_named_and_the_rest_is_one() -> None:
-    found = noted((10, [], [a_service(f"s{number:02}", 1 + number) for number in range(NAMED + 3)])).series(
-        "service"
-    )
-    assert next(iter(found)) == f"shop/s{NAMED + 2:02}"
+    found = noted(
+        (10, [], [a_service(f"s{number:02}", 1 + number) for number in range(MAX_NAMED_SERIES + 3)])
+    ).series("service")
+    assert next(iter(found)) == f"shop/s{MAX_NAMED_SERIES + 2:02}"
     assert found["(3 others)"] == [(10, (1 + 2 + 3) * 1_000_000)]
 
 
 def test_what_is_older_than_it_is_kept_goes_and_its_last_rate_stays() -> None:
     spending = noted((10, [a_cluster("north", 1)], [a_service("web", 1)]), (20, [a_cluster("north", 2)], []))
-    spending.look(KEPT + 100, [a_cluster("north", 2)], [])
-    assert (spending.answer("pool")["since"], spending.series("pool")) == (100, {"north": [(100, 2_000_000)]})
+    spending.record(RETENTION_S + 100, [a_cluster("north", 2)], [])
+    assert (spending.document("pool")["since"], spending.series("pool")) == (
+        100,
+        {"north": [(100, 2_000_000)]},
+    )
     assert spending.services == {}
 
 
 def test_a_restless_track_stays_small_and_keeps_both_ends() -> None:
-    track = Track()
-    for second in range(3 * POINTS):
-        track.note(second, second + 1)
-    assert len(track.points) <= POINTS
-    assert (track.points[0], track.points[-1]) == ((0, 1), (3 * POINTS - 1, 3 * POINTS))
+    track = CostSeries()
+    for second in range(3 * MAX_POINTS_PER_SERIES):
+        track.record(second, second + 1)
+    assert len(track.points) <= MAX_POINTS_PER_SERIES
+    assert (track.points[0], track.points[-1]) == (
+        (0, 1),
+        (3 * MAX_POINTS_PER_SERIES - 1, 3 * MAX_POINTS_PER_SERIES),
+    )
     assert track.points == sorted(track.points)

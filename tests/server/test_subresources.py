@@ -9,10 +9,10 @@ from lattice.kinds import KINDS
 from lattice.kinds.meta.schema import structural_schema
 from lattice.kinds.workload import LatticeWorkload
 from lattice.server.discovery import discovery
-from lattice.server.requests.catalog import Catalog
-from lattice.server.discovery.livepaths import with_live
+from lattice.server.discovery.live_paths import add_live_paths
 from lattice.server.discovery.openapi import v3_documents
-from lattice.server.resources.routes import deed, locate
+from lattice.server.requests.catalog import Catalog
+from lattice.server.resources.routes import request_attributes, resolve_target
 
 CATALOG = Catalog(KINDS)
 HOME = "/apis/lattice.dev/v1alpha1"
@@ -20,7 +20,7 @@ JOB = f"{HOME}/namespaces/default/latticeworkloads/job"
 
 
 def test_discovery_lists_them() -> None:
-    resources = discovery.served(kind.resource for kind in KINDS)
+    resources = discovery.with_virtual_resources(kind.resource for kind in KINDS)
     found = {
         each["name"]: each for each in discovery.resource_list(resources, "lattice.dev/v1alpha1")["resources"]
     }
@@ -30,7 +30,7 @@ def test_discovery_lists_them() -> None:
     assert "latticenodes/log" not in found
     below = {
         part["subresource"]: part["verbs"]
-        for group in discovery.aggregated(resources, core=False)["items"]
+        for group in discovery.aggregated_discovery(resources, core=False)["items"]
         for version in group["versions"]
         for resource in version["resources"]
         if resource["resource"] == "latticeworkloads"
@@ -40,7 +40,9 @@ def test_discovery_lists_them() -> None:
 
 
 def test_openapi_describes_them() -> None:
-    documents = with_live(v3_documents([(kind.resource, structural_schema(kind)) for kind in KINDS], "1"))
+    documents = add_live_paths(
+        v3_documents([(kind.resource, structural_schema(kind)) for kind in KINDS], "1")
+    )
     paths = json.loads(documents[HOME.removeprefix("/")])["paths"]
     item = f"{HOME}/namespaces/{{namespace}}/latticeworkloads/{{name}}"
     assert {each["name"] for each in paths[f"{item}/log"]["get"]["parameters"]} == {
@@ -56,13 +58,13 @@ def test_openapi_describes_them() -> None:
 
 @pytest.mark.parametrize(("part", "method", "verb"), [("log", "GET", "get"), ("retry", "POST", "create")])
 def test_routes_find_them(part: str, method: str, verb: str) -> None:
-    target = locate(CATALOG, f"{JOB}/{part}")
+    target = resolve_target(CATALOG, f"{JOB}/{part}")
     assert (target.served.resource, target.name, target.subresource) == (
         LatticeWorkload.resource,
         "job",
         part,
     )
-    assert deed(method, target, watching=False).verb == verb
+    assert request_attributes(method, target, watching=False).verb == verb
 
 
 @pytest.mark.parametrize(
@@ -70,4 +72,4 @@ def test_routes_find_them(part: str, method: str, verb: str) -> None:
 )
 def test_elsewhere_there_are_none(path: str) -> None:
     with pytest.raises(NotFound):
-        locate(CATALOG, path)
+        resolve_target(CATALOG, path)

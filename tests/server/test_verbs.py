@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lattice.app.bootstrap import bootstrap
 from lattice.errors import (
     Cause,
     Conflict,
@@ -18,15 +19,15 @@ from lattice.errors import (
     LatticeError,
     Malformed,
     NotFound,
-    Unsupported,
+    UnsupportedMediaType,
 )
 from lattice.kinds import KINDS
 from lattice.kinds.meta import yaml_manifest as manifest
-from lattice.server.resources import lists, subresources as scale, verbs, watch
-from lattice.server.resources.api import Api
-from lattice.app.bootstrap import bootstrap
 from lattice.server.requests.call import Call, Reply, Target, User
 from lattice.server.requests.catalog import Catalog
+from lattice.server.resources import lists, verbs, watch
+from lattice.server.resources import subresources as scale
+from lattice.server.resources.api import Api
 from lattice.store.memory import MemoryStore
 from tests.store.virtual import VirtualClock
 
@@ -59,7 +60,9 @@ class World:
         **query: str,
     ) -> Any:
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        reply = await verb(self.api, Call("POST", target(where), user, query, raw, content, agent="pytest/1"))
+        reply = await verb(
+            self.api, Call("POST", target(where), user, query, raw, content, user_agent="pytest/1")
+        )
         if isinstance(reply.body, bytes):
             return json.loads(reply.body)
         return [json.loads(line) for line in (b"".join([piece async for piece in reply.body])).splitlines()]
@@ -288,7 +291,7 @@ def test_patches_by_kind() -> None:
         assert (await world.do(verbs.patch, "pools/us-east", operations, content=JSON_PATCH))["metadata"][
             "labels"
         ] == {"a": "b"}
-        with pytest.raises(Unsupported, match="unknown format"):
+        with pytest.raises(UnsupportedMediaType, match="unknown format"):
             await world.do(verbs.patch, "pools/us-east", {}, content="application/strategic-merge-patch+json")
         with pytest.raises(Invalid, match=r"uid|is invalid|another object"):
             await world.do(verbs.patch, "pools/us-east", {"metadata": {"uid": "other"}}, content=MERGE)
@@ -400,7 +403,7 @@ def test_strategic_merge_is_for_kubernetes_own_kinds() -> None:
         )
         assert changed["spec"]["holderIdentity"] == "b"
         await world.do(verbs.create, "services/default", service(replicas={"min": 1, "max": 3}))
-        with pytest.raises(Unsupported):
+        with pytest.raises(UnsupportedMediaType):
             await world.do(
                 scale.put_scale, "services/default/api/scale", {"spec": {"replicas": 2}}, content=strategic
             )
@@ -579,7 +582,7 @@ def test_every_manifest_of_the_seeds_applies_in_any_order() -> None:
     documents = [
         found
         for path in sorted(folder.rglob("*.yaml"))
-        for found in manifest.load(path.read_bytes(), str(path))
+        for found in manifest.load_documents(path.read_bytes(), str(path))
     ]
 
     async def scenario(world: World) -> None:

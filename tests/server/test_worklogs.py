@@ -12,13 +12,13 @@ from server.links import AUTHORITY, Leader, Node, a_leader, a_machine, a_workloa
 from store.virtual import VirtualClock
 
 from lattice.agent.runtimes.fake import Behaviour
-from lattice.errors import Malformed, NotAllowed, NotFound, Unavailable
+from lattice.errors import Malformed, MethodNotAllowed, NotFound, Unavailable
 from lattice.kinds.container import Container
+from lattice.server.agents.leader_proxy import LeaderProxy, leader_proxy_tls
 from lattice.server.live import logs as worklogs
-from lattice.server.resources.api import Api
+from lattice.server.live.logs import WorkloadLogs
 from lattice.server.requests.call import Call, Reply, User
-from lattice.server.agents.leader_proxy import Relay, relay_tls
-from lattice.server.live.logs import WorkLogs
+from lattice.server.resources.api import Api
 
 HOME = "leader:7444"
 
@@ -29,7 +29,7 @@ class Desk:
     node: Node
     clock: VirtualClock
     api: Api
-    logs: WorkLogs
+    logs: WorkloadLogs
 
     async def read(self, name: str = "web", method: str = "GET", user: User = ADMIN, **query: str) -> Reply:
         return await self.logs.read(self.api, Call(method, about(name, "log"), user, query))
@@ -48,10 +48,10 @@ def play(story: Callable[[Desk], Awaitable[None]], tmp_path: Path, *names: str, 
             node.machine.behaviours["default/web"] = Behaviour(prints="one\ntwo\nthree\n", exits_after=60)
             node.start()
             await clock.advance(2)
-            relay = Relay(lambda: None, lambda: "https://me", relay_tls(AUTHORITY, tmp_path))
+            relay = LeaderProxy(lambda: None, lambda: "https://me", leader_proxy_tls(AUTHORITY, tmp_path))
             api = await an_api(leader.store, clock)
             await story(
-                Desk(leader, node, clock, api, WorkLogs(lambda: leader.office, leader.links.logs, relay))
+                Desk(leader, node, clock, api, WorkloadLogs(lambda: leader.office, leader.links.logs, relay))
             )
             await node.kill()
             await relay.close()
@@ -97,14 +97,14 @@ def test_questions_that_make_no_sense(query: dict[str, str], words: str, tmp_pat
     async def story(desk: Desk) -> None:
         with pytest.raises(Malformed) as refused:
             await desk.read(**query)
-        assert words in refused.value.what
+        assert words in refused.value.message
 
     play(story, tmp_path, "main", "side")
 
 
 def test_it_is_read_and_nothing_else(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
-        with pytest.raises(NotAllowed):
+        with pytest.raises(MethodNotAllowed):
             await desk.read(method="PUT", user=SERVER)
         with pytest.raises(NotFound):
             await desk.read("nope", user=VIEWER)
@@ -126,12 +126,12 @@ def test_of_a_node_that_is_gone_the_last_lines_are_shown(tmp_path: Path) -> None
 
 
 def test_of_a_node_that_says_nothing_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worklogs, "ANSWER_WITHIN", 0.05)
+    monkeypatch.setattr(worklogs, "LOG_ANSWER_TIMEOUT_S", 0.05)
 
     async def story(desk: Desk) -> None:
-        line = desk.leader.links.lines["n1"]
+        line = desk.leader.links.sessions["n1"]
         asks: list[object] = []
-        line.ask = asks.append  # type: ignore[method-assign,assignment]
+        line.send_log_request = asks.append  # type: ignore[method-assign,assignment]
         reply = await desk.read()
         assert await text(reply) == "bye\n"
         assert reply.warnings[0].startswith("node n1 does not answer")
@@ -153,7 +153,7 @@ def test_nothing_heard_is_an_error(tmp_path: Path) -> None:
 def test_a_log_is_followed_until_its_end_and_let_go_when_the_reader_leaves(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         reply = await desk.read(follow="true")
-        assert reply.is_quiet
+        assert reply.is_idle_stream
         pieces: Any = reply.body
         assert await anext(pieces) == b"one\ntwo\nthree\n"
         await pieces.aclose()

@@ -29,7 +29,7 @@ CONDITIONS: dict[str, Any] = {
 POOL = Resource(
     "LatticePool",
     "latticepools",
-    short=("lp",),
+    short_names=("lp",),
     categories=("lattice", "all"),
     columns=(
         Column("Region", ".spec.region"),
@@ -91,7 +91,11 @@ POOL_SCHEMA: dict[str, Any] = {
     },
 }
 SERVICE = Resource(
-    "LatticeService", "latticeservices", short=("lsvc",), namespaced=True, scale="spec.replicas.min"
+    "LatticeService",
+    "latticeservices",
+    short_names=("lsvc",),
+    namespaced=True,
+    scale_path="spec.replicas.min",
 )
 SERVICE_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -136,9 +140,9 @@ SERVICE_SCHEMA: dict[str, Any] = {
         },
     },
 }
-NAMESPACE = Resource("Namespace", "namespaces", "", "v1", short=("ns",), categories=())
+NAMESPACE = Resource("Namespace", "namespaces", "", "v1", short_names=("ns",), categories=())
 CONFIG_MAP = Resource(
-    "ConfigMap", "configmaps", "", "v1", short=("cm",), categories=(), namespaced=True, has_status=False
+    "ConfigMap", "configmaps", "", "v1", short_names=("cm",), categories=(), namespaced=True, has_status=False
 )
 LEASE = Resource(
     "Lease", "leases", "coordination.k8s.io", "v1", categories=(), namespaced=True, has_status=False

@@ -8,22 +8,22 @@ from typing import Any, cast
 import msgspec
 
 from chaos.judge import Evidence, RealChecker, run_of
-from lattice.agent.runtimes.fake import Happening
 from lattice.agent.host.runtime_protocol import InstanceId, RunSpec
-from lattice.kinds.meta.base import Kind
+from lattice.agent.runtimes.fake import RuntimeEvent
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.container import Container
 from lattice.kinds.core import Lease
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.sim.invariants.checker import Checker
+from lattice.sim.world.client import OperationRecord
 from lattice.sim.world.run import Run
-from lattice.sim.world.store import Elected, Record, Rejected
-from lattice.sim.world.users import Told
+from lattice.sim.world.store import CommitRecord, ElectionRecord, RejectedWrites
 from lattice.store.protocol import Change, Key, Term
 
 READY = {
@@ -163,14 +163,14 @@ class Past:
 
     binding: str = "optimistic"
     kinds: tuple[str, ...] = ()
-    history: list[Record] = field(default_factory=list)
-    elections: list[Elected] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    history: list[CommitRecord] = field(default_factory=list)
+    elections: list[ElectionRecord] = field(default_factory=list)
+    told: list[OperationRecord] = field(default_factory=list)
     heard: list[tuple[float, str]] = field(default_factory=list)
     odd_copies: list[tuple[float, str]] = field(default_factory=list)
     standing: list[tuple[str, str, int]] = field(default_factory=list)
     machines: dict[str, Any] = field(default_factory=dict)
-    worst: Rejected = field(default_factory=Rejected)
+    worst: RejectedWrites = field(default_factory=RejectedWrites)
     trouble: str = ""
     is_led: bool = True
 
@@ -179,7 +179,7 @@ class Past:
         changes = tuple(
             Change(1, key_of(each), msgspec.json.encode(each), None) for each in (pool(), node_class())
         )
-        self.history.append(Record(1, 0.0, "", "api host", None, 0, None, changes))
+        self.history.append(CommitRecord(1, 0.0, "", "api host", None, 0, None, changes))
 
     def commit(
         self,
@@ -202,7 +202,9 @@ class Past:
         } | rest
         held = Term("controllers", term, "s1") if term is not None else None
         when = self.history[-1].at + 1.0 if at is None and self.history else at or 1.0
-        self.history.append(Record(revision=revision, at=when, term=held, changes=tuple(changes), **known))
+        self.history.append(
+            CommitRecord(revision=revision, at=when, term=held, changes=tuple(changes), **known)
+        )
 
     def ran(
         self, on: str, name: str = "w1", start: float = 10.0, end: float | None = None, **rest: Any
@@ -216,8 +218,8 @@ class Past:
         ground = self.machine(on).ground
         ground.begun.append(spec)
         ground.tried.append((start, spec, True))
-        ground.history.append(Happening(start, "start", which))
-        ground.history += [] if end is None else [Happening(end, "stop", which)]
+        ground.history.append(RuntimeEvent(start, "start", which))
+        ground.history += [] if end is None else [RuntimeEvent(end, "stop", which)]
         ground.failures += [(end, which)] if rest.get("fails") else []
 
     def machine(self, name: str) -> Any:
@@ -237,13 +239,13 @@ class Past:
 
     def numbers(self) -> set[str]:
         """Of the promises that the checker says were broken."""
-        return {each.number for each in Checker(cast("Run", self._run())).check()}
+        return {each.invariant for each in Checker(cast("Run", self._run())).check()}
 
     def numbers_by_the_judge(self) -> set[str]:
         """And of those that the judge of real processes does, to whom the same is told as far as etcd and machines tell it."""
         evidence = SimpleNamespace(crowd=SimpleNamespace(told=self.told), ended=ENDS)
         return {
-            each.number
+            each.invariant
             for each in RealChecker(
                 cast("Run", run_of(cast("Evidence", evidence), self.machines, self.heard, self.history))
             ).check()

@@ -24,8 +24,8 @@ from made_up import (
 )
 
 from lattice.kinds.ledger import LatticeLedger
-from lattice.sim.world.store import Elected, Rejected
-from lattice.sim.world.users import OPERATION, Told
+from lattice.sim.world.client import OPERATION_ANNOTATION, OperationRecord
+from lattice.sim.world.store import ElectionRecord, RejectedWrites
 from lattice.store.protocol import Term
 
 
@@ -35,14 +35,16 @@ def told(
     revision: int = 0,
     asked_at: float = 5.0,
     operation: str = "o1",
-) -> Told:
-    return Told("person-1", operation, method, key_of(service()), asked_at, asked_at + 1.0, outcome, revision)
+) -> OperationRecord:
+    return OperationRecord(
+        "person-1", operation, method, key_of(service()), asked_at, asked_at + 1.0, outcome, revision
+    )
 
 
 def by_hand(past: Past, revision: int, operation: str) -> None:
     """A person's service, as some operation wrote it."""
     obj = service(least=0)
-    obj.metadata.annotations[OPERATION] = operation
+    obj.metadata.annotations[OPERATION_ANNOTATION] = operation
     past.commit(obj, at=5.5, term=None, origin="api person-1", revision=revision)
 
 
@@ -122,7 +124,8 @@ def in_a_term_that_is_over(past: Past, bad: bool) -> None:
 def deposed_by_a_wall_clock(past: Past, bad: bool) -> None:
     past.kinds = ("clock jump",)
     past.elections = [
-        Elected(float(number), Term("controllers", number, "s1")) for number in range(1, 3 if bad else 2)
+        ElectionRecord(float(number), Term("controllers", number, "s1"))
+        for number in range(1, 3 if bad else 2)
     ]
 
 
@@ -279,11 +282,11 @@ OWNED = [{"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService", "name"
 
 
 def rejected_knowingly(past: Past, bad: bool) -> None:
-    past.worst = Rejected(("w",), 6, 6 if bad else 5)
+    past.worst = RejectedWrites(("w",), 6, 6 if bad else 5)
 
 
 def rejected_without_end(past: Past, bad: bool) -> None:
-    past.worst = Rejected(("w",), 61 if bad else 60, 0)
+    past.worst = RejectedWrites(("w",), 61 if bad else 60, 0)
 
 
 def another_node_when_it_joined(past: Past, bad: bool) -> None:

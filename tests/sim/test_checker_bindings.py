@@ -7,7 +7,7 @@ import pytest
 from made_up import Case, Past, judged, node, replica, reported, said, service, workload
 from msgspec.structs import replace
 
-from lattice.sim.world.store import Elected
+from lattice.sim.world.store import ElectionRecord
 from lattice.store.protocol import Term
 
 CREW = {"name": "crew", "minMember": 2}
@@ -179,14 +179,14 @@ def taken_from_a_node_that_speaks_again(past: Past, bad: bool) -> None:
 def taken_from_a_node_that_spoke_to_the_leader_before(past: Past, bad: bool) -> None:
     lost(past, 30.0)
     past.heard = [*past.heard, (29.0, "n1")]
-    past.elections = [Elected(29.5 if bad else 28.5, Term("controllers", 1, "s1"))]
+    past.elections = [ElectionRecord(29.5 if bad else 28.5, Term("controllers", 1, "s1"))]
     past.ran("n1", start=3.0, end=28.0)
     past.ran("n2", start=50.0)
 
 
 def taken_by_a_leader_that_was_elected_just_now(past: Past, bad: bool) -> None:
     lost(past, 60.0)
-    past.elections = [Elected(31.0 if bad else 29.0, Term("controllers", 1, "s1"))]
+    past.elections = [ElectionRecord(31.0 if bad else 29.0, Term("controllers", 1, "s1"))]
     past.ran("n2", start=70.0)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lattice.sim.invariants.differing import LONGEST, differing
+from lattice.sim.invariants.history import MAX_VALUE_CHARS, describe_change
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from lattice.sim.invariants.differing import LONGEST, differing
             {"a": [{"x": 1}, {"x": 2}]}, {"a": [{"x": 1}, {"x": 3}]}, "a[1].x: 2 → 3", id="one of a list"
         ),
         pytest.param({"a": [1]}, {"a": [1, 2]}, "a: [1] → [1,2]", id="a list that grew"),
-        pytest.param({"a": ""}, {"a": "x" * 90}, f'a: "" → "{"x" * (LONGEST - 1)}…', id="cut short"),
+        pytest.param({"a": ""}, {"a": "x" * 90}, f'a: "" → "{"x" * (MAX_VALUE_CHARS - 1)}…', id="cut short"),
         pytest.param(
             {},
             dict.fromkeys("abcdef", 1),
@@ -42,4 +42,4 @@ from lattice.sim.invariants.differing import LONGEST, differing
 )
 def test_what_changed(before: Any, after: Any, told: str) -> None:
     written = [None if each is None else msgspec.json.encode(each) for each in (before, after)]
-    assert differing(*written) == told
+    assert describe_change(*written) == told

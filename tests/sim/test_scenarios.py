@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lattice.sim.report import apart
-from lattice.sim.scenarios.script import COMMANDS, blocks, played, usage, written
+from lattice.sim.report import run_in_subprocess
+from lattice.sim.scenarios.script import COMMANDS, format_blocks, parse_blocks, run_scenario, usage
 
 HERE = Path(__file__).parent
 SCENARIOS = sorted(path.name for path in HERE.glob("*.txt"))
@@ -16,7 +16,7 @@ SCENARIOS = sorted(path.name for path in HERE.glob("*.txt"))
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_says_what_it_said_before(name: str) -> None:
     text = (HERE / name).read_text()
-    said = apart(lambda: played(text, name), str)
+    said = run_in_subprocess(lambda: run_scenario(text, name), str)
     if os.environ.get("REWRITE"):
         (HERE / name).write_text(said)
     elif said != text:
@@ -50,7 +50,7 @@ def test_there_are_enough_of_them_and_each_opens_with_what_it_shows() -> None:
 
 def test_a_scenario_is_read_and_written_unchanged() -> None:
     text = "# A sentence.\nworld\n\nshow nodes\n----\nrack-1: Ready\n"
-    assert written(blocks(text)) == text
+    assert format_blocks(parse_blocks(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_mistake_is_one_sentence_with_its_line_and_how_to_mend_it(lines: list[
 
 def mistake(lines: list[str]) -> str:
     with pytest.raises(RuntimeError) as caught:
-        apart(lambda: played("\n".join(lines), "new.txt"), str)
+        run_in_subprocess(lambda: run_scenario("\n".join(lines), "new.txt"), str)
     return str(caught.value)
 
 

@@ -7,7 +7,8 @@ from click.testing import CliRunner
 
 from lattice.cli.main import cli
 from lattice.sim import report
-from lattice.sim.report import Summary
+from lattice.sim.report import SeedSummary
+from lattice.sim.world.run import without_texts
 
 
 @pytest.mark.parametrize(
@@ -26,14 +27,25 @@ def test_what_would_prove_nothing_is_refused(words: list[str]) -> None:
     assert "violations" not in done.output
 
 
-def pretended(seeds: range, workers: int = 2, planted: str = "") -> Iterator[Summary]:
+def pretended(
+    seeds: range, workers: int = 2, planted: str = "", *, with_decisions: bool = False
+) -> Iterator[SeedSummary]:
     for seed in seeds:
-        yield Summary(seed, f"history-{seed}", "", 0.5, {"revisions": 10}, {"crash": 2, "lag": 0})
+        decisions = f"decisions-{seed}" if with_decisions else ""
+        yield SeedSummary(
+            seed,
+            f"history-{seed}",
+            "",
+            0.5,
+            {"revisions": 10},
+            {"crash": 2, "lag": 0},
+            decisions_digest=decisions,
+        )
 
 
 @pytest.fixture(autouse=True)
 def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "run_many", pretended)
+    monkeypatch.setattr(report, "run_seeds", pretended)
 
 
 def test_every_hundred_seeds_a_line_says_how_far_it_has_come_and_the_end_is_two_lines() -> None:
@@ -59,7 +71,48 @@ def test_every_hundred_seeds_a_line_says_how_far_it_has_come_and_the_end_is_two_
 def test_a_history_that_differs_the_second_time_is_named(
     monkeypatch: pytest.MonkeyPatch, other: str, said: str, code: int
 ) -> None:
-    monkeypatch.setattr(report, "digests_elsewhere", lambda *_: {0: "history-0", 1: other})
+    monkeypatch.setattr(report, "digests_in_new_process", lambda *_: {0: "history-0", 1: other})
     done = CliRunner().invoke(cli, ["sim", "run", "--seeds", "2", "--twice"])
     assert done.output.splitlines()[-1] == said
     assert done.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("flag", "digest"),
+    [
+        pytest.param("--digests", "history-0", id="the whole history by default"),
+        pytest.param("--digests=full", "history-0", id="the whole history by name"),
+        pytest.param("--digests=decisions", "decisions-0", id="without messages and explanations"),
+    ],
+)
+def test_digests_are_printed_per_seed(flag: str, digest: str) -> None:
+    done = CliRunner().invoke(cli, ["sim", "run", "--seeds", "1", flag])
+    assert done.stdout.splitlines()[0] == f"0 {digest}"
+
+
+@pytest.mark.parametrize(
+    ("other", "is_equal"),
+    [
+        pytest.param(
+            b'{"status":{"node":"a","conditions":[{"type":"Ready","message":"other words"}],"decision":{}}}',
+            True,
+            id="words",
+        ),
+        pytest.param(
+            b'{"status":{"conditions":[{"message":"","type":"Ready"}],"node":"a"}}', True, id="order of keys"
+        ),
+        pytest.param(
+            b'{"status":{"node":"b","conditions":[{"type":"Ready","message":"one"}]}}',
+            False,
+            id="another node",
+        ),
+        pytest.param(
+            b'{"status":{"node":"a","conditions":[{"type":"Placed","message":"one"}]}}',
+            False,
+            id="another condition",
+        ),
+    ],
+)
+def test_decisions_are_compared_without_their_texts(other: bytes, is_equal: bool) -> None:
+    stored = b'{"status":{"node":"a","conditions":[{"type":"Ready","message":"one"}]}}'
+    assert (without_texts(stored) == without_texts(other)) is is_equal

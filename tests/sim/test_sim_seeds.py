@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lattice.sim.planted_bugs.catalog import PLANTED_BUGS
+from lattice.sim.report import run_in_subprocess, run_seeds, violation_lines
 from lattice.sim.world import faults
-from lattice.sim.world.faults import Swarm
-from lattice.sim.planted_bugs.catalog import PLANTED
-from lattice.sim.report import apart, run_many, shown
+from lattice.sim.world.faults import FaultPlan
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "reliability.md"
@@ -29,36 +29,41 @@ FOUND_SOON = ("no-fence", "float-money", "started-twice", "lost-write")
 def test_no_promise_is_broken(first: int) -> None:
     wrong = [
         line
-        for each in run_many(range(first, first + CHUNK), workers=1)
+        for each in run_seeds(range(first, first + CHUNK), workers=1)
         if not each.is_sound
-        for line in shown(each)
+        for line in violation_lines(each)
     ]
     assert wrong == []
 
 
 @pytest.mark.parametrize("name", FOUND_SOON)
 def test_a_planted_bug_is_found(name: str) -> None:
-    runs = (run for seed in range(SOON) for run in run_many([seed], 1, name))
-    assert any({each[0] for each in run.violations} & set(PLANTED[name].finds) for run in runs)
+    runs = (run for seed in range(SOON) for run in run_seeds([seed], 1, name))
+    assert any({each[0] for each in run.violations} & set(PLANTED_BUGS[name].violates) for run in runs)
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", PLANTED_BUGS)
 def test_a_bug_can_still_be_planted(name: str) -> None:
     """The names that it changes are there, in the code as it is today."""
 
     def plant() -> str:
-        PLANTED[name].plant()
+        PLANTED_BUGS[name].plant()
         return "planted"
 
-    assert apart(plant, str) == "planted"
+    assert run_in_subprocess(plant, str) == "planted"
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", PLANTED_BUGS)
 def test_every_planted_bug_is_found(name: str) -> None:
-    runs = (run for seed in range(MOST) for run in run_many([seed], 1, name))
+    runs = (run for seed in range(MOST) for run in run_seeds([seed], 1, name))
     after = next(
-        (run.seed + 1 for run in runs if {each[0] for each in run.violations} & set(PLANTED[name].finds)), 0
+        (
+            run.seed + 1
+            for run in runs
+            if {each[0] for each in run.violations} & set(PLANTED_BUGS[name].violates)
+        ),
+        0,
     )
     print(f"{name} is found after {after} seeds")
     assert after, f"{name} was not found by {MOST} seeds"
@@ -67,9 +72,11 @@ def test_every_planted_bug_is_found(name: str) -> None:
 def test_a_new_kind_of_fault_changes_nothing_where_it_does_not_strike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = {seed: Swarm.of(seed) for seed in range(50)}
-    monkeypatch.setattr(faults, "KINDS", (*faults.KINDS[:5], "something new", *faults.KINDS[5:]))
-    after = {seed: Swarm.of(seed) for seed in range(50)}
+    before = {seed: FaultPlan.from_seed(seed) for seed in range(50)}
+    monkeypatch.setattr(
+        faults, "FAULT_KINDS", (*faults.FAULT_KINDS[:5], "something new", *faults.FAULT_KINDS[5:])
+    )
+    after = {seed: FaultPlan.from_seed(seed) for seed in range(50)}
     spared = [seed for seed in before if "something new" not in after[seed].kinds]
     assert 10 < len(spared) < 50
     assert all(after[seed] == before[seed] for seed in spared)

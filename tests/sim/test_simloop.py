@@ -9,7 +9,7 @@ from lattice.sim.world.event_loop import Deadlock, Process, SimLoop
 
 
 def a_loop(seed: int = 1) -> SimLoop:
-    return SimLoop(random.Random(seed))  # noqa: S311 - the same every time is the point
+    return SimLoop(random.Random(seed))
 
 
 def test_time_passes_only_when_everybody_waits() -> None:

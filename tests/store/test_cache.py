@@ -29,7 +29,7 @@ class Stage:
         self.store = store
         self.cache: Cache[str] = Cache(
             store, PODS, _text, clock, random.Random(1), {"word": words}, freeze=False
-        )  # noqa: S311
+        )
         self.told: list[str] = []
         self.cache.on_change(self._note)
         self.task = asyncio.ensure_future(self.cache.run())
@@ -70,13 +70,13 @@ def test_the_copy_follows_the_store() -> None:
         await store.commit([Put(pod("a/x"), b"red big"), Put(pod("b/y"), b"red")])
         stage = Stage(store, clock)
         await stage.cache.wait_for()
-        assert sorted(stage.cache.all()) == ["red", "red big"]
-        assert stage.cache.all("a") == ["red big"]
-        assert sorted(stage.cache.by("word", "red")) == ["red", "red big"]
+        assert sorted(stage.cache.objects()) == ["red", "red big"]
+        assert stage.cache.objects("a") == ["red big"]
+        assert sorted(stage.cache.by_index("word", "red")) == ["red", "red big"]
         revision = await store.commit([Put(pod("a/x"), b"blue"), Delete(pod("b/y"))])
         await stage.cache.wait_for(revision)
         assert stage.cache.get("a/x") == "blue"
-        assert (stage.cache.by("word", "red"), stage.cache.by("word", "blue")) == ([], ["blue"])
+        assert (stage.cache.by_index("word", "red"), stage.cache.by_index("word", "blue")) == ([], ["blue"])
         entry = stage.cache.entry("a/x")
         assert entry is not None
         assert entry.revision == revision
@@ -169,14 +169,14 @@ def test_those_who_are_told_of_a_change_can_see_what_was_there_before() -> None:
         await store.commit([Put(pod("a/x"), b"one")])
         stage = Stage(store, clock)
         seen: list[tuple[str, str | None]] = []
-        stage.cache.on_change(lambda change: seen.append((change.key.path, stage.cache.before)))
+        stage.cache.on_change(lambda change: seen.append((change.key.path, stage.cache.previous_object)))
         await stage.cache.wait_for()
         await store.commit([Put(pod("a/x"), b"two"), Put(pod("a/y"), b"new")])
         await store.commit([Put(pod("a/x"), b"three")])
         await stage.cache.wait_for(await store.commit([Delete(pod("a/x"))]))
         await settle()
         assert seen == [("a/x", None), ("a/x", "one"), ("a/y", None), ("a/x", "two"), ("a/x", "three")]
-        assert stage.cache.before is None
+        assert stage.cache.previous_object is None
         await stage.stop()
 
     asyncio.run(script())

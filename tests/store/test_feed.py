@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from lattice.errors import Gone
-from lattice.store.watch_feed import Feed, Feeds, History
 from lattice.store.protocol import Batch, Change, Key
+from lattice.store.watch_feed import Feed, Feeds, History
 
 
 def change(revision: int, resource: str = "pods") -> Change:

@@ -19,9 +19,15 @@ class Candidate:
 
     def __init__(self, store: MemoryStore, clock: VirtualClock, name: str) -> None:
         self.told: list[str] = []
-        rng = random.Random(name)  # noqa: S311
+        rng = random.Random(name)
         self.election = Election(
-            store, clock, "lead", name, rng, won=self._tell("won"), lost=self._tell("lost")
+            store,
+            clock,
+            "lead",
+            name,
+            rng,
+            on_started_leading=self._tell("won"),
+            on_stopped_leading=self._tell("lost"),
         )
         self.task = asyncio.ensure_future(self.election.run())
 
@@ -79,9 +85,9 @@ def test_a_term_that_the_store_calls_over_is_given_up_at_once_and_another_may_fo
         await clock.advance(1)
         term = one.election.term
         assert term is not None
-        one.election.over(Term(term.role, term.number - 1, term.holder))
+        one.election.end_term(Term(term.role, term.number - 1, term.holder))
         assert one.election.term == term, "of an earlier one it has nothing to say"
-        one.election.over(term)
+        one.election.end_term(term)
         assert one.election.term is None
         assert one.told == ["won 1", "lost 1"]
         await clock.advance(60)

@@ -1,7 +1,7 @@
 import asyncio
 
 from lattice.store.memory import MemoryStore
-from lattice.store.protocol import REQUEST_TTL, Key, Put
+from lattice.store.protocol import REQUEST_ID_TTL_S, Key, Put
 from store.virtual import VirtualClock
 
 POD = Key("pods", "a", "b")
@@ -32,7 +32,7 @@ def test_a_request_id_is_forgotten_after_its_time() -> None:
         clock = VirtualClock()
         store = MemoryStore(clock)
         first = await store.commit([Put(POD, b"")], request_id="r")
-        await clock.advance(REQUEST_TTL - 1)
+        await clock.advance(REQUEST_ID_TTL_S - 1)
         assert await store.commit([Put(POD, b"")], request_id="r") == first
         await clock.advance(1)
         assert await store.commit([Put(POD, b"")], request_id="r") > first

@@ -11,8 +11,8 @@ import apsw
 import pytest
 
 from lattice.clock import SystemClock
-from lattice.store.sqlite import store as sqlite
 from lattice.store.protocol import ABSENT, Key, Put
+from lattice.store.sqlite import store as sqlite
 from lattice.store.sqlite.store import SqliteStore
 from store.disk import Disk, Drive
 
@@ -108,7 +108,7 @@ def _cuts(tmp_path: Path, commits: int, count: int | None = None) -> list[str]:
     for moment in moments:
         folder = tmp_path / f"cut-{moment}"
         folder.mkdir()
-        disk.cut(moment, folder, random.Random(moment))  # noqa: S311 - which sectors survive
+        disk.cut(moment, folder, random.Random(moment))
         if problem := _check(folder, moment, acknowledged):
             problems.append(f"cut at {moment} of {disk.moment}: {problem}")
         shutil.rmtree(folder)
@@ -134,19 +134,19 @@ def test_the_power_may_go_while_the_file_is_made(moment: int, tmp_path: Path) ->
     for chance in range(3):
         folder = tmp_path / f"cut-{chance}"
         folder.mkdir()
-        disk.cut(moment, folder, random.Random(chance))  # noqa: S311 - which sectors survive
+        disk.cut(moment, folder, random.Random(chance))
         assert _check(folder, moment, []) == ""
 
 
 def test_a_store_that_does_not_sync_each_commit_would_be_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = sqlite._open_desk
+    opened = sqlite._open_writer_state
 
-    def lazily(path: Path, clock: SystemClock) -> sqlite.Desk:
+    def lazily(path: Path, clock: SystemClock) -> sqlite.WriterState:
         desk = opened(path, clock)
         desk.db.execute("PRAGMA synchronous = NORMAL")
         return desk
 
-    monkeypatch.setattr(sqlite, "_open_desk", lazily)
+    monkeypatch.setattr(sqlite, "_open_writer_state", lazily)
     assert any("were acknowledged and are not there" in problem for problem in _cuts(tmp_path, COMMITS, 25))

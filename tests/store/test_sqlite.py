@@ -12,7 +12,7 @@ import pytest
 
 from lattice.clock import Clock, SystemClock
 from lattice.errors import Conflict, Fenced, Full, Gone, Unavailable
-from lattice.store.protocol import ABSENT, REQUEST_TTL, Key, Put, Term
+from lattice.store.protocol import ABSENT, REQUEST_ID_TTL_S, Key, Put, Term
 from lattice.store.sqlite.store import SqliteStore
 from store.virtual import VirtualClock
 
@@ -141,11 +141,11 @@ def test_request_ids_are_forgotten_after_their_time(tmp_path: Path) -> None:
 
     async def scenario(store: SqliteStore) -> None:
         first = await store.commit([Put(pod("x"), b"")], request_id="r")
-        clock.jump(REQUEST_TTL - 1)
+        clock.jump(REQUEST_ID_TTL_S - 1)
         assert await store.commit([Put(pod("x"), b"")], request_id="r") == first
         clock.jump(2)
         assert await store.commit([Put(pod("x"), b"")], request_id="r") > first
-        clock.jump(REQUEST_TTL + 20)
+        clock.jump(REQUEST_ID_TTL_S + 20)
         await store.commit([Put(pod("x"), b"")])
 
     with_store(tmp_path / "state.db", scenario, clock)
@@ -157,7 +157,7 @@ def test_request_ids_are_forgotten_after_their_time(tmp_path: Path) -> None:
 OPEN_ONLY = """
 import asyncio, sys
 from lattice.clock import SystemClock
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 asyncio.run(SqliteStore.open(sys.argv[1], SystemClock()))
 """
 
@@ -186,7 +186,7 @@ def test_the_lock_vanishes_with_a_killed_process_and_what_it_acknowledged_is_the
         import asyncio, os, signal
         from lattice.clock import SystemClock
         from lattice.store.protocol import Key, Put
-        from lattice.store.sqlite import SqliteStore
+        from lattice.store.sqlite.store import SqliteStore
 
         async def main():
             store = await SqliteStore.open({str(file)!r}, SystemClock())
@@ -232,7 +232,7 @@ async def fill(store: SqliteStore) -> int:
 
 def test_when_no_page_is_left_commits_are_refused_and_reads_go_on(tmp_path: Path) -> None:
     async def scenario(store: SqliteStore) -> None:
-        store._desk.db.pragma("max_page_count", 200)
+        store._writer_state.db.pragma("max_page_count", 200)
         acknowledged = await fill(store)
         revision = await store.revision()
         assert len(await values(store)) == acknowledged > 0
@@ -241,7 +241,7 @@ def test_when_no_page_is_left_commits_are_refused_and_reads_go_on(tmp_path: Path
         )
         assert all(isinstance(outcome, Full) for outcome in outcomes)
         assert await store.revision() == revision
-        store._desk.db.pragma("max_page_count", 100_000)
+        store._writer_state.db.pragma("max_page_count", 100_000)
         assert await store.commit([Put(pod("again"), b"")]) == revision + 1
 
     with_store(tmp_path / "state.db", scenario)
@@ -286,7 +286,7 @@ FAILING_SYNC = """
     import asyncio, apsw, sys
     from lattice.clock import SystemClock
     from lattice.store.protocol import Key, Put
-    from lattice.store.sqlite import SqliteStore
+    from lattice.store.sqlite.store import SqliteStore
 
     broken = False
 
@@ -382,7 +382,7 @@ BUSY = """
 import asyncio, itertools, sys
 from lattice.clock import SystemClock
 from lattice.store.protocol import Key, Put
-from lattice.store.sqlite import SqliteStore
+from lattice.store.sqlite.store import SqliteStore
 
 async def write(store, numbers):
     for number in numbers:

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.store.sqlite import rows as sqlite_rows
 from lattice.store.protocol import ABSENT, Delete, Entry, Key, Put
-from lattice.store.sqlite.store import _TABLES
-from lattice.store.sqlite.rows import LOG_BITS, Rows
+from lattice.store.sqlite import row_cache as sqlite_rows
+from lattice.store.sqlite.row_cache import LOG_BITS, RowCache
+from lattice.store.sqlite.store import _SCHEMA_SQL
 
 NAMES = st.sampled_from("abcdef")
 STEP = st.tuples(NAMES, st.sampled_from([b"", b"one", b"two", None]))  # None: it is deleted, if it is there
@@ -19,10 +19,10 @@ def pod(name: str) -> Key:
     return Key("pods", "a", name)
 
 
-def opened() -> tuple[apsw.Connection, Rows]:
+def opened() -> tuple[apsw.Connection, RowCache]:
     db = apsw.Connection(":memory:")
-    db.execute(_TABLES)
-    return db, Rows(db)
+    db.execute(_SCHEMA_SQL)
+    return db, RowCache(db)
 
 
 def stored(db: apsw.Connection) -> dict[str, tuple[int, bytes]]:
@@ -38,7 +38,7 @@ def test_the_file_holds_what_was_written_and_nothing_of_what_was_rolled_back(
     transactions: list[tuple[list[tuple[str, bytes | None]], bool]], remembered: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite_rows, "REMEMBERED", remembered)
+        patch.setattr(sqlite_rows, "MAX_CACHED_BYTES", remembered)
         db, rows = opened()
         there: dict[str, tuple[int, bytes]] = {}
         log: list[tuple[int, bytes | None, int | None]] = []
@@ -47,7 +47,7 @@ def test_the_file_holds_what_was_written_and_nothing_of_what_was_rolled_back(
             before, logged = dict(there), list(log)
             db.execute("BEGIN")
             for name, value in steps:
-                rows.look([pod(name)])
+                rows.load([pod(name)])
                 assert rows.revision(pod(name)) == there.get(f"a/{name}", (ABSENT, b""))[0]
                 if value is None and f"a/{name}" not in there:
                     continue
@@ -80,29 +80,29 @@ def test_the_file_holds_what_was_written_and_nothing_of_what_was_rolled_back(
 def test_any_number_of_rows_is_written_and_found(count: int) -> None:
     db, rows = opened()
     keys = [pod(f"p{number}") for number in range(count)]
-    rows.look(keys)
+    rows.load(keys)
     for number, key in enumerate(keys):
         rows.write(Put(key, b"%d" % number), 2 + number // 100, number % 100)
     rows.flush()
     assert len(stored(db)) == count
-    fresh = Rows(db)
-    fresh.look([*keys, pod("nobody")])
+    fresh = RowCache(db)
+    fresh.load([*keys, pod("nobody")])
     assert [fresh.revision(key) for key in keys] == [2 + number // 100 for number in range(count)]
     assert fresh.revision(pod("nobody")) == ABSENT
 
 
 def test_what_is_remembered_is_not_read_again_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_rows, "REMEMBERED", 1000)
+    monkeypatch.setattr(sqlite_rows, "MAX_CACHED_BYTES", 1000)
     db, rows = opened()
     asked: list[str] = []
     db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda told: asked.append(told["sql"]))
     for number in range(100):
-        rows.look([pod(f"p{number}")])
+        rows.load([pod(f"p{number}")])
         rows.write(Put(pod(f"p{number}"), b"x" * 100), number + 2, 0)
         rows.flush()
         rows.tidy()
     asked.clear()
-    rows.look([pod("p99")])
+    rows.load([pod("p99")])
     assert not asked, "it was written last"
-    rows.look([pod("p0")])
+    rows.load([pod("p0")])
     assert len(asked) == 1

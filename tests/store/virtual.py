@@ -25,7 +25,7 @@ class VirtualClock:
     async def sleep(self, seconds: float) -> None:
         await self._due(seconds)
 
-    def alarm(self, seconds: float, ring: Callable[[], object]) -> "asyncio.Future[None]":
+    def call_later(self, seconds: float, ring: Callable[[], object]) -> "asyncio.Future[None]":
         due = self._due(seconds)
         due.add_done_callback(lambda rung: None if rung.cancelled() else ring())
         return due

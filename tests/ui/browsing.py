@@ -62,8 +62,8 @@ class Shop:
         headers = {"Authorization": f"Bearer {self.token()}", "Content-Type": "application/apply-patch+yaml"}
         request = urllib.request.Request(
             f"{self.url}{API}/{path}", body.encode() or None, headers, method=method
-        )  # noqa: S310
-        with urllib.request.urlopen(request, context=ssl._create_unverified_context(), timeout=10) as answer:  # noqa: S310, S323
+        )
+        with urllib.request.urlopen(request, context=ssl._create_unverified_context(), timeout=10) as answer:  # noqa: S323
             return json.load(answer)
 
     def is_ready(self) -> bool:

@@ -10,13 +10,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from lattice.agent.state_file import write_whole
+from lattice.agent.state_file import write_atomically
 from lattice.errors import Invalid
 
-RENEW_AT = 3  # renewed when a third of its life is left
+RENEWAL_LIFETIME_DIVISOR = 3  # renewed when a third of its life is left
 
 
-class Place(msgspec.Struct, frozen=True):
+class JoinRecord(msgspec.Struct, frozen=True):
     """Which node it is, and where it was told that servers are."""
 
     node: str
@@ -32,7 +32,7 @@ class Identity:
     key: bytes = b""
     certificate: bytes = b""
     authority: bytes = b""
-    place: Place = field(default_factory=lambda: Place(""))
+    join_record: JoinRecord = field(default_factory=lambda: JoinRecord(""))
 
     @classmethod
     def load(cls, folder: Path) -> "Identity":
@@ -42,11 +42,11 @@ class Identity:
         found.key = found._read("agent.key")
         if not found.key:
             found.key = _new_key()
-            write_whole(folder / "agent.key", found.key)
+            write_atomically(folder / "agent.key", found.key)
         found.certificate, found.authority = found._read("agent.crt"), found._read("ca.crt")
         if text := found._read("place.json"):
             try:
-                found.place = msgspec.json.decode(text, type=Place)
+                found.join_record = msgspec.json.decode(text, type=JoinRecord)
             except msgspec.MsgspecError as error:
                 raise Invalid(
                     f"cannot be read: {error}",
@@ -57,30 +57,30 @@ class Identity:
 
     @property
     def has_joined(self) -> bool:
-        return bool(self.certificate and self.authority and self.place.node)
+        return bool(self.certificate and self.authority and self.join_record.node)
 
-    def joined(self, certificate: bytes, authority: bytes, place: Place) -> None:
+    def save_credentials(self, certificate: bytes, authority: bytes, place: JoinRecord) -> None:
         """Remembered; the place last, for it says that the rest is there."""
-        write_whole(self.folder / "ca.crt", authority)
-        self.renewed(certificate)
+        write_atomically(self.folder / "ca.crt", authority)
+        self.save_certificate(certificate)
         self.authority = authority
-        self.found(place)
+        self.save_join_record(place)
 
-    def renewed(self, certificate: bytes) -> None:
-        write_whole(self.folder / "agent.crt", certificate)
+    def save_certificate(self, certificate: bytes) -> None:
+        write_atomically(self.folder / "agent.crt", certificate)
         self.certificate = certificate
 
-    def found(self, place: Place) -> None:
-        if place != self.place:
-            write_whole(self.folder / "place.json", msgspec.json.encode(place))
-            self.place = place
+    def save_join_record(self, place: JoinRecord) -> None:
+        if place != self.join_record:
+            write_atomically(self.folder / "place.json", msgspec.json.encode(place))
+            self.join_record = place
 
     def forget(self) -> None:
         """It has not joined; the key stays. The place goes first, for it says that the rest is there."""
         for name in ("place.json", "agent.crt", "ca.crt"):
             (self.folder / name).unlink(missing_ok=True)
         self.certificate = self.authority = b""
-        self.place = Place("")
+        self.join_record = JoinRecord("")
 
     def signing_request(self) -> bytes:
         """Without a name: that is the server's to give."""
@@ -98,14 +98,14 @@ class Identity:
         return str(subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value).partition(":")[2]
 
     @property
-    def ends(self) -> datetime:
+    def expires_at(self) -> datetime:
         return x509.load_pem_x509_certificate(self.certificate).not_valid_after_utc
 
-    def renew_in(self, now: datetime) -> timedelta:
+    def time_until_renewal(self, now: datetime) -> timedelta:
         """Until a third of its life is left; not positive: it is time."""
         certificate = x509.load_pem_x509_certificate(self.certificate)
         life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-        return certificate.not_valid_after_utc - life / RENEW_AT - now
+        return certificate.not_valid_after_utc - life / RENEWAL_LIFETIME_DIVISOR - now
 
     def _read(self, name: str) -> bytes:
         try:

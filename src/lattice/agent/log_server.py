@@ -4,69 +4,71 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from lattice.agent.executor import Executor
 from lattice.agent.host.runtime_protocol import Instance
-from lattice.agent.executor import Work
 from lattice.clock import Clock
 from lattice.errors import LatticeError
 from lattice.wire import agent_pb2 as pb
 
-PIECE = 32 * 1024  # characters of one message
-MOST_LINES = 10_000
-MOST_READERS = 64
-LOOK_EVERY = 0.5  # seconds between looks at a log that is followed
+MAX_MESSAGE_CHARS = 32 * 1024  # characters of one message
+MAX_TAIL_LINES = 10_000
+MAX_LOG_STREAMS = 64
+FOLLOW_POLL_INTERVAL_S = 0.5  # seconds between looks at a log that is followed
 
 
-class LogDesk:
-    def __init__(self, work: Work, clock: Clock, send: Callable[[pb.FromAgent], Awaitable[None]]) -> None:
-        self._work = work
+class LogServer:
+    def __init__(self, work: Executor, clock: Clock, send: Callable[[pb.FromAgent], Awaitable[None]]) -> None:
+        self._executor = work
         self._clock = clock
         self._send = send
-        self._reading: dict[int, asyncio.Task[None]] = {}
+        self._streams: dict[int, asyncio.Task[None]] = {}
 
-    def asked(self, asked: pb.LogAsk) -> None:
-        former = self._reading.pop(asked.id, None)
+    def handle_request(self, asked: pb.LogAsk) -> None:
+        former = self._streams.pop(asked.id, None)
         if former is not None:
             former.cancel()
         if asked.end:
             return
-        answer = self._answer(asked) if len(self._reading) < MOST_READERS else self._decline(asked.id)
-        task = self._reading[asked.id] = asyncio.create_task(answer)
+        answer = self._answer(asked) if len(self._streams) < MAX_LOG_STREAMS else self._decline(asked.id)
+        task = self._streams[asked.id] = asyncio.create_task(answer)
         task.add_done_callback(lambda done: self._forget(asked.id, done))
 
     def close(self) -> None:
-        for task in self._reading.values():
+        for task in self._streams.values():
             task.cancel()
 
     def _forget(self, number: int, done: asyncio.Task[None]) -> None:
-        if self._reading.get(number) is done:
-            del self._reading[number]
+        if self._streams.get(number) is done:
+            del self._streams[number]
 
     async def _decline(self, number: int) -> None:
         with suppress(LatticeError):
-            await self._say(
-                pb.LogPiece(id=number, problem=f"{MOST_READERS} logs of this node are being read", end=True)
+            await self._send_piece(
+                pb.LogPiece(
+                    id=number, problem=f"{MAX_LOG_STREAMS} logs of this node are being read", end=True
+                )
             )
 
     async def _answer(self, asked: pb.LogAsk) -> None:
         with suppress(LatticeError):  # the connection is gone, and who asked is told so by the server
             found = await self._find(asked)
             if isinstance(found, str):
-                await self._say(pb.LogPiece(id=asked.id, problem=found, end=True))
+                await self._send_piece(pb.LogPiece(id=asked.id, problem=found, end=True))
                 return
-            text = await self._work.runtime.logs(found.id, min(asked.tail, MOST_LINES))
-            _, position = await self._work.runtime.printed(
+            text = await self._executor.runtime.logs(found.id, min(asked.tail, MAX_TAIL_LINES))
+            _, position = await self._executor.runtime.logs_since(
                 found.id, -1
             )  # at once: nothing may be printed in between
-            await self._pour(asked.id, text)
+            await self._send_text(asked.id, text)
             if asked.follow:
                 await self._follow(asked.id, found, position)
-            await self._say(pb.LogPiece(id=asked.id, end=True))
+            await self._send_piece(pb.LogPiece(id=asked.id, end=True))
 
     async def _find(self, asked: pb.LogAsk) -> Instance | str:
         """The latest instance of the container, or why there is none."""
         own = [
             each
-            for each in await self._work.runtime.list()
+            for each in await self._executor.runtime.list()
             if (each.workload, each.id.uid) == (asked.workload, asked.uid)
         ]
         if not own:
@@ -77,20 +79,22 @@ class LogDesk:
         chosen = [each for each in own if each.id.container == (asked.container or names[0])]
         if not chosen:
             return f"it has no container {asked.container}; there are {', '.join(names)}"
-        return max(chosen, key=lambda each: (each.live, each.attempt, each.started_at))
+        return max(chosen, key=lambda each: (each.is_live, each.attempt, each.started_at))
 
     async def _follow(self, number: int, instance: Instance, position: int) -> None:
         """Until it ended and everything was read."""
         is_live = True
         while is_live:
-            await self._clock.sleep(LOOK_EVERY)
-            is_live = any(each.live for each in await self._work.runtime.list() if each.id == instance.id)
-            text, position = await self._work.runtime.printed(instance.id, position)
-            await self._pour(number, text)
+            await self._clock.sleep(FOLLOW_POLL_INTERVAL_S)
+            is_live = any(
+                each.is_live for each in await self._executor.runtime.list() if each.id == instance.id
+            )
+            text, position = await self._executor.runtime.logs_since(instance.id, position)
+            await self._send_text(number, text)
 
-    async def _pour(self, number: int, text: str) -> None:
-        for start in range(0, len(text), PIECE):
-            await self._say(pb.LogPiece(id=number, text=text[start : start + PIECE]))
+    async def _send_text(self, number: int, text: str) -> None:
+        for start in range(0, len(text), MAX_MESSAGE_CHARS):
+            await self._send_piece(pb.LogPiece(id=number, text=text[start : start + MAX_MESSAGE_CHARS]))
 
-    async def _say(self, piece: pb.LogPiece) -> None:
+    async def _send_piece(self, piece: pb.LogPiece) -> None:
         await self._send(pb.FromAgent(log=piece))

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from lattice.agent.host.runtime_protocol import Instance, InstanceId, Limits, RunSpec
-from lattice.kinds.container import Container, Disconnect, Port, amounts
+from lattice.kinds.container import Container, Disconnect, Port, parse_amounts
 from lattice.kinds.workload import DesiredState, WorkloadSpec
 
 
@@ -36,7 +36,7 @@ class Start(msgspec.Struct, frozen=True):
 
 class Stop(msgspec.Struct, frozen=True):
     id: InstanceId
-    why: Literal["not wanted here", "other revision", "to be stopped", "to be deleted"]
+    reason: Literal["not wanted here", "other revision", "to be stopped", "to be deleted"]
 
 
 class Remove(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ def plan(wanted: Iterable[Assignment], running: Iterable[Instance]) -> list[Acti
     orders = newest(wanted)
     there = sorted(running, key=lambda each: each.id)
     stops: list[Action] = [
-        action for each in there if (action := _fate(each, orders.get(each.workload))) is not None
+        action for each in there if (action := _stop_or_remove(each, orders.get(each.workload))) is not None
     ]
     starts = [
         action
@@ -82,16 +82,16 @@ def _rank(order: Assignment) -> tuple[int, bool, str, str, int, bytes]:
     )
 
 
-def _fate(instance: Instance, order: Assignment | None) -> Stop | Remove | None:
-    why = _unwanted(instance, order)
+def _stop_or_remove(instance: Instance, order: Assignment | None) -> Stop | Remove | None:
+    why = _stop_reason(instance, order)
     if why is None:
         return None
-    if instance.live:
+    if instance.is_live:
         return Stop(instance.id, why)
     return None if why == "to be stopped" else Remove(instance.id)  # a stopped one keeps its logs
 
 
-def _unwanted(
+def _stop_reason(
     instance: Instance, order: Assignment | None
 ) -> Literal["not wanted here", "other revision", "to be stopped", "to be deleted"] | None:
     if order is None or order.uid != instance.id.uid:
@@ -104,9 +104,9 @@ def _unwanted(
 
 
 def _starts(order: Assignment, there: list[Instance]) -> list[Action]:
-    if order.desired != "Running" or any(each.live and _unwanted(each, order) for each in there):
+    if order.desired != "Running" or any(each.is_live and _stop_reason(each, order) for each in there):
         return []
-    settled = {each.id for each in there if each.settles(order.attempt)}
+    settled = {each.id for each in there if each.covers_attempt(order.attempt)}
     specs = (run_spec(order, name) for name in sorted(order.containers))
     return [Start(spec) for spec in specs if spec.id not in settled]
 
@@ -119,13 +119,13 @@ def run_spec(order: Assignment, name: str) -> RunSpec:
         container=container,
         attempt=order.attempt,
         env=order.env,
-        ports={port.name: number for port in container.ports if (number := _number(order, name, port))},
+        ports={port.name: number for port in container.ports if (number := _host_port(order, name, port))},
         limits=limits_of(container, order),
         stop_after=order.disconnect.stop_after_ms / 1000 if order.disconnect.policy == "stop" else None,
     )
 
 
-def _number(order: Assignment, container: str, port: Port) -> int | None:
+def _host_port(order: Assignment, container: str, port: Port) -> int | None:
     """Where two containers have a port of the same name, each number is under `container.port`."""
     return order.ports.get(f"{container}.{port.name}") or order.ports.get(port.name, port.port)
 
@@ -133,12 +133,12 @@ def _number(order: Assignment, container: str, port: Port) -> int | None:
 def limits_of(container: Container, order: Assignment) -> Limits:
     """The container's own limits; those of the workload, if none of its containers states any, hold for each of them."""
     if any(each.resources and each.resources.limits for each in order.containers.values()):
-        own: Mapping[str, int] = amounts(container.resources.limits) if container.resources else {}
+        own: Mapping[str, int] = parse_amounts(container.resources.limits) if container.resources else {}
         return Limits(cpu=own.get("cpu"), memory=own.get("memory"))
     return order.limits
 
 
-def assignment(workload: str, uid: str, spec: WorkloadSpec) -> Assignment:
+def assignment_from_spec(workload: str, uid: str, spec: WorkloadSpec) -> Assignment:
     """What the spec of a workload asks of its node; ports, term and attempt are the control plane's to add."""
     whole = spec.limit_amounts
     return Assignment(

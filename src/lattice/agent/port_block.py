@@ -4,19 +4,29 @@ import socket
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from lattice.agent.state_file import write_whole
+from lattice.agent.state_file import write_atomically
 
-FIRST, LAST, BLOCK = 20_000, 29_999, 200  # below what the kernel gives to outgoing connections
-LISTENS, BOUND = "0A", "07"  # states in the kernel's tables: of TCP, and of UDP, which knows no listening
-TABLES = {"tcp": LISTENS, "tcp6": LISTENS, "udp": BOUND, "udp6": BOUND}
+FIRST_PORT, LAST_PORT, BLOCK_SIZE = 20_000, 29_999, 200  # below what the kernel gives to outgoing connections
+TCP_LISTEN_STATE, UDP_BOUND_STATE = (
+    "0A",
+    "07",
+)  # states in the kernel's tables: of TCP, and of UDP, which knows no listening
+SOCKET_TABLES = {
+    "tcp": TCP_LISTEN_STATE,
+    "tcp6": TCP_LISTEN_STATE,
+    "udp": UDP_BOUND_STATE,
+    "udp6": UDP_BOUND_STATE,
+}
 
 
-def heard_ports(folder: Path = Path("/proc/net")) -> frozenset[int]:
+def listening_ports(folder: Path = Path("/proc/net")) -> frozenset[int]:
     """Those at which some program of this machine listens; none, where the kernel does not say."""
-    return frozenset(port for table, state in TABLES.items() for port in _in_state(folder / table, state))
+    return frozenset(
+        port for table, state in SOCKET_TABLES.items() for port in _ports_in_state(folder / table, state)
+    )
 
 
-def _in_state(table: Path, state: str) -> Iterator[int]:
+def _ports_in_state(table: Path, state: str) -> Iterator[int]:
     try:
         lines = table.read_text().splitlines()[1:]
     except OSError:
@@ -32,9 +42,9 @@ class PortBlock:
     What a killed agent ran may still listen in the block that it had: nobody else takes one in which anything listens.
     """
 
-    def __init__(self, folder: Path, heard: Callable[[], Collection[int]] = heard_ports) -> None:
-        self._note = folder / "ports"
-        self.range, self._claim = self._take(heard)
+    def __init__(self, folder: Path, heard: Callable[[], Collection[int]] = listening_ports) -> None:
+        self._block_file = folder / "ports"
+        self.port_range, self._claim = self._take(heard)
 
     def _take(self, heard: Callable[[], Collection[int]]) -> tuple[tuple[int, int], socket.socket | None]:
         """The one it had before, else the first that is free; everything, when there are more agents than blocks."""
@@ -45,22 +55,22 @@ class PortBlock:
             except OSError:
                 claim.close()
                 continue
-            write_whole(self._note, str(start).encode())
-            return (start, start + BLOCK - 1), claim
-        return (FIRST, LAST), None
+            write_atomically(self._block_file, str(start).encode())
+            return (start, start + BLOCK_SIZE - 1), claim
+        return (FIRST_PORT, LAST_PORT), None
 
     def _choices(self, heard: Callable[[], Collection[int]]) -> Iterator[int]:
         """In order of preference; programs that are none of ours may listen in every block, and then that is no reason."""
-        yield from self._before()
-        noisy = {FIRST + (port - FIRST) // BLOCK * BLOCK for port in heard()}
-        yield from sorted(range(FIRST, LAST, BLOCK), key=lambda start: start in noisy)
+        yield from self._previous_block()
+        noisy = {FIRST_PORT + (port - FIRST_PORT) // BLOCK_SIZE * BLOCK_SIZE for port in heard()}
+        yield from sorted(range(FIRST_PORT, LAST_PORT, BLOCK_SIZE), key=lambda start: start in noisy)
 
-    def _before(self) -> list[int]:
+    def _previous_block(self) -> list[int]:
         try:
-            start = int(self._note.read_text())
+            start = int(self._block_file.read_text())
         except (OSError, ValueError):
             return []
-        return [start] if start in range(FIRST, LAST, BLOCK) else []
+        return [start] if start in range(FIRST_PORT, LAST_PORT, BLOCK_SIZE) else []
 
     def close(self) -> None:
         if self._claim is not None:

@@ -1,6 +1,5 @@
 """What an agent must still know after a crash: what it was told, by which leader, and what it started. One file, replaced whole."""
 
-import errno
 import fcntl
 import os
 from contextlib import suppress
@@ -8,26 +7,23 @@ from pathlib import Path
 
 import msgspec
 
+from lattice.agent.host.runtime_protocol import DISK_FULL_ERRNOS, InstanceId, InstanceRecord
 from lattice.agent.plan import Assignment
-from lattice.agent.host.runtime_protocol import InstanceId, Record
 from lattice.errors import Conflict, Full, Invalid, Unavailable
 
 FORMAT = 1
-NO_ROOM = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-)  # on the disk, or in what this process may write
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything in the file."""
 
     format: int = FORMAT
     term: int = 0  # highest leadership term heard: orders of a lower one are refused
     wanted: tuple[Assignment, ...] = ()
-    records: tuple[Record, ...] = ()
+    records: tuple[InstanceRecord, ...] = ()
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """The file is the old one or the new one, never a mixture, also after a power cut."""
     draft = path.with_name(f".{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -58,23 +54,23 @@ class StateFile:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = folder / "state.json"
-        self._lock = _locked(folder / "lock")
+        self._lock = _acquire_lock(folder / "lock")
         try:
             self.state = _read(self.path)
         except BaseException:
             os.close(self._lock)
             raise
 
-    def write(self, record: Record) -> None:
+    def write_record(self, record: InstanceRecord) -> None:
         others = [each for each in self.state.records if each.spec.id != record.spec.id]
         self._save(msgspec.structs.replace(self.state, records=(*others, record)))
 
-    def strike(self, which: InstanceId) -> None:
+    def delete_record(self, which: InstanceId) -> None:
         kept = tuple(each for each in self.state.records if each.spec.id != which)
         if len(kept) != len(self.state.records):
             self._save(msgspec.structs.replace(self.state, records=kept))
 
-    def told(self, wanted: tuple[Assignment, ...], term: int) -> None:
+    def save_assignments(self, wanted: tuple[Assignment, ...], term: int) -> None:
         """What the control plane said last; durable before anything is done about it."""
         changed = msgspec.structs.replace(self.state, wanted=wanted, term=term)
         if changed != self.state:
@@ -83,11 +79,11 @@ class StateFile:
     def close(self) -> None:
         os.close(self._lock)
 
-    def _save(self, state: State) -> None:
+    def _save(self, state: AgentState) -> None:
         try:
-            write_whole(self.path, msgspec.json.encode(state))
+            write_atomically(self.path, msgspec.json.encode(state))
         except OSError as error:
-            if error.errno in NO_ROOM:
+            if error.errno in DISK_FULL_ERRNOS:
                 raise Full(
                     "no room to write the agent's state",
                     where=str(self.path),
@@ -99,11 +95,11 @@ class StateFile:
         self.state = state
 
 
-def _read(path: Path) -> State:
+def _read(path: Path) -> AgentState:
     try:
-        state = msgspec.json.decode(path.read_bytes(), type=State)
+        state = msgspec.json.decode(path.read_bytes(), type=AgentState)
     except FileNotFoundError:
-        return State()
+        return AgentState()
     except msgspec.MsgspecError as error:
         fix = "stop what still runs on this node, move the file away and start the agent again"
         raise Invalid(f"is not the state of an agent: {error}", where=str(path), fix=fix) from error
@@ -113,7 +109,7 @@ def _read(path: Path) -> State:
     return state
 
 
-def _locked(path: Path) -> int:
+def _acquire_lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

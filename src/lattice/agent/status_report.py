@@ -3,25 +3,25 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lattice.agent.plan import Assignment
 from lattice.agent.host.probes import Health
 from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId
+from lattice.agent.plan import Assignment
 from lattice.wire import agent_pb2 as pb
 
-NOT_ASKED = Health(ready=False)
-LONGEST_HOW = 256  # characters: an exit code or a signal, or what the system says
+NOT_PROBED = Health(ready=False)
+MAX_FAILURE_CHARS = 256  # characters: an exit code or a signal, or what the system says
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observations:
     """What is known beyond the instances: what probes say, and what those that failed had printed last."""
 
     health: Mapping[InstanceId, Health] = field(default_factory=dict)
     logs: Mapping[InstanceId, str] = field(default_factory=dict)
 
 
-def reports(
-    orders: Mapping[str, Assignment], instances: Iterable[Instance], seen: Seen
+def build_reports(
+    orders: Mapping[str, Assignment], instances: Iterable[Instance], seen: Observations
 ) -> dict[str, pb.Report]:
     """By path. What is not listed is not there."""
     there: dict[str, list[Instance]] = {path: [] for path in orders}
@@ -31,8 +31,10 @@ def reports(
     return {path: report for path, report in found.items() if report is not None}
 
 
-def _report(path: str, order: Assignment | None, there: list[Instance], seen: Seen) -> pb.Report | None:
-    strange = [each for each in there if each.live and not _is_of(each, order)]
+def _report(
+    path: str, order: Assignment | None, there: list[Instance], seen: Observations
+) -> pb.Report | None:
+    strange = [each for each in there if each.is_live and not _belongs_to(each, order)]
     if strange:  # what has to go first is what is there
         last = strange[0]
         return pb.Report(
@@ -40,7 +42,7 @@ def _report(path: str, order: Assignment | None, there: list[Instance], seen: Se
         )
     if order is None:
         return None
-    own = {each.id.container: each for each in there if _is_of(each, order)}
+    own = {each.id.container: each for each in there if _belongs_to(each, order)}
     report = _running(order, own, seen) if order.desired == "Running" else _stopped(own)
     report.workload, report.uid, report.revision = path, order.uid, order.revision
     if report.state == "Failed":
@@ -50,26 +52,28 @@ def _report(path: str, order: Assignment | None, there: list[Instance], seen: Se
     return report
 
 
-def _is_of(instance: Instance, order: Assignment | None) -> bool:
+def _belongs_to(instance: Instance, order: Assignment | None) -> bool:
     return order is not None and (instance.id.uid, instance.id.revision) == (order.uid, order.revision)
 
 
 def _stopped(own: Mapping[str, Instance]) -> pb.Report:
     """The run is the one that ended: none has begun since."""
-    live = [each for each in own.values() if each.live]
+    live = [each for each in own.values() if each.is_live]
     run = max((each.attempt for each in own.values()), default=0)
     if live:
         return pb.Report(state=live[0].state, run=run)
-    return _over(run, first_failure(own))
+    return _ended_report(run, first_failure(own))
 
 
-def _running(order: Assignment, own: Mapping[str, Instance], seen: Seen) -> pb.Report:
+def _running(order: Assignment, own: Mapping[str, Instance], seen: Observations) -> pb.Report:
     settled = {
-        name: each for name, each in own.items() if name in order.containers and each.settles(order.attempt)
+        name: each
+        for name, each in own.items()
+        if name in order.containers and each.covers_attempt(order.attempt)
     }
-    ended = {name: each for name, each in settled.items() if not each.live}
+    ended = {name: each for name, each in settled.items() if not each.is_live}
     if ended:
-        return _over(max(each.attempt for each in ended.values()), first_failure(ended))
+        return _ended_report(max(each.attempt for each in ended.values()), first_failure(ended))
     if len(settled) < len(order.containers):
         return pb.Report(state="Starting", run=order.attempt)
     states = [_health(each, order, seen) for each in settled.values()]
@@ -80,24 +84,26 @@ def _running(order: Assignment, own: Mapping[str, Instance], seen: Seen) -> pb.R
     )
 
 
-def _over(run: int, failure: Failure | None) -> pb.Report:
+def _ended_report(run: int, failure: Failure | None) -> pb.Report:
     if failure is None:
         return pb.Report(state="Stopped", run=run)
-    return pb.Report(state="Failed", run=run, failure=failure.reason, how=failure.message[:LONGEST_HOW])
+    return pb.Report(state="Failed", run=run, failure=failure.reason, how=failure.message[:MAX_FAILURE_CHARS])
 
 
-def _health(instance: Instance, order: Assignment, seen: Seen) -> Health:
+def _health(instance: Instance, order: Assignment, seen: Observations) -> Health:
     """Until the probes were asked it is not ready."""
     if order.containers[instance.id.container].probes is None:
         return Health()
-    return seen.health.get(instance.id, NOT_ASKED)
+    return seen.health.get(instance.id, NOT_PROBED)
 
 
 def first_failure(ended: Mapping[str, Instance]) -> Failure | None:
     return next((ended[name].failure for name in sorted(ended) if ended[name].failure), None)
 
 
-def orphaned(orders: Mapping[str, Assignment], instances: Iterable[Instance]) -> dict[InstanceId, Failure]:
+def siblings_to_stop(
+    orders: Mapping[str, Assignment], instances: Iterable[Instance]
+) -> dict[InstanceId, Failure]:
     """Containers whose workload has lost another one: they end with it, since only whole workloads are started again."""
     there: dict[str, dict[str, Instance]] = {}
     for each in instances:
@@ -105,13 +111,13 @@ def orphaned(orders: Mapping[str, Assignment], instances: Iterable[Instance]) ->
         if (
             order is not None
             and order.desired == "Running"
-            and _is_of(each, order)
-            and each.settles(order.attempt)
+            and _belongs_to(each, order)
+            and each.covers_attempt(order.attempt)
         ):
             there.setdefault(each.workload, {})[each.id.container] = each
     found: dict[InstanceId, Failure] = {}
     for own in there.values():
-        ended = {name: each for name, each in own.items() if not each.live}
+        ended = {name: each for name, each in own.items() if not each.is_live}
         if not ended:
             continue
         why = first_failure(ended)
@@ -119,6 +125,6 @@ def orphaned(orders: Mapping[str, Assignment], instances: Iterable[Instance]) ->
         found |= {
             each.id: Failure(why.reason if why else "RUNTIME_ERROR", words)
             for each in own.values()
-            if each.live
+            if each.is_live
         }
     return found

@@ -2,16 +2,21 @@
 
 from base64 import b64decode, b64encode
 
-from lattice.kinds.meta.object_rules import born
-from lattice.kinds.meta.stored import Object, pack, unpack
-from lattice.server.resources.admission import CA_SECRET, PERMANENT_NAMESPACES, complete
+from lattice.kinds.meta.object_lifecycle import new_object
+from lattice.kinds.meta.stored_encoding import Object, pack, unpack
+from lattice.server.access.certificate_authority import (
+    CertificateAuthority,
+    CertificateKeyPair,
+    load_authority,
+    new_authority,
+)
+from lattice.server.requests.catalog import ServedKind
+from lattice.server.resources.admission import CA_SECRET, PERMANENT_NAMESPACES, apply_kind_defaults
 from lattice.server.resources.api import Api
-from lattice.server.requests.catalog import Served
-from lattice.server.access.certificate_authority import Authority, Pair, load_authority, new_authority
-from lattice.store.protocol import ABSENT, Clash, Entry, Put
+from lattice.store.protocol import ABSENT, Entry, Put, RevisionConflict
 
 
-async def bootstrap(api: Api) -> Authority:
+async def bootstrap(api: Api) -> CertificateAuthority:
     """Make what is missing. Any number of servers may do this at once: the first one wins, the others read."""
     for name in sorted(PERMANENT_NAMESPACES):
         await _ensure(api, api.catalog.by_id("namespaces"), {"metadata": {"name": name}})
@@ -24,17 +29,20 @@ async def bootstrap(api: Api) -> Authority:
     }
     entry = await _ensure(api, api.catalog.by_id("secrets"), secret)
     kept = unpack(entry.value, entry.revision)["data"]
-    return load_authority(Pair(b64decode(kept["tls.crt"]), b64decode(kept["tls.key"])))
+    return load_authority(CertificateKeyPair(b64decode(kept["tls.crt"]), b64decode(kept["tls.key"])))
 
 
-async def _ensure(api: Api, served: Served, obj: Object) -> Entry:
+async def _ensure(api: Api, served: ServedKind, obj: Object) -> Entry:
     key = served.key(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
     found = await api.store.get(key)
     if found is None:
-        value = pack(served.resource, complete(served, born(obj, uid=api.new_uid(), now=api.now()), None))
+        value = pack(
+            served.resource,
+            apply_kind_defaults(served, new_object(obj, uid=api.new_uid(), now=api.now()), None),
+        )
         try:
             return Entry(key, value, await api.store.commit([Put(key, value, ABSENT)]))
-        except Clash:
+        except RevisionConflict:
             found = await api.store.get(key)
     assert found is not None  # noqa: S101 - permanent: nobody may delete them
     return found

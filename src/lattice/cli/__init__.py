@@ -1,1 +1,6 @@
-"""The `lattice` command: one file per verb, each imported only when it is called."""
+"""`main`: the table of commands and how errors end them.
+
+Imported by: __main__.
+May import: errors cli.output.
+May touch: standard streams, exit code.
+"""

@@ -15,7 +15,7 @@ from lattice import __version__
 from lattice.cli.output import messages as say
 from lattice.errors import Full, LatticeError
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Entry(NamedTuple):
@@ -25,58 +25,80 @@ class Entry(NamedTuple):
 
 SECTIONS: dict[str, dict[str, Entry]] = {
     "Start": {
-        "up": Entry("lattice.cli.up:up", "Run everything on this machine: server, store and agents."),
-        "server": Entry("lattice.cli.server:server", "Run one API server of a production installation."),
+        "up": Entry(
+            "lattice.cli.commands.up:up", "Run everything on this machine: server, store and agents."
+        ),
+        "server": Entry(
+            "lattice.cli.commands.server:server", "Run one API server of a production installation."
+        ),
         "kubeconfig": Entry(
-            "lattice.cli.kubeconfig:kubeconfig", "Print the kubeconfig with which kubectl reaches the server."
+            "lattice.cli.commands.kubeconfig:kubeconfig",
+            "Print the kubeconfig with which kubectl reaches the server.",
         ),
     },
     "Objects": {
         "apply": Entry(
-            "lattice.cli.apply:apply", "Create objects, or change them to what the manifests say."
+            "lattice.cli.commands.apply:apply", "Create objects, or change them to what the manifests say."
         ),
-        "get": Entry("lattice.cli.get:get", "List objects, or show some of them."),
+        "get": Entry("lattice.cli.commands.get:get", "List objects, or show some of them."),
         "describe": Entry(
-            "lattice.cli.describe:describe", "Show objects at length, with conditions and events."
+            "lattice.cli.commands.describe:describe", "Show objects at length, with conditions and events."
         ),
-        "delete": Entry("lattice.cli.delete:delete", "Delete objects, and wait until they are gone."),
-        "events": Entry("lattice.cli.events:events", "Show what happened, oldest first."),
+        "delete": Entry(
+            "lattice.cli.commands.delete:delete", "Delete objects, and wait until they are gone."
+        ),
+        "events": Entry("lattice.cli.commands.events:events", "Show what happened, oldest first."),
     },
     "Decide": {
-        "plan": Entry("lattice.cli.plan:plan", "Show what a change would do, in places and in money."),
-        "why": Entry("lattice.cli.why:why", "Say why a service is where it is, and why not elsewhere."),
-        "fit": Entry("lattice.cli.fit:fit", "List the smallest changes that would place a service."),
-        "whatif": Entry("lattice.cli.whatif:whatif", "Show what losing a pool, or dearer prices, would do."),
-        "optimise": Entry(
-            "lattice.cli.optimise:optimise", "Show the moves that would make the fleet cheaper."
+        "plan": Entry(
+            "lattice.cli.commands.plan:plan", "Show what a change would do, in places and in money."
         ),
-        "cost": Entry("lattice.cli.cost:cost", "Show what everything costs, by pool, service or label."),
+        "why": Entry(
+            "lattice.cli.commands.why:why", "Say why a service is where it is, and why not elsewhere."
+        ),
+        "fit": Entry("lattice.cli.commands.fit:fit", "List the smallest changes that would place a service."),
+        "whatif": Entry(
+            "lattice.cli.commands.whatif:whatif", "Show what losing a pool, or dearer prices, would do."
+        ),
+        "optimise": Entry(
+            "lattice.cli.commands.optimise:optimise", "Show the moves that would make the fleet cheaper."
+        ),
+        "cost": Entry(
+            "lattice.cli.commands.cost:cost", "Show what everything costs, by pool, service or label."
+        ),
         "simulate": Entry(
-            "lattice.cli.simulate:simulate", "Decide offline where workloads would go, and say why."
+            "lattice.cli.commands.simulate:simulate", "Decide offline where workloads would go, and say why."
         ),
     },
     "Run": {
-        "agent": Entry("lattice.cli.agent:agent", "Make this machine a node and run what is put on it."),
-        "tokens": Entry(
-            "lattice.cli.tokens:tokens", "Make, list and delete the tokens with which machines join."
+        "agent": Entry(
+            "lattice.cli.commands.agent:agent", "Make this machine a node and run what is put on it."
         ),
-        "top": Entry("lattice.cli.top:top", "Show what is used and what it costs, live."),
-        "logs": Entry("lattice.cli.logs:logs", "Show what a workload, or a service, printed."),
-        "retry": Entry("lattice.cli.retry:retry", "Try again at once what has failed."),
-        "cordon": Entry("lattice.cli.cordon:cordon", "Put nothing new on a node."),
-        "uncordon": Entry("lattice.cli.cordon:uncordon", "Let a node take workloads again."),
-        "drain": Entry("lattice.cli.drain:drain", "Move everything off a node, and wait until it is empty."),
+        "tokens": Entry(
+            "lattice.cli.commands.tokens:tokens", "Make, list and delete the tokens with which machines join."
+        ),
+        "top": Entry("lattice.cli.commands.top:top", "Show what is used and what it costs, live."),
+        "logs": Entry("lattice.cli.commands.logs:logs", "Show what a workload, or a service, printed."),
+        "retry": Entry("lattice.cli.commands.retry:retry", "Try again at once what has failed."),
+        "cordon": Entry("lattice.cli.commands.cordon:cordon", "Put nothing new on a node."),
+        "uncordon": Entry("lattice.cli.commands.cordon:uncordon", "Let a node take workloads again."),
+        "drain": Entry(
+            "lattice.cli.commands.drain:drain", "Move everything off a node, and wait until it is empty."
+        ),
     },
     "Other": {
         "crds": Entry(
-            "lattice.cli.crds:crds", "Print the kinds as CustomResourceDefinitions, for Kubernetes."
+            "lattice.cli.commands.crds:crds", "Print the kinds as CustomResourceDefinitions, for Kubernetes."
         ),
-        "sim": Entry("lattice.cli.sim:sim", "Check the whole control plane against simulated faults."),
+        "sim": Entry(
+            "lattice.cli.commands.sim:sim", "Check the whole control plane against simulated faults."
+        ),
         "completion": Entry(
-            "lattice.cli.completion:completion", "Print the script that completes commands in a shell."
+            "lattice.cli.commands.completion:completion",
+            "Print the script that completes commands in a shell.",
         ),
         "version": Entry(
-            "lattice.cli.version:version", "Show the version of this program and of the server."
+            "lattice.cli.commands.version:version", "Show the version of this program and of the server."
         ),
     },
 }
@@ -101,7 +123,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            ctx.fail(f"there is no command {args[0]!r}{_nearest(args[0])}")
+            ctx.fail(f"there is no command {args[0]!r}{_did_you_mean(args[0])}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -121,7 +143,7 @@ class LazyGroup(click.Group):
         ]
 
 
-def _nearest(word: str) -> str:
+def _did_you_mean(word: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(word, COMMANDS, n=1)
@@ -164,14 +186,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )  # the interpreter flushes once more on its way out
         return 128 + signal.SIGPIPE
     except OSError as e:
-        problem = _of_the_system(e)
+        problem = _error_from_os_error(e)
         say.error(problem)
         return problem.exit_code
 
 
-def _of_the_system(e: OSError) -> LatticeError:
+def _error_from_os_error(e: OSError) -> LatticeError:
     """What the machine refused, in one sentence instead of a traceback."""
-    full = e.errno in NO_SPACE
+    full = e.errno in DISK_FULL_ERRNOS
     what = "the disk is full" if full else f"cannot be used: {(e.strerror or str(e)).lower()}"
     return (Full if full else LatticeError)(
         what,
@@ -183,7 +205,7 @@ def _of_the_system(e: OSError) -> LatticeError:
 def run() -> NoReturn:
     """The program's entry point."""
     try:
-        _open_streams()
+        _reopen_closed_streams()
         os.environ.setdefault(
             "GRPC_VERBOSITY", "ERROR"
         )  # read when it is loaded; else it tells of every stranger in a form of its own
@@ -195,7 +217,7 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def _open_streams() -> None:
+def _reopen_closed_streams() -> None:
     """Who closed a stream wants nothing from it. Left closed, its number would go to the next file that is opened."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:

@@ -6,25 +6,25 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from lattice.engine.derived_columns import keep_last, lengthened, most_columns
-from lattice.engine.plugin import Ask, Filter, Profile, Reason, Shortfall, Tiered, Weighted
+from lattice.engine.derived_columns import drop_oldest_half, max_columns, pad_rows
+from lattice.engine.plugin import Ask, DomainScorePlugin, Filter, Profile, Reason, Shortfall, WeightedScores
 from lattice.engine.table import Flags, Floats, Rows, Table
 
-NOWHERE = -1
-COLUMNS_OF_A_BASE = 16  # about, with its reasons
-COLUMNS_OF_A_STATE = 4
+NO_ROW = -1
+COLUMNS_PER_FIXED_CACHE = 16  # about, with its reasons
+COLUMNS_PER_SHAPE_CACHE = 4
 RULED_OUT = np.float32(-np.inf)
-SIGHTINGS = (
+MAX_SHAPES_SEEN_ONCE = (
     4096  # shapes remembered as seen once, which earns a place among those whose answers are kept up to date
 )
 
 
-class Told(NamedTuple):
+class FrozenExplanation(NamedTuple):
     """What a decision says, in words, and of which candidates there were."""
 
     name: str  # of the chosen one
     alive: Flags
-    refused: Mapping[str, Sequence[Shortfall]]  # by name
+    rejected: Mapping[str, Sequence[Shortfall]]  # by name
     ranked: Sequence[Any]  # the best few, as explain.py has them
 
 
@@ -39,26 +39,26 @@ class Decision:
     runner_up: int
     totals: Floats  # summed weighted scores; -inf where ruled out
     reasons: dict[Reason, Flags]
-    told: "Told | None" = (
+    explanation: "FrozenExplanation | None" = (
         None  # once it is frozen: else its words are made when somebody asks, of the table as it is then
     )
 
     @property
     def fits(self) -> bool:
-        return self.chosen != NOWHERE
+        return self.chosen != NO_ROW
 
     @property
     def name(self) -> str:
-        if self.told:
-            return self.told.name
+        if self.explanation:
+            return self.explanation.name
         return self.table.names[self.chosen] if self.fits else ""
 
     @property
     def alive(self) -> Flags:
         """Rows that hold a candidate."""
-        return self.told.alive if self.told else self.table.column("alive")
+        return self.explanation.alive if self.explanation else self.table.column("alive")
 
-    def copied(self) -> "Decision":
+    def copy(self) -> "Decision":
         """Totals and reasons stay as they are; what is said about them is of the table as it is when that is asked."""
         kept = {reason: mask.copy() for reason, mask in self.reasons.items()}
         return Decision(
@@ -66,21 +66,21 @@ class Decision:
         )
 
 
-class Plan:
+class ActivePlugins:
     """The plugins of a profile that have something to say about a shape, by how far their answers reach."""
 
-    __slots__ = ("ask", "moving_filters", "moving_scores", "profile", "tiered", "wide_filters", "wide_scores")
+    __slots__ = ("ask", "domain_score", "profile", "row_filters", "row_scores", "wide_filters", "wide_scores")
 
     def __init__(self, ask: Ask, profile: Profile) -> None:
         self.ask, self.profile = ask, profile
         filters, scores = profile.filters_by_reach, profile.scores_by_reach
-        self.moving_filters: Sequence[Filter] = [each for each in filters["moving"] if each.applies(ask)]
-        self.moving_scores: Weighted = [each for each in scores["moving"] if each[0].applies(ask)]
+        self.row_filters: Sequence[Filter] = [each for each in filters["moving"] if each.applies(ask)]
+        self.row_scores: WeightedScores = [each for each in scores["moving"] if each[0].applies(ask)]
         self.wide_filters: Sequence[Filter] = [each for each in filters["wide"] if each.applies(ask)]
-        self.wide_scores: Weighted = [each for each in scores["wide"] if each[0].applies(ask)]
-        alone = len(self.wide_scores) == 1 and hasattr(self.wide_scores[0][0], "tiers")
-        self.tiered = (
-            cast("tuple[Tiered, np.float32]", self.wide_scores[0]) if alone else None
+        self.wide_scores: WeightedScores = [each for each in scores["wide"] if each[0].applies(ask)]
+        alone = len(self.wide_scores) == 1 and hasattr(self.wide_scores[0][0], "domain_scores")
+        self.domain_score = (
+            cast("tuple[DomainScorePlugin, np.float32]", self.wide_scores[0]) if alone else None
         )  # the only wide score, if it is
 
     @property
@@ -88,141 +88,164 @@ class Plan:
         return [each for each in self.profile.filters_by_reach["fixed"] if each.applies(self.ask)]
 
     @property
-    def fixed_scores(self) -> Weighted:
+    def fixed_scores(self) -> WeightedScores:
         return [each for each in self.profile.scores_by_reach["fixed"] if each[0].applies(self.ask)]
 
     @property
-    def highest(self) -> float:
+    def max_total(self) -> float:
         """No total is above this: scores are at most 1."""
         return float(
-            sum(abs(weight) for _, weight in (*self.fixed_scores, *self.moving_scores, *self.wide_scores))
+            sum(abs(weight) for _, weight in (*self.fixed_scores, *self.row_scores, *self.wide_scores))
         )
 
 
-class Base:
+class FixedCache:
     """What plugins with fixed answers say: totals, -inf where they rule out, and reasons. Shared by asks alike in what those look at."""
 
-    __slots__ = ("facts_version", "made", "reasons", "totals", "version")
+    __slots__ = ("aggregates_version", "full_evaluations", "reasons", "totals", "version")
 
     def __init__(self) -> None:
-        self.version = self.facts_version = -1
-        self.made = 0  # how often every row was looked at
+        self.version = self.aggregates_version = -1
+        self.full_evaluations = 0  # how often every row was looked at
         self.totals: Floats = np.empty(0, np.float32)
         self.reasons: dict[Reason, Flags] = {}
 
-    def refresh(self, ask: Ask, table: Table, plan: Plan) -> None:
+    def refresh(self, ask: Ask, table: Table, plan: ActivePlugins) -> None:
         if self.version == table.fixed_version:
             return
-        changed = table.fixed_since(self.version) if self.facts_version == table.facts_version else None
+        changed = (
+            table.fixed_since(self.version) if self.aggregates_version == table.aggregates_version else None
+        )
         if (
             changed is None
             or len(changed) * 4 > table.count
-            or not self._look_again(ask, table, plan, changed)
+            or not self._update_rows(ask, table, plan, changed)
         ):
-            self.totals, self.reasons = self._look(ask, table, plan)
-            self.made += 1
-        self.version, self.facts_version = table.fixed_version, table.facts_version
+            self.totals, self.reasons = self._evaluate_fixed(ask, table, plan)
+            self.full_evaluations += 1
+        self.version, self.aggregates_version = table.fixed_version, table.aggregates_version
 
-    def _look(self, ask: Ask, rows: Rows, plan: Plan) -> tuple[Floats, dict[Reason, Flags]]:
+    def _evaluate_fixed(
+        self, ask: Ask, rows: Rows, plan: ActivePlugins
+    ) -> tuple[Floats, dict[Reason, Flags]]:
         totals, reasons = evaluate(ask, rows, plan.fixed_filters, plan.fixed_scores)
         np.copyto(totals, RULED_OUT, where=~rows.column("alive"))
         return totals, reasons
 
-    def _look_again(self, ask: Ask, table: Table, plan: Plan, changed: list[int]) -> bool:
+    def _update_rows(self, ask: Ask, table: Table, plan: ActivePlugins, changed: list[int]) -> bool:
         """False: there are other reasons now, so that the rows that did not change have to be looked at, too."""
-        some = table.some(changed)
-        totals, reasons = self._look(ask, some, plan)
+        some = table.subset(changed)
+        totals, reasons = self._evaluate_fixed(ask, some, plan)
         if reasons.keys() != self.reasons.keys():
             return False
         if len(self.totals) < table.count:
-            self.totals, self.reasons = _room_for(table.count, self.totals, self.reasons)
-        self.totals[some.at] = totals
+            self.totals, self.reasons = _grow_to(table.count, self.totals, self.reasons)
+        self.totals[some.selection] = totals
         for reason, mask in reasons.items():
-            self.reasons[reason][some.at] = mask
+            self.reasons[reason][some.selection] = mask
         return True
 
 
-def _room_for(
+def _grow_to(
     count: int, totals: Floats, reasons: Mapping[Reason, Flags]
 ) -> tuple[Floats, dict[Reason, Flags]]:
-    return lengthened(totals, count), {reason: lengthened(mask, count) for reason, mask in reasons.items()}
+    return pad_rows(totals, count), {reason: pad_rows(mask, count) for reason, mask in reasons.items()}
 
 
-class State:
+class ShapeCache:
     """What is known of one shape by plugins that look at one row at a time, kept up to date row by row.
 
     The base is added last, so that sums come out the same everywhere.
     """
 
-    __slots__ = ("_facts_version", "_made", "_own", "base", "plan", "reasons", "totals", "version")
+    __slots__ = (
+        "_aggregates_version",
+        "_fixed_evaluations",
+        "_row_reasons",
+        "fixed",
+        "plugins",
+        "reasons",
+        "totals",
+        "version",
+    )
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.version = self._facts_version = self._made = -1
+    def __init__(self, plan: ActivePlugins) -> None:
+        self.plugins = plan
+        self.version = self._aggregates_version = self._fixed_evaluations = -1
         self.totals: Floats = np.empty(0, np.float32)
-        self.base = Base()
-        self._own: dict[Reason, Flags] = {}
+        self.fixed = FixedCache()
+        self._row_reasons: dict[Reason, Flags] = {}
         self.reasons: dict[Reason, Flags] = {}
 
     def refresh(self, ask: Ask, table: Table) -> None:
         if self.version == table.version:
             return
-        base, facts_version = self.base, table.facts_version
+        base, facts_version = self.fixed, table.aggregates_version
         if base.version != table.fixed_version:
-            base = base_of(ask, table, self.plan)
-        is_known = base is self.base and base.made == self._made and facts_version == self._facts_version
-        self.base, changed = base, table.changed_since(self.version) if is_known else None
-        if changed is None or len(changed) * 4 > table.count or not self._look_again(ask, table, changed):
-            self._look_at_all(ask, table)
-        self.version, self._made, self._facts_version = table.version, base.made, facts_version
+            base = fixed_cache_of(ask, table, self.plugins)
+        is_known = (
+            base is self.fixed
+            and base.full_evaluations == self._fixed_evaluations
+            and facts_version == self._aggregates_version
+        )
+        self.fixed, changed = base, table.changed_since(self.version) if is_known else None
+        if changed is None or len(changed) * 4 > table.count or not self._update_rows(ask, table, changed):
+            self._evaluate_all(ask, table)
+        self.version, self._fixed_evaluations, self._aggregates_version = (
+            table.version,
+            base.full_evaluations,
+            facts_version,
+        )
 
-    def _look_at_all(self, ask: Ask, table: Table) -> None:
-        self.totals, self._own = evaluate(ask, table, self.plan.moving_filters, self.plan.moving_scores)
-        self.totals += self.base.totals
-        self.reasons = {**self.base.reasons, **self._own}
+    def _evaluate_all(self, ask: Ask, table: Table) -> None:
+        self.totals, self._row_reasons = evaluate(
+            ask, table, self.plugins.row_filters, self.plugins.row_scores
+        )
+        self.totals += self.fixed.totals
+        self.reasons = {**self.fixed.reasons, **self._row_reasons}
 
-    def _look_again(self, ask: Ask, table: Table, changed: list[int]) -> bool:
+    def _update_rows(self, ask: Ask, table: Table, changed: list[int]) -> bool:
         """False: there are other reasons now."""
-        some = table.some(changed)
-        totals, reasons = evaluate(ask, some, self.plan.moving_filters, self.plan.moving_scores)
-        if reasons.keys() != self._own.keys():
+        some = table.subset(changed)
+        totals, reasons = evaluate(ask, some, self.plugins.row_filters, self.plugins.row_scores)
+        if reasons.keys() != self._row_reasons.keys():
             return False
         if len(self.totals) < table.count:
-            self.totals, self._own = _room_for(table.count, self.totals, self._own)
-            self.reasons = {**self.base.reasons, **self._own}
-        totals += self.base.totals[some.at]
-        self.totals[some.at] = totals
+            self.totals, self._row_reasons = _grow_to(table.count, self.totals, self._row_reasons)
+            self.reasons = {**self.fixed.reasons, **self._row_reasons}
+        totals += self.fixed.totals[some.selection]
+        self.totals[some.selection] = totals
         for reason, mask in reasons.items():
-            self._own[reason][some.at] = mask
+            self._row_reasons[reason][some.selection] = mask
         return True
 
 
-def base_of(ask: Ask, table: Table, plan: Plan) -> Base:
+def fixed_cache_of(ask: Ask, table: Table, plan: ActivePlugins) -> FixedCache:
     key = (plan.profile, ask.fixed_shape)
-    base: Base | None = table.bases.get(key)
+    base: FixedCache | None = table.fixed_caches.get(key)
     if base is None:
-        keep_last(table.bases, most_columns(table.count) // COLUMNS_OF_A_BASE)
-        base = table.bases[key] = Base()
+        drop_oldest_half(table.fixed_caches, max_columns(table.count) // COLUMNS_PER_FIXED_CACHE)
+        base = table.fixed_caches[key] = FixedCache()
     base.refresh(ask, table, plan)
     return base
 
 
 def evaluate(
-    ask: Ask, rows: Rows, filters: Sequence[Filter], scores: Weighted
+    ask: Ask, rows: Rows, filters: Sequence[Filter], scores: WeightedScores
 ) -> tuple[Floats, dict[Reason, Flags]]:
     """Totals (-inf where ruled out) and reasons, by these plugins."""
-    reasons = refusals_of(ask, rows, filters)
-    return weighed(ask, rows, scores, reasons), reasons
+    reasons = collect_rejections(ask, rows, filters)
+    return weighted_totals(ask, rows, scores, reasons), reasons
 
 
-def refusals_of(ask: Ask, rows: Rows, filters: Sequence[Filter]) -> dict[Reason, Flags]:
+def collect_rejections(ask: Ask, rows: Rows, filters: Sequence[Filter]) -> dict[Reason, Flags]:
     reasons: dict[Reason, Flags] = {}
     for each in filters:
         reasons.update(each.filter(ask, rows))
     return reasons
 
 
-def weighed(ask: Ask, rows: Rows, scores: Weighted, reasons: Mapping[Reason, Flags]) -> Floats:
+def weighted_totals(ask: Ask, rows: Rows, scores: WeightedScores, reasons: Mapping[Reason, Flags]) -> Floats:
     totals: Floats | None = None
     for score, weight in scores:
         values = score.score(ask, rows)
@@ -236,11 +259,11 @@ def weighed(ask: Ask, rows: Rows, scores: Weighted, reasons: Mapping[Reason, Fla
     if totals is None:
         totals = np.zeros(rows.count, np.float32)
     if reasons:
-        np.copyto(totals, RULED_OUT, where=_either(list(reasons.values())))
+        np.copyto(totals, RULED_OUT, where=_any_mask(list(reasons.values())))
     return totals
 
 
-def _either(masks: list[Flags]) -> Flags:
+def _any_mask(masks: list[Flags]) -> Flags:
     if len(masks) == 1:
         return masks[0]
     found = np.logical_or(masks[0], masks[1])
@@ -249,41 +272,41 @@ def _either(masks: list[Flags]) -> Flags:
     return found
 
 
-def state_of(ask: Ask, table: Table, profile: Profile) -> State:
+def shape_cache_of(ask: Ask, table: Table, profile: Profile) -> ShapeCache:
     """What is remembered of this shape; a shape seen for the first time is not worth remembering yet."""
     key = (profile, ask.shape)
-    state: State | None = table.states.get(key)
+    state: ShapeCache | None = table.shape_caches.get(key)
     if state is not None:
         return state
-    plan: Plan | None = table.seen.pop(key, None)
+    plan: ActivePlugins | None = table.shapes_seen_once.pop(key, None)
     if plan is None:
-        keep_last(table.seen, SIGHTINGS)
-        plan = table.seen[key] = Plan(ask, profile)
-        return State(plan)
-    keep_last(table.states, most_columns(table.count) // COLUMNS_OF_A_STATE)
-    state = table.states[key] = State(plan)
+        drop_oldest_half(table.shapes_seen_once, MAX_SHAPES_SEEN_ONCE)
+        plan = table.shapes_seen_once[key] = ActivePlugins(ask, profile)
+        return ShapeCache(plan)
+    drop_oldest_half(table.shape_caches, max_columns(table.count) // COLUMNS_PER_SHAPE_CACHE)
+    state = table.shape_caches[key] = ShapeCache(plan)
     return state
 
 
 def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
     """Every candidate filtered, every one that is left scored, the best taken; ties go by the table's fixed order."""
-    state = state_of(ask, table, profile)
+    state = shape_cache_of(ask, table, profile)
     state.refresh(ask, table)
-    plan, totals, reasons = state.plan, state.totals, state.reasons
-    more = refusals_of(ask, table, plan.wide_filters)
-    if plan.tiered and not more:
-        score, weight = plan.tiered
-        tiers = score.tiers(ask, table)
+    plan, totals, reasons = state.plugins, state.totals, state.reasons
+    more = collect_rejections(ask, table, plan.wide_filters)
+    if plan.domain_score and not more:
+        score, weight = plan.domain_score
+        tiers = score.domain_scores(ask, table)
         wide = (tiers.values() * weight).take(
             tiers.codes, mode="wrap"
         )  # as below, with less to multiply; -1 is the last one
         totals = np.add(wide, totals, out=wide)
     elif plan.wide_scores:
-        wide = weighed(ask, table, plan.wide_scores, more)
+        wide = weighted_totals(ask, table, plan.wide_scores, more)
         totals = np.add(wide, totals, out=wide)
     elif more:
         totals = totals.copy()
-        np.copyto(totals, RULED_OUT, where=_either(list(more.values())))
+        np.copyto(totals, RULED_OUT, where=_any_mask(list(more.values())))
     reasons = {**reasons, **more} if more else reasons
     chosen, runner_up = best_two(table, totals)
     return Decision(ask, table, profile, chosen, runner_up, totals, reasons)
@@ -292,15 +315,15 @@ def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
 def best_two(table: Table, totals: Floats) -> tuple[int, int]:
     """The row with the highest total, among equals the one that comes first in the fixed order; and who would be next."""
     if not len(totals):
-        return NOWHERE, NOWHERE
-    if table.in_order:
+        return NO_ROW, NO_ROW
+    if table.is_in_tie_order:
         return _first_two(totals)
-    order = table.by_rank()
+    order = table.rows_by_rank()
     first, second = _first_two(
-        np.take(totals, order, mode="clip", out=table.floats())
+        np.take(totals, order, mode="clip", out=table.float_buffer())
     )  # clip: the fastest, and no number is out of bounds
-    return (int(order[first]) if first != NOWHERE else NOWHERE), (
-        int(order[second]) if second != NOWHERE else NOWHERE
+    return (int(order[first]) if first != NO_ROW else NO_ROW), (
+        int(order[second]) if second != NO_ROW else NO_ROW
     )
 
 
@@ -308,13 +331,13 @@ def _first_two(totals: Floats) -> tuple[int, int]:
     first = int(totals.argmax())
     kept = totals[first]
     if kept == RULED_OUT:
-        return NOWHERE, NOWHERE
+        return NO_ROW, NO_ROW
     totals[first] = RULED_OUT
     second = int(totals.argmax())
     none = totals[second] == RULED_OUT
     totals[first] = kept
-    return first, (NOWHERE if none else second)
+    return first, (NO_ROW if none else second)
 
 
-def best(table: Table, totals: Floats) -> int:
+def best_row(table: Table, totals: Floats) -> int:
     return best_two(table, totals)[0]

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from lattice.engine.table import Rows, Table
 
 Value = TypeVar("Value")
-CHANGES_KEPT = 1 << 16  # who looked longer ago looks at everything again
-MOST_KEPT = 4096  # columns, and whole-table facts
-CELLS_KEPT = 1 << 25  # in all columns together
-FEWEST_KEPT = 64
+MAX_CHANGES_KEPT = 1 << 16  # who looked longer ago looks at everything again
+MAX_COLUMNS_KEPT = 4096  # columns, and whole-table facts
+MAX_CELLS_KEPT = 1 << 25  # in all columns together
+MIN_COLUMNS_KEPT = 64
 
 
-class Changes:
+class ChangeLog:
     """Rows in the order in which they changed."""
 
     __slots__ = ("_rows", "_start", "version")
@@ -29,8 +29,8 @@ class Changes:
     def add(self, row: int) -> None:
         self._rows.append(row)
         self.version += 1
-        if len(self._rows) > CHANGES_KEPT:
-            drop = CHANGES_KEPT // 2
+        if len(self._rows) > MAX_CHANGES_KEPT:
+            drop = MAX_CHANGES_KEPT // 2
             del self._rows[:drop]
             self._start += drop
 
@@ -41,14 +41,14 @@ class Changes:
         return list(dict.fromkeys(self._rows[version - self._start :]))
 
 
-def lengthened(values: NDArray[Any], count: int) -> NDArray[Any]:
+def pad_rows(values: NDArray[Any], count: int) -> NDArray[Any]:
     """As many rows as that; new ones are zero."""
     if len(values) >= count:
         return values
     return np.concatenate([values, np.zeros((count - len(values), *values.shape[1:]), values.dtype)])
 
 
-class Derived:
+class DerivedColumn:
     """One column that is made from fixed columns, each row from its own."""
 
     __slots__ = ("_values", "_version")
@@ -57,15 +57,15 @@ class Derived:
         self._version = -1
         self._values: NDArray[Any] = np.empty(0)
 
-    def of(self, table: "Table", make: "Callable[[Rows], NDArray[Any]]") -> NDArray[Any]:
+    def refresh(self, table: "Table", make: "Callable[[Rows], NDArray[Any]]") -> NDArray[Any]:
         if self._version != table.fixed_version:
             changed = table.fixed_since(self._version)
             if changed is None or len(changed) * 4 > table.count:
                 self._values = make(table)
             else:
-                some = table.some(changed)
-                self._values = lengthened(self._values, table.count)
-                self._values[some.at] = make(some)
+                some = table.subset(changed)
+                self._values = pad_rows(self._values, table.count)
+                self._values[some.selection] = make(some)
             self._version = table.fixed_version
         return self._values
 
@@ -74,57 +74,57 @@ class DerivedColumns:
     """Those in use, most recently made last; as many as there is room for."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, Derived] = {}
+        self._columns: dict[Hashable, DerivedColumn] = {}
 
     def column(self, table: "Table", key: Hashable, make: "Callable[[Rows], NDArray[Any]]") -> NDArray[Any]:
-        kept = self._kept.get(key)
+        kept = self._columns.get(key)
         if kept is None:
-            keep_last(self._kept, most_columns(table.count))
-            kept = self._kept[key] = Derived()
-        return kept.of(table, make)
+            drop_oldest_half(self._columns, max_columns(table.count))
+            kept = self._columns[key] = DerivedColumn()
+        return kept.refresh(table, make)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._columns)
 
 
-def most_columns(count: int) -> int:
+def max_columns(count: int) -> int:
     """How many columns over so many rows may be kept."""
-    return min(MOST_KEPT, max(FEWEST_KEPT, CELLS_KEPT // max(1, count)))
+    return min(MAX_COLUMNS_KEPT, max(MIN_COLUMNS_KEPT, MAX_CELLS_KEPT // max(1, count)))
 
 
-def keep_last(kept: dict[Any, Any], most: int) -> None:
+def drop_oldest_half(kept: dict[Any, Any], most: int) -> None:
     """Make room for one more: if there is none, the older half goes."""
     if len(kept) >= most:
         for key in list(kept)[: len(kept) - most // 2]:
             del kept[key]
 
 
-class Facts:
+class Aggregates:
     """What holds for the table as a whole, and when that last turned out different."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[Any, Callable[[Any], Any]]] = {}
-        self._seen = -1
+        self._values: dict[Hashable, tuple[Any, Callable[[Any], Any]]] = {}
+        self._seen_version = -1
         self._version = 0
 
     def version(self, table: "Table") -> int:
         """Grows when anything that was asked for is no longer what it was."""
-        if self._seen != table.fixed_version:
-            self._seen = table.fixed_version
-            for key, (value, make) in list(self._kept.items()):
+        if self._seen_version != table.fixed_version:
+            self._seen_version = table.fixed_version
+            for key, (value, make) in list(self._values.items()):
                 now = make(table)
                 if now != value:
-                    self._kept[key] = (now, make)
+                    self._values[key] = (now, make)
                     self._version += 1
         return self._version
 
     def get(self, table: "Table", key: Hashable, make: "Callable[[Table], Value]") -> Value:
         self.version(table)
-        kept = self._kept.get(key)
+        kept = self._values.get(key)
         if kept is None:
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
+            if len(self._values) >= MAX_COLUMNS_KEPT:
+                self._values.clear()
                 self._version += 1
-            kept = self._kept[key] = (make(table), make)
+            kept = self._values[key] = (make(table), make)
         value: Value = kept[0]
         return value

@@ -6,44 +6,44 @@ from typing import Any, cast
 
 import numpy as np
 
-from lattice.engine.decide import RULED_OUT, Decision, Told, best
-from lattice.engine.plugin import Plural, Reason, Score, Shortfall
-from lattice.engine.table import Rowids, Some, Table
+from lattice.engine.decide import RULED_OUT, Decision, FrozenExplanation, best_row
+from lattice.engine.plugin import BulkReason, Reason, Score, Shortfall
+from lattice.engine.table import Rowids, RowSubset, Table
 
-TOP = 3  # candidates that are told of
-CODED = 60  # reasons that one number tells apart
-FULL_SCORE = 100.0  # scores are 0..1 inside, 0..100 to people
+DEFAULT_TOP_COUNT = 3  # candidates that are told of
+MAX_CODED_REASONS = 60  # reasons that one number tells apart
+MAX_SCORE = 100.0  # scores are 0..1 inside, 0..100 to people
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PluginScore:
     plugin: str
     score: float  # 0..100
     weight: float
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedCandidate:
     """A candidate that would do, with what its score is made of."""
 
     name: str
     score: float  # 0..100: the weighted mean of its parts
-    parts: tuple[Part, ...]
+    parts: tuple[PluginScore, ...]
 
-    def deciding_over(self, other: "Ranked") -> Part:
+    def deciding_score(self, other: "RankedCandidate") -> PluginScore:
         """The part that put it furthest ahead of another one."""
         lead = {part.plugin: part.weight * part.score for part in other.parts}
         return max(self.parts, key=lambda part: part.weight * part.score - lead.get(part.plugin, 0.0))
 
 
-def ranked(decision: Decision, top: int = TOP) -> list[Ranked]:
+def top_candidates(decision: Decision, top: int = DEFAULT_TOP_COUNT) -> list[RankedCandidate]:
     """The best few, best first. Only while the table is as it was when deciding, or of a frozen one."""
-    if decision.told:
-        return list(decision.told.ranked[:top])
+    if decision.explanation:
+        return list(decision.explanation.ranked[:top])
     rows = best_rows(decision, top)
     if not rows:
         return []
-    some = Some(decision.table, np.array(rows, np.intp))
+    some = RowSubset(decision.table, np.array(rows, np.intp))
     scores = [
         (each, weight) for each, weight in decision.profile.scores if weight and each.applies(decision.ask)
     ]
@@ -51,13 +51,15 @@ def ranked(decision: Decision, top: int = TOP) -> list[Ranked]:
     whole = sum(weight for _, weight, _ in columns)
     found = []
     for position, row in enumerate(rows):
-        parts = tuple(Part(name, FULL_SCORE * values[position], weight) for name, weight, values in columns)
+        parts = tuple(
+            PluginScore(name, MAX_SCORE * values[position], weight) for name, weight, values in columns
+        )
         mean = sum(part.score * part.weight for part in parts) / whole if whole else 0.0
-        found.append(Ranked(decision.table.names[row], mean, parts))
+        found.append(RankedCandidate(decision.table.names[row], mean, parts))
     return found
 
 
-def _values(decision: Decision, score: Score, rows: list[int], some: Some) -> list[float]:
+def _values(decision: Decision, score: Score, rows: list[int], some: RowSubset) -> list[float]:
     if score.scope in ("fixed", "row"):
         return [float(value) for value in score.score(decision.ask, some)]
     everywhere = score.score(decision.ask, decision.table)
@@ -67,7 +69,7 @@ def _values(decision: Decision, score: Score, rows: list[int], some: Some) -> li
 def best_rows(decision: Decision, top: int) -> list[int]:
     totals, rows = decision.totals.copy(), []
     for _ in range(top):
-        row = best(decision.table, totals)
+        row = best_row(decision.table, totals)
         if row < 0:
             break
         rows.append(row)
@@ -75,7 +77,7 @@ def best_rows(decision: Decision, top: int) -> list[int]:
     return rows
 
 
-def counts(decision: Decision) -> list[tuple[Reason, int]]:
+def rejection_counts(decision: Decision) -> list[tuple[Reason, int]]:
     """How many candidates each reason ruled out, counting each candidate once, by the first reason that did."""
     left = decision.alive.copy()
     found = []
@@ -84,51 +86,53 @@ def counts(decision: Decision) -> list[tuple[Reason, int]]:
         if count := int(np.count_nonzero(hit)):
             found.append((reason, count))
             left &= ~mask
-    return most_first(dict(found))
+    return sort_by_count(dict(found))
 
 
-def most_first(found: Mapping[Reason, int]) -> list[tuple[Reason, int]]:
+def sort_by_count(found: Mapping[Reason, int]) -> list[tuple[Reason, int]]:
     """Equals stay in the order in which reasons are looked at."""
     return sorted(found.items(), key=lambda pair: -pair[1])
 
 
-def sentence(decision: Decision, noun: str = "node") -> str:
+def summarize(decision: Decision, noun: str = "node") -> str:
     """`chose n1 of 40 nodes`, or `0 of 2 nodes: 1 without 2 cpu free; 1 without 1 gpu free`."""
     total = int(np.count_nonzero(decision.alive))
     fitting = int(np.count_nonzero(decision.totals > RULED_OUT))
     nouns = f"{noun}s" if total != 1 else noun
-    refused = "; ".join(f"{count:,} {reason.summary()}" for reason, count in counts(decision))
+    refused = "; ".join(f"{count:,} {reason.summary()}" for reason, count in rejection_counts(decision))
     if not decision.fits:
         return f"0 of {total:,} {nouns}: {refused}" if refused else f"0 of {total:,} {nouns}: there are none"
     chosen = f"{decision.name}: best of {fitting:,} that fit, of {total:,} {nouns}"
     return f"{chosen} ({refused})" if refused else chosen
 
 
-def why_not(decision: Decision, name: str) -> list[Shortfall]:
+def rejections_of(decision: Decision, name: str) -> list[Shortfall]:
     """Everything that rules one candidate out; nothing: it would do."""
-    if decision.told:
-        return list(decision.told.refused.get(name, ()))
+    if decision.explanation:
+        return list(decision.explanation.rejected.get(name, ()))
     row = decision.table.row_of[name]
     return [reason.detail(decision.table, row) for reason, mask in decision.reasons.items() if mask[row]]
 
 
-def freeze(decision: Decision, top: int = TOP) -> Decision:
+def freeze(decision: Decision, top: int = DEFAULT_TOP_COUNT) -> Decision:
     """What can be said of it is said now, and stays true of that moment whatever becomes of the table."""
-    told = Told(decision.name, decision.alive.copy(), dict(refusals(decision)), ranked(decision, top))
-    return replace(decision.copied(), told=told)
+    told = FrozenExplanation(
+        decision.name, decision.alive.copy(), dict(all_rejections(decision)), top_candidates(decision, top)
+    )
+    return replace(decision.copy(), explanation=told)
 
 
-def refusals(decision: Decision) -> Iterator[tuple[str, Sequence[Shortfall]]]:
+def all_rejections(decision: Decision) -> Iterator[tuple[str, Sequence[Shortfall]]]:
     """Every candidate that is ruled out, with all its reasons, by name."""
-    if decision.told:
-        return iter(decision.told.refused.items())
+    if decision.explanation:
+        return iter(decision.explanation.rejected.items())
     names, found = decision.table.names, dict[str, Sequence[Shortfall]]()
-    for rows, reasons in _ruled_out_alike(decision):
+    for rows, reasons in _group_by_reasons(decision):
         found.update(zip(map(names.__getitem__, rows.tolist()), zip(*reasons, strict=True), strict=True))
     return ((name, found[name]) for name in sorted(found))
 
 
-def _ruled_out_alike(decision: Decision) -> Iterator[tuple[Rowids, Sequence[Iterable[Shortfall]]]]:
+def _group_by_reasons(decision: Decision) -> Iterator[tuple[Rowids, Sequence[Iterable[Shortfall]]]]:
     """Rows that the same reasons rule out, together with what each of these says of each row."""
     count, alike = decision.table.count, np.zeros(decision.table.count, np.int64)
     said: list[
@@ -139,10 +143,10 @@ def _ruled_out_alike(decision: Decision) -> Iterator[tuple[Rowids, Sequence[Iter
         if len(rows):
             places = np.full(count, -1, np.intp)
             places[rows] = np.arange(len(rows))
-            said.append((places, details(reason, decision.table, rows)))
+            said.append((places, reason_details(reason, decision.table, rows)))
             alike *= 2
             alike[rows] += 1
-        if number % CODED == CODED - 1:
+        if number % MAX_CODED_REASONS == MAX_CODED_REASONS - 1:
             alike = np.unique(alike, return_inverse=True)[1]
     for code in np.unique(alike).tolist():
         rows = np.flatnonzero(alike == code)
@@ -153,21 +157,23 @@ def _ruled_out_alike(decision: Decision) -> Iterator[tuple[Rowids, Sequence[Iter
             yield rows, reasons
 
 
-def details(reason: Reason, table: Table, rows: Rowids) -> Sequence[Shortfall]:
+def reason_details(reason: Reason, table: Table, rows: Rowids) -> Sequence[Shortfall]:
     """Of each row, in one go if the reason can."""
     if hasattr(reason, "details"):
-        return cast("Plural", reason).details(table, rows)
+        return cast("BulkReason", reason).details(table, rows)
     return [reason.detail(table, row) for row in rows.tolist()]
 
 
-def as_json(decision: Decision, top: int = TOP, *, everything: bool = False) -> dict[str, Any]:
+def as_json(
+    decision: Decision, top: int = DEFAULT_TOP_COUNT, *, with_rejections: bool = False
+) -> dict[str, Any]:
     """For machines, and for keeping: the best few with their parts, counts per reason, on request every refusal."""
-    best_few = ranked(decision, top)
+    best_few = top_candidates(decision, top)
     document: dict[str, Any] = {
         "ask": decision.ask.name,
         "profile": decision.profile.name,
         "chosen": decision.name or None,
-        "summary": sentence(decision),
+        "summary": summarize(decision),
         "ranked": [
             {
                 "name": each.name,
@@ -178,15 +184,15 @@ def as_json(decision: Decision, top: int = TOP, *, everything: bool = False) -> 
         ],
         "reasons": [
             {"plugin": reason.plugin, "reason": reason.summary(), "count": count}
-            for reason, count in counts(decision)
+            for reason, count in rejection_counts(decision)
         ],
     }
-    if everything:
-        document["refused"] = _written_out(refusals(decision))
+    if with_rejections:
+        document["refused"] = _rejections_json(all_rejections(decision))
     return document
 
 
-def _written_out(found: Iterable[tuple[str, Sequence[Shortfall]]]) -> dict[str, list[dict[str, str]]]:
+def _rejections_json(found: Iterable[tuple[str, Sequence[Shortfall]]]) -> dict[str, list[dict[str, str]]]:
     """By name; those that are told the same share it."""
     written: dict[Sequence[Shortfall], list[dict[str, str]]] = {}
     document: dict[str, list[dict[str, str]]] = {}

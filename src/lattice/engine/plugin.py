@@ -54,7 +54,7 @@ class Reason(Protocol):
         ...
 
 
-class Plural(Reason, Protocol):
+class BulkReason(Reason, Protocol):
     """A reason that can be told of many rows at once, for less than of one after the other."""
 
     def details(self, table: Table, rows: Rowids) -> "Sequence[Shortfall]":
@@ -109,7 +109,7 @@ class Score(Protocol):
         ...
 
 
-class Tiers(Protocol):
+class DomainScores(Protocol):
     """What a score gives by domain: the same to every row of it. Counts along while more of the ask are taken to be placed."""
 
     codes: Rowids  # of each row, its domain; -1: it is in none
@@ -127,17 +127,17 @@ class Tiers(Protocol):
         ...
 
 
-class Tiered(Score, Protocol):
+class DomainScorePlugin(Score, Protocol):
     """A wide score that is one value for all rows of a domain, so that equal asks can be looked at together."""
 
-    def tiers(self, ask: Ask, table: Table) -> Tiers: ...
+    def domain_scores(self, ask: Ask, table: Table) -> DomainScores: ...
 
 
-Weighted = Sequence[tuple[Score, np.float32]]
+WeightedScores = Sequence[tuple[Score, np.float32]]
 Reach = Literal[
     "fixed", "moving", "wide"
 ]  # when an answer is looked for again: never, when the row changes, always
-REACH: Mapping[Scope, Reach] = {"fixed": "fixed", "row": "moving", "domain": "wide", "table": "wide"}
+REACH_BY_SCOPE: Mapping[Scope, Reach] = {"fixed": "fixed", "row": "moving", "domain": "wide", "table": "wide"}
 
 
 @dataclass(frozen=True)
@@ -151,11 +151,12 @@ class Profile:
     @cached_property
     def filters_by_reach(self) -> Mapping[Reach, Sequence[Filter]]:
         return {
-            reach: [each for each in self.filters if REACH[each.scope] == reach] for reach in get_args(Reach)
+            reach: [each for each in self.filters if REACH_BY_SCOPE[each.scope] == reach]
+            for reach in get_args(Reach)
         }
 
     @cached_property
-    def scores_by_reach(self) -> Mapping[Reach, Weighted]:
+    def scores_by_reach(self) -> Mapping[Reach, WeightedScores]:
         """A score may be the sum of `parts`, of which some look at each row alone and others further: what can be kept by row is."""
         weighted = [
             (part, np.float32(weight))
@@ -164,7 +165,8 @@ class Profile:
             for part in getattr(each, "parts", (each,))
         ]
         return {
-            reach: [pair for pair in weighted if REACH[pair[0].scope] == reach] for reach in get_args(Reach)
+            reach: [pair for pair in weighted if REACH_BY_SCOPE[pair[0].scope] == reach]
+            for reach in get_args(Reach)
         }
 
     __hash__ = object.__hash__

@@ -8,7 +8,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lattice.engine.derived_columns import Changes, DerivedColumns, Facts, keep_last, most_columns
+from lattice.engine.derived_columns import (
+    Aggregates,
+    ChangeLog,
+    DerivedColumns,
+    drop_oldest_half,
+    max_columns,
+)
 from lattice.engine.tie_order import TieOrder, tie_rank
 
 Flags = NDArray[np.bool_]
@@ -19,9 +25,9 @@ Value = TypeVar("Value")
 
 FIRST_CAPACITY = 64
 FIRST_LINES = 8
-NONE_ANYWHERE = 0  # the line of every resource that no row has and nobody takes
-KINDS = ("_total", "_taken", "_free", "_inverse", "_share")
-BUFFERS = 12  # float buffers in rotation: a score needs a few at a time
+EMPTY_LINE = 0  # the line of every resource that no row has and nobody takes
+LINE_ARRAYS = ("_total", "_allocated", "_free", "_inverse", "_share")
+FLOAT_BUFFER_COUNT = 12  # float buffers in rotation: a score needs a few at a time
 
 
 class Rows(Protocol):
@@ -33,7 +39,7 @@ class Rows(Protocol):
     def table(self) -> "Table": ...
 
     @property
-    def more(self) -> Integers | int:
+    def extra_asks(self) -> Integers | int:
         """How many more of what is asked are taken to be there, besides what the table knows of."""
         ...
 
@@ -59,19 +65,19 @@ class Rows(Protocol):
         """A column that follows from fixed columns, each row from its own: made once, and again for the rows where those change."""
         ...
 
-    def fact(self, key: Hashable, make: Callable[["Table"], Value]) -> Value:
+    def aggregate(self, key: Hashable, make: Callable[["Table"], Value]) -> Value:
         """What follows from the fixed columns of all rows, the highest price, say. Cheap to make: that is done at each fixed change."""
         ...
 
-    def pick(self, column: NDArray[Any]) -> NDArray[Any]:
+    def select(self, column: NDArray[Any]) -> NDArray[Any]:
         """The values of these rows, of a column that somebody else keeps."""
         ...
 
-    def each(self, listed: Sequence[Value]) -> Sequence[Value]:
+    def select_list(self, listed: Sequence[Value]) -> Sequence[Value]:
         """The same for a list."""
         ...
 
-    def floats(self) -> Floats:
+    def float_buffer(self) -> Floats:
         """A buffer to compute in, with undefined content; reused soon after the plugin returns."""
         ...
 
@@ -85,23 +91,23 @@ class Table:
     def __init__(self, resources: Sequence[str] = (), seed: int = 0) -> None:
         self.seed = seed
         self.resources: list[str] = []
-        self.index: dict[str, int] = {}
+        self.resource_index: dict[str, int] = {}
         self.names: list[str] = []
         self.row_of: dict[str, int] = {}
         self.count = 0
-        self.in_order = True  # rows stand in tie order, so that the first best one is the one to take
+        self.is_in_tie_order = True  # rows stand in tie order, so that the first best one is the one to take
         self._order = TieOrder()
-        self._changes = Changes()
+        self._changes = ChangeLog()
         self._fixed_changes = (
-            Changes()
+            ChangeLog()
         )  # a row came, went, or changed in a column that something is derived from
-        self._holes: list[int] = []
+        self._free_rows: list[int] = []
         self._capacity = FIRST_CAPACITY
         self._line: list[int] = []  # of each resource, in the arrays below
-        self._owner: list[int] = [NONE_ANYWHERE]  # of each line in use, its resource
+        self._owner: list[int] = [EMPTY_LINE]  # of each line in use, its resource
         self._spare: list[int] = []
         self._total = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.int64)
-        self._taken = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.int64)
+        self._allocated = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.int64)
         self._free = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.int64)
         self._inverse = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.float32)
         self._share = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.float32)
@@ -112,12 +118,12 @@ class Table:
         self._fills: dict[str, Any] = {}
         self._memos: dict[Hashable, tuple[int, NDArray[Any]]] = {}
         self._derived = DerivedColumns()
-        self._facts = Facts()
+        self._aggregates = Aggregates()
         self._buffers: list[Floats] = []
         self._next_buffer = 0
-        self.seen: dict[Hashable, Any] = {}  # what decide() remembers: shapes seen once,
-        self.states: dict[Hashable, Any] = {}  # the answers for shapes that came again,
-        self.bases: dict[
+        self.shapes_seen_once: dict[Hashable, Any] = {}  # what decide() remembers: shapes seen once,
+        self.shape_caches: dict[Hashable, Any] = {}  # the answers for shapes that came again,
+        self.fixed_caches: dict[
             Hashable, Any
         ] = {}  # and of these the fixed part, which many shapes share; see decide.py
         for resource in resources:
@@ -133,8 +139,8 @@ class Table:
     def total(self, resource: int) -> Integers:
         return self._total[self._line[resource], : self.count]
 
-    def taken(self, resource: int) -> Integers:
-        return self._taken[self._line[resource], : self.count]
+    def allocated(self, resource: int) -> Integers:
+        return self._allocated[self._line[resource], : self.count]
 
     def share(self, resource: int) -> Floats:
         return self._share[self._line[resource], : self.count]
@@ -146,62 +152,62 @@ class Table:
         return self._columns[name][: self.count]
 
     @property
-    def more(self) -> int:
+    def extra_asks(self) -> int:
         return 0
 
-    def pick(self, column: NDArray[Any]) -> NDArray[Any]:
+    def select(self, column: NDArray[Any]) -> NDArray[Any]:
         return column[: self.count]
 
-    def each(self, listed: Sequence[Value]) -> Sequence[Value]:
+    def select_list(self, listed: Sequence[Value]) -> Sequence[Value]:
         return listed
 
     def derived(self, key: Hashable, make: Callable[[Rows], NDArray[Any]]) -> NDArray[Any]:
         return self._derived.column(self, key, make)
 
-    def fact(self, key: Hashable, make: Callable[["Table"], Value]) -> Value:
-        return self._facts.get(self, key, make)
+    def aggregate(self, key: Hashable, make: Callable[["Table"], Value]) -> Value:
+        return self._aggregates.get(self, key, make)
 
     def memo(self, key: Hashable, make: Callable[["Table"], NDArray[Any]]) -> NDArray[Any]:
         """Anything else that follows from fixed columns, made anew when one of them changes. Not for answers that are kept by row."""
         kept = self._memos.get(key)
         if kept is None or kept[0] != self.fixed_version:
-            keep_last(self._memos, most_columns(self.count))
+            drop_oldest_half(self._memos, max_columns(self.count))
             kept = self._memos[key] = (self.fixed_version, make(self))
         return kept[1]
 
-    def by_rank(self) -> Rowids:
+    def rows_by_rank(self) -> Rowids:
         """All rows in tie order."""
         return self._order.rows(self.column("rank"))
 
-    def _may_be_in_order(self) -> bool:
+    def _are_ranks_sorted(self) -> bool:
         """Now that one left which stood out of order."""
         ranks = self.column("rank")
         return bool((ranks[1:] >= ranks[:-1]).all())
 
-    def some(self, rows: Sequence[int]) -> "Some":
-        return Some(self, np.array(rows, np.intp))
+    def subset(self, rows: Sequence[int]) -> "RowSubset":
+        return RowSubset(self, np.array(rows, np.intp))
 
-    def floats(self) -> Floats:
+    def float_buffer(self) -> Floats:
         if not self._buffers or len(self._buffers[0]) != self.count:
-            self._buffers = [np.empty(self.count, np.float32) for _ in range(BUFFERS)]
-        self._next_buffer = (self._next_buffer + 1) % BUFFERS
+            self._buffers = [np.empty(self.count, np.float32) for _ in range(FLOAT_BUFFER_COUNT)]
+        self._next_buffer = (self._next_buffer + 1) % FLOAT_BUFFER_COUNT
         return self._buffers[self._next_buffer]
 
     def add_resource(self, name: str) -> int:
         """The number of a resource, for ever; a new one is none anywhere until rows say otherwise, and takes no room until then."""
-        if name in self.index:
-            return self.index[name]
-        self.index[name] = len(self.resources)
+        if name in self.resource_index:
+            return self.resource_index[name]
+        self.resource_index[name] = len(self.resources)
         self.resources.append(name)
-        self._line.append(NONE_ANYWHERE)
-        return self.index[name]
+        self._line.append(EMPTY_LINE)
+        return self.resource_index[name]
 
     def _line_of(self, resource: int) -> int:
         """Its line, to write to; those of resources that nobody has or takes any more are given to others."""
-        if self._line[resource] != NONE_ANYWHERE:
+        if self._line[resource] != EMPTY_LINE:
             return self._line[resource]
         if not self._spare and len(self._owner) == len(self._total):
-            self._give_up_lines()
+            self._reclaim_lines()
         if self._spare:
             line = self._spare.pop()
             self._owner[line] = resource
@@ -209,15 +215,15 @@ class Table:
             self._owner.append(resource)
             line = len(self._owner) - 1
             if line == len(self._total):
-                for kind in KINDS:
+                for kind in LINE_ARRAYS:
                     setattr(self, kind, np.pad(getattr(self, kind), ((0, line), (0, 0))))
         self._line[resource] = line
         return line
 
-    def _give_up_lines(self) -> None:
+    def _reclaim_lines(self) -> None:
         for line in range(1, len(self._owner)):
-            if not self._total[line].any() and not self._taken[line].any():
-                self._line[self._owner[line]] = NONE_ANYWHERE
+            if not self._total[line].any() and not self._allocated[line].any():
+                self._line[self._owner[line]] = EMPTY_LINE
                 self._spare.append(line)
 
     def add_column(self, name: str, dtype: Any, fill: Any = 0) -> None:
@@ -230,20 +236,20 @@ class Table:
         """A new row; `totals` in whole units by resource."""
         if name in self.row_of:
             raise KeyError(name)
-        row = self._holes.pop() if self._holes else self._append()
+        row = self._free_rows.pop() if self._free_rows else self._append()
         self.names[row] = name
         self.row_of[name] = row
         self._columns["alive"][row] = True
         self._columns["rank"][row] = rank = tie_rank(self.seed, name)
-        self._taken[:, row] = 0
-        self.in_order = self.in_order and self._stands_in_order(row, rank)
-        self._order.name(row)
+        self._allocated[:, row] = 0
+        self.is_in_tie_order = self.is_in_tie_order and self._stands_in_order(row, rank)
+        self._order.add(row)
         self.resize(name, totals)
         return row
 
-    def add_alike(self, names: Sequence[str], totals: Mapping[str, int]) -> list[int]:
+    def add_identical(self, names: Sequence[str], totals: Mapping[str, int]) -> list[int]:
         """As `add`, many at once that have the same."""
-        if self._holes or len(names) == 1:
+        if self._free_rows or len(names) == 1:
             return [self.add(name, totals) for name in names]
         first, count = self.count, len(names)
         rows = range(first, first + count)
@@ -258,12 +264,12 @@ class Table:
         self._columns["alive"][first : self.count] = True
         self._columns["rank"][first : self.count] = ranks
         before = [int(self._columns["rank"][first - 1])] if first else []
-        self.in_order = self.in_order and all(
+        self.is_in_tie_order = self.is_in_tie_order and all(
             one <= next_one for one, next_one in pairwise([*before, *ranks])
         )
         self._fill(slice(first, self.count), totals)
         for row in rows:
-            self._order.name(row)
+            self._order.add(row)
             self.touch_fixed(row)
         return list(rows)
 
@@ -291,7 +297,7 @@ class Table:
     def _grow(self) -> None:
         extra = self._capacity
         self._capacity += extra
-        for kind in KINDS:
+        for kind in LINE_ARRAYS:
             setattr(self, kind, np.pad(getattr(self, kind), ((0, 0), (0, extra))))
         for name, column in self._columns.items():
             self._columns[name] = np.concatenate(
@@ -302,14 +308,14 @@ class Table:
         row = self.row_of.pop(name)
         self.names[row] = ""
         self._columns["alive"][row] = False
-        for kind in (self._total, self._taken, self._free, self._inverse, self._share):
+        for kind in (self._total, self._allocated, self._free, self._inverse, self._share):
             kind[:, row] = 0
-        self._holes.append(row)
+        self._free_rows.append(row)
         self._columns["rank"][row] = (
             self._columns["rank"][row - 1] if row else 0
         )  # nobody chooses it: it may stand anywhere
-        self._order.name(row)
-        self.in_order = self.in_order or self._may_be_in_order()
+        self._order.add(row)
+        self.is_in_tie_order = self.is_in_tie_order or self._are_ranks_sorted()
         self.touch_fixed(row)
         return row
 
@@ -335,15 +341,21 @@ class Table:
         else:
             self.touch(row)
 
-    def take(self, row: int, needs: Iterable[tuple[int, int]]) -> None:
+    def allocate(self, row: int, needs: Iterable[tuple[int, int]]) -> None:
         """Place something there: (resource, amount) pairs. Amounts below zero give back."""
-        taken, free, total, share, inverse = self._taken, self._free, self._total, self._share, self._inverse
+        taken, free, total, share, inverse = (
+            self._allocated,
+            self._free,
+            self._total,
+            self._share,
+            self._inverse,
+        )
         for resource, amount in needs:
             line = self._line[resource]
-            if line == NONE_ANYWHERE:
+            if line == EMPTY_LINE:
                 line = self._line_of(resource)
                 taken, free, total, share, inverse = (
-                    self._taken,
+                    self._allocated,
                     self._free,
                     self._total,
                     self._share,
@@ -355,16 +367,16 @@ class Table:
             share[line, row] = np.float32(used) * inverse[line, row]
         self.touch(row)
 
-    def take_many(self, resource: int, rows: Sequence[int], amounts: Sequence[int]) -> None:
+    def allocate_many(self, resource: int, rows: Sequence[int], amounts: Sequence[int]) -> None:
         """As `take` of one resource on each of these rows; a row may stand several times. Whoever takes touches them."""
         line = self._line_of(resource)
-        np.add.at(self._taken[line], rows, amounts)
-        self._free[line, rows] = self._total[line, rows] - self._taken[line, rows]
-        self._share[line, rows] = as_floats(self._taken[line, rows]) * self._inverse[line, rows]
+        np.add.at(self._allocated[line], rows, amounts)
+        self._free[line, rows] = self._total[line, rows] - self._allocated[line, rows]
+        self._share[line, rows] = as_floats(self._allocated[line, rows]) * self._inverse[line, rows]
 
     def _settle(self, row: int) -> None:
-        np.subtract(self._total[:, row], self._taken[:, row], out=self._free[:, row])
-        self._share[:, row] = as_floats(self._taken[:, row]) * self._inverse[:, row]
+        np.subtract(self._total[:, row], self._allocated[:, row], out=self._free[:, row])
+        self._share[:, row] = as_floats(self._allocated[:, row]) * self._inverse[:, row]
 
     @property
     def version(self) -> int:
@@ -377,9 +389,9 @@ class Table:
         return self._fixed_changes.version
 
     @property
-    def facts_version(self) -> int:
+    def aggregates_version(self) -> int:
         """Grows when something that holds for the table as a whole is no longer what it was: see `fact`."""
-        return self._facts.version(self)
+        return self._aggregates.version(self)
 
     def touch(self, row: int) -> None:
         self._changes.add(row)
@@ -403,7 +415,7 @@ def as_floats(amounts: Integers) -> Floats:
     return found
 
 
-class Some:
+class RowSubset:
     """Some rows of a table (a row may stand several times), with `more` asks that need so much there besides: what would be, if."""
 
     def __init__(
@@ -411,21 +423,23 @@ class Some:
     ) -> None:
         self.count = len(rows)
         self.rows = rows
-        self.at: Rowids | slice = (
+        self.selection: Rowids | slice = (
             slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows
         )  # a slice is looked up faster
         self.table = table
-        self.more = more
-        self._more: dict[int, Integers | int] = {resource: amount * more for resource, amount in needs}
+        self.extra_asks = more
+        self._extra_amounts: dict[int, Integers | int] = {
+            resource: amount * more for resource, amount in needs
+        }
         self._shares: dict[int, Floats] = {}
         self._inverses: dict[int, Floats] = {}
 
     def free(self, resource: int) -> Integers:
-        found = self.table.free(resource)[self.at]
-        return found - self._more[resource] if resource in self._more else found
+        found = self.table.free(resource)[self.selection]
+        return found - self._extra_amounts[resource] if resource in self._extra_amounts else found
 
     def total(self, resource: int) -> Integers:
-        return self.table.total(resource)[self.at]
+        return self.table.total(resource)[self.selection]
 
     def share(self, resource: int) -> Floats:
         found = self._shares.get(resource)
@@ -434,32 +448,32 @@ class Some:
         return found
 
     def _share(self, resource: int) -> Floats:
-        if resource not in self._more:
-            return self.table.share(resource)[self.at]
-        taken = self.table.taken(resource)[self.at] + self._more[resource]
+        if resource not in self._extra_amounts:
+            return self.table.share(resource)[self.selection]
+        taken = self.table.allocated(resource)[self.selection] + self._extra_amounts[resource]
         shares: Floats = as_floats(taken) * self.inverse(resource)
         return shares
 
     def inverse(self, resource: int) -> Floats:
         found = self._inverses.get(resource)
         if found is None:
-            found = self._inverses[resource] = self.table.inverse(resource)[self.at]
+            found = self._inverses[resource] = self.table.inverse(resource)[self.selection]
         return found
 
     def column(self, name: str) -> NDArray[Any]:
-        return self.table.column(name)[self.at]
+        return self.table.column(name)[self.selection]
 
-    def pick(self, column: NDArray[Any]) -> NDArray[Any]:
-        return column[self.at]
+    def select(self, column: NDArray[Any]) -> NDArray[Any]:
+        return column[self.selection]
 
-    def each(self, listed: Sequence[Value]) -> Sequence[Value]:
+    def select_list(self, listed: Sequence[Value]) -> Sequence[Value]:
         return [listed[row] for row in self.rows.tolist()]
 
     def derived(self, key: Hashable, make: Callable[[Rows], NDArray[Any]]) -> NDArray[Any]:
-        return self.table.derived(key, make)[self.at]
+        return self.table.derived(key, make)[self.selection]
 
-    def fact(self, key: Hashable, make: Callable[[Table], Value]) -> Value:
-        return self.table.fact(key, make)
+    def aggregate(self, key: Hashable, make: Callable[[Table], Value]) -> Value:
+        return self.table.aggregate(key, make)
 
-    def floats(self) -> Floats:
+    def float_buffer(self) -> Floats:
         return np.empty(self.count, np.float32)

@@ -22,24 +22,24 @@ class TieOrder:
 
     def __init__(self) -> None:
         self._rows: Rowids = np.empty(0, np.intp)
-        self._late: dict[int, None] = {}  # rows that were named since
+        self._pending: dict[int, None] = {}  # rows that were named since
 
-    def name(self, row: int) -> None:
-        self._late[row] = None
+    def add(self, row: int) -> None:
+        self._pending[row] = None
 
     def rows(self, ranks: Ranks) -> Rowids:
         """All of them, best rank first."""
-        if not self._late:
+        if not self._pending:
             return self._rows
-        if len(self._late) * 8 > len(ranks):
+        if len(self._pending) * 8 > len(ranks):
             self._rows = np.argsort(ranks, kind="stable")
         else:
-            self._rows = self._with_late(ranks)
-        self._late.clear()
+            self._rows = self._merge_pending(ranks)
+        self._pending.clear()
         return self._rows
 
-    def _with_late(self, ranks: Ranks) -> Rowids:
-        late = np.array(list(self._late), np.intp)
+    def _merge_pending(self, ranks: Ranks) -> Rowids:
+        late = np.array(list(self._pending), np.intp)
         late = late[np.argsort(ranks[late], kind="stable")]
         stays = np.ones(len(ranks), np.bool_)
         stays[late] = False

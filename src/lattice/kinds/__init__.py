@@ -1,12 +1,24 @@
-"""What people write and the store holds; one file per kind; KINDS is the one list of them."""
+"""One module per API kind; `KINDS` is the list of all.
+
+Imported by: agent agent.host agent.runtimes app cli.client cli.commands cli.fleet cli.output
+controllers.automation controllers.garbage controllers.nodes controllers.runtime controllers.scheduler
+controllers.services lifecycle placement.explain placement.fit placement.greedy placement.inputs
+placement.model placement.plan placement.plugins.filters placement.status presence providers
+scheduling.cycle scheduling.offline scheduling.plugins.filters scheduling.plugins.scores
+scheduling.preemption scheduling.table server.agents server.discovery server.fleet_queries server.grpc
+server.live server.resources server.ui_backend sim sim.invariants sim.planted_bugs sim.scenarios
+sim.world.
+May import: errors kinds.meta.
+May touch: values only: no clock, randomness, files, sockets, threads or logs.
+"""
 
 from lattice.kinds.agreement import LatticeAgreement
 from lattice.kinds.automation import AutomationRule
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import ConfigMap, Event, Lease, Namespace, Secret, Service
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy

@@ -9,7 +9,7 @@ from lattice.errors import Cause
 from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 
 
-class Side(Part):
+class ServiceReference(Part):
     """One of the two services."""
 
     name: Annotated[str, Meta(min_length=1, description="Name of the LatticeService.")]
@@ -19,8 +19,8 @@ class Side(Part):
 class AgreementSpec(Part):
     """Who calls whom."""
 
-    caller: Annotated[Side, Meta(description="The service that calls.")]
-    callee: Annotated[Side, Meta(description="The service that is called.")]
+    caller: Annotated[ServiceReference, Meta(description="The service that calls.")]
+    callee: Annotated[ServiceReference, Meta(description="The service that is called.")]
 
 
 class Endpoint(Part):
@@ -57,9 +57,9 @@ class LatticeAgreement(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="LatticeAgreement",
         plural="latticeagreements",
-        short=("la",),
+        short_names=("la",),
         namespaced=True,
-        made="agreements follow from services: list each other under spec.resources, outbound in the caller and inbound in the callee",
+        managed_hint="agreements follow from services: list each other under spec.resources, outbound in the caller and inbound in the callee",
         columns=(
             Column("Caller", ".spec.caller.name"),
             Column("Callee", ".spec.callee.name"),

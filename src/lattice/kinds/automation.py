@@ -11,19 +11,19 @@ from lattice.errors import Cause
 from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 from lattice.kinds.meta.quantity import (
     Amount,
-    fraction,
-    micros,
+    dollars_to_micros,
     number_problems,
     parse_millis,
     quantity_problems,
+    share_as_fraction,
     threshold_problems,
 )
 from lattice.kinds.meta.selector import LabelSelector
 
-TRIGGERS = ("node_cpu", "workload_failures", "budget", "capacity")
-LONGEST_CALL_MS = 30_000
-MOST_ACTIONS = 16  # of one rule: what it does about one object is one commit
-ACTIONS = ("webhook", "event", "retry_workload", "set_desired_state")
+TRIGGER_FIELDS = ("node_cpu", "workload_failures", "budget", "capacity")
+MAX_WEBHOOK_TIMEOUT_MS = 30_000
+MAX_ACTIONS_PER_RULE = 16  # of one rule: what it does about one object is one commit
+ACTION_FIELDS = ("webhook", "event", "retry_workload", "set_desired_state")
 
 
 class NodeCpu(Part):
@@ -41,7 +41,7 @@ class NodeCpu(Part):
 
     @property
     def above_millionths(self) -> int:
-        return micros(fraction(self.above))
+        return dollars_to_micros(share_as_fraction(self.above))
 
     @property
     def for_ms(self) -> int:
@@ -79,7 +79,7 @@ class BudgetUse(Part):
 
     @property
     def above_millionths(self) -> int:
-        return micros(fraction(self.above))
+        return dollars_to_micros(share_as_fraction(self.above))
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from threshold_problems(f"{path}.above", self.above)
@@ -93,7 +93,7 @@ class CapacityUse(Part):
 
     @property
     def above_millionths(self) -> int:
-        return micros(fraction(self.above))
+        return dollars_to_micros(share_as_fraction(self.above))
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from threshold_problems(f"{path}.above", self.above)
@@ -112,7 +112,7 @@ class Trigger(Part):
     capacity: Annotated[CapacityUse, Meta(description="A pool of which much is in use.")] | None = None
 
     def problems(self, path: str) -> Iterator[Cause]:
-        yield from _one_of(self, TRIGGERS, path)
+        yield from _exactly_one_problems(self, TRIGGER_FIELDS, path)
         if self.node_cpu:
             yield from self.node_cpu.problems(f"{path}.nodeCpu")
         if self.workload_failures:
@@ -146,7 +146,7 @@ class Webhook(Part):
     def problems(self, path: str) -> Iterator[Cause]:
         unreadable = list(quantity_problems(f"{path}.timeout", self.timeout, parse_millis))
         yield from unreadable
-        if not unreadable and self.timeout_ms > LONGEST_CALL_MS:
+        if not unreadable and self.timeout_ms > MAX_WEBHOOK_TIMEOUT_MS:
             yield Cause(f"{path}.timeout", f'must be at most 30s, got "{self.timeout}"')
         for wrong in _url_problems(self.url):
             yield Cause(f"{path}.url", wrong)
@@ -186,13 +186,13 @@ class Action(Part):
     )
 
     def problems(self, path: str, *, about_workloads: bool) -> Iterator[Cause]:
-        yield from _one_of(self, ACTIONS, path)
+        yield from _exactly_one_problems(self, ACTION_FIELDS, path)
         if self.webhook:
             yield from self.webhook.problems(f"{path}.webhook")
         for name in ("retry_workload", "set_desired_state"):
             if getattr(self, name) is not None and not about_workloads:
                 yield Cause(
-                    f"{path}.{_outside(name)}",
+                    f"{path}.{_camel_case(name)}",
                     "needs a workload to act on: use it with when.workloadFailures",
                 )
 
@@ -203,7 +203,7 @@ class AutomationSpec(Part):
     when: Annotated[Trigger, Meta(description="What sets the rule off.")]
     actions: Annotated[
         tuple[Action, ...],
-        Meta(min_length=1, max_length=MOST_ACTIONS, description="What is done, in this order."),
+        Meta(min_length=1, max_length=MAX_ACTIONS_PER_RULE, description="What is done, in this order."),
     ]
     suspend: Annotated[bool, Meta(description="true: the rule watches but does nothing.")] = False
     cooldown: Annotated[
@@ -240,7 +240,7 @@ class AutomationRule(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="AutomationRule",
         plural="automationrules",
-        short=("ar",),
+        short_names=("ar",),
         columns=(
             Column("Fired", ".status.fired", "integer"),
             Column("Last", ".status.lastFired", "date"),
@@ -262,14 +262,14 @@ class AutomationRule(Kind):
             yield from action.problems(f"spec.actions[{index}]", about_workloads=about_workloads)
 
 
-def _one_of(part: Part, names: tuple[str, ...], path: str) -> Iterator[Cause]:
-    given = [_outside(name) for name in names if getattr(part, name) is not None]
+def _exactly_one_problems(part: Part, names: tuple[str, ...], path: str) -> Iterator[Cause]:
+    given = [_camel_case(name) for name in names if getattr(part, name) is not None]
     if len(given) != 1:
-        allowed = ", ".join(_outside(name) for name in names)
+        allowed = ", ".join(_camel_case(name) for name in names)
         yield Cause(path, f"must have exactly one of {allowed}, got {' and '.join(given) or 'none'}")
 
 
-def _outside(name: str) -> str:
+def _camel_case(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.title() for word in rest)
 

@@ -46,7 +46,7 @@ class ClusterSpec(Part):
     labels: Annotated[dict[str, str], Meta(description="Labels that its nodes get.")] = {}
 
     @property
-    def wanted_nodes(self) -> int:
+    def desired_nodes(self) -> int:
         return sum(self.nodes.values())
 
 
@@ -90,8 +90,8 @@ class LatticeCluster(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="LatticeCluster",
         plural="latticeclusters",
-        short=("lc",),
-        made="clusters follow from services: declare a LatticeService, and size its clusters with a LatticePlacementPolicy",
+        short_names=("lc",),
+        managed_hint="clusters follow from services: declare a LatticeService, and size its clusters with a LatticePlacementPolicy",
         columns=(
             Column("Pool", ".spec.pool"),
             Column("Region", ".spec.region"),
@@ -117,7 +117,7 @@ class LatticeCluster(Kind):
             return
         if spec.min_nodes > spec.max_nodes:
             yield Cause("spec.minNodes", f"must be at most maxNodes ({spec.max_nodes}), got {spec.min_nodes}")
-        if spec.wanted_nodes > spec.max_nodes:
+        if spec.desired_nodes > spec.max_nodes:
             yield Cause(
-                "spec.nodes", f"must add up to at most maxNodes ({spec.max_nodes}), got {spec.wanted_nodes}"
+                "spec.nodes", f"must add up to at most maxNodes ({spec.max_nodes}), got {spec.desired_nodes}"
             )

@@ -7,9 +7,15 @@ from msgspec import Meta
 
 from lattice.errors import Cause
 from lattice.kinds.meta.base import LIST_MAP_BY_NAME, LIST_SET, Part
-from lattice.kinds.meta.selector import LabelSelector, Requirement, key_problem, label_problems, value_problem
+from lattice.kinds.meta.selector import (
+    LabelSelector,
+    Requirement,
+    label_key_problem,
+    label_problems,
+    label_value_problem,
+)
 
-Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 Weight = Annotated[
     int, Meta(ge=1, le=100, description="How much it counts against other preferences, 1 to 100.")
 ]
@@ -20,7 +26,7 @@ class Taint(Part):
 
     key: Annotated[str, Meta(description="Name of the mark, in the form of a label key.")]
     effect: Annotated[
-        Effect,
+        TaintEffect,
         Meta(
             description="NoSchedule keeps new replicas away, PreferNoSchedule lowers the score of the node, NoExecute also evicts."
         ),
@@ -28,9 +34,9 @@ class Taint(Part):
     value: Annotated[str, Meta(description="Value of the mark.")] = ""
 
     def problems(self, path: str) -> Iterator[Cause]:
-        if wrong := key_problem(self.key):
+        if wrong := label_key_problem(self.key):
             yield Cause(f"{path}.key", wrong)
-        if wrong := value_problem(self.value):
+        if wrong := label_value_problem(self.value):
             yield Cause(f"{path}.value", wrong)
 
 
@@ -46,7 +52,7 @@ class Toleration(Part):
     ] = "Equal"
     value: Annotated[str, Meta(description="Value of the taint, for Equal.")] = ""
     effect: (
-        Annotated[Effect, Meta(description="Effect that is tolerated; absent means all of them.")] | None
+        Annotated[TaintEffect, Meta(description="Effect that is tolerated; absent means all of them.")] | None
     ) = None
     toleration_seconds: (
         Annotated[
@@ -63,7 +69,7 @@ class Toleration(Part):
         return (self.key, self.value) == (taint.key, taint.value)
 
     def problems(self, path: str) -> Iterator[Cause]:
-        if self.key and (wrong := key_problem(self.key)):
+        if self.key and (wrong := label_key_problem(self.key)):
             yield Cause(f"{path}.key", wrong)
         if not self.key and self.operator == "Equal":
             yield Cause(
@@ -105,7 +111,7 @@ class Spread(Part):
     ) = None
 
     def problems(self, path: str) -> Iterator[Cause]:
-        if wrong := key_problem(self.topology_key):
+        if wrong := label_key_problem(self.topology_key):
             yield Cause(f"{path}.topologyKey", wrong)
         if self.selector:
             yield from self.selector.problems(f"{path}.selector")
@@ -160,7 +166,7 @@ class WorkloadTerm(Part):
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from self.selector.problems(f"{path}.selector")
-        if wrong := key_problem(self.topology_key):
+        if wrong := label_key_problem(self.topology_key):
             yield Cause(f"{path}.topologyKey", wrong)
 
 

@@ -1,5 +1,6 @@
 """What one container runs, what it asks for, and how one sees that it is well."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Literal
@@ -8,7 +9,6 @@ from msgspec import Meta
 
 from lattice.errors import Cause
 from lattice.kinds.meta.base import LIST_MAP_BY_NAME, Part
-from lattice.kinds.image import image_problem
 from lattice.kinds.meta.quantity import (
     MILLI,
     Quantity,
@@ -21,33 +21,50 @@ from lattice.kinds.meta.quantity import (
     parse_millis,
     quantity_problems,
 )
-from lattice.kinds.meta.selector import dns_label_problem, key_problem
-from lattice.kinds.meta.validator import join
+from lattice.kinds.meta.selector import dns_label_problem, label_key_problem
+from lattice.kinds.meta.validator import join_path
+
+MAX_IMAGE_CHARS = 512
+_PATH_COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?"
+_TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_DIGEST = r"[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-fA-F]{32,}"
+_IMAGE_REFERENCE = re.compile(
+    rf"(?:{_HOST}/)?{_PATH_COMPONENT}(?:/{_PATH_COMPONENT})*(?::{_TAG})?(?:@{_DIGEST})?"
+)
+
 
 Quantities = dict[str, Quantity]
-BYTES = frozenset({"memory", "storage", "disk", "ephemeral-storage"})  # and hugepages of any size
-ABANDONED_AFTER_MS = (
+BYTE_RESOURCES = frozenset({"memory", "storage", "disk", "ephemeral-storage"})  # and hugepages of any size
+REPLACE_AFTER_MS = (
     120_000  # a silent node's replicas are replaced after this; a strict single copy must be dead before
 )
 
 
-def parse_resource(name: str) -> Callable[[Quantity], int]:
+def image_problem(text: str) -> str:
+    """Empty when nothing is wrong."""
+    if len(text) <= MAX_IMAGE_CHARS and _IMAGE_REFERENCE.fullmatch(text):
+        return ""
+    return f'must be the name of an image, such as nginx:1.27 or registry.example/team/web@sha256:…, got "{text[:80]}"'
+
+
+def resource_parser(name: str) -> Callable[[Quantity], int]:
     """How amounts of a resource are read: cpu and gpu in thousandths, memory and storage in bytes, anything else counted."""
     if name in ("cpu", "gpu"):
         return parse_cores
-    return parse_bytes if name in BYTES or name.startswith("hugepages-") else parse_count
+    return parse_bytes if name in BYTE_RESOURCES or name.startswith("hugepages-") else parse_count
 
 
-def amounts(quantities: Mapping[str, Quantity]) -> dict[str, int]:
+def parse_amounts(quantities: Mapping[str, Quantity]) -> dict[str, int]:
     """Milli-cores, bytes, milli-GPUs and counts by resource name."""
-    return {name: parse_resource(name)(value) for name, value in quantities.items()}
+    return {name: resource_parser(name)(value) for name, value in quantities.items()}
 
 
-def show_amount(resource: str, amount: int) -> str:
+def format_amount(resource: str, amount: int) -> str:
     """As people write it: 1500 of cpu is 1500m, 4294967296 of memory 4Gi."""
     if resource in ("cpu", "gpu"):
         return format_cores(amount)
-    if resource in BYTES or resource.startswith("hugepages-"):
+    if resource in BYTE_RESOURCES or resource.startswith("hugepages-"):
         exact = format_bytes(amount)
         return exact if len(exact) <= 7 else approximate_bytes(amount)
     return str(amount)
@@ -55,17 +72,18 @@ def show_amount(resource: str, amount: int) -> str:
 
 def amount_problems(quantities: Mapping[str, Quantity], path: str) -> Iterator[Cause]:
     for name, value in quantities.items():
-        if wrong := key_problem(name):
-            yield Cause(join(path, name), wrong)
-        wrong_amount = list(quantity_problems(join(path, name), value, parse_resource(name)))
+        if wrong := label_key_problem(name):
+            yield Cause(join_path(path, name), wrong)
+        wrong_amount = list(quantity_problems(join_path(path, name), value, resource_parser(name)))
         yield from wrong_amount
-        if name == "gpu" and not wrong_amount and _is_mixed(parse_cores(value)):
+        if name == "gpu" and not wrong_amount and _mixes_whole_and_shared_gpus(parse_cores(value)):
             yield Cause(
-                join(path, name), f"must be a whole number of GPUs, or a part of one below 1, got {value}"
+                join_path(path, name),
+                f"must be a whole number of GPUs, or a part of one below 1, got {value}",
             )
 
 
-def _is_mixed(milli_gpus: int) -> bool:
+def _mixes_whole_and_shared_gpus(milli_gpus: int) -> bool:
     """One and a half: a part of a GPU may be shared and others are given whole, but nobody gets both."""
     return milli_gpus > MILLI and milli_gpus % MILLI > 0
 
@@ -92,18 +110,20 @@ def limit_problems(requests: Quantities, limits: Quantities, path: str) -> Itera
     wrong = [*amount_problems(requests, f"{path}.requests"), *amount_problems(limits, f"{path}.limits")]
     yield from wrong
     for name in () if wrong else requests.keys() & limits.keys():
-        if parse_resource(name)(requests[name]) > parse_resource(name)(limits[name]):
+        if resource_parser(name)(requests[name]) > resource_parser(name)(limits[name]):
             yield Cause(
-                join(f"{path}.requests", name),
+                join_path(f"{path}.requests", name),
                 f"must be at most the limit ({limits[name]}), got {requests[name]}",
             )
 
 
-def excess_problems(requests: Mapping[str, int], limits: Mapping[str, int], path: str) -> Iterator[Cause]:
+def total_limit_problems(
+    requests: Mapping[str, int], limits: Mapping[str, int], path: str
+) -> Iterator[Cause]:
     """What is asked for in all is within the limit in all, though one stands with the containers and the other does not."""
     for name in sorted(requests.keys() & limits.keys()):
         if requests[name] > limits[name]:
-            asked, most = show_amount(name, requests[name]), show_amount(name, limits[name])
+            asked, most = format_amount(name, requests[name]), format_amount(name, limits[name])
             yield Cause(path, f"ask for {asked} {name} in all: must be at most the limit in all ({most})")
 
 
@@ -214,25 +234,25 @@ class Container(Part):
             yield Cause(path, "has neither image nor command: there is nothing to run", "FieldValueRequired")
         if self.image and (wrong := image_problem(self.image)):
             yield Cause(f"{path}.image", wrong)
-        yield from self._word_problems(path)
+        yield from self._command_and_env_problems(path)
         if self.resources:
             yield from self.resources.problems(f"{path}.resources")
         yield from self._port_problems(path)
         yield from self._probe_problems(path)
 
-    def _word_problems(self, path: str) -> Iterator[Cause]:
+    def _command_and_env_problems(self, path: str) -> Iterator[Cause]:
         """No program can be given a word with a NUL in it."""
         words = [
             (f"{path}.{part}[{index}]", word)
             for part in ("command", "args")
             for index, word in enumerate(getattr(self, part))
         ]
-        words += [(join(f"{path}.env", name), value) for name, value in self.env.items()]
+        words += [(join_path(f"{path}.env", name), value) for name, value in self.env.items()]
         yield from (Cause(where, "must not hold a NUL character") for where, word in words if "\0" in word)
         for name in self.env:
             if not name or "=" in name or "\0" in name:
                 yield Cause(
-                    join(f"{path}.env", name),
+                    join_path(f"{path}.env", name),
                     f'name of a variable must not be empty or hold "=", got "{name}"',
                 )
 
@@ -274,7 +294,7 @@ class Disconnect(Part):
     def problems(self, path: str) -> Iterator[Cause]:
         wrong = list(quantity_problems(f"{path}.stopAfter", self.stop_after, parse_millis))
         yield from wrong
-        if not wrong and not 0 < self.stop_after_ms < ABANDONED_AFTER_MS:
+        if not wrong and not 0 < self.stop_after_ms < REPLACE_AFTER_MS:
             yield Cause(
                 f"{path}.stopAfter",
                 f"must be above 0s and below 120s, when replacements start, got {self.stop_after}",
@@ -286,10 +306,12 @@ def container_problems(containers: Mapping[str, Container], path: str) -> Iterat
     if not containers:
         yield Cause(path, "must have at least one container", "FieldValueRequired")
     wrong_alone = [
-        cause for name, container in containers.items() for cause in container.problems(join(path, name))
+        cause for name, container in containers.items() for cause in container.problems(join_path(path, name))
     ]
     yield from wrong_alone
-    if not wrong_alone and _is_mixed(milli := total_amounts(containers, "requests").get("gpu", 0)):
+    if not wrong_alone and _mixes_whole_and_shared_gpus(
+        milli := total_amounts(containers, "requests").get("gpu", 0)
+    ):
         yield Cause(
             path,
             f"must ask for a whole number of GPUs all together, or a part of one below 1, got {format_cores(milli)}",
@@ -297,13 +319,13 @@ def container_problems(containers: Mapping[str, Container], path: str) -> Iterat
     taken: dict[tuple[int, str], str] = {}
     for name, container in containers.items():
         if wrong := dns_label_problem(name):
-            yield Cause(join(path, name), f"name of a container {wrong}")
+            yield Cause(join_path(path, name), f"name of a container {wrong}")
         for index, port in enumerate(container.ports):
             if port.port is None:
                 continue
             holder = taken.setdefault((port.port, port.protocol), f"{name}/{port.name}")
             if holder != f"{name}/{port.name}":
-                where = f"{join(path, name)}.ports[{index}].port"
+                where = f"{join_path(path, name)}.ports[{index}].port"
                 yield Cause(
                     where,
                     f"must be free, but {port.port}/{port.protocol} belongs to {holder} already",
@@ -313,7 +335,7 @@ def container_problems(containers: Mapping[str, Container], path: str) -> Iterat
 
 def total_amounts(containers: Mapping[str, Container], part: Literal["requests", "limits"]) -> dict[str, int]:
     """Sum over containers; a limit that one of them lacks is no limit for the whole."""
-    each = [amounts(getattr(container.resources, part, {})) for container in containers.values()]
+    each = [parse_amounts(getattr(container.resources, part, {})) for container in containers.values()]
     names = {name for found in each for name in found}
     return {
         name: sum(found.get(name, 0) for found in each)

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.meta.base import LIST_MAP_BY_TYPE, Column, Condition, Extra, Kind, Part, Resource
-from lattice.kinds.meta.validator import join
+from lattice.kinds.meta.base import LIST_MAP_BY_TYPE, Column, Condition, Kind, OpaqueJson, Part, Resource
+from lattice.kinds.meta.validator import join_path
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
@@ -38,7 +38,7 @@ class Namespace(Kind):
         plural="namespaces",
         group="",
         version="v1",
-        short=("ns",),
+        short_names=("ns",),
         categories=(),
         columns=(Column("Status", ".status.phase"),),
     )
@@ -82,7 +82,7 @@ class ConfigMap(Kind):
         plural="configmaps",
         group="",
         version="v1",
-        short=("cm",),
+        short_names=("cm",),
         categories=(),
         namespaced=True,
         has_status=False,
@@ -98,7 +98,7 @@ class ConfigMap(Kind):
         yield from _key_problems("binaryData", self.binary_data)
         yield from _base64_problems("binaryData", self.binary_data)
         for key in self.data.keys() & self.binary_data.keys():
-            yield Cause(join("binaryData", key), "must not be in data as well", "FieldValueDuplicate")
+            yield Cause(join_path("binaryData", key), "must not be in data as well", "FieldValueDuplicate")
 
 
 class ObjectReference(Part):
@@ -135,7 +135,7 @@ class Event(Kind):
         plural="events",
         group="",
         version="v1",
-        short=("ev",),
+        short_names=("ev",),
         categories=(),
         namespaced=True,
         has_status=False,
@@ -218,7 +218,7 @@ class Service(Kind):
         plural="services",
         group="",
         version="v1",
-        short=("svc",),
+        short_names=("svc",),
         categories=("all",),
         namespaced=True,
         columns=(
@@ -229,15 +229,16 @@ class Service(Kind):
         verbs=("get", "list", "watch"),
     )
 
-    spec: Annotated[Extra, Meta(description="Never filled here.")] = {}
-    status: Annotated[Extra, Meta(description="Never filled here.")] = {}
+    spec: Annotated[OpaqueJson, Meta(description="Never filled here.")] = {}
+    status: Annotated[OpaqueJson, Meta(description="Never filled here.")] = {}
 
 
 def _key_problems(path: str, keys: Iterable[str]) -> Iterator[Cause]:
     for key in keys:
         if not _DATA_KEY.fullmatch(key) or key in (".", ".."):
             yield Cause(
-                join(path, key), f'key must be 1 to 253 letters, digits, "-", "_" or ".", got "{key[:70]}"'
+                join_path(path, key),
+                f'key must be 1 to 253 letters, digits, "-", "_" or ".", got "{key[:70]}"',
             )
 
 
@@ -247,7 +248,7 @@ def _base64_problems(path: str, values: dict[str, str]) -> Iterator[Cause]:
             base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
             yield Cause(
-                join(path, key),
+                join_path(path, key),
                 "must be base64; put plain text into stringData" if path == "data" else "must be base64",
             )
 
@@ -260,12 +261,12 @@ class CustomResourceDefinition(Kind):
         plural="customresourcedefinitions",
         group="apiextensions.k8s.io",
         version="v1",
-        short=("crd", "crds"),
+        short_names=("crd", "crds"),
         categories=("api-extensions",),
         has_status=False,
         columns=(Column("Scope", ".spec.scope"), Column("Version", ".spec.versions[*].name", priority=1)),
         verbs=("get", "list", "watch"),
     )
 
-    spec: Annotated[Extra, Meta(description="Names, scope and versions of the kind.")]
-    status: Annotated[Extra, Meta(description="Always established.")] = {}
+    spec: Annotated[OpaqueJson, Meta(description="Names, scope and versions of the kind.")]
+    status: Annotated[OpaqueJson, Meta(description="Always established.")] = {}

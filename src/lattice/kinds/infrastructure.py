@@ -7,26 +7,53 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.meta.base import LIST_SET, Column, Extra, Kind, Part, Resource, Status
-from lattice.kinds.credentials import CredentialsRef
+from lattice.kinds.meta.base import LIST_SET, Column, Kind, OpaqueJson, Part, Resource, Status
 from lattice.kinds.meta.quantity import (
     Amount,
     Quantity,
-    fraction,
-    micros,
+    dollars_to_micros,
     number_problems,
     parse_bits,
     parse_bytes,
     parse_cores,
     parse_millis,
     quantity_problems,
+    share_as_fraction,
     threshold_problems,
 )
-from lattice.kinds.meta.selector import label_problems, value_problem
-from lattice.kinds.meta.validator import join
+from lattice.kinds.meta.selector import label_problems, label_value_problem, subdomain_problem
+from lattice.kinds.meta.validator import join_path
 
-DEFAULT_ALERT = 800_000  # millionths of the budget
-DEFAULT_TRIGGER = 900_000  # millionths of the capacity
+CREDENTIALS_NAMESPACE = "lattice-system"  # the namespace of providers' logins
+
+
+DEFAULT_ALERT_MILLIONTHS = 800_000  # millionths of the budget
+OVERFLOW_TRIGGER_MILLIONTHS = 900_000  # millionths of the capacity
+
+
+class CredentialsRef(Part):
+    """The Secret that holds the login for the provider."""
+
+    name: Annotated[str, Meta(min_length=1, description="Name of the Secret.")]
+    namespace: Annotated[
+        str,
+        Meta(
+            description="Namespace of the Secret: lattice-system, where logins are kept, and no other; the same if absent."
+        ),
+    ] = CREDENTIALS_NAMESPACE
+
+    def problems(self, path: str) -> Iterator[Cause]:
+        yield from secret_name_problems(f"{path}.name", self.name)
+        if self.namespace != CREDENTIALS_NAMESPACE:
+            yield Cause(
+                f"{path}.namespace",
+                f'must be {CREDENTIALS_NAMESPACE}, where logins are kept, got "{self.namespace[:80]}"',
+            )
+
+
+def secret_name_problems(path: str, name: str) -> Iterator[Cause]:
+    if wrong := subdomain_problem(name):
+        yield Cause(path, wrong)
 
 
 class CloudBudget(Part):
@@ -54,11 +81,15 @@ class CloudBudget(Part):
 
     @property
     def limit_micros(self) -> int | None:
-        return None if self.monthly is None else micros(self.monthly)
+        return None if self.monthly is None else dollars_to_micros(self.monthly)
 
     @property
     def alert_millionths(self) -> int:
-        return DEFAULT_ALERT if self.alert_threshold is None else micros(fraction(self.alert_threshold))
+        return (
+            DEFAULT_ALERT_MILLIONTHS
+            if self.alert_threshold is None
+            else dollars_to_micros(share_as_fraction(self.alert_threshold))
+        )
 
 
 class CloudDefaults(Part):
@@ -138,10 +169,10 @@ class CloudSpec(Part):
         return self.defaults.capabilities if own is None else own
 
     def max_clusters_of(self, region: str) -> int | None:
-        return _smaller(self.defaults.max_clusters_per_region, self.regions[region].quotas.max_clusters)
+        return _lower_limit(self.defaults.max_clusters_per_region, self.regions[region].quotas.max_clusters)
 
-    def max_nodes_of(self, region: str) -> int | None:
-        return _smaller(
+    def max_nodes_per_cluster_of(self, region: str) -> int | None:
+        return _lower_limit(
             self.defaults.max_nodes_per_cluster, self.regions[region].quotas.max_nodes_per_cluster
         )
 
@@ -181,7 +212,7 @@ class CloudInfrastructure(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="CloudInfrastructure",
         plural="cloudinfrastructures",
-        short=("ci",),
+        short_names=("ci",),
         columns=(
             Column("Provider", ".spec.provider"),
             Column("Budget", ".spec.budget.monthly", "number", description="Dollars per month."),
@@ -209,13 +240,14 @@ class CloudInfrastructure(Kind):
         if self.spec.budget:
             yield from threshold_problems("spec.budget.alertThreshold", self.spec.budget.alert_threshold)
         for name, region in self.spec.regions.items():
-            if not name or value_problem(name):
+            if not name or label_value_problem(name):
                 yield Cause(
-                    join("spec.regions", name), value_problem(name) or "name of a region must not be empty"
+                    join_path("spec.regions", name),
+                    label_value_problem(name) or "name of a region must not be empty",
                 )
             if region.budget:
                 yield from threshold_problems(
-                    f"{join('spec.regions', name)}.budget.alertThreshold", region.budget.alert_threshold
+                    f"{join_path('spec.regions', name)}.budget.alertThreshold", region.budget.alert_threshold
                 )
 
 
@@ -256,7 +288,7 @@ class StaticCapacity(Part):
     accelerators: Annotated[tuple[Accelerator, ...], Meta(description="GPUs and the like.")] = ()
 
     @property
-    def milli(self) -> int | None:
+    def millicores(self) -> int | None:
         return None if self.cores is None else parse_cores(self.cores)
 
     @property
@@ -296,7 +328,7 @@ class Reserved(Part):
     memory: Annotated[Quantity, Meta(description='Memory, such as "400Gi".')] | None = None
 
     @property
-    def milli(self) -> int:
+    def millicores(self) -> int:
         return 0 if self.cores is None else parse_cores(self.cores)
 
     @property
@@ -348,7 +380,7 @@ class OverflowLimits(Part):
 
     @property
     def spend_micros(self) -> int | None:
-        return None if self.max_monthly_spend is None else micros(self.max_monthly_spend)
+        return None if self.max_monthly_spend is None else dollars_to_micros(self.max_monthly_spend)
 
 
 class Overflow(Part):
@@ -365,7 +397,7 @@ class Overflow(Part):
     @property
     def trigger_millionths(self) -> int:
         stated = self.trigger.capacity_threshold
-        return DEFAULT_TRIGGER if stated is None else micros(fraction(stated))
+        return OVERFLOW_TRIGGER_MILLIONTHS if stated is None else dollars_to_micros(share_as_fraction(stated))
 
     def problems(self, path: str) -> Iterator[Cause]:
         if self.enabled and not self.target:
@@ -389,7 +421,9 @@ class StaticSpec(Part):
         ),
     ] = ""
     credentials_ref: Annotated[CredentialsRef, Meta(description="Login for the provider.")] | None = None
-    provider_config: Annotated[Extra, Meta(description="Settings of the provider, in its own words.")] = {}
+    provider_config: Annotated[
+        OpaqueJson, Meta(description="Settings of the provider, in its own words.")
+    ] = {}
     network: Annotated[StaticNetwork, Meta(description="How well the place is connected.")] = StaticNetwork()
     compliance: Annotated[tuple[str, ...], LIST_SET, Meta(description="Certificates of the place.")] = ()
     capabilities: Annotated[
@@ -452,7 +486,7 @@ class StaticInfrastructure(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="StaticInfrastructure",
         plural="staticinfrastructures",
-        short=("si",),
+        short_names=("si",),
         columns=(
             Column("Location", ".spec.location.name"),
             Column("Region", ".spec.location.region"),
@@ -492,7 +526,7 @@ def _unit_problems(spec: StaticSpec) -> Iterator[Cause]:
     yield from quantity_problems("spec.capacity.storage", spec.capacity.storage, parse_bytes)
     yield from quantity_problems("spec.network.egress", spec.network.egress, parse_bits)
     for place, value in spec.network.latency_to.items():
-        yield from quantity_problems(join("spec.network.latencyTo", place), value, parse_millis)
+        yield from quantity_problems(join_path("spec.network.latencyTo", place), value, parse_millis)
     if spec.reservation:
         yield from quantity_problems(
             "spec.reservation.reserved.memory", spec.reservation.reserved.memory, parse_bytes
@@ -505,7 +539,7 @@ def _reservation_problems(reservation: Reservation, capacity: StaticCapacity) ->
         yield Cause(
             f"{path}.nodes", f"must be at most capacity.nodes ({capacity.nodes}), got {reserved.nodes}"
         )
-    if capacity.milli is not None and reserved.milli > capacity.milli:
+    if capacity.millicores is not None and reserved.millicores > capacity.millicores:
         yield Cause(
             f"{path}.cores", f"must be at most capacity.cores ({capacity.cores}), got {reserved.cores}"
         )
@@ -519,6 +553,6 @@ def _reservation_problems(reservation: Reservation, capacity: StaticCapacity) ->
         )
 
 
-def _smaller(left: int | None, right: int | None) -> int | None:
+def _lower_limit(left: int | None, right: int | None) -> int | None:
     stated = [limit for limit in (left, right) if limit is not None]
     return min(stated, default=None)

@@ -15,19 +15,19 @@ from typing import Any
 import msgspec
 
 from lattice.errors import Denied, Invalid, UnknownUser
+from lattice.kinds.meta.stored_encoding import Object
 from lattice.kinds.node import NodeSpec
-from lattice.kinds.meta.stored import Object
 
-NAMESPACE = "lattice-system"
-TYPE = "lattice.dev/join-token"
-JOINED_KEY = "lattice.dev/agent-key"  # annotation of a LatticeNode: SHA-256 of the public key of the agent that joined as it
-MADE_AT = (
+TOKEN_NAMESPACE = "lattice-system"  # noqa: S105
+TOKEN_SECRET_TYPE = "lattice.dev/join-token"  # noqa: S105
+AGENT_KEY_ANNOTATION = "lattice.dev/agent-key"  # annotation of a LatticeNode: SHA-256 of the public key of the agent that joined as it
+JOIN_REVISION_ANNOTATION = (
     "lattice.dev/join-revision"  # beside it: the revision at which the token was made that it joined with
 )
-LEAST_SECRET = 22  # characters of base64: 128 bits
-_TOKEN = re.compile(rf"ljt-([0-9a-f]{{12}})\.([A-Za-z0-9_-]{{{LEAST_SECRET},86}})\.([0-9a-f]{{64}})")
-_REFUSED = "the join token is not known"
-_FIX = "make a new one: lattice tokens create"
+MIN_SECRET_CHARS = 22  # characters of base64: 128 bits
+_TOKEN = re.compile(rf"ljt-([0-9a-f]{{12}})\.([A-Za-z0-9_-]{{{MIN_SECRET_CHARS},86}})\.([0-9a-f]{{64}})")
+_UNKNOWN_TOKEN = "the join token is not known"  # noqa: S105
+_NEW_TOKEN_FIX = "make a new one: lattice tokens create"  # noqa: S105
 
 
 class JoinToken(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spec: NodeSpec = NodeSpec()  # of the node that is made; one that is there stays as it is
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a token's Secret holds."""
 
     sha256: str
@@ -90,43 +90,43 @@ def secret_name(token_id: str) -> str:
 
 def token_secret(token: JoinToken, grant: Grant) -> Object:
     """The Secret that lets the token in, without uid and times, which are its writer's to add."""
-    return with_kept(
-        {"metadata": {"name": secret_name(token.id), "namespace": NAMESPACE}},
-        Kept(sha256=token.digest, grant=grant),
+    return with_token_record(
+        {"metadata": {"name": secret_name(token.id), "namespace": TOKEN_NAMESPACE}},
+        TokenRecord(sha256=token.digest, grant=grant),
     )
 
 
-def with_kept(secret: Object, kept: Kept) -> Object:
+def with_token_record(secret: Object, kept: TokenRecord) -> Object:
     """The whole of it under one key: nobody has to put the parts together again."""
     data = {"token": b64encode(msgspec.json.encode(kept)).decode()}
-    return {**secret, "apiVersion": "v1", "kind": "Secret", "type": TYPE, "data": data}
+    return {**secret, "apiVersion": "v1", "kind": "Secret", "type": TOKEN_SECRET_TYPE, "data": data}
 
 
-def kept_in(secret: Mapping[str, Any]) -> Kept | None:
+def read_token_record(secret: Mapping[str, Any]) -> TokenRecord | None:
     """None if it is no join token's, or damaged."""
-    if secret.get("type") != TYPE:
+    if secret.get("type") != TOKEN_SECRET_TYPE:
         return None
     try:
-        return msgspec.json.decode(b64decode(secret.get("data", {}).get("token", "")), type=Kept)
+        return msgspec.json.decode(b64decode(secret.get("data", {}).get("token", "")), type=TokenRecord)
     except (ValueError, msgspec.MsgspecError):
         return None
 
 
-def judge(token: JoinToken, kept: Kept | None, key: str, now: datetime) -> Kept:
+def check_token(token: JoinToken, kept: TokenRecord | None, key: str, now: datetime) -> TokenRecord:
     """What the token allows this key. Unknown ones and wrong secrets are refused alike."""
     if kept is None or not hmac.compare_digest(kept.sha256, token.digest):
-        raise UnknownUser(_REFUSED, fix=_FIX)
-    if is_over(kept.grant, now):
-        raise Denied(f"the join token {token.id} expired at {kept.grant.expires}", fix=_FIX)
+        raise UnknownUser(_UNKNOWN_TOKEN, fix=_NEW_TOKEN_FIX)
+    if is_expired(kept.grant, now):
+        raise Denied(f"the join token {token.id} expired at {kept.grant.expires}", fix=_NEW_TOKEN_FIX)
     if kept.used_by and kept.used_by != key:
         raise Denied(
             f"the join token {token.id} was used already, by the machine that is now node {kept.used_as}",
-            fix=_FIX,
+            fix=_NEW_TOKEN_FIX,
         )
     return kept
 
 
-def is_over(grant: Grant, now: datetime) -> bool:
+def is_expired(grant: Grant, now: datetime) -> bool:
     return now >= expiry(grant)
 
 

@@ -8,16 +8,25 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from lattice.errors import Cause
+from lattice.kinds.infrastructure import (
+    DEFAULT_ALERT_MILLIONTHS,
+    CloudBudget,
+    CloudInfrastructure,
+    StaticInfrastructure,
+)
 from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
-from lattice.kinds.infrastructure import DEFAULT_ALERT, CloudBudget, CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.pool import LatticePool
 from lattice.kinds.meta.selector import dns_label_problem, subdomain_problem
+from lattice.kinds.pool import LatticePool
 
-HOUR = 3_600_000_000  # microseconds; a rate in micro-dollars per hour times microseconds counts in parts of a micro-dollar so small
+MICROSECONDS_PER_HOUR = 3_600_000_000  # microseconds; a rate in micro-dollars per hour times microseconds counts in parts of a micro-dollar so small
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
-_NUMBER = re.compile(r"-([0-9]{3,})$")
-_WORDS = {"LatticePool": "pool", "CloudInfrastructure": "cloud", "StaticInfrastructure": "static"}
+_CLUSTER_NUMBER = re.compile(r"-([0-9]{3,})$")
+_LEDGER_NAME_PREFIXES = {
+    "LatticePool": "pool",
+    "CloudInfrastructure": "cloud",
+    "StaticInfrastructure": "static",
+}
 
 
 class Account(Part):
@@ -36,10 +45,10 @@ class Account(Part):
     ] = ""
 
     @property
-    def ledger(self) -> str:
+    def ledger_name(self) -> str:
         """Name of its ledger: pool.us-east, cloud.aws, cloud.aws.us-east-1, static.dc-east.overflow, static.dc-east.clusters. No two
         accounts share one."""
-        word = _WORDS[self.kind]
+        word = _LEDGER_NAME_PREFIXES[self.kind]
         tail = (
             [self.region or "overflow"]
             if self.kind == "StaticInfrastructure"
@@ -62,9 +71,9 @@ class Account(Part):
         return f"{self.kind.lower()}/{self.name}" + (f" region {self.region}" if self.region else "")
 
 
-def number_in(cluster: str) -> int:
+def cluster_number(cluster: str) -> int:
     """3 of us-east-003; 0 where a name has none."""
-    found = _NUMBER.search(cluster)
+    found = _CLUSTER_NUMBER.search(cluster)
     return int(found[1]) if found else 0
 
 
@@ -84,7 +93,7 @@ class LedgerSpec(Part):
     ] = False
     alert_millionths: Annotated[
         int, Meta(ge=0, description="Share of the limit that raises an alert, in millionths.")
-    ] = DEFAULT_ALERT
+    ] = DEFAULT_ALERT_MILLIONTHS
 
 
 class Lot(Part):
@@ -112,7 +121,7 @@ class LedgerStatus(Status):
         int,
         Meta(
             ge=0,
-            lt=HOUR,
+            lt=MICROSECONDS_PER_HOUR,
             description="What is spent beyond whole micro-dollars, in parts of which 3,600,000,000 make one.",
         ),
     ] = 0
@@ -143,8 +152,8 @@ class LatticeLedger(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="LatticeLedger",
         plural="latticeledgers",
-        short=("ll",),
-        made="ledgers follow from budgets: change the budget of the LatticePool or CloudInfrastructure, "
+        short_names=("ll",),
+        managed_hint="ledgers follow from budgets: change the budget of the LatticePool or CloudInfrastructure, "
         "or the overflow limits of the StaticInfrastructure",
         columns=(
             Column("Hard", ".spec.hard", "boolean"),
@@ -163,9 +172,9 @@ class LatticeLedger(Kind):
 
     def problems(self) -> Iterator[Cause]:
         status, account = self.status, self.spec.budget
-        if self.metadata.name != account.ledger:
+        if self.metadata.name != account.ledger_name:
             yield Cause(
-                "metadata.name", f'must be "{account.ledger}" for {account}, got "{self.metadata.name}"'
+                "metadata.name", f'must be "{account.ledger_name}" for {account}, got "{self.metadata.name}"'
             )
         if account.region and account.kind != "CloudInfrastructure":
             yield Cause("spec.budget.region", f'must be absent for a {account.kind}, got "{account.region}"')
@@ -186,7 +195,7 @@ class LatticeLedger(Kind):
             )
 
 
-def pool_terms(pool: LatticePool) -> LedgerSpec:
+def pool_ledger_spec(pool: LatticePool) -> LedgerSpec:
     """A pool's budget is hard. Without one its ledger counts and refuses nothing."""
     account = Account(kind="LatticePool", name=pool.metadata.name)
     budget = pool.spec.budget
@@ -197,7 +206,7 @@ def pool_terms(pool: LatticePool) -> LedgerSpec:
     )
 
 
-def cloud_terms(cloud: CloudInfrastructure, region: str = "") -> LedgerSpec | None:
+def cloud_ledger_spec(cloud: CloudInfrastructure, region: str = "") -> LedgerSpec | None:
     """The budget over all regions, or that of one; what a region leaves open is as in the whole. None: there is no such region."""
     account = Account(kind="CloudInfrastructure", name=cloud.metadata.name, region=region)
     whole = cloud.spec.budget or CloudBudget()
@@ -214,7 +223,7 @@ def cloud_terms(cloud: CloudInfrastructure, region: str = "") -> LedgerSpec | No
     )
 
 
-def overflow_terms(static: StaticInfrastructure) -> LedgerSpec | None:
+def overflow_ledger_spec(static: StaticInfrastructure) -> LedgerSpec | None:
     """What overflow may cost, which is hard. None: nothing overflows from there."""
     overflow = static.spec.overflow
     if overflow is None or not overflow.enabled:
@@ -223,13 +232,13 @@ def overflow_terms(static: StaticInfrastructure) -> LedgerSpec | None:
     return LedgerSpec(budget=account, limit_micros=overflow.limits.spend_micros, hard=True)
 
 
-def terms(account: Account, owner: Kind | None) -> LedgerSpec | None:
+def ledger_spec(account: Account, owner: Kind | None) -> LedgerSpec | None:
     """What the object says of the account now; None: it is gone, or has no such budget any more."""
     match owner:
         case LatticePool():
-            return pool_terms(owner)
+            return pool_ledger_spec(owner)
         case CloudInfrastructure():
-            return cloud_terms(owner, account.region)
+            return cloud_ledger_spec(owner, account.region)
         case StaticInfrastructure():
-            return overflow_terms(owner)
+            return overflow_ledger_spec(owner)
     return None

@@ -7,16 +7,18 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Taint
+from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
 
-FINALIZER = (
+DRAINING_TAINT = "lattice.dev/draining"
+
+NODE_FINALIZER = (
     "lattice.dev/node"  # of a machine that came by itself: what runs on it leaves before its record does
 )
 QUARANTINED = "Quarantined"  # condition: what its agent says of it cannot be; nothing is put there
-AGENT_LABELS = "agent.lattice.dev/"  # the only label keys that an agent may set on its own node
+AGENT_LABEL_PREFIX = "agent.lattice.dev/"  # the only label keys that an agent may set on its own node
 
-Whole = dict[str, int]  # milli-cores, bytes, milli-GPUs and counts by resource name
+ResourceAmounts = dict[str, int]  # milli-cores, bytes, milli-GPUs and counts by resource name
 
 
 class NodeSpec(Part):
@@ -91,10 +93,12 @@ class NodeStatus(Status):
     """What room it has and how it is."""
 
     capacity: Annotated[
-        Whole, Meta(description="Everything there is: milli-cores, bytes, milli-GPUs, counts.")
+        ResourceAmounts, Meta(description="Everything there is: milli-cores, bytes, milli-GPUs, counts.")
     ] = {}
-    reserved: Annotated[Whole, Meta(description="Kept for the machine itself.")] = {}
-    allocatable: Annotated[Whole, Meta(description="What workloads may have: capacity less reserved.")] = {}
+    reserved: Annotated[ResourceAmounts, Meta(description="Kept for the machine itself.")] = {}
+    allocatable: Annotated[
+        ResourceAmounts, Meta(description="What workloads may have: capacity less reserved.")
+    ] = {}
     gpus: Annotated[tuple[NodeGpu, ...], Meta(description="Its GPUs, one by one.")] = ()
     addresses: Annotated[tuple[NodeAddress, ...], Meta(description="Ways to reach it.")] = ()
     runtimes: Annotated[
@@ -125,8 +129,8 @@ class LatticeNode(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="LatticeNode",
         plural="latticenodes",
-        short=("ln",),
-        made="nodes register themselves: run `lattice agent` on the machine, or let a LatticePool make machines",
+        short_names=("ln",),
+        managed_hint="nodes register themselves: run `lattice agent` on the machine, or let a LatticePool make machines",
         columns=(
             Column("Pool", ".spec.pool"),
             Column("Cluster", ".spec.cluster"),

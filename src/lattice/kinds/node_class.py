@@ -7,35 +7,35 @@ from typing import Annotated, ClassVar, NamedTuple
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Taint
-from lattice.kinds.container import amount_problems, amounts
+from lattice.kinds.container import amount_problems, parse_amounts
+from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 from lattice.kinds.meta.quantity import (
     MIB,
     Amount,
     Quantity,
-    gibibytes,
-    micros,
+    dollars_to_micros,
+    gib_to_bytes,
     number_problems,
     parse_cores,
     parse_docker_bytes,
     quantity_problems,
 )
 from lattice.kinds.meta.selector import label_problems
-from lattice.kinds.meta.validator import join
+from lattice.kinds.meta.validator import join_path
 
 
-class Size(NamedTuple):
+class MachineSize(NamedTuple):
     """What one machine has: milli-cores, bytes, milli-GPUs, and counts of extended resources."""
 
-    milli: int
+    millicores: int
     memory: int
     storage: int
     gpu: int
     extended: dict[str, int]
 
 
-class ClassOnProvider(Part):
+class ProviderNodeClass(Part):
     """How one provider makes a machine of this class; a size given here wins over `resources`."""
 
     instance_type: Annotated[
@@ -59,7 +59,7 @@ class ClassOnProvider(Part):
     ) = None
 
     @property
-    def milli(self) -> int | None:
+    def millicores(self) -> int | None:
         stated = self.cpus if self.cores is None else self.cores
         return None if stated is None else parse_cores(stated)
 
@@ -85,7 +85,7 @@ class NodeClassSpec(Part):
     """Templates per provider, size and price."""
 
     providers: Annotated[
-        dict[str, ClassOnProvider],
+        dict[str, ProviderNodeClass],
         Meta(
             description="How each provider makes such a machine; without an entry it is not available there."
         ),
@@ -101,32 +101,32 @@ class NodeClassSpec(Part):
     taints: Annotated[tuple[Taint, ...], Meta(description="Taints that machines of this class get.")] = ()
 
     @property
-    def size(self) -> Size:
+    def default_size(self) -> MachineSize:
         """Where no provider says otherwise."""
         resources = self.resources
-        return Size(
-            milli=parse_cores(resources.cores),
-            memory=gibibytes(resources.memory_gi),
-            storage=gibibytes(resources.storage_gi),
+        return MachineSize(
+            millicores=parse_cores(resources.cores),
+            memory=gib_to_bytes(resources.memory_gi),
+            storage=gib_to_bytes(resources.storage_gi),
             gpu=resources.gpu * 1000,
-            extended=amounts(resources.extended),
+            extended=parse_amounts(resources.extended),
         )
 
-    def size_on(self, provider: str) -> Size | None:
+    def size_on(self, provider: str) -> MachineSize | None:
         """The one answer to how big a machine is there; None when this class is not available there."""
         there = self.providers.get(provider)
         if there is None:
             return None
-        size = self.size
+        size = self.default_size
         return size._replace(
-            milli=size.milli if there.milli is None else there.milli,
+            millicores=size.millicores if there.millicores is None else there.millicores,
             memory=size.memory if there.memory_bytes is None else there.memory_bytes,
         )
 
     def price_on(self, provider: str) -> int | None:
         """Micro-dollars per hour; None when this class states no price there."""
         price = self.cost_per_hour.get(provider)
-        return None if price is None else micros(price)
+        return None if price is None else dollars_to_micros(price)
 
 
 class NodeClassStatus(Status):
@@ -141,7 +141,7 @@ class LatticeNodeClass(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="LatticeNodeClass",
         plural="latticenodeclasses",
-        short=("lnc",),
+        short_names=("lnc",),
         columns=(
             Column("Cores", ".spec.resources.cores", "number"),
             Column("MemoryGi", ".spec.resources.memoryGi", "number"),
@@ -163,7 +163,7 @@ class LatticeNodeClass(Kind):
         for index, taint in enumerate(spec.taints):
             yield from taint.problems(f"spec.taints[{index}]")
         for name, there in spec.providers.items():
-            path = join("spec.providers", name)
+            path = join_path("spec.providers", name)
             yield from quantity_problems(f"{path}.memory", there.memory, _parse_memory)
             if None not in (there.cores, there.cpus) and there.cores != there.cpus:
                 yield Cause(

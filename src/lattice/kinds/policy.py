@@ -7,12 +7,18 @@ from msgspec import Meta
 
 from lattice.errors import Cause
 from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
-from lattice.kinds.meta.quantity import Amount, fraction, micros, number_problems, threshold_problems
+from lattice.kinds.meta.quantity import (
+    Amount,
+    dollars_to_micros,
+    number_problems,
+    share_as_fraction,
+    threshold_problems,
+)
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem
 
 DEFAULT_MIN_NODES = 1
 DEFAULT_MAX_NODES = 20
-DEFAULT_PACKING = 800_000  # millionths: a cluster above 80 percent gets no new replicas
+DEFAULT_PACKING_MILLIONTHS = 800_000  # millionths: a cluster above 80 percent gets no new replicas
 
 
 class SpreadConstraint(Part):
@@ -117,9 +123,9 @@ class ClusterPolicy(Part):
     @property
     def packing_millionths(self) -> int:
         return (
-            DEFAULT_PACKING
+            DEFAULT_PACKING_MILLIONTHS
             if self.bin_packing_threshold is None
-            else micros(fraction(self.bin_packing_threshold))
+            else dollars_to_micros(share_as_fraction(self.bin_packing_threshold))
         )
 
     def problems(self, path: str) -> Iterator[Cause]:
@@ -130,12 +136,12 @@ class ClusterPolicy(Part):
             yield Cause(f"{path}.namePrefix", wrong)
         yield from threshold_problems(f"{path}.binPackingThreshold", self.bin_packing_threshold)
         if self.consolidation and self.consolidation.min_utilization is not None:
-            yield from self._merge_problems(f"{path}.consolidation.minUtilization")
+            yield from self._consolidation_problems(f"{path}.consolidation.minUtilization")
 
-    def _merge_problems(self, path: str) -> Iterator[Cause]:
+    def _consolidation_problems(self, path: str) -> Iterator[Cause]:
         least = self.consolidation.min_utilization if self.consolidation else None
         yield from threshold_problems(path, least)
-        if least is not None and micros(fraction(least)) >= self.packing_millionths:
+        if least is not None and dollars_to_micros(share_as_fraction(least)) >= self.packing_millionths:
             packing = self.packing_millionths / 10**6
             yield Cause(
                 path,
@@ -178,7 +184,7 @@ class LatticePlacementPolicy(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="LatticePlacementPolicy",
         plural="latticeplacementpolicies",
-        short=("lpp",),
+        short_names=("lpp",),
         columns=(
             Column("MinRegions", ".spec.requirements.minRegions", "integer"),
             Column("Compliance", ".spec.requirements.compliance[*]"),

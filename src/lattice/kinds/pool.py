@@ -6,21 +6,21 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from lattice.errors import Cause
+from lattice.kinds.infrastructure import secret_name_problems
 from lattice.kinds.meta.base import LIST_MAP_BY_NAME, LIST_SET, Column, Kind, Part, Resource, Status
-from lattice.kinds.credentials import secret_problems
 from lattice.kinds.meta.quantity import (
     Amount,
-    fraction,
-    gibibytes,
-    micros,
+    dollars_to_micros,
+    gib_to_bytes,
     number_problems,
     parse_cores,
+    share_as_fraction,
     threshold_problems,
 )
-from lattice.kinds.meta.selector import key_problem, value_problem
-from lattice.kinds.meta.validator import join
+from lattice.kinds.meta.selector import label_key_problem, label_value_problem
+from lattice.kinds.meta.validator import join_path
 
-DEFAULT_ALERT = 800_000  # millionths of the budget: seed value 0.8
+DEFAULT_ALERT_MILLIONTHS = 800_000  # millionths of the budget: seed value 0.8
 
 
 class PoolCredentials(Part):
@@ -61,12 +61,12 @@ class PoolCapacity(Part):
     max_memory_gi: Annotated[Amount, Meta(description="Most memory over all machines, in GiB.")] | None = None
 
     @property
-    def max_milli(self) -> int | None:
+    def max_millicores(self) -> int | None:
         return None if self.max_cores is None else parse_cores(self.max_cores)
 
     @property
     def max_memory_bytes(self) -> int | None:
-        return None if self.max_memory_gi is None else gibibytes(self.max_memory_gi)
+        return None if self.max_memory_gi is None else gib_to_bytes(self.max_memory_gi)
 
 
 class PoolBudget(Part):
@@ -94,11 +94,15 @@ class PoolBudget(Part):
 
     @property
     def limit_micros(self) -> int | None:
-        return None if self.max_monthly_cost is None else micros(self.max_monthly_cost)
+        return None if self.max_monthly_cost is None else dollars_to_micros(self.max_monthly_cost)
 
     @property
     def alert_millionths(self) -> int:
-        return DEFAULT_ALERT if self.alert_threshold is None else micros(fraction(self.alert_threshold))
+        return (
+            DEFAULT_ALERT_MILLIONTHS
+            if self.alert_threshold is None
+            else dollars_to_micros(share_as_fraction(self.alert_threshold))
+        )
 
 
 class PoolSpec(Part):
@@ -202,7 +206,7 @@ class LatticePool(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="LatticePool",
         plural="latticepools",
-        short=("lp",),
+        short_names=("lp",),
         columns=(
             Column("Provider", ".spec.provider.type"),
             Column("Region", ".spec.provider.region"),
@@ -228,7 +232,7 @@ class LatticePool(Kind):
     def problems(self) -> Iterator[Cause]:
         yield from number_problems(self.spec.capacity, "spec.capacity")
         if login := self.spec.provider.credentials:
-            yield from secret_problems("spec.provider.credentials.secretRef", login.secret_ref)
+            yield from secret_name_problems("spec.provider.credentials.secretRef", login.secret_ref)
         if self.spec.budget:
             yield from number_problems(self.spec.budget, "spec.budget")
             yield from threshold_problems("spec.budget.alertThreshold", self.spec.budget.alert_threshold)
@@ -237,12 +241,12 @@ class LatticePool(Kind):
 
 
 def _label_problems(key: str, value: object) -> Iterator[Cause]:
-    path = join("spec.labels", key)
-    if wrong := key_problem(key):
+    path = join_path("spec.labels", key)
+    if wrong := label_key_problem(key):
         yield Cause(path, wrong)
     values = value if isinstance(value, list | tuple) else (value,)
     for each in values:
         if not isinstance(each, str):
             yield Cause(path, f"must be a string or a list of strings, got {each!r}", "FieldValueTypeInvalid")
-        elif wrong := value_problem(each):
+        elif wrong := label_value_problem(each):
             yield Cause(path, wrong)

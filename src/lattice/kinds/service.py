@@ -8,20 +8,20 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.meta.base import LIST_SET, Column, Extra, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Spread, Toleration
 from lattice.kinds.container import (
     Container,
     Disconnect,
     amount_problems,
-    amounts,
     container_problems,
-    excess_problems,
+    parse_amounts,
     total_amounts,
+    total_limit_problems,
 )
-from lattice.kinds.meta.quantity import Amount, Quantity, gibibytes, number_problems, parse_cores
+from lattice.kinds.meta.base import LIST_SET, Column, Kind, OpaqueJson, Part, Resource, Status
+from lattice.kinds.meta.quantity import Amount, Quantity, gib_to_bytes, number_problems, parse_cores
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
-from lattice.kinds.meta.validator import join
+from lattice.kinds.meta.validator import join_path
 
 
 class PlacementResources(Part):
@@ -41,11 +41,11 @@ class PlacementResources(Part):
         """Milli-cores, bytes and milli-GPUs by resource name; what is not asked for is not listed."""
         asked = {
             "cpu": parse_cores(self.cores),
-            "memory": gibibytes(self.memory_gi),
-            "storage": gibibytes(self.storage_gi),
+            "memory": gib_to_bytes(self.memory_gi),
+            "storage": gib_to_bytes(self.storage_gi),
             "gpu": parse_cores(self.gpu),
         }
-        return {name: amount for name, amount in asked.items() if amount} | amounts(self.extended)
+        return {name: amount for name, amount in asked.items() if amount} | parse_amounts(self.extended)
 
 
 class Latency(Part):
@@ -129,18 +129,18 @@ class Dependency(Part):
     class_: Annotated[
         str, Meta(description="Variant of a resource that is provisioned, in its own words.")
     ] = msgspec.field(name="class", default="")
-    params: Annotated[Extra, Meta(description="Settings of the resource, in its own words.")] = {}
+    params: Annotated[OpaqueJson, Meta(description="Settings of the resource, in its own words.")] = {}
 
     @property
     def is_service(self) -> bool:
         return self.type.lower() == "service"
 
     @property
-    def calls(self) -> bool:
+    def is_outbound(self) -> bool:
         return self.direction in ("outbound", "both")
 
     @property
-    def admits(self) -> bool:
+    def is_inbound(self) -> bool:
         return self.direction in ("inbound", "both")
 
 
@@ -188,13 +188,13 @@ class ServiceSpec(Part):
     spread: Annotated[tuple[Spread, ...], Meta(description="How evenly its replicas are laid out.")] = ()
 
     @property
-    def least(self) -> int:
+    def min_replicas(self) -> int:
         """Replicas that run when nothing else demands more."""
         return 1 if self.replicas.min is None else self.replicas.min
 
-    def wanted(self, min_regions: int = 0) -> int:
+    def desired_replicas(self, min_regions: int = 0) -> int:
         """Replicas that run: enough for `min`, for one in each required region, and for a policy's `minRegions`."""
-        return max(self.least, len(self.placement.required_regions), min_regions)
+        return max(self.min_replicas, len(self.placement.required_regions), min_regions)
 
     @property
     def requests(self) -> dict[str, int]:
@@ -221,7 +221,7 @@ class TotalCost(Part):
     ) = None
 
 
-class PlacedIn(Part):
+class ServicePlacement(Part):
     """Replicas of the service in one cluster on machines of one class."""
 
     pool: Annotated[str, Meta(description="Pool, or {infrastructure}/{region}.")]
@@ -258,7 +258,7 @@ class SchedulerDecision(Part):
         tuple[Alternative, ...], Meta(description="Pools that were not chosen, and why.")
     ] = ()
     required: Annotated[
-        Extra, Meta(description="Properties that new infrastructure would need for this service to fit.")
+        OpaqueJson, Meta(description="Properties that new infrastructure would need for this service to fit.")
     ] = {}
     digest: Annotated[str, Meta(description="Hash of what the decision was made from.")] = ""
 
@@ -267,7 +267,7 @@ class ServiceStatus(Status):
     """Where it runs, what that costs, how it is, and why."""
 
     replicas: Annotated[int, Meta(description="Replicas that exist.")] | None = None
-    placements: Annotated[tuple[PlacedIn, ...], Meta(description="Where its replicas are.")] = ()
+    placements: Annotated[tuple[ServicePlacement, ...], Meta(description="Where its replicas are.")] = ()
     total_cost: Annotated[TotalCost, Meta(description="What all of them cost.")] | None = None
     health: Annotated[Health, Meta(description="How its replicas are.")] | None = None
     last_scheduled: Annotated[str, Meta(description="When the placement was last decided.")] | None = None
@@ -282,10 +282,10 @@ class LatticeService(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="LatticeService",
         plural="latticeservices",
-        short=("lsvc",),
+        short_names=("lsvc",),
         categories=("lattice", "all"),
         namespaced=True,
-        scale="spec.replicas.min",
+        scale_path="spec.replicas.min",
         columns=(
             Column(
                 "Wanted",
@@ -317,24 +317,28 @@ class LatticeService(Kind):
             wrong_alone += spec.placement.problems("spec.placement")
         yield from wrong_alone
         if not bad_numbers and not wrong_alone:
-            yield from excess_problems(spec.requests, spec.limits, "spec.placement.resources")
+            yield from total_limit_problems(spec.requests, spec.limits, "spec.placement.resources")
         yield from _replica_problems(spec)
         yield from spec.disconnect.problems("spec.disconnect")
         for index, spread in enumerate(spec.spread):
             yield from spread.problems(f"spec.spread[{index}]")
         for name in spec.resources:
             if name != "*" and (wrong := dns_label_problem(name)):
-                yield Cause(join("spec.resources", name), f"name of a dependency {wrong}")
+                yield Cause(join_path("spec.resources", name), f"name of a dependency {wrong}")
 
 
 def _replica_problems(spec: ServiceSpec) -> Iterator[Cause]:
     most, regions = spec.replicas.max, spec.placement.required_regions
     if most is None:
         return
-    if spec.least > most:
-        yield Cause("spec.replicas.min", f"must be at most replicas.max ({most}), got {spec.least}")
+    if spec.min_replicas > most:
+        yield Cause("spec.replicas.min", f"must be at most replicas.max ({most}), got {spec.min_replicas}")
     if len(regions) > most:
         yield Cause(
             "spec.placement.requiredRegions",
             f"names {len(regions)} regions, but replicas.max allows only {most} replicas",
         )
+
+
+def service_key(service: LatticeService) -> str:
+    return f"{service.metadata.namespace or 'default'}/{service.metadata.name}"

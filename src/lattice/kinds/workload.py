@@ -2,36 +2,38 @@
 
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.meta.base import Column, Extra, Kind, Part, Resource, Status
 from lattice.kinds.constraint import Constraints
 from lattice.kinds.container import (
     Container,
     Disconnect,
     Quantities,
-    amounts,
     container_problems,
-    excess_problems,
     limit_problems,
+    parse_amounts,
     total_amounts,
+    total_limit_problems,
 )
+from lattice.kinds.meta.base import Column, Kind, OpaqueJson, Part, Resource, Status
 from lattice.kinds.meta.selector import dns_label_problem
+
+EVICTED = "Leaving"  # the condition of a workload that was told to make room for another
 
 DesiredState = Literal["Running", "Stopped", "Deleted"]
 ActualState = Literal["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"]
 Count = Annotated[int, Meta(ge=0)]
-FINALIZER = "lattice.dev/workload"  # the record stays until its node has let go of it
-RETRY_REQUESTED = (
+WORKLOAD_FINALIZER = "lattice.dev/workload"  # the record stays until its node has let go of it
+RETRY_REQUESTED_ANNOTATION = (
     "lattice.dev/retry-requested"  # annotation: a person wants it tried again, and when that was said
 )
 
 
-class Group(Part):
+class WorkloadGroup(Part):
     """Workloads that start together or not at all."""
 
     name: Annotated[str, Meta(min_length=1, description="Name of the group, in this namespace.")]
@@ -76,7 +78,7 @@ class WorkloadSpec(Part):
             description="Higher ones go first and may displace lower ones; 0.",
         ),
     ] = 0
-    group: Annotated[Group, Meta(description="Workloads that it starts together with.")] | None = None
+    group: Annotated[WorkloadGroup, Meta(description="Workloads that it starts together with.")] | None = None
     constraints: Annotated[
         Constraints, Meta(description="What besides room decides which nodes it may use.")
     ] = Constraints()
@@ -89,28 +91,28 @@ class WorkloadSpec(Part):
         """Milli-cores, bytes, milli-GPUs and counts: the sum over its containers, if any of them states requests, else its own."""
         return (
             total_amounts(self.containers, "requests")
-            if self.containers_state("requests")
-            else amounts(self.requests)
+            if self.containers_declare("requests")
+            else parse_amounts(self.requests)
         )
 
     @property
     def limit_amounts(self) -> dict[str, int]:
         return (
             total_amounts(self.containers, "limits")
-            if self.containers_state("limits")
-            else amounts(self.limits)
+            if self.containers_declare("limits")
+            else parse_amounts(self.limits)
         )
 
     @property
-    def runs(self) -> str:
+    def effective_revision(self) -> str:
         """Revision of what it runs: the one that is given, else made from what it runs."""
-        return self.revision or revision_of(self)
+        return self.revision or compute_revision(self)
 
-    def containers_state(self, part: Literal["requests", "limits"]) -> bool:
+    def containers_declare(self, part: Literal["requests", "limits"]) -> bool:
         return any(getattr(container.resources, part, {}) for container in self.containers.values())
 
 
-def revision_of(spec: WorkloadSpec) -> str:
+def compute_revision(spec: WorkloadSpec) -> str:
     """Another one whenever what runs is another; neither its desired state nor where it may go changes it."""
     runnable = (spec.containers, spec.requests, spec.limits, spec.disconnect)
     return sha256(msgspec.json.encode(runnable, order="deterministic")).hexdigest()[:24]
@@ -151,7 +153,7 @@ class Retry(Part):
     ) = None
 
     @property
-    def is_over(self) -> bool:
+    def is_exhausted(self) -> bool:
         """It has failed for good, by the rules of then."""
         return self.final or (self.max is not None and (self.attempts or 0) >= self.max)
 
@@ -182,7 +184,7 @@ class WorkloadStatus(Status):
     last_action_at: Annotated[str, Meta(description="When that was done.")] | None = None
     last_log: Annotated[str, Meta(description="Last lines that it printed.")] = ""
     decision: Annotated[
-        Extra,
+        OpaqueJson,
         Meta(description="Why this node: the best ones, counts per reason, hash of the input; at most 2 KB."),
     ] = {}
 
@@ -193,10 +195,10 @@ class LatticeWorkload(Kind):
     resource: ClassVar[Resource] = Resource(
         kind="LatticeWorkload",
         plural="latticeworkloads",
-        short=("lw",),
+        short_names=("lw",),
         categories=("lattice", "all"),
         namespaced=True,
-        made="this workload belongs to a service: change the LatticeService instead, or make a workload of your own without an owner",
+        managed_hint="this workload belongs to a service: change the LatticeService instead, or make a workload of your own without an owner",
         columns=(
             Column("Service", ".spec.service"),
             Column("State", ".status.actualState"),
@@ -222,8 +224,8 @@ class LatticeWorkload(Kind):
         ]
         yield from wrong_alone
         if not wrong_alone:
-            whose = "spec.containers" if spec.containers_state("requests") else "spec.requests"
-            yield from excess_problems(spec.request_amounts, spec.limit_amounts, whose)
+            whose = "spec.containers" if spec.containers_declare("requests") else "spec.requests"
+            yield from total_limit_problems(spec.request_amounts, spec.limit_amounts, whose)
         yield from spec.constraints.problems("spec.constraints")
         yield from spec.disconnect.problems("spec.disconnect")
         yield from self._spread_problems()
@@ -235,3 +237,11 @@ class LatticeWorkload(Kind):
             if spread.selector is None and not self.spec.service:
                 what = "must be given, since the workload has no service whose replicas could be counted"
                 yield Cause(f"spec.constraints.spread[{index}].selector", what, "FieldValueRequired")
+
+
+class DesiredRun(NamedTuple):
+    """Running or Stopped, which revision, and the number of the start."""
+
+    state: Literal["Running", "Stopped"]
+    revision: str
+    run: int

@@ -1,1 +1,9 @@
-"""lifecycle."""
+"""State machines that controllers carry out: what happens next to a workload, a node, a rollout, a cluster's
+machines.
+
+Imported by: app controllers controllers.automation controllers.nodes controllers.scheduler
+controllers.services placement.greedy placement.model placement.plan placement.status scheduling.cycle
+server.agents server.resources sim.planted_bugs sim.world.
+May import: errors kinds kinds.meta.
+May touch: values only: no clock, randomness, files, sockets, threads or logs.
+"""

@@ -5,16 +5,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from lattice.kinds.agreement import AgreementSpec, AgreementStatus, Endpoint, LatticeAgreement, Side
+from lattice.kinds.agreement import (
+    AgreementSpec,
+    AgreementStatus,
+    Endpoint,
+    LatticeAgreement,
+    ServiceReference,
+)
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import Dependency, LatticeService
 from lattice.kinds.workload import LatticeWorkload
 
-EVERYBODY = "*"
-_NOT_IN_A_VARIABLE = re.compile(r"[^A-Z0-9]+")
-DEFAULT = "default"
-LONGEST = 253  # characters of a name
+ANY_SERVICE = "*"
+_NON_ENV_CHARS = re.compile(r"[^A-Z0-9]+")
+DEFAULT_NAMESPACE = "default"
+MAX_NAME_CHARS = 253  # characters of a name
 
 
 class Name(NamedTuple):
@@ -41,57 +47,57 @@ class Pair(NamedTuple):
         if (
             "--" not in self.caller.name + self.callee.name
             and "." not in self.caller.name + self.callee.name
-            and len(plain) <= LONGEST
+            and len(plain) <= MAX_NAME_CHARS
         ):
             return plain
-        return f"{plain[: LONGEST - 13].rstrip('-.')}-{sha256(repr(self).encode()).hexdigest()[:12]}"
+        return f"{plain[: MAX_NAME_CHARS - 13].rstrip('-.')}-{sha256(repr(self).encode()).hexdigest()[:12]}"
 
 
 def name_of(service: LatticeService) -> Name:
-    return Name(service.metadata.namespace or DEFAULT, service.metadata.name)
+    return Name(service.metadata.namespace or DEFAULT_NAMESPACE, service.metadata.name)
 
 
-def _named(service: LatticeService) -> Iterator[tuple[Name, Dependency]]:
+def _named_services(service: LatticeService) -> Iterator[tuple[Name, Dependency]]:
     """What it lists, everybody aside; itself is nobody to agree with."""
     own = name_of(service)
     for key, each in service.spec.resources.items():
         other = Name(each.namespace or own.namespace, each.id or key)
-        if key != EVERYBODY and each.is_service and other != own:
+        if key != ANY_SERVICE and each.is_service and other != own:
             yield other, each
 
 
 def _declares(service: LatticeService | None, other: Name, direction: Callable[[Dependency], bool]) -> bool:
     if service is None:
         return False
-    everybody = service.spec.resources.get(EVERYBODY)
+    everybody = service.spec.resources.get(ANY_SERVICE)
     if everybody is not None and direction(everybody):
         return True
-    return any(name == other and direction(each) for name, each in _named(service))
+    return any(name == other and direction(each) for name, each in _named_services(service))
 
 
-def pairs(service: LatticeService) -> set[Pair]:
+def declared_pairs(service: LatticeService) -> set[Pair]:
     """Those that it names itself."""
     own = name_of(service)
     found = set()
-    for other, each in _named(service):
-        found |= {Pair(own, other)} if each.calls else set()
-        found |= {Pair(other, own)} if each.admits else set()
+    for other, each in _named_services(service):
+        found |= {Pair(own, other)} if each.is_outbound else set()
+        found |= {Pair(other, own)} if each.is_inbound else set()
     return found
 
 
-def agreed(pair: Pair, services: Mapping[Name, LatticeService]) -> AgreementStatus:
+def agreement_status(pair: Pair, services: Mapping[Name, LatticeService]) -> AgreementStatus:
     """Without addresses: these are for whoever knows where replicas are."""
-    calls = _declares(services.get(pair.caller), pair.callee, lambda each: each.calls)
-    admits = _declares(services.get(pair.callee), pair.caller, lambda each: each.admits)
+    calls = _declares(services.get(pair.caller), pair.callee, lambda each: each.is_outbound)
+    admits = _declares(services.get(pair.callee), pair.caller, lambda each: each.is_inbound)
     missing = (
         None if calls and admits else "both" if not calls and not admits else "callee" if calls else "caller"
     )
     return AgreementStatus(active=calls and admits, missing=missing)  # type: ignore[arg-type]
 
 
-def agreement(pair: Pair, status: AgreementStatus) -> LatticeAgreement:
+def build_agreement(pair: Pair, status: AgreementStatus) -> LatticeAgreement:
     resource = LatticeAgreement.resource
-    callee = Side(
+    callee = ServiceReference(
         name=pair.callee.name,
         namespace="" if pair.callee.namespace == pair.caller.namespace else pair.callee.namespace,
     )
@@ -99,7 +105,7 @@ def agreement(pair: Pair, status: AgreementStatus) -> LatticeAgreement:
         api_version=resource.api_version,
         kind=resource.kind,
         metadata=Metadata(name=pair.object_name, namespace=pair.caller.namespace),
-        spec=AgreementSpec(caller=Side(name=pair.caller.name), callee=callee),
+        spec=AgreementSpec(caller=ServiceReference(name=pair.caller.name), callee=callee),
         status=status,
     )
 
@@ -143,18 +149,18 @@ def environment(agreements: Sequence[LatticeAgreement]) -> dict[str, str]:
         ):  # such as of order-api and order.api: the later gets a name that nobody else has
             word += f"_{sha256(repr(pair_of(each)).encode()).hexdigest()[:6].upper()}"
         first = each.status.endpoints[0]
-        told[f"{word}_ENDPOINTS"] = ",".join(_written(end) for end in each.status.endpoints)
+        told[f"{word}_ENDPOINTS"] = ",".join(_format_endpoint(end) for end in each.status.endpoints)
         told[f"{word}_HOST"] = first.address
         if first.port is not None:
             told[f"{word}_PORT"] = str(first.port)
     return told
 
 
-def _variable(callee: Side) -> str:
+def _variable(callee: ServiceReference) -> str:
     """ORDER_API; of another namespace with its name behind: ORDER_API_SHOP."""
-    return _NOT_IN_A_VARIABLE.sub("_", f"{callee.name} {callee.namespace}".strip().upper())
+    return _NON_ENV_CHARS.sub("_", f"{callee.name} {callee.namespace}".strip().upper())
 
 
-def _written(end: Endpoint) -> str:
+def _format_endpoint(end: Endpoint) -> str:
     host = f"[{end.address}]" if ":" in end.address else end.address
     return host if end.port is None else f"{host}:{end.port}"

@@ -14,32 +14,32 @@ MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class Measurement:
     """One object and how far it is: millionths of what it has, or a count. `since`: how many seconds it has been beyond the mark."""
 
     object: str  # kind/name, kind/namespace/name
     amount: int
-    words: str  # what is the case, for people
-    since: float = float("inf")
+    message: str  # what is the case, for people
+    seconds_beyond: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
     object: str
-    words: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleDecision:
     """Which to act on now, which are beyond the mark after that, which are left alone until when, and when time alone could change it."""
 
-    fire: tuple[Firing, ...]
+    firings: tuple[Firing, ...]
     crossed: Mapping[str, str]
-    quiet: Mapping[str, str]
-    again: float | None = None  # in seconds
+    cooling_down: Mapping[str, str]
+    requeue_after: float | None = None  # in seconds
 
 
-def mark(rule: AutomationRule) -> tuple[int, float]:
+def threshold(rule: AutomationRule) -> tuple[int, float]:
     """How much is too much, in millionths or as a count, and for how many seconds it must be."""
     when = rule.spec.when
     if when.node_cpu:
@@ -51,19 +51,21 @@ def mark(rule: AutomationRule) -> tuple[int, float]:
     return (when.capacity.above_millionths if when.capacity else MILLION), 0.0
 
 
-def judge(
+def evaluate_rule(
     rule: AutomationRule,
-    measures: Iterable[Measure],
+    measures: Iterable[Measurement],
     now: datetime,
     written: str,
     unmeasured: Container[str] = (),
-) -> Verdict:
+) -> RuleDecision:
     """`written` is the present time as status has it; `unmeasured` is what is there though nobody can say how far: what was known of
     it stands."""
-    least, lasting = mark(rule)
+    least, lasting = threshold(rule)
     cooldown = timedelta(milliseconds=rule.spec.cooldown_ms)
     crossed = {name: since for name, since in rule.status.crossed.items() if name in unmeasured}
-    quiet = {name: last for name, last in rule.status.quiet.items() if _left(last, cooldown, now) > 0}
+    quiet = {
+        name: last for name, last in rule.status.quiet.items() if _cooldown_left(last, cooldown, now) > 0
+    }
     fire: list[Firing] = []
     waits: list[float] = []
     for each in sorted(measures, key=lambda measure: measure.object):
@@ -71,33 +73,33 @@ def judge(
             continue
         if (known := rule.status.crossed.get(each.object)) is not None:
             crossed[each.object] = known
-        elif each.since < lasting:
-            waits.append(lasting - each.since)
+        elif each.seconds_beyond < lasting:
+            waits.append(lasting - each.seconds_beyond)
         elif each.object in quiet:
-            waits.append(_left(quiet[each.object], cooldown, now))
+            waits.append(_cooldown_left(quiet[each.object], cooldown, now))
         else:
             crossed[each.object] = written
-            fire.append(Firing(each.object, each.words))
+            fire.append(Firing(each.object, each.message))
     if rule.spec.suspend:
-        return Verdict((), crossed, quiet, min(waits, default=None))
+        return RuleDecision((), crossed, quiet, min(waits, default=None))
     if cooldown:
         quiet |= {each.object: written for each in fire}
-    return Verdict(tuple(fire), crossed, quiet, min(waits, default=None))
+    return RuleDecision(tuple(fire), crossed, quiet, min(waits, default=None))
 
 
-def _left(last: str, cooldown: timedelta, now: datetime) -> float:
+def _cooldown_left(last: str, cooldown: timedelta, now: datetime) -> float:
     """Seconds of the quiet time after it acted."""
     return (datetime.fromisoformat(last) + cooldown - now).total_seconds()
 
 
-def parts(verdict: Verdict, most: int) -> list[Verdict]:
+def split_decision(verdict: RuleDecision, most: int) -> list[RuleDecision]:
     """So many firings at a time, each with as much of what is remembered as belongs to it and to those before it."""
-    fires = [verdict.fire[index : index + most] for index in range(0, len(verdict.fire), most)] or [()]
-    later = {each.object for each in verdict.fire}
+    fires = [verdict.firings[index : index + most] for index in range(0, len(verdict.firings), most)] or [()]
+    later = {each.object for each in verdict.firings}
     found = []
     for fire in fires:
         later -= {each.object for each in fire}
         crossed = {name: since for name, since in verdict.crossed.items() if name not in later}
-        quiet = {name: last for name, last in verdict.quiet.items() if name not in later}
-        found.append(Verdict(fire, crossed, quiet, verdict.again))
+        quiet = {name: last for name, last in verdict.cooling_down.items() if name not in later}
+        found.append(RuleDecision(fire, crossed, quiet, verdict.requeue_after))
     return found

@@ -4,22 +4,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from lattice.lifecycle.workload import LIVE, Report
+from lattice.lifecycle.workload import LIVE_STATES, Report
 
 DriftType = Literal["orphan_on_agent", "missing_on_agent", "state_mismatch", "revision_mismatch"]
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class AssignedWorkload:
     """What the node was told of one workload, and had time to do."""
 
     uid: str
     revision: str
-    is_running: bool  # whether it is to run
+    should_run: bool  # whether it is to run
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReportedWorkload:
     uid: str
     report: Report
 
@@ -33,13 +33,13 @@ class Drift:
     message: str
 
 
-def drift(assigned: Mapping[str, Assigned], held: Mapping[str, Held]) -> list[Drift]:
+def find_drift(assigned: Mapping[str, AssignedWorkload], held: Mapping[str, ReportedWorkload]) -> list[Drift]:
     """By path, sorted: the same words for the same state."""
     found = [*_orphans(assigned, held)]
     for path, wanted in assigned.items():
         has = held.get(path)
         if has is None or has.uid != wanted.uid:
-            if wanted.is_running:
+            if wanted.should_run:
                 found.append(Drift(path, "missing_on_agent", "the node does not have it"))
         elif has.report.revision != wanted.revision:
             found.append(
@@ -49,13 +49,15 @@ def drift(assigned: Mapping[str, Assigned], held: Mapping[str, Held]) -> list[Dr
                     f"revision is {has.report.revision or 'unknown'}, not {wanted.revision}",
                 )
             )
-        elif (has.report.state in LIVE) != wanted.is_running:
-            want = "running" if wanted.is_running else "stopped"
+        elif (has.report.state in LIVE_STATES) != wanted.should_run:
+            want = "running" if wanted.should_run else "stopped"
             found.append(Drift(path, "state_mismatch", f"it is {has.report.state}, and is to be {want}"))
     return sorted(found, key=lambda each: (each.workload, each.type))
 
 
-def _orphans(assigned: Mapping[str, Assigned], held: Mapping[str, Held]) -> Iterator[Drift]:
+def _orphans(
+    assigned: Mapping[str, AssignedWorkload], held: Mapping[str, ReportedWorkload]
+) -> Iterator[Drift]:
     for path, has in held.items():
         wanted = assigned.get(path)
         if wanted is None:

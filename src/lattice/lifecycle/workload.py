@@ -9,14 +9,23 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from lattice.kinds.workload import ActualState, DesiredState, Retry
-from lattice.lifecycle.retry import RetryRules, begun, by_hand, ended, failed, is_spent, postponed, remaining
+from lattice.kinds.workload import ActualState, DesiredRun, DesiredState, LatticeWorkload, Retry
+from lattice.lifecycle.retry import (
+    RetryPolicy,
+    backoff_remaining,
+    count_failure,
+    fail_permanently,
+    is_exhausted,
+    manual_retry,
+    next_run,
+    postpone,
+)
 
-NodeState = Literal["None", "Ready", "Silent", "Abandoned", "Gone"]
+BoundNodeState = Literal["None", "Ready", "Silent", "Abandoned", "Gone"]
 ReportedState = ActualState | Literal["Missing"]
 
 # Trying again would not help: the workload must be changed, or a person must say that the cause is gone.
-FINAL = frozenset(
+FINAL_FAILURES = frozenset(
     {
         "INVALID_IMAGE",
         "INVALID_SPEC",
@@ -33,9 +42,12 @@ NODE_FAULTS = {
     "RUNTIME_UNAVAILABLE": "another node may do better",
     PORT_TAKEN: "others are chosen for it",
 }  # what a new binding may mend
-BLAMELESS = frozenset(
+UNCOUNTED_FAILURES = frozenset(
     {"DISCONNECTED"}
 )  # its node was cut off and ended it, as it was told to: no attempt is lost
+
+
+LIVE_STATES = frozenset({"Pending", "Starting", "Running", "Unknown"})
 
 
 class Action(StrEnum):
@@ -56,17 +68,16 @@ class Action(StrEnum):
     NO_ACTION = "NoAction"
 
 
-UNDER_WAY = frozenset(
+START_ACTIONS = frozenset(
     {Action.APPLY, Action.RECREATE, Action.FORGIVE}
 )  # after these the node has been told to start the run
-AWAITS = frozenset(
+AWAIT_ACTIONS = frozenset(
     {Action.AWAIT_FAILOVER, Action.AWAIT_NODE}
 )  # what they wait for is shown, also when it becomes something else
-WAITS = frozenset(
+UNSTORED_ACTIONS = frozenset(
     {Action.ASSIGN, Action.BACKOFF_WAIT, Action.AWAIT_FAILOVER, Action.AWAIT_NODE, Action.NO_ACTION}
 )
-LIVE = frozenset({"Pending", "Starting", "Running", "Unknown"})
-EVENTS = {
+EVENT_REASONS = {
     Action.APPLY: "WorkloadApplied",
     Action.RECREATE: "RetryTriggered",
     Action.RETRY: "RetryTriggered",
@@ -82,13 +93,13 @@ EVENTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Graces:
+class GracePeriods:
     """Seconds that something may take before it counts as a failure, or is ordered once more."""
 
     missing: float = 15.0  # from an order until the node has it at all
     start: float = 300.0  # from an order until it runs; fetching an image included
     stop: float = 60.0  # from an order until it is gone
-    retry: RetryRules = field(default_factory=RetryRules)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +109,13 @@ class Report:
     state: ReportedState = "Missing"
     revision: str = ""
     run: int = 0
-    failure: str = ""  # why it failed, in one word
-    knows_order: bool = True  # whether the node had our last order when it said so
-    how: str = ""  # it failed, in words: an exit code, a signal
+    failure_reason: str = ""  # why it failed, in one word
+    includes_last_order: bool = True  # whether the node had our last order when it said so
+    failure_message: str = ""  # it failed, in words: an exit code, a signal
 
 
 @dataclass(frozen=True, slots=True)
-class Last:
+class LastAction:
     """What was last done about it, as stored; whoever binds it anew writes Assign here."""
 
     action: str = ""
@@ -112,17 +123,19 @@ class Last:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class WorkloadInput:
     desired: DesiredState
     revision: str
     now: datetime
-    node: NodeState = "Ready"
+    node: BoundNodeState = "Ready"
     report: Report = Report()
     retry: Retry | None = None
-    last: Last = Last()
-    since: datetime | None = None  # when it reached the reported state
-    leaving: str = ""  # why it must leave its node: a drain, a taint
-    why: str = ""  # its node counts as it does: what a silent one is waited for, or why it was given up
+    last_action: LastAction = LastAction()
+    state_since: datetime | None = None  # when it reached the reported state
+    eviction_reason: str = ""  # why it must leave its node: a drain, a taint
+    node_reason: str = (
+        ""  # its node counts as it does: what a silent one is waited for, or why it was given up
+    )
 
     def age(self, when: datetime | None) -> float:
         """Seconds since; never less than none, should the clock have been set back."""
@@ -136,45 +149,45 @@ class Decision:
     action: Action
     reason: str
     retry: Retry | None = None  # None: as it was
-    again: float | None = None
-    failure: str = ""  # one word, when a failure was counted
+    requeue_after: float | None = None
+    failure_reason: str = ""  # one word, when a failure was counted
 
     @property
     def is_stored(self) -> bool:
-        return self.retry is not None or self.action not in WAITS
+        return self.retry is not None or self.action not in UNSTORED_ACTIONS
 
     @property
     def event(self) -> str:
         """The event that tells of it; empty for none. Waiting is told of once, when the failure is counted."""
-        return EVENTS.get(self.action, "") if self.is_stored else ""
+        return EVENT_REASONS.get(self.action, "") if self.is_stored else ""
 
 
 STOPPED = Decision(Action.NO_ACTION, "it is stopped")
 
 
-def decide(found: Situation, graces: Graces = Graces()) -> Decision:  # noqa: B008 - frozen
+def decide(found: WorkloadInput, graces: GracePeriods = GracePeriods()) -> Decision:  # noqa: B008 - frozen
     match found.desired:
         case "Deleted":
-            return _deleted(found, graces)
+            return _decide_deleted(found, graces)
         case "Stopped":
-            return _stopped(found, graces)
+            return _decide_stopped(found, graces)
         case "Running":
-            return _running(found, graces)
+            return _decide_running(found, graces)
 
 
-def retry_by_hand(found: Situation, graces: Graces = Graces()) -> Decision:  # noqa: B008 - frozen
+def decide_manual_retry(found: WorkloadInput, graces: GracePeriods = GracePeriods()) -> Decision:  # noqa: B008 - frozen
     """A person asks: at once, with all attempts to come. What has not failed is left alone."""
-    retry = _current(found, graces)
+    retry = _current_retry(found, graces)
     if found.desired != "Running" or not retry.attempts:
         return Decision(Action.NO_ACTION, "it has not failed")
-    if found.report.state == "Running" and _is_about(found, retry):
-        return Decision(Action.FORGIVE, "it runs: its failures are forgotten", _forgiven(retry, graces))
+    if found.report.state == "Running" and _reports_run(found, retry):
+        return Decision(Action.FORGIVE, "it runs: its failures are forgotten", _reset_attempts(retry, graces))
     return Decision(
-        Action.RETRY, "a person asked for it", by_hand(retry, found.revision, found.now, graces.retry)
+        Action.RETRY, "a person asked for it", manual_retry(retry, found.revision, found.now, graces.retry)
     )
 
 
-def _deleted(found: Situation, graces: Graces) -> Decision:
+def _decide_deleted(found: WorkloadInput, graces: GracePeriods) -> Decision:
     if found.node in ("None", "Gone"):
         return Decision(Action.FINALIZE_DELETE, "no node has it")
     if found.node != "Ready":
@@ -182,96 +195,106 @@ def _deleted(found: Situation, graces: Graces) -> Decision:
             Action.AWAIT_NODE,
             "its node is silent and may still run it: the record stays until the node says otherwise",
         )
-    if found.report.state == "Missing" and found.last.action not in UNDER_WAY and found.report.knows_order:
+    if (
+        found.report.state == "Missing"
+        and found.last_action.action not in START_ACTIONS
+        and found.report.includes_last_order
+    ):
         return Decision(Action.FINALIZE_DELETE, "its node says that it is gone")
-    return _once(found, Action.DELETE, "it is to be deleted", graces.stop)
+    return _order_once(found, Action.DELETE, "it is to be deleted", graces.stop)
 
 
-def _stopped(found: Situation, graces: Graces) -> Decision:
+def _decide_stopped(found: WorkloadInput, graces: GracePeriods) -> Decision:
     match found.node:
         case "None":
             return Decision(Action.NO_ACTION, "it is stopped and has no node")
         case "Gone":
-            return _released(found, "its node is gone, and it is to be stopped", graces)
+            return _release(found, "its node is gone, and it is to be stopped", graces)
         case "Silent" | "Abandoned":
             return Decision(Action.AWAIT_NODE, "its node is silent and cannot be told to stop it")
     if _is_down(found):
         return (
-            _released(found, f"it is stopped and must leave its node: {found.leaving}", graces)
-            if found.leaving
+            _release(found, f"it is stopped and must leave its node: {found.eviction_reason}", graces)
+            if found.eviction_reason
             else STOPPED
         )
-    return _once(found, Action.APPLY_STOPPED, "it is to be stopped", graces.stop)
+    return _order_once(found, Action.APPLY_STOPPED, "it is to be stopped", graces.stop)
 
 
-def _released(found: Situation, reason: str, graces: Graces) -> Decision:
+def _release(found: WorkloadInput, reason: str, graces: GracePeriods) -> Decision:
     """Should it be wanted again, that is another run, unless it has failed for good."""
-    retry = _current(found, graces)
+    retry = _current_retry(found, graces)
     return Decision(
         Action.RELEASE,
         reason,
-        None if is_spent(retry, graces.retry) else begun(retry, found.revision, graces.retry),
+        None if is_exhausted(retry, graces.retry) else next_run(retry, found.revision, graces.retry),
     )
 
 
-def _running(found: Situation, graces: Graces) -> Decision:
-    retry = _current(found, graces)
-    spent = is_spent(retry, graces.retry)
+def _decide_running(found: WorkloadInput, graces: GracePeriods) -> Decision:
+    retry = _current_retry(found, graces)
+    spent = is_exhausted(retry, graces.retry)
     match found.node:
         case "None":
-            return _unbound(found, retry, graces)
+            return _decide_unbound(found, retry, graces)
         case "Gone" if spent:
             return Decision(Action.RELEASE, "it has failed for good, and its node is gone")
         case "Gone":
-            return Decision(Action.RESCHEDULE, "its node is gone", begun(retry, found.revision, graces.retry))
+            return Decision(
+                Action.RESCHEDULE, "its node is gone", next_run(retry, found.revision, graces.retry)
+            )
         case "Abandoned" if not spent:
-            words = found.why or "its node has been silent for too long"
-            return Decision(Action.RESCHEDULE, words, begun(retry, found.revision, graces.retry))
+            words = found.node_reason or "its node has been silent for too long"
+            return Decision(Action.RESCHEDULE, words, next_run(retry, found.revision, graces.retry))
         case "Silent" | "Abandoned":
             return Decision(
                 Action.AWAIT_FAILOVER,
-                f"its node is silent; {found.why or 'it may be back before the time is up'}",
+                f"its node is silent; {found.node_reason or 'it may be back before the time is up'}",
             )
-    if found.leaving:
-        return _leaving(found, retry, graces)
+    if found.eviction_reason:
+        return _decide_evicted(found, retry, graces)
     if spent:
-        return _spent(found, graces)
+        return _decide_exhausted(found, graces)
     if retry is found.retry and _was_ordered(found, retry):
-        return _ordered(found, retry, graces)
-    return _start(found, retry, graces)
+        return _decide_ordered(found, retry, graces)
+    return _decide_start(found, retry, graces)
 
 
-def _current(found: Situation, graces: Graces) -> Retry:
+def _current_retry(found: WorkloadInput, graces: GracePeriods) -> Retry:
     """The count that is stored, unless it is of another revision."""
     if found.retry is not None and found.retry.revision == found.revision:
         return found.retry
-    return begun(found.retry, found.revision, graces.retry)
+    return next_run(found.retry, found.revision, graces.retry)
 
 
-def _unbound(found: Situation, retry: Retry, graces: Graces) -> Decision:
-    if is_spent(retry, graces.retry):
+def _decide_unbound(found: WorkloadInput, retry: Retry, graces: GracePeriods) -> Decision:
+    if is_exhausted(retry, graces.retry):
         return Decision(Action.NO_ACTION, "it has failed for good; change it, or ask for a retry")
-    if wait := remaining(retry, found.now, graces.retry):
-        return Decision(Action.BACKOFF_WAIT, f"it failed {_times(retry)}", again=wait)
+    if wait := backoff_remaining(retry, found.now, graces.retry):
+        return Decision(Action.BACKOFF_WAIT, f"it failed {_times(retry)}", requeue_after=wait)
     return Decision(Action.ASSIGN, "it has no node")  # a new count is stored with the first order
 
 
-def _leaving(found: Situation, retry: Retry, graces: Graces) -> Decision:
+def _decide_evicted(found: WorkloadInput, retry: Retry, graces: GracePeriods) -> Decision:
     """Stopped here before it may start elsewhere."""
     if not _is_down(found):
-        return _once(found, Action.APPLY_STOPPED, f"it must leave its node: {found.leaving}", graces.stop)
-    if is_spent(retry, graces.retry):
-        return Decision(Action.RELEASE, f"it has failed for good and must leave its node: {found.leaving}")
+        return _order_once(
+            found, Action.APPLY_STOPPED, f"it must leave its node: {found.eviction_reason}", graces.stop
+        )
+    if is_exhausted(retry, graces.retry):
+        return Decision(
+            Action.RELEASE, f"it has failed for good and must leave its node: {found.eviction_reason}"
+        )
     return Decision(
         Action.RESCHEDULE,
-        f"it has left its node: {found.leaving}",
-        begun(retry, found.revision, graces.retry),
+        f"it has left its node: {found.eviction_reason}",
+        next_run(retry, found.revision, graces.retry),
     )
 
 
-def _spent(found: Situation, graces: Graces) -> Decision:
-    if found.report.state in LIVE:
-        return _once(
+def _decide_exhausted(found: WorkloadInput, graces: GracePeriods) -> Decision:
+    if found.report.state in LIVE_STATES:
+        return _order_once(
             found,
             Action.APPLY_STOPPED,
             "it has failed for good, and what is left of it is stopped",
@@ -280,15 +303,15 @@ def _spent(found: Situation, graces: Graces) -> Decision:
     return Decision(Action.NO_ACTION, "it has failed for good; change it, or ask for a retry")
 
 
-def _start(found: Situation, retry: Retry, graces: Graces) -> Decision:
+def _decide_start(found: WorkloadInput, retry: Retry, graces: GracePeriods) -> Decision:
     """Nothing was ordered yet for this run."""
-    report, was_stopped = found.report, found.last.action == Action.APPLY_STOPPED
-    if wait := remaining(retry, found.now, graces.retry):
+    report, was_stopped = found.report, found.last_action.action == Action.APPLY_STOPPED
+    if wait := backoff_remaining(retry, found.now, graces.retry):
         return Decision(
             Action.BACKOFF_WAIT, f"it failed {_times(retry)}", None if retry is found.retry else retry, wait
         )
-    if was_stopped and report.state not in LIVE and retry is found.retry:
-        retry = begun(retry, found.revision, graces.retry)  # the run that was stopped is over
+    if was_stopped and report.state not in LIVE_STATES and retry is found.retry:
+        retry = next_run(retry, found.revision, graces.retry)  # the run that was stopped is over
     if retry.attempts:
         return Decision(
             Action.RECREATE, f"it failed {_times(retry)} and its wait is over", retry, graces.missing
@@ -306,109 +329,139 @@ def _start(found: Situation, retry: Retry, graces: Graces) -> Decision:
     )
 
 
-def _ordered(found: Situation, retry: Retry, graces: Graces) -> Decision:
+def _decide_ordered(found: WorkloadInput, retry: Retry, graces: GracePeriods) -> Decision:
     """The node was told to start this run."""
-    report, age = found.report, found.age(found.last.at)
-    if not _is_about(found, retry):
+    report, age = found.report, found.age(found.last_action.at)
+    if not _reports_run(found, retry):
         is_missing = (
-            report.state == "Missing" and report.knows_order
+            report.state == "Missing" and report.includes_last_order
         )  # what was said before the order came tells nothing
         grace, lost = (graces.missing, "MISSING") if is_missing else (graces.start, "NOT_APPLIED")
-        return _within(grace - age, "its node has been told to start it") or _failure(
+        return _wait_within_grace(grace - age, "its node has been told to start it") or _decide_failure(
             found, retry, lost, graces
         )
     match report.state:
         case "Running":
-            return _steady(found, retry, graces)
+            return _decide_steady(found, retry, graces)
         case "Failed" | "Stopped":
-            return _failure(found, retry, report.failure or "EXITED", graces)
-    return _within(graces.start - age, f"it is {report.state}") or _failure(
+            return _decide_failure(found, retry, report.failure_reason or "EXITED", graces)
+    return _wait_within_grace(graces.start - age, f"it is {report.state}") or _decide_failure(
         found, retry, "START_TIMEOUT", graces
     )
 
 
-def _steady(found: Situation, retry: Retry, graces: Graces) -> Decision:
+def _decide_steady(found: WorkloadInput, retry: Retry, graces: GracePeriods) -> Decision:
     if not retry.attempts:
         return Decision(Action.NO_ACTION, "it runs")
-    left = graces.retry.steady - found.age(found.since or found.last.at)
+    left = graces.retry.reset_after - found.age(found.state_since or found.last_action.at)
     if left > 0:
-        return Decision(Action.NO_ACTION, f"it runs, after it failed {_times(retry)}", again=left)
-    return Decision(Action.FORGIVE, f"it has run for {graces.retry.steady:g} s", _forgiven(retry, graces))
+        return Decision(Action.NO_ACTION, f"it runs, after it failed {_times(retry)}", requeue_after=left)
+    return Decision(
+        Action.FORGIVE, f"it has run for {graces.retry.reset_after:g} s", _reset_attempts(retry, graces)
+    )
 
 
-def _forgiven(retry: Retry, graces: Graces) -> Retry:
-    return Retry(attempts=0, max=graces.retry.attempts, revision=retry.revision, run=retry.run)
+def _reset_attempts(retry: Retry, graces: GracePeriods) -> Retry:
+    return Retry(attempts=0, max=graces.retry.max_attempts, revision=retry.revision, run=retry.run)
 
 
-def _failure(found: Situation, retry: Retry, why: str, graces: Graces) -> Decision:
-    words = f"{why}, {how}" if (how := how_it_failed(found.report, why)) else why
-    if why in FINAL:
+def _decide_failure(found: WorkloadInput, retry: Retry, why: str, graces: GracePeriods) -> Decision:
+    words = f"{why}, {how}" if (how := failure_message_for(found.report, why)) else why
+    if why in FINAL_FAILURES:
         return Decision(
             Action.MARK_FAILED,
             f"{words}: trying again would not help",
-            ended(retry, graces.retry),
-            failure=why,
+            fail_permanently(retry, graces.retry),
+            failure_reason=why,
         )
-    if why in BLAMELESS:
-        after = postponed(retry, found.now, graces.retry)
+    if why in UNCOUNTED_FAILURES:
+        after = postpone(retry, found.now, graces.retry)
         return Decision(
             Action.BACKOFF_WAIT,
             f"{words}: it is started again",
             after,
-            remaining(after, found.now, graces.retry),
+            backoff_remaining(after, found.now, graces.retry),
             why,
         )
-    after = failed(retry, found.now, graces.retry)
-    if is_spent(after, graces.retry):
+    after = count_failure(retry, found.now, graces.retry)
+    if is_exhausted(after, graces.retry):
         return Decision(
             Action.MARK_FAILED,
             f"{words}: it failed {_times(after)}, which was the last attempt",
             after,
-            failure=why,
+            failure_reason=why,
         )
-    wait = remaining(after, found.now, graces.retry)
+    wait = backoff_remaining(after, found.now, graces.retry)
     if why in NODE_FAULTS:
         return Decision(Action.RESCHEDULE, f"{words}: {NODE_FAULTS[why]}", after, wait, why)
     return Decision(Action.BACKOFF_WAIT, f"{words}: it failed {_times(after)}", after, wait, why)
 
 
-def how_it_failed(report: Report, why: str) -> str:
+def failure_message_for(report: Report, why: str) -> str:
     """As its node put it; nothing where it was not the node that said so."""
-    return report.how if why == report.failure else ""
+    return report.failure_message if why == report.failure_reason else ""
 
 
-def _was_ordered(found: Situation, retry: Retry) -> bool:
+def _was_ordered(found: WorkloadInput, retry: Retry) -> bool:
     """A node that speaks of the run was told of it, unless that was taken back since."""
-    return found.last.action in UNDER_WAY or (
-        _is_about(found, retry) and found.last.action != Action.APPLY_STOPPED
+    return found.last_action.action in START_ACTIONS or (
+        _reports_run(found, retry) and found.last_action.action != Action.APPLY_STOPPED
     )
 
 
-def _is_about(found: Situation, retry: Retry) -> bool:
+def _reports_run(found: WorkloadInput, retry: Retry) -> bool:
     """Is it this run that the node speaks of? One that runs will do, though a later was ordered when it was thought to be lost."""
     report = found.report
     if report.revision != found.revision:
         return False
-    is_earlier = report.state == "Running" and report.knows_order and report.run < (retry.run or 0)
+    is_earlier = report.state == "Running" and report.includes_last_order and report.run < (retry.run or 0)
     return report.run == retry.run or is_earlier
 
 
-def _is_down(found: Situation) -> bool:
+def _is_down(found: WorkloadInput) -> bool:
     """Does the node say, knowing what it was told last, that nothing of it runs or is about to?"""
     report = found.report
-    may_start = found.last.action in UNDER_WAY and (found.retry is None or report.run != found.retry.run)
-    return report.state not in LIVE and report.knows_order and not may_start
+    may_start = found.last_action.action in START_ACTIONS and (
+        found.retry is None or report.run != found.retry.run
+    )
+    return report.state not in LIVE_STATES and report.includes_last_order and not may_start
 
 
-def _once(found: Situation, action: Action, reason: str, grace: float) -> Decision:
-    left = grace - found.age(found.last.at) if found.last.action == action else 0.0
-    return _within(left, f"{reason}, and its node has been told") or Decision(action, reason, again=grace)
+def _order_once(found: WorkloadInput, action: Action, reason: str, grace: float) -> Decision:
+    left = grace - found.age(found.last_action.at) if found.last_action.action == action else 0.0
+    return _wait_within_grace(left, f"{reason}, and its node has been told") or Decision(
+        action, reason, requeue_after=grace
+    )
 
 
-def _within(left: float, reason: str) -> Decision | None:
-    return Decision(Action.NO_ACTION, reason, again=left) if left > 0 else None
+def _wait_within_grace(left: float, reason: str) -> Decision | None:
+    return Decision(Action.NO_ACTION, reason, requeue_after=left) if left > 0 else None
 
 
 def _times(retry: Retry) -> str:
     count = retry.attempts or 0
     return "once" if count == 1 else f"{count} times"
+
+
+# Nothing is ordered: it was only just bound, or has to go.
+NO_RUN_ACTIONS = frozenset(
+    {"", Action.ASSIGN, Action.DELETE, Action.FINALIZE_DELETE, Action.RESCHEDULE, Action.RELEASE}
+)
+
+
+def desired_run(workload: LatticeWorkload) -> DesiredRun | None:
+    """None: it is not to be there. Otherwise what its node is told; one that failed and waits is told to stay stopped, and keeps its log.
+
+    A new revision is ordered as its own first run, the number that the next look stores: whoever sees it first, it starts once.
+    """
+    spec, status = workload.spec, workload.status
+    if status.binding is None or status.last_action in NO_RUN_ACTIONS:
+        return None
+    revision = spec.effective_revision
+    run = (status.retry.run or 0) if status.retry else 0
+    if status.last_action not in START_ACTIONS:
+        return DesiredRun("Stopped", revision, run)
+    if status.retry is not None and status.retry.revision == revision:
+        return DesiredRun("Running", revision, run)
+    is_to_run = spec.desired_state == "Running" and not workload.metadata.deletion_timestamp
+    return DesiredRun("Running" if is_to_run else "Stopped", revision, run + 1)

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 
 from lattice.clock import Clock
-from lattice.providers.protocol import Found, Machine, Offered, Refused
+from lattice.providers.protocol import AvailableCapacity, MachineSpec, MachineStatus, ProvisioningUnavailable
 
 
-def _nobody(_: Machine) -> None:
+def _ignore(_: MachineSpec) -> None:
     return None
 
 
@@ -23,65 +23,68 @@ class FakeProvider:
     latency: float = 0.0  # seconds that making and removing take
     quota: int | None = None  # machines in all
     regions: frozenset[str] | None = None
-    refusing: str = ""  # why nothing is made or listed at present
-    made: Callable[[Machine], None] = _nobody
-    removed: Callable[[str], None] = lambda _: None
-    note: Path | None = None  # file of the machines that there are: they outlive the server
-    _machines: dict[str, Found] = field(default_factory=dict)
+    outage_reason: str = ""  # why nothing is made or listed at present
+    on_created: Callable[[MachineSpec], None] = _ignore
+    on_deleted: Callable[[str], None] = lambda _: None
+    state_file: Path | None = None  # file of the machines that there are: they outlive the server
+    _machines: dict[str, MachineStatus] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.note is not None and self.note.exists():
+        if self.state_file is not None and self.state_file.exists():
             self._machines = {
-                each.node: each for each in msgspec.json.decode(self.note.read_bytes(), type=list[Found])
+                each.node: each
+                for each in msgspec.json.decode(self.state_file.read_bytes(), type=list[MachineStatus])
             }
 
-    async def offers(self) -> Offered:
-        self._refuse()
+    async def available_capacity(self) -> AvailableCapacity:
+        self._raise_if_unavailable()
         left = None if self.quota is None else self.quota - len(self._machines)
-        return Offered(self.regions, left)
+        return AvailableCapacity(self.regions, left)
 
-    async def create(self, machine: Machine) -> str:
+    async def create(self, machine: MachineSpec) -> str:
         known = self._machines.get(machine.node)
         if known is None:
-            (await self.offers()).check(machine.region)
-            known = self._machines[machine.node] = Found(
+            (await self.available_capacity()).check(machine.region)
+            known = self._machines[machine.node] = MachineStatus(
                 machine.node, machine.cluster, f"{self.name}://{machine.node}", "Starting"
             )
-            self._keep()
+            self._save()
         if known.state != "Running":
             await self.clock.sleep(self.latency)
             if machine.node in self._machines:  # unless it was deleted meanwhile
                 self._machines[machine.node] = replace(known, state="Running", message="")
-                self._keep()
-                self.made(machine)
+                self._save()
+                self.on_created(machine)
         return known.provider_id
 
     async def delete(self, node: str) -> None:
-        self._refuse()
+        self._raise_if_unavailable()
         if node in self._machines:
             await self.clock.sleep(self.latency)
             self._machines.pop(node, None)
-            self._keep()
-            self.removed(node)
+            self._save()
+            self.on_deleted(node)
 
-    async def list(self) -> Sequence[Found]:
-        self._refuse()
+    async def list(self) -> Sequence[MachineStatus]:
+        self._raise_if_unavailable()
         return [self._machines[node] for node in sorted(self._machines)]
 
     async def close(self) -> None:
         return None
 
-    def lose(self, node: str, message: str = "it ended by itself") -> None:
+    def end_machine(self, node: str, message: str = "it ended by itself") -> None:
         """The machine ends without anybody having asked for it."""
         self._machines[node] = replace(self._machines[node], state="Ended", message=message)
-        self._keep()
-        self.removed(node)
+        self._save()
+        self.on_deleted(node)
 
-    def _keep(self) -> None:
-        if self.note is not None:
-            self.note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.note.write_bytes(msgspec.json.encode(list(self._machines.values())))
+    def _save(self) -> None:
+        if self.state_file is not None:
+            self.state_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.state_file.write_bytes(msgspec.json.encode(list(self._machines.values())))
 
-    def _refuse(self) -> None:
-        if self.refusing:
-            raise Refused(self.refusing, where=self.name, fix="wait until the provider answers again")
+    def _raise_if_unavailable(self) -> None:
+        if self.outage_reason:
+            raise ProvisioningUnavailable(
+                self.outage_reason, where=self.name, fix="wait until the provider answers again"
+            )

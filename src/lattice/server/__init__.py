@@ -1,1 +1,7 @@
-"""The API: verbs over plain values, and one thin edge that speaks HTTP."""
+"""`app`: the HTTP server that gives each path to its folder.
+
+Imported by: app.
+May import: errors kinds.meta metrics tracing server.access server.agents server.discovery
+server.fleet_queries server.live server.requests server.resources server.ui_backend.
+May touch: HTTP connections.
+"""

@@ -10,59 +10,65 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from lattice import metrics, tracing as traces
-from lattice.errors import LatticeError, Malformed, NotAllowed, TooLarge, TooMany, Unavailable
+from lattice import metrics
+from lattice import tracing as traces
+from lattice.errors import LatticeError, Malformed, MethodNotAllowed, TooLarge, TooManyRequests, Unavailable
 from lattice.kinds.meta.json_body import encode
-from lattice.server.requests import bodies
-from lattice.server.agents import join as joining
-from lattice.server.live import usage as live
-from lattice.server.ui_backend import pages
 from lattice.server.access import access_reviews as reviews
-from lattice.server.resources import shortpaths
-from lattice.server.resources.api import Api
-from lattice.server.access.audit import note_refusal
-from lattice.server.access.authentication import Tokens, authenticate
-from lattice.server.access.authorization import Deed, authorize
+from lattice.server.access.authentication import TokenAuthenticator, authenticate
+from lattice.server.access.authorization import RequestAttributes, authorize, log_rejected_request
+from lattice.server.agents import join as joining
+from lattice.server.agents.join import NodeJoinService
+from lattice.server.discovery.discovery import VIRTUAL_RESOURCES
+from lattice.server.discovery.documents import DiscoveryDocuments
+from lattice.server.fleet_queries.apply_plan import apply_plan
+from lattice.server.fleet_queries.query_schema import APPLY_QUERY
+from lattice.server.fleet_queries.service import MAX_QUERY_BYTES, FleetQueryService, await_while_connected
+from lattice.server.fleet_queries.service import query_of_path as fleet_question
+from lattice.server.live import top_and_spending as live
+from lattice.server.live.top_and_spending import UsageService
+from lattice.server.requests import bodies
 from lattice.server.requests.call import JSON, Call, Reply, Target, User
-from lattice.server.discovery.discovery import VIRTUAL
-from lattice.server.resources.dispatch import verb_for
-from lattice.server.discovery.documents import Documents
-from lattice.server.fleet_queries.service import MAX_QUESTION, FleetQuestions, while_wanted
-from lattice.server.fleet_queries.service import asked as fleet_question
-from lattice.server.agents.join import Joining
-from lattice.server.live.usage import Live
 from lattice.server.requests.options import truthy
-from lattice.server.ui_backend.pages import Pages, Visit
-from lattice.server.fleet_queries.apply_plan import apply_planned
 from lattice.server.requests.status_error import status_of, warning_header
-from lattice.server.fleet_queries.schema import APPLY
-from lattice.server.resources.routes import deed, locate, unknown_path
-from lattice.server.resources.shortpaths import Asked
+from lattice.server.resources import routes as shortpaths
+from lattice.server.resources.api import Api
+from lattice.server.resources.dispatch import handler_for
+from lattice.server.resources.routes import (
+    RoutedRequest,
+    request_attributes,
+    resolve_target,
+    unknown_path_error,
+)
+from lattice.server.ui_backend import pages
+from lattice.server.ui_backend.pages import PageRequest, Pages
 
-MAX_BODY = 1 << 20
-RETRY_AFTER = "1"  # seconds, as the Status says it too
-REVIEWS: dict[tuple[str, ...], str] = {
+MAX_BODY_BYTES = 1 << 20
+RETRY_AFTER_S = "1"  # seconds, as the Status says it too
+REVIEW_KINDS: dict[tuple[str, ...], str] = {
     (each.group, version, each.plural): each.kind
-    for each in VIRTUAL
+    for each in VIRTUAL_RESOURCES
     if each.verbs == ("create",)
     for version in ("v1", "v1beta1")  # kubectl 1.27 asks who it is under the older version
 }
-OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/health"})
+UNAUTHENTICATED_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/health"})
 log = structlog.get_logger()
 
 Health = Callable[[], Mapping[str, Any]]
-GLANCE = 1.0  # seconds between two looks whether anybody still reads a stream that says nothing
+STREAM_CLIENT_CHECK_INTERVAL_S = (
+    1.0  # seconds between two looks whether anybody still reads a stream that says nothing
+)
 
 
 @dataclass
 class App:
     api: Api
-    tokens: Tokens
-    documents: Documents
+    tokens: TokenAuthenticator
+    documents: DiscoveryDocuments
     health: Health
-    fleet: FleetQuestions | None = None
-    joining: Joining | None = None
-    live: Live | None = None
+    fleet_queries: FleetQueryService | None = None
+    join_service: NodeJoinService | None = None
+    usage: UsageService | None = None
     pages: Pages | None = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -70,27 +76,31 @@ class App:
         verb, resource, target, user = request.method.lower(), "", None, None
         with traces.span("request", method=request.method) as span:
             try:
-                if request.path in OPEN_PATHS:
+                if request.path in UNAUTHENTICATED_PATHS:
                     return _response(await self._health(request.path))
-                if request.path == joining.PATH and self.joining is not None:
-                    return _response(await self._join(request, self.joining))
+                if request.path == joining.JOIN_PATH and self.join_service is not None:
+                    return _response(await self._join(request, self.join_service))
                 if self.pages is not None and pages.is_page(request.method, request.path, request.headers):
                     return _response(await self._page(request, self.pages))
-                user = await authenticate(self.tokens, request.headers, _peer(request))
+                user = await authenticate(self.tokens, request.headers, _peer_certificate(request))
                 target, verb, answer = self._route(request, user)
                 resource = target.served.resource.id if target else ""
                 reply = await answer
             except LatticeError as error:
-                note_refusal(error, user, request.method, request.path)
-                reply = _refusal(error, target)
+                log_rejected_request(error, user, request.method, request.path)
+                reply = _error_reply(error, target)
             except web.HTTPRequestEntityTooLarge:
-                reply = _refusal(TooLarge(f"the body is over {MAX_BODY} bytes", fix="split it"), target)
+                reply = _error_reply(
+                    TooLarge(f"the body is over {MAX_BODY_BYTES} bytes", fix="split it"), target
+                )
             except (asyncio.CancelledError, ConnectionError):
                 raise
             except Exception:
                 log.exception("request failed", method=request.method, path=request.path)
-                reply = _refusal(LatticeError("internal error; the server's log has the details"), target)
-            span.tell(name=f"{verb} {resource}".rstrip(), verb=verb, resource=resource, status=reply.status)
+                reply = _error_reply(LatticeError("internal error; the server's log has the details"), target)
+            span.set_attributes(
+                name=f"{verb} {resource}".rstrip(), verb=verb, resource=resource, status=reply.status
+            )
         metrics.REQUESTS.labels(verb, resource, reply.status).inc()
         if verb != "watch":
             metrics.REQUEST_SECONDS.labels(verb).observe(time.perf_counter() - began)
@@ -98,38 +108,49 @@ class App:
 
     def _route(self, request: web.BaseRequest, user: User) -> tuple[Target | None, str, Awaitable[Reply]]:
         content_type = request.headers.get("Content-Type", JSON)
-        asked = shortpaths.in_full(Asked(request.method, request.path, request.query, content_type))
-        path, parts = asked.path, asked.parts
+        asked = shortpaths.expand_short_path(
+            RoutedRequest(request.method, request.path, request.query, content_type)
+        )
+        path, parts = asked.path, asked.path_parts
         if "%2f" in request.raw_path.partition("?")[0].lower():
-            raise unknown_path(
+            raise unknown_path_error(
                 request.raw_path
             )  # no name holds a slash: whoever sends one means something else than this would be taken for
         if path == "/metrics":
-            authorize(user, Deed("get", "", "metrics"), None)
+            authorize(user, RequestAttributes("get", "", "metrics"), None)
             return None, "get", _metrics()
-        if self.pages is not None and path == pages.LIVE and asked.method == "GET":
-            again = partial(authenticate, self.tokens, request.headers, _peer(request))
-            return None, "watch", self._watched(self.pages.stream.open(user, asked.query, again))
+        if self.pages is not None and path == pages.EVENT_STREAM_PATH and asked.method == "GET":
+            again = partial(authenticate, self.tokens, request.headers, _peer_certificate(request))
+            return (
+                None,
+                "watch",
+                self._open_event_stream(self.pages.event_stream.open(user, asked.query, again)),
+            )
         if parts[0] not in {"api", "apis"} or len(parts) < (3 if parts[0] == "api" else 4):
             if asked.method not in {"GET", "HEAD"}:
-                raise unknown_path(path)
+                raise unknown_path_error(path)
             return None, "get", self.documents.answer(path, request.headers.get("Accept", ""))
-        if (kind := REVIEWS.get(tuple(parts[1:]))) and request.method == "POST":
+        if (kind := REVIEW_KINDS.get(tuple(parts[1:]))) and request.method == "POST":
             return None, "create", self._review(request, user, kind)
-        if self.live is not None and path in live.PATHS and asked.method == "GET":
-            return None, "get", self.live.read(path, user, asked.query)
-        if self.fleet is not None and (question := fleet_question(parts)):
-            return None, "ask", self._ask(request, user, self.fleet, question)
-        target = locate(self.api.catalog, path)
+        if self.usage is not None and path in live.LIVE_PATHS and asked.method == "GET":
+            return None, "get", self.usage.read(path, user, asked.query)
+        if self.fleet_queries is not None and (question := fleet_question(parts)):
+            return None, "ask", self._answer_fleet_query(request, user, self.fleet_queries, question)
+        target = resolve_target(self.api.catalog, path)
         watching = asked.method == "GET" and truthy(asked.query.get("watch"))
-        wanted = deed(asked.method, target, watching=watching)
-        return target, wanted.verb, self._act(request, asked, user, target, wanted)
+        wanted = request_attributes(asked.method, target, watching=watching)
+        return target, wanted.verb, self._answer_resource(request, asked, user, target, wanted)
 
-    async def _act(
-        self, request: web.BaseRequest, asked: Asked, user: User, target: Target, wanted: Deed
+    async def _answer_resource(
+        self,
+        request: web.BaseRequest,
+        asked: RoutedRequest,
+        user: User,
+        target: Target,
+        wanted: RequestAttributes,
     ) -> Reply:
         authorize(user, wanted, target.served.resource)
-        body = shortpaths.completed(asked, await _body(request))
+        body = shortpaths.fill_body_kind(asked, await _body(request))
         call = Call(
             asked.method,
             target,
@@ -140,58 +161,65 @@ class App:
             request.headers.get("Accept", ""),
             request.headers.get("User-Agent", ""),
         )
-        if target.subresource == "log" and self.live is not None:
-            return await self.live.worklogs.read(self.api, call)
-        return await verb_for(call, wanted.verb)(self.api, call)
+        if target.subresource == "log" and self.usage is not None:
+            return await self.usage.workload_logs.read(self.api, call)
+        return await handler_for(call, wanted.verb)(self.api, call)
 
     async def _review(self, request: web.BaseRequest, user: User, kind: str) -> Reply:
-        body, _ = bodies.read(
-            await _body(request), request.headers.get("Content-Type", JSON), kind, protobuf_too=True
+        body, _ = bodies.parse_body(
+            await _body(request), request.headers.get("Content-Type", JSON), kind, allow_protobuf=True
         )
         if not isinstance(body, dict):
             raise Malformed(f"the body must be a {kind}")
         return Reply(encode(await reviews.review(self.api.catalog, self.tokens, user, kind, body)), 201)
 
-    async def _watched(self, opening: Awaitable[Reply]) -> Reply:
+    async def _open_event_stream(self, opening: Awaitable[Reply]) -> Reply:
         reply = await opening
-        if self.fleet is not None:
-            self.fleet.warm()
+        if self.fleet_queries is not None:
+            self.fleet_queries.warm_up()
         return reply
 
-    async def _ask(self, request: web.BaseRequest, user: User, fleet: FleetQuestions, question: str) -> Reply:
+    async def _answer_fleet_query(
+        self, request: web.BaseRequest, user: User, fleet: FleetQueryService, question: str
+    ) -> Reply:
         if request.method != "POST":
-            raise NotAllowed(
+            raise MethodNotAllowed(
                 f"a question is put with POST, not {request.method}",
                 where=request.path,
                 fix="send it as JSON with POST",
             )
         fleet.admit(user, question)
-        body = await _body(request, MAX_QUESTION)
-        if question == APPLY:
-            return await apply_planned(
+        body = await _body(request, MAX_QUERY_BYTES)
+        if question == APPLY_QUERY:
+            return await apply_plan(
                 fleet, user, body
             )  # also if nobody waits for it any more: half of it would help nobody
-        answer = asyncio.create_task(fleet.ask(user, question, body))
-        return await while_wanted(
+        answer = asyncio.create_task(fleet.answer(user, question, body))
+        return await await_while_connected(
             answer, lambda: request.transport is not None and not request.transport.is_closing()
         )
 
     async def _page(self, request: web.BaseRequest, shown: Pages) -> Reply:
-        visit = Visit(request.method, request.path, request.headers, request.remote or "", _peer(request))
-        return await shown.answer(visit, await _body(request, joining.LARGEST))
+        visit = PageRequest(
+            request.method, request.path, request.headers, request.remote or "", _peer_certificate(request)
+        )
+        return await shown.answer(visit, await _body(request, joining.MAX_JOIN_REQUEST_BYTES))
 
-    async def _join(self, request: web.BaseRequest, door: Joining) -> Reply:
+    async def _join(self, request: web.BaseRequest, door: NodeJoinService) -> Reply:
         """Open to everybody: a machine that joins has nothing but its token."""
         if request.method == "GET":
-            return Reply(encode(door.directions()))
+            return Reply(encode(door.connection_info()))
         if request.method != "POST":
-            raise NotAllowed(
+            raise MethodNotAllowed(
                 f"machines join with POST, not {request.method}",
                 where=request.path,
                 fix="run `lattice agent`",
             )
         return Reply(
-            encode(await door.join(await _body(request, joining.LARGEST), request.remote or "")), 201
+            encode(
+                await door.join(await _body(request, joining.MAX_JOIN_REQUEST_BYTES), request.remote or "")
+            ),
+            201,
         )
 
     async def _health(self, path: str) -> Reply:
@@ -218,8 +246,8 @@ class App:
             metrics.WATCHES.inc()
         try:
             await response.prepare(request)
-            pieces = _while_read(reply.body, request) if reply.is_quiet else reply.body
-            await _pour(pieces, response)
+            pieces = _while_connected(reply.body, request) if reply.is_idle_stream else reply.body
+            await _write_stream(pieces, response)
         except LatticeError as error:  # too late to say so in any other way than by breaking off
             log.info("stream broke off", path=request.path, reason=str(error))
             if request.transport is not None:
@@ -230,7 +258,7 @@ class App:
         return response
 
 
-async def _pour(pieces: AsyncIterator[bytes], response: web.StreamResponse) -> None:
+async def _write_stream(pieces: AsyncIterator[bytes], response: web.StreamResponse) -> None:
     try:
         async for piece in pieces:
             if piece:
@@ -242,13 +270,13 @@ async def _pour(pieces: AsyncIterator[bytes], response: web.StreamResponse) -> N
         await pieces.aclose()  # type: ignore[attr-defined]
 
 
-async def _while_read(pieces: AsyncIterator[bytes], request: web.BaseRequest) -> AsyncIterator[bytes]:
+async def _while_connected(pieces: AsyncIterator[bytes], request: web.BaseRequest) -> AsyncIterator[bytes]:
     """The pieces, for as long as somebody is there to read them."""
     waiting: asyncio.Future[bytes] | None = None
     try:
         while True:
             waiting = waiting or asyncio.ensure_future(anext(pieces))
-            await asyncio.wait({waiting}, timeout=GLANCE)
+            await asyncio.wait({waiting}, timeout=STREAM_CLIENT_CHECK_INTERVAL_S)
             if waiting.done():
                 piece, waiting = waiting.result(), None
                 yield piece
@@ -264,10 +292,10 @@ async def _while_read(pieces: AsyncIterator[bytes], request: web.BaseRequest) ->
 
 
 async def _metrics() -> Reply:
-    return Reply(await asyncio.to_thread(metrics.exposition), content_type=metrics.MEDIA_TYPE)
+    return Reply(await asyncio.to_thread(metrics.render_metrics), content_type=metrics.MEDIA_TYPE)
 
 
-async def _body(request: web.BaseRequest, most: int = MAX_BODY) -> bytes:
+async def _body(request: web.BaseRequest, most: int = MAX_BODY_BYTES) -> bytes:
     if (request.content_length or 0) > most:
         raise TooLarge(
             f"the body is {request.content_length} bytes, at most {most} are taken", fix="split it"
@@ -275,15 +303,15 @@ async def _body(request: web.BaseRequest, most: int = MAX_BODY) -> bytes:
     return await request.clone(client_max_size=most + 1).read() if request.can_read_body else b""
 
 
-def _peer(request: web.BaseRequest) -> Mapping[str, Any] | None:
+def _peer_certificate(request: web.BaseRequest) -> Mapping[str, Any] | None:
     return request.transport.get_extra_info("peercert") if request.transport else None
 
 
-def _refusal(error: LatticeError, target: Target | None) -> Reply:
+def _error_reply(error: LatticeError, target: Target | None) -> Reply:
     resource = target.served.resource if target else None
-    headers = {"Retry-After": RETRY_AFTER} if isinstance(error, TooMany) else {}
+    headers = {"Retry-After": RETRY_AFTER_S} if isinstance(error, TooManyRequests) else {}
     return Reply(
-        encode(status_of(error, resource, (target.name if target else "") or error.subject)),
+        encode(status_of(error, resource, (target.name if target else "") or error.object_name)),
         error.status,
         headers=headers,
     )

@@ -1,1 +1,6 @@
-"""The whole control plane in one process, in virtual time: real controllers, elections, verbs and agents over fakes that fail."""
+"""The whole control plane in virtual time under faults; runs many seeds and reports.
+
+Imported by: cli.commands.
+May import: everything.
+May touch: processes of its own.
+"""

@@ -18,21 +18,20 @@ import structlog
 from lattice.errors import LatticeError
 from lattice.kinds.workload import LatticeWorkload
 from lattice.sim.invariants.checker import Checker, Violation
-from lattice.sim.invariants.differing import differing
-from lattice.sim.world.event_loop import PROCESS
-from lattice.sim.invariants.history import node_of
-from lattice.sim.planted_bugs.catalog import PLANTED
+from lattice.sim.invariants.history import describe_change, node_of
+from lattice.sim.planted_bugs.catalog import PLANTED_BUGS
+from lattice.sim.world.event_loop import CURRENT_PROCESS
 from lattice.sim.world.run import Run, run_seed
 from lattice.sim.world.servers import authority, catalog
 
-BEFORE = 25.0  # seconds before a violation that are told
-MOST = 14  # lines of history that are told of one
-CRITICAL = 50
-DIGEST_LINE = 2  # words of a line that tells the hash of a history
+STORY_WINDOW_S = 25.0  # seconds before a violation that are told
+MAX_STORY_LINES = 14  # lines of history that are told of one
+CRITICAL_LOG_LEVEL = 50
+DIGEST_LINE_WORDS = 2  # words of a line that tells the hash of a history
 T = TypeVar("T")
 
 
-class Summary(msgspec.Struct, frozen=True):
+class SeedSummary(msgspec.Struct, frozen=True):
     """One seed, as its process tells it."""
 
     seed: int
@@ -44,33 +43,35 @@ class Summary(msgspec.Struct, frozen=True):
     violations: list[tuple[str, str, float, int]] = []
     story: list[str] = []
     planted: str = ""
+    decisions_digest: str = ""  # of the history without messages and explanations
 
     @property
     def is_sound(self) -> bool:
         return not self.violations
 
 
-def summary_of(seed: int, planted: str = "") -> Summary:
+def summarize_seed(seed: int, planted: str = "", *, with_decisions: bool = False) -> SeedSummary:
     """Runs it here and now; whoever calls is better in a process that ends after it."""
     began = time.process_time()
     if planted:
-        PLANTED[planted].plant()
+        PLANTED_BUGS[planted].plant()
     run = run_seed(seed)
     found = Checker(run).check()
-    return Summary(
+    return SeedSummary(
         seed,
         run.digest,
-        str(run.swarm),
+        str(run.fault_plan),
         time.process_time() - began,
-        _figures(run),
-        dict(run.struck),
-        [(each.number, each.words, each.at, each.revision) for each in found],
-        list(story(run, found[0])) if found else [],
+        _run_figures(run),
+        dict(run.fault_counts),
+        [(each.invariant, each.message, each.at, each.revision) for each in found],
+        list(violation_trace(run, found[0])) if found else [],
         planted,
+        run.decisions_digest if with_decisions else "",
     )
 
 
-def _figures(run: Run) -> dict[str, int]:
+def _run_figures(run: Run) -> dict[str, int]:
     store = run.world.store
     bound = 0
     for record in store.history:
@@ -80,35 +81,35 @@ def _figures(run: Run) -> dict[str, int]:
                 and change.value
                 and b'"binding"' in change.value
             ):
-                before = _bound(change.previous.value) if change.previous else ""
-                bound += not before and bool(_bound(change.value))
+                before = _bound_node(change.previous.value) if change.previous else ""
+                bound += not before and bool(_bound_node(change.value))
     return {
         "virtual seconds": round(run.world.loop.time()),
         "revisions": len(store.history),
         "leader changes": max(0, len(store.elections) - 1),
         "bindings": bound,
-        "operations": len(run.world.told),
-        "faults": sum(run.struck.values()),
+        "operations": len(run.world.operations),
+        "faults": sum(run.fault_counts.values()),
     }
 
 
-def _bound(value: bytes) -> str:
+def _bound_node(value: bytes) -> str:
     return node_of(_decoder.decode(value))
 
 
 _decoder = msgspec.json.Decoder(LatticeWorkload)
 
 
-def story(run: Run, violation: Violation) -> Iterator[str]:
+def violation_trace(run: Run, violation: Violation) -> Iterator[str]:
     """The shortest stretch that tells how it came: faults before it, and what was written about those that it names."""
     names = {
         word.rpartition("/")[2].strip(".,:;()")
-        for word in re.findall(r"[a-z0-9]+(?:[-/][a-z0-9-]+)+", violation.words)
+        for word in re.findall(r"[a-z0-9]+(?:[-/][a-z0-9-]+)+", violation.message)
     }
     lines = [
         (at, f"fault    {words}")
-        for at, words in run.world.notes
-        if violation.at - BEFORE <= at <= violation.at
+        for at, words in run.world.fault_log
+        if violation.at - STORY_WINDOW_S <= at <= violation.at
     ]
     for record in run.world.store.history:
         if violation.revision and record.revision > violation.revision:
@@ -117,7 +118,7 @@ def story(run: Run, violation: Violation) -> Iterator[str]:
         if changes:
             term = f" term {record.term.number}" if record.term else ""
             words = ", ".join(
-                f"{each.key} ({differing(each.previous.value if each.previous else None, each.value)})"
+                f"{each.key} ({describe_change(each.previous.value if each.previous else None, each.value)})"
                 for each in changes
             )
             lines.append(
@@ -127,12 +128,12 @@ def story(run: Run, violation: Violation) -> Iterator[str]:
                 )
             )
     lines += [
-        (told.told_at, f"client   {told.client}: {told.method} {told.key} {told.outcome}")
-        for told in run.world.told
-        if told.key.name in names and told.told_at <= violation.at
+        (told.finished_at, f"client   {told.client}: {told.method} {told.key} {told.outcome}")
+        for told in run.world.operations
+        if told.key.name in names and told.finished_at <= violation.at
     ]
     lines.sort(key=lambda line: line[0])
-    for at, words in lines[-MOST:]:
+    for at, words in lines[-MAX_STORY_LINES:]:
         yield f"{at:9.3f} s  {words}"
 
 
@@ -144,7 +145,7 @@ def warm_up() -> None:
     gc.freeze()
 
 
-def isolated(work: Callable[[], object]) -> tuple[int, int]:
+def fork_worker(work: Callable[[], object]) -> tuple[int, int]:
     """Begun in a process of its own, which ends without cleaning up: the pid and where its answer can be read."""
     reader, writer = os.pipe()
     sys.stdout.flush()
@@ -157,7 +158,7 @@ def isolated(work: Callable[[], object]) -> tuple[int, int]:
     try:
         os.close(reader)
         gc.disable()  # it lives for seconds; nothing of it is worth looking for
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL_LOG_LEVEL))
         with os.fdopen(writer, "wb") as answer:
             answer.write(msgspec.json.encode(work()))
         code = 0
@@ -165,7 +166,7 @@ def isolated(work: Callable[[], object]) -> tuple[int, int]:
         os._exit(code)
 
 
-def apart(work: Callable[[], object], kind: type[T]) -> T:
+def run_in_subprocess(work: Callable[[], object], kind: type[T]) -> T:
     """What it comes to in a process of its own, which leaves nothing behind here. Raises RuntimeError with what went wrong there."""
     warm_up()
 
@@ -177,32 +178,36 @@ def apart(work: Callable[[], object], kind: type[T]) -> T:
         except Exception as error:  # noqa: BLE001 - told to whoever asked
             return f"{type(error).__name__}: {error}", None
 
-    said = _answer(*isolated(told))
+    said = _read_result(*fork_worker(told))
     wrong, value = (
-        msgspec.json.decode(said, type=tuple[str, kind | None])
+        msgspec.json.decode(said, type=tuple[str, kind | None])  # type: ignore[valid-type]
         if said
         else ("its process ended without a word", None)
-    )  # type: ignore[valid-type]
+    )
     if wrong or value is None:
         raise RuntimeError(wrong)
     return value
 
 
-def _answer(pid: int, reader: int) -> bytes:
+def _read_result(pid: int, reader: int) -> bytes:
     with os.fdopen(reader, "rb") as answer:
         said = answer.read()
     os.waitpid(pid, 0)
     return said
 
 
-def run_many(seeds: Iterable[int], workers: int = 2, planted: str = "") -> Iterator[Summary]:
+def run_seeds(
+    seeds: Iterable[int], workers: int = 2, planted: str = "", *, with_decisions: bool = False
+) -> Iterator[SeedSummary]:
     """Each as it ends; so many at once."""
     warm_up()
     waiting = iter(seeds)
     running: dict[int, tuple[int, int, bytearray]] = {}  # reader -> pid, seed, what it said
     while True:
         while len(running) < workers and (seed := next(waiting, None)) is not None:
-            pid, reader = isolated(lambda seed=seed: summary_of(seed, planted))  # type: ignore[misc]
+            pid, reader = fork_worker(
+                lambda seed=seed: summarize_seed(seed, planted, with_decisions=with_decisions)  # type: ignore[misc]
+            )
             running[reader] = (pid, seed, bytearray())
         if not running:
             return
@@ -214,36 +219,36 @@ def run_many(seeds: Iterable[int], workers: int = 2, planted: str = "") -> Itera
             pid, seed, said = running.pop(reader)
             os.close(reader)
             os.waitpid(pid, 0)
-            yield _read(bytes(said), seed)
+            yield _decode_summary(bytes(said), seed)
 
 
-def replayed(seed: int, planted: str = "", *, with_log: bool = False) -> Summary:
+def replay_seed(seed: int, planted: str = "", *, with_log: bool = False) -> SeedSummary:
     """One seed, in a process of its own."""
     warm_up()
 
-    def told() -> Summary:
+    def told() -> SeedSummary:
         if with_log:
             structlog.configure(
-                wrapper_class=structlog.make_filtering_bound_logger(0), processors=[_with_time]
+                wrapper_class=structlog.make_filtering_bound_logger(0), processors=[_log_line]
             )
-        return summary_of(seed, planted)
+        return summarize_seed(seed, planted)
 
-    return _read(_answer(*isolated(told)), seed)
+    return _decode_summary(_read_result(*fork_worker(told)), seed)
 
 
-def _with_time(_: object, level: str, said: Any) -> str:
-    process, words = PROCESS.get(), {name: value for name, value in said.items() if name != "event"}
+def _log_line(_: object, level: str, said: Any) -> str:
+    process, words = CURRENT_PROCESS.get(), {name: value for name, value in said.items() if name != "event"}
     now = asyncio.get_running_loop().time() if asyncio._get_running_loop() else 0.0
     return f"{now:9.3f} s  {process.name if process else '':20} {level:8} {said.get('event')} {words or ''}"
 
 
-def _read(said: bytes, seed: int) -> Summary:
+def _decode_summary(said: bytes, seed: int) -> SeedSummary:
     if said:
-        return msgspec.json.decode(said, type=Summary)
-    return Summary(seed, "", "", 0.0, {}, {}, [("I-00", "its process ended without a word", 0.0, 0)])
+        return msgspec.json.decode(said, type=SeedSummary)
+    return SeedSummary(seed, "", "", 0.0, {}, {}, [("I-00", "its process ended without a word", 0.0, 0)])
 
 
-def shown(summary: Summary) -> Iterator[str]:
+def violation_lines(summary: SeedSummary) -> Iterator[str]:
     """What is said of a seed that is not sound."""
     yield f"seed {summary.seed}: {len(summary.violations)} violations; {summary.options}"
     for number, count in sorted(Counter(each[0] for each in summary.violations).items()):
@@ -254,7 +259,7 @@ def shown(summary: Summary) -> Iterator[str]:
     yield f"  see it again: lattice sim replay {summary.seed}{f' --planted {summary.planted}' if summary.planted else ''}"
 
 
-def figures_of(summaries: Sequence[Summary]) -> Iterator[str]:
+def totals_lines(summaries: Sequence[SeedSummary]) -> Iterator[str]:
     """What all of them came to, in two lines: figures, and faults by kind."""
     figures: Counter[str] = Counter()
     faults: Counter[str] = Counter()
@@ -270,7 +275,7 @@ def figures_of(summaries: Sequence[Summary]) -> Iterator[str]:
     )
 
 
-def digests_elsewhere(first: int, count: int, workers: int) -> dict[int, str]:
+def digests_in_new_process(first: int, count: int, workers: int) -> dict[int, str]:
     """The same seeds in another interpreter, in which strings hash to something else: the hash of each history."""
     words = [
         "sim",
@@ -292,4 +297,4 @@ def digests_elsewhere(first: int, count: int, workers: int) -> dict[int, str]:
         check=False,
     ).stdout
     found = (line.split() for line in said.splitlines())
-    return {int(each[0]): each[1] for each in found if len(each) == DIGEST_LINE and each[0].isdigit()}
+    return {int(each[0]): each[1] for each in found if len(each) == DIGEST_LINE_WORDS and each[0].isdigit()}

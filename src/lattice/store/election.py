@@ -8,13 +8,15 @@ from typing import Any, TypeVar
 
 import structlog
 
-from lattice.clock import Clock, within
+from lattice.clock import Clock, with_timeout
 from lattice.errors import LatticeError
 from lattice.store.protocol import Store, Term
 
-TTL = 15.0
-ASK_AGAIN = 0.6  # seconds at most between a standby's looks: a resigned role is taken within one second
-GOODBYE = 1.0  # seconds that resigning may take
+LEASE_TTL_S = 15.0
+CAMPAIGN_INTERVAL_S = (
+    0.6  # seconds at most between a standby's looks: a resigned role is taken within one second
+)
+RESIGN_TIMEOUT_S = 1.0  # seconds that resigning may take
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -36,36 +38,36 @@ class Election:
     role: str
     holder: str
     rng: random.Random
-    ttl: float = TTL
-    won: Callable[[Term], None] = field(default=_ignore)
-    lost: Callable[[Term], None] = field(default=_ignore)
+    ttl: float = LEASE_TTL_S
+    on_started_leading: Callable[[Term], None] = field(default=_ignore)
+    on_stopped_leading: Callable[[Term], None] = field(default=_ignore)
 
     def __post_init__(self) -> None:
         self._term: Term | None = None
-        self._until = 0.0
+        self._lease_until = 0.0
 
     @property
     def term(self) -> Term | None:
         """The term we lead in, by our own clock: None once a renewal is overdue, whether or not the store has said so."""
-        return self._term if self.clock.monotonic() < self._until else None
+        return self._term if self.clock.monotonic() < self._lease_until else None
 
-    def over(self, term: Term) -> None:
+    def end_term(self, term: Term) -> None:
         """Somebody was told so by the store, which refused a write: no need to wait until a renewal is."""
         if self._term == term:
-            self._until = 0.0
-            self._end()
+            self._lease_until = 0.0
+            self._stop_leading()
 
     async def run(self) -> None:
         """Until cancelled. Whatever goes wrong, it campaigns again: a server that silently never leads is worse than one that ends."""
         try:
             while True:
                 try:
-                    self._end()
+                    self._stop_leading()
                     await self._lead_once()
                 except Exception:
                     log.exception("election failed, campaigning again", role=self.role)
-                    self._until = 0.0
-                    await self._pause()
+                    self._lease_until = 0.0
+                    await self._wait_to_campaign()
         finally:
             await self._resign()
 
@@ -73,13 +75,13 @@ class Election:
         sent = self.clock.monotonic()
         term = await self._campaign()
         if term is None or self.clock.monotonic() >= sent + self.ttl:
-            await self._pause()
+            await self._wait_to_campaign()
             return
-        self._begin(term, sent)
-        await self._hold(term)
+        self._start_leading(term, sent)
+        await self._keep_renewing(term)
 
-    async def _pause(self) -> None:
-        await self.clock.sleep(min(ASK_AGAIN, self.ttl / 3) * (0.5 + self.rng.random() / 2))
+    async def _wait_to_campaign(self) -> None:
+        await self.clock.sleep(min(CAMPAIGN_INTERVAL_S, self.ttl / 3) * (0.5 + self.rng.random() / 2))
 
     async def _campaign(self) -> Term | None:
         try:
@@ -87,32 +89,32 @@ class Election:
         except LatticeError:
             return None
 
-    def _begin(self, term: Term, sent: float) -> None:
-        self._term, self._until = term, sent + self.ttl
-        self.won(term)
+    def _start_leading(self, term: Term, sent: float) -> None:
+        self._term, self._lease_until = term, sent + self.ttl
+        self.on_started_leading(term)
 
-    def _end(self) -> None:
+    def _stop_leading(self) -> None:
         term, self._term = self._term, None
         if term is not None:
-            self.lost(term)
+            self.on_stopped_leading(term)
 
-    async def _hold(self, term: Term) -> None:
+    async def _keep_renewing(self, term: Term) -> None:
         """Renew until that fails. Counted from when a renewal was sent: the store cannot have counted from earlier."""
         pause = self.ttl / 3
-        while await self._sleep_within(pause) and self._term == term:
+        while await self._sleep_while_leading(pause) and self._term == term:
             sent = self.clock.monotonic()
-            renewed = await self._within(self._renew(term), self._until - sent)
+            renewed = await self._with_timeout(self._renew(term), self._lease_until - sent)
             if renewed is False:
                 return
             if renewed:
-                self._until = sent + self.ttl
+                self._lease_until = sent + self.ttl
             pause = self.ttl / 3 if renewed else self.ttl / 15
 
-    async def _sleep_within(self, pause: float) -> bool:
+    async def _sleep_while_leading(self, pause: float) -> bool:
         """False if we no longer lead afterwards."""
-        left = self._until - self.clock.monotonic()
+        left = self._lease_until - self.clock.monotonic()
         await self.clock.sleep(max(0.0, min(pause * (0.9 + self.rng.random() / 10), left)))
-        return self.clock.monotonic() < self._until
+        return self.clock.monotonic() < self._lease_until
 
     async def _renew(self, term: Term) -> bool | None:
         """None: no answer, which says nothing yet."""
@@ -121,16 +123,16 @@ class Election:
         except LatticeError:
             return None
 
-    async def _within(self, asked: Coroutine[Any, Any, T], seconds: float) -> T | None:
+    async def _with_timeout(self, asked: Coroutine[Any, Any, T], seconds: float) -> T | None:
         """None if it takes longer by the clock we are given."""
         try:
-            return await within(self.clock, seconds, asked)
+            return await with_timeout(self.clock, seconds, asked)
         except TimeoutError:
             return None
 
     async def _resign(self) -> None:
         term = self._term
-        self._end()
+        self._stop_leading()
         if term is not None:
             with contextlib.suppress(LatticeError):
-                await self._within(self.store.resign(term), GOODBYE)
+                await self._with_timeout(self.store.resign(term), RESIGN_TIMEOUT_S)

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lattice.clock import Clock
-from lattice.store.watch_feed import WINDOW, Feeds, History
 from lattice.store.protocol import (
     ABSENT,
-    REQUEST_TTL,
+    REQUEST_ID_TTL_S,
     Batch,
     Change,
     Check,
@@ -20,17 +19,18 @@ from lattice.store.protocol import (
     Term,
     Watch,
     Write,
-    ahead,
-    compacted,
-    fenced,
-    refuse_clash,
-    refuse_malformed,
-    unborn,
+    check_expected_revisions,
+    compacted_error,
+    fenced_error,
+    future_revision_error,
+    future_watch_error,
+    validate_commit,
 )
+from lattice.store.watch_feed import WINDOW_CHANGES, Feeds, History
 
 
 @dataclass
-class _Shelf:
+class _ResourceTable:
     """The objects of one resource, in path order."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -51,13 +51,13 @@ class _Shelf:
 class _Lease:
     term: Term
     ttl: float
-    ends: float
+    expires_at: float
 
 
 class MemoryStore:
-    def __init__(self, clock: Clock, window: int = WINDOW) -> None:
+    def __init__(self, clock: Clock, window: int = WINDOW_CHANGES) -> None:
         self._clock = clock
-        self._shelves: dict[str, _Shelf] = {}
+        self._tables: dict[str, _ResourceTable] = {}
         self._revision = 1
         self._compacted = 0
         self._log: list[Change] = []
@@ -69,7 +69,7 @@ class MemoryStore:
         self._feeds = Feeds(1, window)
 
     async def get(self, key: Key) -> Entry | None:
-        return self._shelf(key.resource).entries.get(key.path)
+        return self._table(key.resource).entries.get(key.path)
 
     async def list(
         self,
@@ -81,11 +81,11 @@ class MemoryStore:
         revision: int = 0,
     ) -> Page:
         if revision > self._revision:
-            raise ahead(revision, self._revision)
+            raise future_revision_error(revision, self._revision)
         at = revision or self._revision
         if at < self._compacted:
-            raise compacted(at, self._compacted)
-        shelf = self._shelf(resource) if at == self._revision else self._shelf_at(resource, at)
+            raise compacted_error(at, self._compacted)
+        shelf = self._table(resource) if at == self._revision else self._table_at(resource, at)
         start = bisect_right(shelf.paths, after) if after else 0
         end = len(shelf.paths)
         if namespace is not None:
@@ -97,10 +97,10 @@ class MemoryStore:
     async def watch(self, resource: str, after: int) -> Watch:
         after = max(after, 1)  # an empty store is at revision 1
         if after > self._revision:
-            raise unborn(after, self._revision)
+            raise future_watch_error(after, self._revision)
         if after < self._compacted:
-            raise compacted(after, self._compacted)
-        return self._feeds.subscribe(resource, after, lambda: _Past(self, resource))
+            raise compacted_error(after, self._compacted)
+        return self._feeds.subscribe(resource, after, lambda: _MemoryHistory(self, resource))
 
     async def commit(
         self,
@@ -110,18 +110,18 @@ class MemoryStore:
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        refuse_malformed(writes, checks)
+        validate_commit(writes, checks)
         self._forget_requests()
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id][0]
         if fence is not None and self._terms.get(fence.role, 0) != fence.number:
-            raise fenced(fence, self._terms.get(fence.role, 0))
-        refuse_clash(writes, checks, self._revision_of)
+            raise fenced_error(fence, self._terms.get(fence.role, 0))
+        check_expected_revisions(writes, checks, self._revision_of)
         self._revision += 1
         changes = [self._apply(write) for write in writes]
         self._log += changes
         if request_id is not None:
-            self._requests[request_id] = (self._revision, self._clock.monotonic() + REQUEST_TTL)
+            self._requests[request_id] = (self._revision, self._clock.monotonic() + REQUEST_ID_TTL_S)
         self._feeds.publish(self._revision, changes)
         return self._revision
 
@@ -130,7 +130,7 @@ class MemoryStore:
 
     async def compact(self, revision: int) -> None:
         if revision > self._revision:
-            raise ahead(revision, self._revision)
+            raise future_revision_error(revision, self._revision)
         if revision > self._compacted:
             self._compacted = revision
             del self._log[: self._log_position(revision)]
@@ -138,7 +138,7 @@ class MemoryStore:
     async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
         now = self._clock.monotonic()
         lease = self._leases.get(role)
-        if lease is not None and now < lease.ends and lease.term.holder != holder:
+        if lease is not None and now < lease.expires_at and lease.term.holder != holder:
             return None
         number = self._terms[role] = self._terms.get(role, 0) + 1
         term = Term(role, number, holder)
@@ -148,9 +148,9 @@ class MemoryStore:
     async def renew(self, term: Term) -> bool:
         lease = self._leases.get(term.role)
         now = self._clock.monotonic()
-        if lease is None or lease.term.number != term.number or now >= lease.ends:
+        if lease is None or lease.term.number != term.number or now >= lease.expires_at:
             return False
-        lease.ends = now + lease.ttl
+        lease.expires_at = now + lease.ttl
         return True
 
     async def resign(self, term: Term) -> None:
@@ -169,18 +169,18 @@ class MemoryStore:
         )
 
     @property
-    def horizon(self) -> int:
+    def compacted_revision(self) -> int:
         return self._compacted
 
-    def _shelf(self, resource: str) -> _Shelf:
-        return self._shelves.setdefault(resource, _Shelf())
+    def _table(self, resource: str) -> _ResourceTable:
+        return self._tables.setdefault(resource, _ResourceTable())
 
     def _revision_of(self, key: Key) -> int:
-        entry = self._shelf(key.resource).entries.get(key.path)
+        entry = self._table(key.resource).entries.get(key.path)
         return ABSENT if entry is None else entry.revision
 
     def _apply(self, write: Write) -> Change:
-        shelf = self._shelf(write.key.resource)
+        shelf = self._table(write.key.resource)
         previous = shelf.entries.get(write.key.path)
         if isinstance(write, Put):
             shelf.put(Entry(write.key, write.value, self._revision))
@@ -188,8 +188,8 @@ class MemoryStore:
         shelf.remove(write.key.path)
         return Change(self._revision, write.key, None, previous)
 
-    def _shelf_at(self, resource: str, revision: int) -> _Shelf:
-        entries = dict(self._shelf(resource).entries)
+    def _table_at(self, resource: str, revision: int) -> _ResourceTable:
+        entries = dict(self._table(resource).entries)
         seen: set[str] = set()
         for change in self.changes_after(resource, revision):
             path = change.key.path
@@ -199,7 +199,7 @@ class MemoryStore:
             entries.pop(path, None)
             if change.previous is not None:
                 entries[path] = change.previous
-        return _Shelf(entries, sorted(entries))
+        return _ResourceTable(entries, sorted(entries))
 
     def _log_position(self, revision: int) -> int:
         return bisect_right(self._log, revision, key=lambda change: change.revision)
@@ -213,7 +213,7 @@ class MemoryStore:
             del self._requests[oldest]
 
 
-class _Past(History):
+class _MemoryHistory(History):
     """The log, for a watch from further back than the feed's window."""
 
     def __init__(self, store: MemoryStore, resource: str) -> None:
@@ -221,8 +221,8 @@ class _Past(History):
         self._resource = resource
 
     async def read(self, after: int) -> tuple[Sequence[Batch], int]:
-        if after < self._store.horizon:
-            raise compacted(after, self._store.horizon)
+        if after < self._store.compacted_revision:
+            raise compacted_error(after, self._store.compacted_revision)
         grouped = itertools.groupby(
             self._store.changes_after(self._resource, after), key=lambda change: change.revision
         )

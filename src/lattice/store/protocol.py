@@ -10,12 +10,14 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from lattice.errors import Ahead, Conflict, Fenced, Gone, Malformed, TooLarge
+from lattice.errors import Conflict, Fenced, Gone, Malformed, RevisionTooNew, TooLarge
 
 ABSENT = 0  # the revision of what is not there: expect=ABSENT creates
-MAX_OPERATIONS = 100  # writes + checks in a commit; etcd's default ceiling is 128 with our own keys included
-MAX_BYTES = 1 << 20  # keys + values in a commit; etcd's default ceiling is 1.5 MiB
-REQUEST_TTL = 600.0  # seconds for which a request id is remembered
+MAX_COMMIT_OPERATIONS = (
+    100  # writes + checks in a commit; etcd's default ceiling is 128 with our own keys included
+)
+MAX_COMMIT_BYTES = 1 << 20  # keys + values in a commit; etcd's default ceiling is 1.5 MiB
+REQUEST_ID_TTL_S = 600.0  # seconds for which a request id is remembered
 
 
 class Key(NamedTuple):
@@ -90,7 +92,7 @@ class Page(msgspec.Struct, frozen=True):
 
     entries: list[Entry]
     revision: int
-    more: bool
+    has_more: bool
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -102,7 +104,7 @@ class Term(msgspec.Struct, frozen=True):
     lease: int = 0
 
 
-class Clash(Conflict):
+class RevisionConflict(Conflict):
     """A write or a check found another revision than it expected. Nothing of the commit was applied."""
 
     def __init__(self, key: Key, expected: int | None, found: int) -> None:
@@ -117,7 +119,7 @@ class Clash(Conflict):
         super().__init__(f"expected {want}, but {have}", where=str(key), fix="read it again and retry")
         self.key = key
         self.expected = expected
-        self.found = found
+        self.actual = found
 
 
 class Watch(Protocol):
@@ -198,23 +200,25 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
-def refuse_malformed(writes: Sequence[Write], checks: Sequence[Check]) -> None:
+def validate_commit(writes: Sequence[Write], checks: Sequence[Check]) -> None:
     """The limits and rules that hold on every store, checked before anything is asked of it."""
     if not writes:
         raise Malformed("a commit needs at least one write")
     operations = len(writes) + len(checks)
-    if operations > MAX_OPERATIONS:
-        raise TooLarge(f"{operations} operations in one commit, at most {MAX_OPERATIONS}", fix="split it")
+    if operations > MAX_COMMIT_OPERATIONS:
+        raise TooLarge(
+            f"{operations} operations in one commit, at most {MAX_COMMIT_OPERATIONS}", fix="split it"
+        )
     keys = [operation.key for operation in (*writes, *checks)]
     if len(set(keys)) != len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
         raise Malformed("named twice in one commit", where=str(twice), fix="write or check each object once")
     size = sum(len(w.value) for w in writes if isinstance(w, Put)) + sum(len(str(key)) for key in keys)
-    if size > MAX_BYTES:
-        raise TooLarge(f"{size} bytes in one commit, at most {MAX_BYTES}", fix="split it")
+    if size > MAX_COMMIT_BYTES:
+        raise TooLarge(f"{size} bytes in one commit, at most {MAX_COMMIT_BYTES}", fix="split it")
 
 
-def fenced(fence: Term, now: int) -> Fenced:
+def fenced_error(fence: Term, now: int) -> Fenced:
     return Fenced(
         f"term {fence.number} of {fence.role} is over, term {now} has begun",
         where=fence.holder,
@@ -222,33 +226,35 @@ def fenced(fence: Term, now: int) -> Fenced:
     )
 
 
-def refuse_clash(writes: Sequence[Write], checks: Sequence[Check], found: Callable[[Key], int]) -> None:
+def check_expected_revisions(
+    writes: Sequence[Write], checks: Sequence[Check], found: Callable[[Key], int]
+) -> None:
     """The first check, then the first write, that does not find what it expects; `found` tells an object's revision."""
     for check in checks:
         if (now := found(check.key)) != check.expect:
-            raise Clash(check.key, check.expect, now)
+            raise RevisionConflict(check.key, check.expect, now)
     for write in writes:
         now = found(write.key)
         missing = isinstance(write, Delete) and now == ABSENT
         if missing or (write.expect is not None and now != write.expect):
-            raise Clash(write.key, write.expect, now)
+            raise RevisionConflict(write.key, write.expect, now)
 
 
-def compacted(asked: int, kept: int) -> Gone:
+def compacted_error(asked: int, kept: int) -> Gone:
     return Gone(
         f"revision {asked} is compacted; history begins at {kept}", fix="list again and go on from there"
     )
 
 
-def unborn(asked: int, newest: int) -> Gone:
+def future_watch_error(asked: int, newest: int) -> Gone:
     return Gone(
         f"revision {asked} has not happened in this store; the newest is {newest}",
         fix="list again and go on from there",
     )
 
 
-def ahead(asked: int, newest: int) -> Ahead:
-    return Ahead(
+def future_revision_error(asked: int, newest: int) -> RevisionTooNew:
+    return RevisionTooNew(
         f"revision {asked} has not happened yet; the newest is {newest}",
         fix="ask again later, or without a revision",
     )

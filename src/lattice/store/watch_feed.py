@@ -7,8 +7,8 @@ from typing import Protocol
 from lattice.errors import Gone
 from lattice.store.protocol import Batch, Change, Key
 
-WINDOW = 10_000  # changes kept per resource; a watcher further behind is told Gone
-HANDFUL = 1_000  # batches handed out at once, so that a watcher catching up lets others run
+WINDOW_CHANGES = 10_000  # changes kept per resource; a watcher further behind is told Gone
+MAX_BATCHES_PER_READ = 1_000  # batches handed out at once, so that a watcher catching up lets others run
 
 
 class History(Protocol):
@@ -24,20 +24,20 @@ class History(Protocol):
 class Feed:
     """The ring of one resource: every change after `floor`, up to `head`. Watchers are positions in it."""
 
-    def __init__(self, floor: int, window: int = WINDOW) -> None:
+    def __init__(self, floor: int, window: int = WINDOW_CHANGES) -> None:
         self.floor = floor
         self.head = floor
         self.gap: Gone | None = None
         self._window = window
         self._ring: list[Batch] = []
         self._latest: dict[Key, Change] = {}  # of those in the ring
-        self._left = 0  # batches that have left the ring: position p is _ring[p - _left]
+        self._trimmed_batches = 0  # batches that have left the ring: position p is _ring[p - _left]
         self._changes = 0
         self._waiting: dict[Subscription, asyncio.Future[bool]] = {}
 
     @property
     def end(self) -> int:
-        return self._left + len(self._ring)
+        return self._trimmed_batches + len(self._ring)
 
     def publish(self, batch: Batch) -> None:
         self._ring.append(batch)
@@ -73,22 +73,24 @@ class Feed:
                 low = middle + 1
             else:
                 high = middle
-        return self._left + low
+        return self._trimmed_batches + low
 
     def read(self, position: int) -> list[Batch]:
-        if position < self._left:
+        if position < self._trimmed_batches:
             raise Gone(
                 f"the watch fell more than {self._window} changes behind",
                 fix="list again and go on from there; read watches faster",
             )
-        return self._ring[position - self._left : position - self._left + HANDFUL]
+        return self._ring[
+            position - self._trimmed_batches : position - self._trimmed_batches + MAX_BATCHES_PER_READ
+        ]
 
     async def wait(self, waiter: "Subscription", timeout: float | None) -> bool:
         """True when something may have come, False after `timeout` seconds."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         self._waiting[waiter] = future
-        timer = None if timeout is None else loop.call_later(timeout, _settle, future, False)
+        timer = None if timeout is None else loop.call_later(timeout, _resolve, future, False)
         try:
             return await future
         finally:
@@ -99,12 +101,12 @@ class Feed:
 
     def wake(self, waiter: "Subscription") -> None:
         if (future := self._waiting.pop(waiter, None)) is not None:
-            _settle(future, True)
+            _resolve(future, True)
 
     def _wake_all(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
-            _settle(future, True)
+            _resolve(future, True)
 
     def _trim(self) -> None:
         count = 0
@@ -117,10 +119,10 @@ class Feed:
             count += 1
         self.floor = self._ring[count - 1].revision
         del self._ring[:count]
-        self._left += count
+        self._trimmed_batches += count
 
 
-def _settle(future: asyncio.Future[bool], value: bool) -> None:
+def _resolve(future: asyncio.Future[bool], value: bool) -> None:
     if not future.done():
         future.set_result(value)
 
@@ -130,7 +132,7 @@ class Subscription:
 
     def __init__(self, feed: Feed, after: int, history: History | None = None) -> None:
         self._feed = feed
-        self._after = after
+        self._last_revision = after
         self._history = history
         self._reading: asyncio.Future[tuple[Sequence[Batch], int]] | None = None
         self._position = feed.position_after(after)
@@ -139,11 +141,13 @@ class Subscription:
     @property
     def progress(self) -> int:
         if self._history is None and self._position == self._feed.end and self._feed.gap is None:
-            self._after = max(self._after, self._feed.head)  # kept, so that it never goes back
-        return self._after
+            self._last_revision = max(
+                self._last_revision, self._feed.head
+            )  # kept, so that it never goes back
+        return self._last_revision
 
     @property
-    def behind(self) -> int:
+    def pending_batches(self) -> int:
         """Batches published and not yet taken."""
         return self._feed.end - self._position
 
@@ -153,7 +157,7 @@ class Subscription:
         while not self._closed:
             left = None if deadline is None else max(0.0, deadline - loop.time())
             if self._history is not None:
-                batches, in_time = await self._look_back(self._history, left)
+                batches, in_time = await self._read_history(self._history, left)
             else:
                 batches, in_time = self._take(), True
                 if not batches:
@@ -165,7 +169,7 @@ class Subscription:
     def close(self) -> None:
         self._closed = True
         self._feed.wake(self)
-        self._leave_history()
+        self._close_history()
 
     def _take(self) -> Sequence[Batch]:
         if self._feed.gap is not None:
@@ -173,28 +177,28 @@ class Subscription:
         batches = self._feed.read(self._position)
         self._position += len(batches)
         while (
-            batches and batches[0].revision <= self._after
+            batches and batches[0].revision <= self._last_revision
         ):  # the list this watch goes on from was newer than the feed
             del batches[0]
         if batches:
-            self._after = batches[-1].revision
+            self._last_revision = batches[-1].revision
         return batches
 
-    async def _look_back(self, history: History, timeout: float | None) -> tuple[Sequence[Batch], bool]:
-        if self._after >= self._feed.floor:
-            self._leave_history()
-            self._position = self._feed.position_after(self._after)
+    async def _read_history(self, history: History, timeout: float | None) -> tuple[Sequence[Batch], bool]:
+        if self._last_revision >= self._feed.floor:
+            self._close_history()
+            self._position = self._feed.position_after(self._last_revision)
             return (), True
         if self._reading is None:
-            self._reading = asyncio.ensure_future(history.read(self._after))
+            self._reading = asyncio.ensure_future(history.read(self._last_revision))
         done, _ = await asyncio.wait({self._reading}, timeout=timeout)
         if not done:
             return (), False  # the next call waits for the same read: short timeouts must not starve it
         reading, self._reading = self._reading, None
-        batches, self._after = reading.result()
+        batches, self._last_revision = reading.result()
         return batches, True
 
-    def _leave_history(self) -> None:
+    def _close_history(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -206,12 +210,12 @@ class Subscription:
 class Feeds:
     """One feed per resource, all at the same head: what one commit did is published to each resource it touched."""
 
-    def __init__(self, revision: int, window: int = WINDOW) -> None:
+    def __init__(self, revision: int, window: int = WINDOW_CHANGES) -> None:
         self.head = revision
         self._window = window
         self._feeds: dict[str, Feed] = {}
 
-    def of(self, resource: str) -> Feed:
+    def feed_for(self, resource: str) -> Feed:
         feed = self._feeds.get(resource)
         if feed is None:
             feed = self._feeds[resource] = Feed(self.head, self._window)
@@ -220,13 +224,13 @@ class Feeds:
     def publish(self, revision: int, changes: Sequence[Change]) -> None:
         """All changes of one commit, perhaps none: then only the head moves."""
         if len(changes) == 1:
-            self.of(changes[0].key.resource).publish(Batch(revision, (changes[0],)))
+            self.feed_for(changes[0].key.resource).publish(Batch(revision, (changes[0],)))
         elif changes:
             by_resource: dict[str, list[Change]] = {}
             for change in changes:
                 by_resource.setdefault(change.key[0], []).append(change)
             for resource, some in by_resource.items():
-                self.of(resource).publish(Batch(revision, tuple(some)))
+                self.feed_for(resource).publish(Batch(revision, tuple(some)))
         self.head = revision
         for feed in self._feeds.values():
             feed.head = revision
@@ -237,7 +241,7 @@ class Feeds:
         return feed.value(key, revision) if feed is not None else None
 
     def subscribe(self, resource: str, after: int, history: Callable[[], History]) -> Subscription:
-        feed = self.of(resource)
+        feed = self.feed_for(resource)
         return feed.subscribe(after, history() if after < feed.floor else None)
 
     def restart(self, revision: int, gap: Gone) -> None:

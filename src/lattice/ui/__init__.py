@@ -1,4 +1,9 @@
-"""The web page: which files does it consist of? Static, over the public API; nothing in it that the API cannot say."""
+"""Static files of the web page.
+
+Imported by: app.
+May import: errors.
+May touch: nothing.
+"""
 
 import gzip
 import hashlib

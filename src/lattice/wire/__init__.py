@@ -1,1 +1,6 @@
-"""What a server and its agents say to one another: the messages, and the two ends of a connection."""
+"""Messages between agents and servers, and the connection that carries them.
+
+Imported by: agent agent.host server.agents server.grpc sim.world.
+May import: errors.
+May touch: connections.
+"""

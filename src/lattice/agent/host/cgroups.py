@@ -10,8 +10,8 @@ from typing import Literal
 from lattice.agent.host.runtime_protocol import Limits
 
 PERIOD_US = 100_000  # the kernel's default period of CPU bandwidth
-LEAST_QUOTA_US = 1_000  # below this the kernel refuses
-BRANCH = "lattice"
+MIN_CPU_QUOTA_US = 1_000  # below this the kernel refuses
+LATTICE_CGROUP = "lattice"
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 
 
@@ -24,7 +24,7 @@ class Hierarchy:
     controllers: frozenset[str]
 
 
-def places(mounts: str, own: str) -> list[Hierarchy]:
+def process_cgroups(mounts: str, own: str) -> list[Hierarchy]:
     """The cgroups that a process is in, from /proc/self/mounts and its /proc/<pid>/cgroup."""
     by_names = {
         frozenset(names.split(",")): path
@@ -43,19 +43,19 @@ def places(mounts: str, own: str) -> list[Hierarchy]:
     return result
 
 
-def room(mounts: str, own: str) -> list[Hierarchy]:
+def candidate_parents(mounts: str, own: str) -> list[Hierarchy]:
     """Where branches of ours belong: below our own cgroup, so that its limits hold for what we start too.
 
     A v2 cgroup with processes cannot hand controllers to children: there it is beside, not below.
     """
     tops = {Path(line.split()[1]) for line in mounts.splitlines()}
     return [
-        each if each.version == 1 else _beside(each.path if each.path in tops else each.path.parent)
-        for each in places(mounts, own)
+        each if each.version == 1 else _v2_hierarchy(each.path if each.path in tops else each.path.parent)
+        for each in process_cgroups(mounts, own)
     ]
 
 
-def _beside(place: Path) -> Hierarchy:
+def _v2_hierarchy(place: Path) -> Hierarchy:
     try:
         offered = frozenset((place / "cgroup.controllers").read_text().split())
     except OSError:
@@ -67,28 +67,28 @@ def writable(candidates: Iterable[Hierarchy]) -> list[Hierarchy]:
     """Those in which a branch of ours could really be made; a v2 branch keeps the controllers it was really given."""
     result = []
     for each in candidates:
-        branch = each.path / BRANCH
+        branch = each.path / LATTICE_CGROUP
         try:
             branch.mkdir(exist_ok=True)
         except OSError:
             continue
         if not os.access(branch / "cgroup.procs", os.W_OK):
             continue
-        given = each.controllers if each.version == 1 else _given(each, branch)
+        given = each.controllers if each.version == 1 else _delegated_controllers(each, branch)
         result.append(Hierarchy(branch, each.version, given))
     return result
 
 
-def _given(each: Hierarchy, branch: Path) -> frozenset[str]:
+def _delegated_controllers(each: Hierarchy, branch: Path) -> frozenset[str]:
     for folder in (each.path, branch):
-        _hand_down(folder, each.controllers)
+        _delegate_controllers(folder, each.controllers)
     try:
         return frozenset((branch / "cgroup.subtree_control").read_text().split())
     except OSError:
         return frozenset()
 
 
-def _hand_down(folder: Path, controllers: frozenset[str]) -> None:
+def _delegate_controllers(folder: Path, controllers: frozenset[str]) -> None:
     for name in controllers & {"cpu", "memory"}:
         with suppress(OSError):
             (folder / "cgroup.subtree_control").write_text(f"+{name}")
@@ -96,16 +96,18 @@ def _hand_down(folder: Path, controllers: frozenset[str]) -> None:
 
 def detect() -> list[Hierarchy]:
     try:
-        return writable(room(Path("/proc/self/mounts").read_text(), Path("/proc/self/cgroup").read_text()))
+        return writable(
+            candidate_parents(Path("/proc/self/mounts").read_text(), Path("/proc/self/cgroup").read_text())
+        )
     except OSError:
         return []
 
 
-def settings(limits: Limits, version: Literal[1, 2], controllers: frozenset[str]) -> dict[str, str]:
+def limit_files(limits: Limits, version: Literal[1, 2], controllers: frozenset[str]) -> dict[str, str]:
     """File -> what to write into it."""
     wanted: dict[str, str] = {}
     if limits.cpu is not None and "cpu" in controllers:
-        quota = max(LEAST_QUOTA_US, limits.cpu * PERIOD_US // 1000)
+        quota = max(MIN_CPU_QUOTA_US, limits.cpu * PERIOD_US // 1000)
         wanted |= (
             {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(quota)}
             if version == 1
@@ -132,12 +134,12 @@ def make(
         try:
             if not each.path.exists():  # another agent on this machine took the empty branch away
                 each.path.mkdir(exist_ok=True)
-                _hand_down(each.path, each.controllers if each.version == 2 else frozenset())
+                _delegate_controllers(each.path, each.controllers if each.version == 2 else frozenset())
             path.mkdir(exist_ok=True)
         except OSError:
             continue
         paths.append(str(path))
-        if _limit(path, settings(limits, each.version, each.controllers)):
+        if _limit(path, limit_files(limits, each.version, each.controllers)):
             held = {"cpu", "memory"} & each.controllers
             enforced |= {
                 what: f"cgroup-v{each.version}" for what in held if getattr(limits, what) is not None
@@ -169,7 +171,7 @@ def remove(paths: Iterable[str]) -> bool:
     return not held
 
 
-def sweep(hierarchies: Iterable[Hierarchy], prefix: str) -> None:
+def remove_stale(hierarchies: Iterable[Hierarchy], prefix: str) -> None:
     """Take away what an agent left that was killed halfway; the kernel keeps those in which somebody lives."""
     for each in hierarchies:
         with suppress(OSError):
@@ -208,7 +210,7 @@ def memory_bytes(paths: Iterable[str]) -> int | None:
     return None
 
 
-def ran_out_of_memory(paths: Iterable[str]) -> bool:
+def was_oom_killed(paths: Iterable[str]) -> bool:
     for path in map(Path, paths):
         for name in ("memory.events", "memory.oom_control"):
             with suppress(OSError, ValueError):

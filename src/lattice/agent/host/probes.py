@@ -5,32 +5,32 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from lattice.agent.host.runtime_protocol import Answer
+from lattice.agent.host.runtime_protocol import ProbeResult
 from lattice.clock import Clock
 from lattice.kinds.container import Probe, Probes
 
-Name = Literal["startup", "liveness", "readiness"]
-Execute = Callable[
+ProbeName = Literal["startup", "liveness", "readiness"]
+CommandRunner = Callable[
     [tuple[str, ...], float], Awaitable[int | None]
 ]  # command, timeout -> exit code; None: it took too long
-WELL = range(200, 400)
+HTTP_SUCCESS_STATUSES = range(200, 400)
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ProbeState:
     """How one probe has gone so far."""
 
-    well: bool
+    is_passing: bool
     successes: int = 0  # in a row
     failures: int = 0
     detail: str = ""
 
-    def after(self, probe: Probe, answer: Answer) -> "Course":
+    def with_result(self, probe: Probe, answer: ProbeResult) -> "ProbeState":
         if answer.ok:
             now = replace(self, successes=self.successes + 1, failures=0, detail="")
-            return replace(now, well=self.well or now.successes >= probe.success_threshold)
+            return replace(now, is_passing=self.is_passing or now.successes >= probe.success_threshold)
         now = replace(self, successes=0, failures=self.failures + 1, detail=answer.detail)
-        return replace(now, well=self.well and now.failures < probe.failure_threshold)
+        return replace(now, is_passing=self.is_passing and now.failures < probe.failure_threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,73 +44,73 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkup:
+class ProbeTracker:
     """The probes of one container, when each is asked next, and what they said. Values only; `due` and `heard` decide everything."""
 
     probes: Probes
-    courses: dict[Name, Course]
-    next_at: dict[Name, float]
+    states: dict[ProbeName, ProbeState]
+    next_at: dict[ProbeName, float]
 
     @classmethod
-    def begin(cls, probes: Probes | None, now: float) -> "Checkup":
+    def begin(cls, probes: Probes | None, now: float) -> "ProbeTracker":
         """Alive until shown otherwise; started and ready only once shown."""
         probes = probes or Probes()
-        given: list[tuple[Name, Probe]] = [
-            (name, getattr(probes, name)) for name in _NAMES if getattr(probes, name)
+        given: list[tuple[ProbeName, Probe]] = [
+            (name, getattr(probes, name)) for name in _PROBE_NAMES if getattr(probes, name)
         ]
-        courses = {name: Course(well=name == "liveness") for name, _ in given}
+        courses = {name: ProbeState(is_passing=name == "liveness") for name, _ in given}
         return cls(probes, courses, {name: now + probe.initial_delay_seconds for name, probe in given})
 
-    def probe(self, name: Name) -> Probe:
+    def probe(self, name: ProbeName) -> Probe:
         found: Probe = getattr(self.probes, name)
         return found
 
-    def due(self) -> tuple[float, Name] | None:
+    def due(self) -> tuple[float, ProbeName] | None:
         """Which probe is asked next, and when; the other two wait for startup."""
-        waiting = {"startup"} if self._starting else {"liveness", "readiness"}
+        waiting = {"startup"} if self._is_starting else {"liveness", "readiness"}
         times = [(at, name) for name, at in self.next_at.items() if name in waiting]
         return min(times, default=None)
 
-    def heard(self, name: Name, answer: Answer, now: float) -> "Checkup":
+    def with_result(self, name: ProbeName, answer: ProbeResult, now: float) -> "ProbeTracker":
         probe = self.probe(name)
-        courses = self.courses | {name: self.courses[name].after(probe, answer)}
+        courses = self.states | {name: self.states[name].with_result(probe, answer)}
         next_at = self.next_at | {name: now + probe.period_seconds}
-        if name == "startup" and courses[name].well:
+        if name == "startup" and courses[name].is_passing:
             next_at = {each: max(at, now) for each, at in next_at.items()}
-        return Checkup(self.probes, courses, next_at)
+        return ProbeTracker(self.probes, courses, next_at)
 
     @property
     def health(self) -> Health:
-        startup, liveness, readiness = (self.courses.get(name) for name in _NAMES)
+        startup, liveness, readiness = (self.states.get(name) for name in _PROBE_NAMES)
         failed_to_start = bool(
-            startup and not startup.well and startup.failures >= _threshold(self.probes.startup)
+            startup and not startup.is_passing and startup.failures >= _threshold(self.probes.startup)
         )
         return Health(
-            started=startup is None or startup.well,
-            ready=not self._starting and (readiness is None or readiness.well),
-            alive=not failed_to_start and (liveness is None or liveness.well),
+            started=startup is None or startup.is_passing,
+            ready=not self._is_starting and (readiness is None or readiness.is_passing),
+            alive=not failed_to_start and (liveness is None or liveness.is_passing),
             detail="; ".join(
-                f"{name}: {course.detail}" for name, course in self.courses.items() if course.detail
+                f"{name}: {course.detail}" for name, course in self.states.items() if course.detail
             ),
         )
 
     @property
-    def _starting(self) -> bool:
-        startup = self.courses.get("startup")
-        return startup is not None and not startup.well
+    def _is_starting(self) -> bool:
+        startup = self.states.get("startup")
+        return startup is not None and not startup.is_passing
 
 
-_NAMES: tuple[Name, ...] = ("startup", "liveness", "readiness")
+_PROBE_NAMES: tuple[ProbeName, ...] = ("startup", "liveness", "readiness")
 
 
 def _threshold(probe: Probe | None) -> int:
     return probe.failure_threshold if probe else 1
 
 
-async def attend(
-    checkup: Checkup,
+async def run_probes(
+    checkup: ProbeTracker,
     clock: Clock,
-    asking: Callable[[Probe], Awaitable[Answer]],
+    asking: Callable[[Probe], Awaitable[ProbeResult]],
     told: Callable[[Health], None],
 ) -> None:
     """Ask when it is time and tell what changed; ends when the container is no longer alive, or there is nothing to ask."""
@@ -120,35 +120,37 @@ async def attend(
         at, name = due
         await clock.sleep(max(0.0, at - clock.monotonic()))
         answer = await asking(checkup.probe(name))
-        checkup = checkup.heard(name, answer, clock.monotonic())
+        checkup = checkup.with_result(name, answer, clock.monotonic())
         if checkup.health != health:
             health = checkup.health
             told(health)
 
 
-async def ask(probe: Probe, ports: Mapping[str, int], execute: Execute, host: str = "127.0.0.1") -> Answer:
+async def probe_once(
+    probe: Probe, ports: Mapping[str, int], execute: CommandRunner, host: str = "127.0.0.1"
+) -> ProbeResult:
     """One question, really asked."""
     timeout = float(probe.timeout_seconds)
     try:
         if probe.exec:
             code = await execute(probe.exec.command, timeout)
             detail = f"no answer within {timeout:g} s" if code is None else f"exit code {code}"
-            return Answer(code == 0, "" if code == 0 else detail)
+            return ProbeResult(code == 0, "" if code == 0 else detail)
         async with asyncio.timeout(timeout):
             if probe.tcp:
-                return await _tcp(host, _number(probe.tcp.port, ports))
+                return await _tcp(host, _port_number(probe.tcp.port, ports))
             return (
-                await _http(host, _number(probe.http.port, ports), probe.http.path)
+                await _http(host, _port_number(probe.http.port, ports), probe.http.path)
                 if probe.http
-                else Answer(True)
+                else ProbeResult(True)
             )
     except TimeoutError:
-        return Answer(False, f"no answer within {timeout:g} s")
+        return ProbeResult(False, f"no answer within {timeout:g} s")
     except (OSError, ValueError) as error:
-        return Answer(False, str(error))
+        return ProbeResult(False, str(error))
 
 
-def _number(port: int | str, ports: Mapping[str, int]) -> int:
+def _port_number(port: int | str, ports: Mapping[str, int]) -> int:
     if isinstance(port, int):
         return port
     if port not in ports:
@@ -156,13 +158,13 @@ def _number(port: int | str, ports: Mapping[str, int]) -> int:
     return ports[port]
 
 
-async def _tcp(host: str, port: int) -> Answer:
+async def _tcp(host: str, port: int) -> ProbeResult:
     _, writer = await asyncio.open_connection(host, port)
     writer.close()
-    return Answer(True)
+    return ProbeResult(True)
 
 
-async def _http(host: str, port: int, path: str) -> Answer:
+async def _http(host: str, port: int, path: str) -> ProbeResult:
     """Only the status line is read; redirects are not followed, they are an answer too."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
@@ -176,6 +178,8 @@ async def _http(host: str, port: int, path: str) -> Answer:
     finally:
         writer.close()
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-        return Answer(False, "the answer is not HTTP")
+        return ProbeResult(False, "the answer is not HTTP")
     status = int(words[1])
-    return Answer(status in WELL, "" if status in WELL else f"HTTP status {status}")
+    return ProbeResult(
+        status in HTTP_SUCCESS_STATUSES, "" if status in HTTP_SUCCESS_STATUSES else f"HTTP status {status}"
+    )

@@ -1,5 +1,6 @@
 """What every runtime promises: start, stop, list, adopt and measure the containers of workloads, each at most once."""
 
+import errno
 from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
@@ -8,8 +9,12 @@ import msgspec
 from lattice.errors import Conflict
 from lattice.kinds.container import Container, Probe
 
-State = Literal["Starting", "Running", "Exited"]
-Reason = Literal[
+DISK_FULL_ERRNOS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+)  # on the disk, or in what this process may write
+
+InstanceState = Literal["Starting", "Running", "Exited"]
+FailureReason = Literal[
     "INVALID_SPEC",  # cannot work however often it is tried
     "COMMAND_NOT_FOUND",
     "INVALID_IMAGE",
@@ -25,7 +30,7 @@ Reason = Literal[
     "UNHEALTHY",  # its liveness or startup probe failed
     "DISCONNECTED",  # the node was cut off for longer than the workload allows
 ]
-FINAL: frozenset[str] = frozenset(
+NON_RETRYABLE_REASONS: frozenset[str] = frozenset(
     {"INVALID_SPEC", "COMMAND_NOT_FOUND", "INVALID_IMAGE", "PORT_BIND_CONFLICT"}
 )
 
@@ -44,12 +49,12 @@ class InstanceId(msgspec.Struct, frozen=True, order=True):
 class Failure(msgspec.Struct, frozen=True):
     """Why something does not run: one word for programs, a sentence for people."""
 
-    reason: Reason
+    reason: FailureReason
     message: str
 
     @property
-    def retryable(self) -> bool:
-        return self.reason not in FINAL
+    def is_retryable(self) -> bool:
+        return self.reason not in NON_RETRYABLE_REASONS
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -78,7 +83,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     id: InstanceId
     workload: str
     attempt: int
-    state: State
+    state: InstanceState
     started_at: str = ""
     exit_code: int | None = None
     signal: str = ""  # SIGKILL, if one ended it
@@ -87,12 +92,12 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     enforced: dict[str, str] = {}  # how each limit is held: cgroup-v1, cgroup-v2, rlimit, container, none
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         return self.state != "Exited"
 
-    def settles(self, attempt: int) -> bool:
+    def covers_attempt(self, attempt: int) -> bool:
         """Whether a start in this attempt has its answer already."""
-        return self.live or (self.attempt >= attempt and not self.asked)
+        return self.is_live or (self.attempt >= attempt and not self.asked)
 
 
 class Handle(msgspec.Struct, frozen=True):
@@ -105,7 +110,7 @@ class Handle(msgspec.Struct, frozen=True):
     container: str = ""
 
 
-class Record(msgspec.Struct, frozen=True):
+class InstanceRecord(msgspec.Struct, frozen=True):
     """What is remembered of an instance, so that a restarted agent finds it."""
 
     spec: RunSpec
@@ -121,26 +126,28 @@ class Usage(msgspec.Struct, frozen=True):
     disk: int  # bytes
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ProbeResult(msgspec.Struct, frozen=True):
     """What one probe heard."""
 
     ok: bool
     detail: str = ""
 
 
-class Notebook(Protocol):
+class RecordStore(Protocol):
     """Where records are kept; what was written is there after a crash at any moment."""
 
-    def write(self, record: Record) -> None:
+    def write_record(self, record: InstanceRecord) -> None:
         """Durable on return. Raises Full when there is no room."""
         ...
 
-    def strike(self, which: InstanceId) -> None: ...
+    def delete_record(self, which: InstanceId) -> None: ...
 
 
 class Runtime(Protocol):
     name: str
-    wake: Callable[[], None]  # called when an instance ended by itself; whoever wants to know at once sets it
+    on_exit: Callable[
+        [], None
+    ]  # called when an instance ended by itself; whoever wants to know at once sets it
 
     async def start(self, spec: RunSpec) -> Instance:
         """Run it. What runs already, or has ended in this attempt, is left as it is. Trouble is in the answer's `failure`, not raised.
@@ -161,7 +168,7 @@ class Runtime(Protocol):
         """What was started and not removed, in order of id."""
         ...
 
-    async def adopt(self, record: Record) -> Instance:
+    async def adopt(self, record: InstanceRecord) -> Instance:
         """Take over what an earlier agent started, if it is still the same process; else say that it ended."""
         ...
 
@@ -171,13 +178,13 @@ class Runtime(Protocol):
         """The last lines it printed; empty when there is no such instance."""
         ...
 
-    async def printed(self, which: InstanceId, after: int) -> tuple[str, int]:
+    async def logs_since(self, which: InstanceId, after: int) -> tuple[str, int]:
         """What it printed after a position, and the position up to which that is; -1 asks for the present one only."""
         ...
 
-    async def ask(self, which: InstanceId, probe: Probe) -> Answer: ...
+    async def run_probe(self, which: InstanceId, probe: Probe) -> ProbeResult: ...
 
-    async def contact(self, since: float) -> None:
+    async def record_contact(self, since: float) -> None:
         """The control plane was heard; silence counts from `since`, in the clock's monotonic seconds."""
         ...
 
@@ -186,15 +193,15 @@ class Runtime(Protocol):
         ...
 
 
-def earlier(spec: RunSpec, known: Iterable[Instance]) -> Instance | None:
+def existing_instance(spec: RunSpec, known: Iterable[Instance]) -> Instance | None:
     """The instance that answers this start already. Raises Conflict rather than allow a second copy."""
     found = None
     for other in known:
         if (other.id.container, other.workload) != (spec.id.container, spec.workload):
             continue
         if other.id == spec.id:
-            found = other if other.settles(spec.attempt) else None
-        elif other.live:
+            found = other if other.covers_attempt(spec.attempt) else None
+        elif other.is_live:
             raise Conflict(
                 f"{other.id} still runs, {spec.id} must not start beside it",
                 where=f"workload/{spec.workload}",
@@ -203,5 +210,5 @@ def earlier(spec: RunSpec, known: Iterable[Instance]) -> Instance | None:
     return found
 
 
-def fresh(spec: RunSpec, state: State, failure: Failure | None = None) -> Instance:
+def new_instance(spec: RunSpec, state: InstanceState, failure: Failure | None = None) -> Instance:
     return Instance(id=spec.id, workload=spec.workload, attempt=spec.attempt, state=state, failure=failure)

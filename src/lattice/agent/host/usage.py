@@ -10,18 +10,18 @@ from lattice.agent.host.runtime_protocol import Usage
 from lattice.clock import Clock
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
-MOST_FILES = 100_000  # a folder with more is not counted to the end
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MAX_FILES_COUNTED = 100_000  # a folder with more is not counted to the end
 
 
 @dataclass(slots=True)
-class Meter:
+class CpuMeter:
     """Turns counters of CPU time into milli-cores over the time since the counter was read last."""
 
     clock: Clock
     _last: dict[str, tuple[float, int]] = field(default_factory=dict)
 
-    def milli(self, name: str, used_ns: int) -> int:
+    def milli_cores(self, name: str, used_ns: int) -> int:
         """0 at the first look, and when the counter fell because a process left it."""
         now = self.clock.monotonic()
         before, was = self._last.get(name, (now, used_ns))
@@ -52,7 +52,7 @@ def _memory(pid: int) -> int:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
     with suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
     return 0
 
 
@@ -64,7 +64,7 @@ def disk_bytes(folder: Path) -> int:
             with suppress(OSError):
                 total += os.lstat(os.path.join(place, name)).st_blocks * 512
             seen += 1
-        if seen > MOST_FILES:
+        if seen > MAX_FILES_COUNTED:
             break
     return total
 
@@ -75,15 +75,15 @@ class NodeMeter:
 
     clock: Clock
     folder: Path
-    _meter: Meter = field(init=False)
+    _cpu_meter: CpuMeter = field(init=False)
 
     def __post_init__(self) -> None:
-        self._meter = Meter(self.clock)
+        self._cpu_meter = CpuMeter(self.clock)
 
     def usage(self) -> Usage:
         disk = os.statvfs(self.folder)
         return Usage(
-            cpu=self._meter.milli("node", busy_ns(Path("/proc/stat").read_text())),
+            cpu=self._cpu_meter.milli_cores("node", busy_ns(Path("/proc/stat").read_text())),
             memory=memory_in_use(Path("/proc/meminfo").read_text()),
             disk=(disk.f_blocks - disk.f_bfree) * disk.f_frsize,
         )

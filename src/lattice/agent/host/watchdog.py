@@ -1,6 +1,6 @@
 """Ends what must not outlive contact with the control plane, also when the agent is dead: a small process of its own, one per agent.
 
-Run as `python -m lattice.agent.watchdog LISTENING_SOCKET FOLDER`. The agent says over a unix socket what to guard and what no longer, one
+Run as `python -m lattice.agent.host.watchdog LISTENING_SOCKET FOLDER`. The agent says over a unix socket what to guard and what no longer, one
 line each, answered with "ok" once it holds. FOLDER/contact tells when the control plane was last heard; it is read when somebody's time
 seems to be up. At the deadline everything of the instance is dead; shortly before, it is asked to end. Time is that since boot, which also
 counts while the machine sleeps. It goes when nothing is guarded and nobody is connected; asked to end (SIGTERM), it first ends what it
@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from lattice.agent.host import process_groups as groups
+from lattice.agent.host import instance_processes as groups
 
-AGAIN = 0.2  # seconds until a kill that left somebody is repeated
+KILL_RETRY_S = 0.2  # seconds until a kill that left somebody is repeated
 
 
 def since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def heard(contact_file: str, boot: str) -> float | None:
+def read_last_contact(contact_file: str, boot: str) -> float | None:
     """When the control plane was last heard, in seconds since this boot; what an earlier boot left does not count."""
     try:
         with open(contact_file) as file:
@@ -34,7 +34,7 @@ def heard(contact_file: str, boot: str) -> float | None:
         return None
 
 
-class Post:
+class GuardedInstance:
     """One guarded instance, as the agent described it."""
 
     __slots__ = ("cgroups", "command", "id", "marker", "notice", "pid", "start", "stop_after", "warned")
@@ -51,18 +51,18 @@ class Post:
     def is_empty(self) -> bool:
         return not self.command and not groups.members(self.pid, self.start, self.cgroups, self.id)
 
-    def warn(self) -> None:
+    def terminate(self) -> None:
         self.warned = True
         if self.pid:
-            self._leave_note()
-            groups.ask_to_end(self.pid, self.start, self.cgroups, self.id)
+            self._write_marker()
+            groups.terminate(self.pid, self.start, self.cgroups, self.id)
 
-    def _leave_note(self) -> None:
+    def _write_marker(self) -> None:
         """Why it ended, for the agent that comes back; a full disk must not keep us from ending it."""
         with suppress(OSError), open(self.marker, "w") as file:
             file.write(f"no contact with the control plane for {self.stop_after:g} s")
 
-    def spare(self) -> None:
+    def cancel_termination(self) -> None:
         """Contact came back; one that did not mind being asked to end lives on."""
         if self.warned:
             self.warned = False
@@ -71,7 +71,7 @@ class Post:
 
     def end(self) -> bool:
         """True when nothing of it is left."""
-        self._leave_note()
+        self._write_marker()
         if self.command:
             return _run(self.command)
         return groups.kill(self.pid, self.start, self.cgroups, self.id)
@@ -89,57 +89,58 @@ class Watchdog:
     def __init__(self, listener: int, folder: str, now: Callable[[], float] = since_boot) -> None:
         self.contact_file = f"{folder}/contact"
         self.boot = groups.boot_id()
-        self.latest = 0.0
+        self._last_contact = 0.0
         self.now = now
-        self.posts: dict[str, Post] = {}
+        self.instances: dict[str, GuardedInstance] = {}
         self.listener = listener
         self.clients: dict[int, bytes] = {}
 
-    def contact(self) -> float:
+    def last_contact(self) -> float:
         """0 when nobody ever said that there was contact: no reason to let anything run on. What was read once is not taken back."""
-        self.latest = max(self.latest, heard(self.contact_file, self.boot) or 0.0)
-        return self.latest
+        self._last_contact = max(self._last_contact, read_last_contact(self.contact_file, self.boot) or 0.0)
+        return self._last_contact
 
     def due(self) -> float | None:
         """When somebody's time may be up; None when nobody is guarded."""
-        contact = self.contact()
+        contact = self.last_contact()
         times = [
-            contact + post.stop_after - (0 if post.warned else post.notice) for post in self.posts.values()
+            contact + post.stop_after - (0 if post.warned else post.notice)
+            for post in self.instances.values()
         ]
         return min(times, default=None)
 
     def enforce(self) -> bool:
         """End whose time is up; False when somebody withstood and it has to be tried again."""
-        contact, now, done = self.contact(), self.now(), True
-        for post in list(self.posts.values()):
+        contact, now, done = self.last_contact(), self.now(), True
+        for post in list(self.instances.values()):
             left = contact + post.stop_after - now
             if left > post.notice:
-                post.spare()
+                post.cancel_termination()
             elif post.is_empty():
-                del self.posts[post.id]
+                del self.instances[post.id]
             elif left > 0:
                 if not post.warned:
-                    post.warn()
+                    post.terminate()
             elif post.end():
-                del self.posts[post.id]
+                del self.instances[post.id]
             else:
                 done = False
         return done
 
-    def obey(self, line: str) -> str:
+    def handle_command(self, line: str) -> str:
         verb, *fields = line.split("\t")
         if verb == "guard":
-            post = Post(fields)
-            self.posts[post.id] = post
+            post = GuardedInstance(fields)
+            self.instances[post.id] = post
         elif verb == "release":
-            self.posts.pop(fields[0], None)
-        return "ok\t" + " ".join(self.posts)
+            self.instances.pop(fields[0], None)
+        return "ok\t" + " ".join(self.instances)
 
     def end_all(self) -> None:
-        for post in self.posts.values():
+        for post in self.instances.values():
             while not post.end():
-                time.sleep(AGAIN)
-        self.posts.clear()
+                time.sleep(KILL_RETRY_S)
+        self.instances.clear()
 
     def run(self) -> None:
         import _socket  # the module `socket` would double our memory
@@ -162,7 +163,7 @@ class Watchdog:
             due = self.due()
             if due is None and not self.clients:
                 return
-            wait = None if due is None else due - self.now() + 0.001 if done else AGAIN
+            wait = None if due is None else due - self.now() + 0.001 if done else KILL_RETRY_S
 
     def _serve(self, client: int) -> bool:
         """Answer whole lines; False when the agent is gone."""
@@ -171,20 +172,20 @@ class Watchdog:
             lines = (self.clients[client] + block).split(b"\n")
             self.clients[client] = lines.pop()
             for line in lines:
-                os.write(client, self.obey(line.decode()).encode() + b"\n")
+                os.write(client, self.handle_command(line.decode()).encode() + b"\n")
         except OSError:
             return False
         return bool(block)
 
 
-def _protect() -> None:
+def _lower_oom_score() -> None:
     """Last to be killed when memory is short, where we may ask for that."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("-999")
 
 
 def main(listener: int, folder: str) -> None:
-    _protect()
+    _lower_oom_score()
     dog = Watchdog(listener, folder)
 
     def leave(number: int, frame: object) -> None:

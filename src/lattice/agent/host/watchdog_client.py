@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lattice
-from lattice.agent.host.process_groups import boot_id
+from lattice.agent.host.instance_processes import boot_id
 from lattice.agent.host.runtime_protocol import Failure
-from lattice.agent.host.watchdog import heard, since_boot
+from lattice.agent.host.watchdog import read_last_contact, since_boot
 from lattice.clock import Clock
 from lattice.errors import Unavailable
 
-ANSWER_WITHIN = 5.0
-NOTICE_SHARE, NOTICE_MOST = 0.1, 5.0  # of the time without contact; seconds
+WATCHDOG_TIMEOUT_S = 5.0
+NOTICE_FRACTION, MAX_NOTICE_S = 0.1, 5.0  # of the time without contact; seconds
 
 
-def notice(stop_after: float) -> float:
+def termination_notice_s(stop_after: float) -> float:
     """So long before its deadline an instance is asked to end."""
-    return min(NOTICE_MOST, stop_after * NOTICE_SHARE)
+    return min(MAX_NOTICE_S, stop_after * NOTICE_FRACTION)
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class GuardRequest:
     """One instance to guard: a process by pid and start, or a command that ends it."""
 
     id: str
@@ -44,7 +44,7 @@ class Post:
             self.pid,
             self.start,
             self.stop_after,
-            notice(self.stop_after),
+            termination_notice_s(self.stop_after),
             self.marker,
             "|".join(self.cgroups),
             "\x1f".join(self.command),
@@ -52,7 +52,7 @@ class Post:
         return "\t".join(("guard", *map(str, fields)))
 
 
-class Guard:
+class WatchdogClient:
     """One per agent. A watchdog that an earlier agent left is taken over; one that died is replaced."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
@@ -62,64 +62,64 @@ class Guard:
         self.boot = boot_id()
         self.clock = clock
         self.process: subprocess.Popen[bytes] | None = None
-        self._posts: dict[str, Post] = {}
-        self._turn = asyncio.Lock()
+        self._guarded: dict[str, GuardRequest] = {}
+        self._lock = asyncio.Lock()
         self._writer: asyncio.StreamWriter | None = None
         self._answers: asyncio.Queue[bytes] = asyncio.Queue()
-        self._reading: asyncio.Task[None] | None = None
+        self._reader_task: asyncio.Task[None] | None = None
 
-    def refusal(self, stop_after: float | None) -> Failure | None:
+    def disconnected_failure(self, stop_after: float | None) -> Failure | None:
         """Why something that may run only so long without contact must not be started now: its replacement may run already."""
         if stop_after is None:
             return None
-        last = heard(str(self.contact_file), self.boot)
+        last = read_last_contact(str(self.contact_file), self.boot)
         if last is None:
             return Failure("DISCONNECTED", "the control plane has not been heard since this node started")
-        if (silence := since_boot() - last) < stop_after - notice(stop_after):
+        if (silence := since_boot() - last) < stop_after - termination_notice_s(stop_after):
             return None
         return Failure(
             "DISCONNECTED",
             f"no contact with the control plane for {silence:.0f} s, and it may run {stop_after:g} s without",
         )
 
-    async def contact(self, since: float) -> None:
+    async def record_contact(self, since: float) -> None:
         age = max(0.0, self.clock.monotonic() - since)
-        latest = max(since_boot() - age, heard(str(self.contact_file), self.boot) or 0.0)
+        latest = max(since_boot() - age, read_last_contact(str(self.contact_file), self.boot) or 0.0)
         draft = self.folder / ".contact.new"
         draft.write_text(f"{latest:.3f} {self.boot}")
         draft.rename(self.contact_file)
 
-    async def guard(self, post: Post) -> None:
+    async def guard(self, post: GuardRequest) -> None:
         """On return the watchdog holds it. Raises Unavailable when that cannot be had."""
-        self._posts[post.id] = post
+        self._guarded[post.id] = post
         try:
-            await self._say(post.line())
+            await self._request(post.line())
         except Unavailable:
-            del self._posts[post.id]
+            del self._guarded[post.id]
             raise
 
     async def release(self, which: str) -> None:
         """No longer ours to end; the watchdog goes with the last one."""
-        if self._posts.pop(which, None) is None:
+        if self._guarded.pop(which, None) is None:
             return
         with suppress(Unavailable):
-            await self._say(f"release\t{which}")
-        if not self._posts:
+            await self._request(f"release\t{which}")
+        if not self._guarded:
             await self.close()
 
     async def close(self) -> None:
         """Hang up; the watchdog stays for as long as something is guarded."""
-        if self._reading:
-            self._reading.cancel()
+        if self._reader_task:
+            self._reader_task.cancel()
         if self._writer:
             self._writer.close()
-        self._writer = self._reading = None
-        if self.process and not self._posts:
+        self._writer = self._reader_task = None
+        if self.process and not self._guarded:
             with suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(self.process.wait, ANSWER_WITHIN)
+                await asyncio.to_thread(self.process.wait, WATCHDOG_TIMEOUT_S)
 
-    async def _say(self, line: str) -> None:
-        async with self._turn:
+    async def _request(self, line: str) -> None:
+        async with self._lock:
             for last in (False, True):  # one that just left, or died, is replaced once
                 try:
                     await self._exchange(line, await self._connect())
@@ -134,7 +134,7 @@ class Guard:
     async def _exchange(self, line: str, writer: asyncio.StreamWriter) -> None:
         writer.write(line.encode() + b"\n")
         await writer.drain()
-        if not await asyncio.wait_for(self._answers.get(), ANSWER_WITHIN):
+        if not await asyncio.wait_for(self._answers.get(), WATCHDOG_TIMEOUT_S):
             raise ConnectionResetError("the watchdog hung up")
 
     async def _connect(self) -> asyncio.StreamWriter:
@@ -144,15 +144,15 @@ class Guard:
         reader, writer = await asyncio.open_unix_connection(sock=near)
         self._writer = writer
         self._answers = asyncio.Queue()
-        self._reading = asyncio.create_task(self._read(reader, self._answers))
-        for post in self._posts.values():
+        self._reader_task = asyncio.create_task(self._read(reader, self._answers))
+        for post in self._guarded.values():
             await self._exchange(post.line(), writer)
         return writer
 
     async def _dial(self) -> socket.socket | None:
         near = socket.socket(socket.AF_UNIX)
         try:
-            with _short(self.folder) as folder:
+            with _short_path(self.folder) as folder:
                 near.connect(f"{folder}/watchdog")
         except OSError:
             near.close()
@@ -164,7 +164,7 @@ class Guard:
         """The socket listens before the watchdog runs, so there is no moment at which it cannot be reached."""
         if self.process:
             self.process.poll()
-        with socket.socket(socket.AF_UNIX) as listener, _short(self.folder) as folder:
+        with socket.socket(socket.AF_UNIX) as listener, _short_path(self.folder) as folder:
             with suppress(FileNotFoundError):
                 os.unlink(f"{folder}/watchdog")
             listener.bind(f"{folder}/watchdog")
@@ -182,13 +182,13 @@ class Guard:
         answers.put_nowait(b"")
         if self._answers is answers:
             self._hang_up()
-            await self._restore()
+            await self._reconnect()
 
-    async def _restore(self) -> None:
+    async def _reconnect(self) -> None:
         """The watchdog died: without one, nothing may run that must not outlive contact."""
-        while self._posts and self._writer is None:
+        while self._guarded and self._writer is None:
             try:
-                await self._say("list")
+                await self._request("list")
             except Unavailable:
                 await self.clock.sleep(1.0)
 
@@ -199,7 +199,7 @@ class Guard:
 
 
 @contextmanager
-def _short(folder: Path) -> Iterator[str]:
+def _short_path(folder: Path) -> Iterator[str]:
     """A way to name a folder in less than the 108 bytes that a socket's address may have."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,1 +1,6 @@
-"""Ways to run a container of a workload, behind one protocol."""
+"""How a workload runs: processes, containers, a fake.
+
+Imported by: cli.commands sim.scenarios sim.world.
+May import: errors kinds clock agent.host.
+May touch: processes and containers of the host.
+"""

@@ -10,29 +10,30 @@ from pathlib import Path
 
 import msgspec
 
-from lattice.agent.host import cgroups, process_groups as groups
-from lattice.agent.host.runtime_protocol import Failure, Handle, Instance, Record
+from lattice.agent.host import cgroups
+from lattice.agent.host import instance_processes as groups
+from lattice.agent.host.runtime_protocol import Failure, Handle, Instance, InstanceRecord
 from lattice.clock import Clock
 
 
-class Ending:
+class ExitWatch:
     """The end of one process, awaited through a pidfd: works for children and for strangers."""
 
     def __init__(self, handle: Handle, process: subprocess.Popen[bytes] | None) -> None:
         self.handle = handle
         self.process = process  # None: adopted; its exit code went to somebody else
-        self.seen = False
-        self.stopping = False  # its end was asked for
-        self.attended = False  # somebody waits for it right now and will conclude
-        self.exhausted = False  # killed for memory
-        self.because: Failure | None = None
+        self.has_exited = False
+        self.is_stopping = False  # its end was asked for
+        self.is_awaited = False  # somebody waits for it right now and will conclude
+        self.is_oom_killed = False  # killed for memory
+        self.stop_failure: Failure | None = None
         self._gone = asyncio.Event()
         self._descriptor = -1
 
     def watch(self, then: Callable[[], None]) -> None:
         def noticed() -> None:
             self.unwatch()
-            self.seen = True
+            self.has_exited = True
             self._gone.set()
             then()
 
@@ -58,24 +59,24 @@ class Ending:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._gone.wait(), seconds)
 
-    async def wait_with(self, clock: Clock, seconds: float) -> None:
+    async def wait_on_clock(self, clock: Clock, seconds: float) -> None:
         """Until it is gone or the time has passed by the given clock."""
         gone, slept = asyncio.ensure_future(self._gone.wait()), asyncio.ensure_future(clock.sleep(seconds))
-        waiting = {slept} if self.seen else {gone, slept}
+        waiting = {slept} if self.has_exited else {gone, slept}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for each in (gone, slept):
             each.cancel()
 
-    def conclude(self, record: Record, tag: str, marker: Path) -> Instance:
+    def reap(self, record: InstanceRecord, tag: str, marker: Path) -> Instance:
         """End what it left behind, take its exit code, and say what happened."""
         handle = self.handle
         groups.kill(handle.pid, handle.start, handle.cgroups, tag)
         self.unwatch()
         code = self.process.poll() if self.process else _reaped(handle.pid)
-        self.exhausted = cgroups.ran_out_of_memory(handle.cgroups)
-        if self.stopping:
-            return _exited(record, code, self.because, asked=self.because is None)
-        return _exited(record, code, _failure(record, code, self.exhausted, marker))
+        self.is_oom_killed = cgroups.was_oom_killed(handle.cgroups)
+        if self.is_stopping:
+            return _exited(record, code, self.stop_failure, asked=self.stop_failure is None)
+        return _exited(record, code, _failure(record, code, self.is_oom_killed, marker))
 
 
 def _reaped(pid: int) -> int | None:
@@ -87,7 +88,9 @@ def _reaped(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if found else None
 
 
-def _exited(record: Record, code: int | None, failure: Failure | None, asked: bool = False) -> Instance:
+def _exited(
+    record: InstanceRecord, code: int | None, failure: Failure | None, asked: bool = False
+) -> Instance:
     name = signal.Signals(-code).name if code is not None and code < 0 else ""
     exit_code = code if code is None or code >= 0 else 128 - code  # as shells report a signal
     return msgspec.structs.replace(
@@ -95,7 +98,7 @@ def _exited(record: Record, code: int | None, failure: Failure | None, asked: bo
     )
 
 
-def _failure(record: Record, code: int | None, exhausted: bool, marker: Path) -> Failure | None:
+def _failure(record: InstanceRecord, code: int | None, exhausted: bool, marker: Path) -> Failure | None:
     with suppress(OSError):
         return Failure("DISCONNECTED", f"ended by this node: {marker.read_text()}")
     if exhausted and code != 0:
@@ -114,7 +117,7 @@ def _failure(record: Record, code: int | None, exhausted: bool, marker: Path) ->
     )
 
 
-def ended_unseen(record: Record, marker: Path) -> Instance:
+def exited_without_agent(record: InstanceRecord, marker: Path) -> Instance:
     """What became of a process that ended while no agent was there."""
     failure = _failure(record, None, False, marker)
     if failure is not None and failure.reason == "RUNTIME_ERROR":

@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> None:
     for descriptor in (status, go):
         os.set_inheritable(descriptor, False)
     try:
-        _enter(arguments[3].split("\n"), memory)
+        _apply_limits(arguments[3].split("\n"), memory)
         os.write(status, b"ready\n")
         if os.read(go, 1) != b"g":
             os._exit(NOT_STARTED)
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
     os._exit(NOT_STARTED)
 
 
-def _enter(cgroups: list[str], memory: int) -> None:
+def _apply_limits(cgroups: list[str], memory: int) -> None:
     for path in filter(None, cgroups):
         with open(f"{path}/cgroup.procs", "w") as file:
             file.write("0")

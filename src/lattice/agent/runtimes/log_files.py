@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-BLOCK = 64 * 1024
-MOST_AT_ONCE = 1 << 20
+READ_BLOCK_BYTES = 64 * 1024
+MAX_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class Rotation:
     """How much is kept: the file and `keep` older ones, each about `max_bytes` and never twice as much."""
 
     max_bytes: int = 10 * 1024 * 1024
-    keep: int = 3
+    max_older_files: int = 3
 
 
-def older(path: Path, number: int) -> Path:
+def rotated_path(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
@@ -39,23 +39,23 @@ def rotate(path: Path, rotation: Rotation) -> bool:
     except FileNotFoundError:
         return False
     with suppress(FileNotFoundError):
-        older(path, rotation.keep).unlink()
-    for number in range(rotation.keep - 1, 0, -1):
+        rotated_path(path, rotation.max_older_files).unlink()
+    for number in range(rotation.max_older_files - 1, 0, -1):
         with suppress(FileNotFoundError):
-            older(path, number).rename(older(path, number + 1))
+            rotated_path(path, number).rename(rotated_path(path, number + 1))
     with suppress(OSError):
-        _copy(path, older(path, 1), rotation)
+        _copy(path, rotated_path(path, 1), rotation)
     os.truncate(path, 0)
     return True
 
 
 def _copy(path: Path, target: Path, rotation: Rotation) -> None:
     """Not all of a file that grew while no agent lived: it must not fill the disk a second time."""
-    if rotation.keep == 0:
+    if rotation.max_older_files == 0:
         return
     with path.open("rb") as source, target.open("wb") as sink:
         source.seek(-min(path.stat().st_size, 2 * rotation.max_bytes), os.SEEK_END)
-        while block := source.read(BLOCK):
+        while block := source.read(READ_BLOCK_BYTES):
             sink.write(block)
 
 
@@ -65,16 +65,16 @@ def tail(path: Path, lines: int, rotation: Rotation) -> str:
         return ""
     parts: list[bytes] = []
     have = 0
-    for each in (path, *(older(path, number) for number in range(1, rotation.keep + 1))):
+    for each in (path, *(rotated_path(path, number) for number in range(1, rotation.max_older_files + 1))):
         for block in _backwards(each):
             parts.append(block)
             have += block.count(b"\n")
             if have > lines:
-                return _last(parts, lines)
-    return _last(parts, lines)
+                return _last_lines(parts, lines)
+    return _last_lines(parts, lines)
 
 
-def printed(path: Path, after: int) -> tuple[str, int]:
+def read_since(path: Path, after: int) -> tuple[str, int]:
     """What was printed after so many bytes, in whole characters, and where that ends. A file that was emptied is read anew."""
     try:
         with path.open("rb") as file:
@@ -83,7 +83,7 @@ def printed(path: Path, after: int) -> tuple[str, int]:
                 return "", size
             start = after if after <= size else 0
             file.seek(start)
-            block = file.read(MOST_AT_ONCE)
+            block = file.read(MAX_READ_BYTES)
     except FileNotFoundError:
         return "", 0
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -95,11 +95,11 @@ def _backwards(path: Path) -> Iterator[bytes]:
     with suppress(FileNotFoundError), path.open("rb") as file:
         position = file.seek(0, os.SEEK_END)
         while position > 0:
-            size = min(BLOCK, position)
+            size = min(READ_BLOCK_BYTES, position)
             position = file.seek(position - size)
             yield file.read(size)
 
 
-def _last(parts: list[bytes], lines: int) -> str:
+def _last_lines(parts: list[bytes], lines: int) -> str:
     text = b"".join(reversed(parts)).decode("utf-8", "replace")
     return "".join(text.splitlines(keepends=True)[-lines:])

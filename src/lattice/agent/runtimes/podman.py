@@ -4,21 +4,26 @@ import asyncio
 import os
 import resource
 import shutil
+import signal
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from lattice.agent.host.runtime_protocol import Failure
+from lattice.agent.host import cgroups
+from lattice.agent.host.instance_processes import members
+from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceRecord, Usage
+from lattice.agent.host.usage import CpuMeter, process_cpu_ns, process_memory
 from lattice.errors import Unavailable
 
-LONG = 600.0  # pulling an image may take minutes
-QUICK = 60.0
-NOTHING = "/lattice-probe"  # a program that is in no image
-COMPLAINTS: tuple[
+PULL_TIMEOUT_S = 600.0  # pulling an image may take minutes
+COMMAND_TIMEOUT_S = 60.0
+MISSING_PROGRAM = "/lattice-probe"  # a program that is in no image
+ERROR_REASONS: tuple[
     tuple[str, str], ...
 ] = (  # part of what podman or docker says -> reason; the first that occurs
     ("address already in use", "PORT_BIND_CONFLICT"),
@@ -48,8 +53,11 @@ COMPLAINTS: tuple[
 )
 
 
+SIGNAL_EXIT_OFFSET = 128
+
+
 @dataclass(frozen=True, slots=True)
-class Done:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -59,11 +67,13 @@ class Done:
 class Podman:
     """A podman that was seen to run containers here, with the flags it needs for that."""
 
-    words: tuple[str, ...]
+    command_prefix: tuple[str, ...]
     version: str
 
-    async def call(self, *words: str, env: Mapping[str, str] | None = None, timeout: float = QUICK) -> Done:
-        return await _call((*self.words, *words), env or {}, timeout)
+    async def call(
+        self, *words: str, env: Mapping[str, str] | None = None, timeout: float = COMMAND_TIMEOUT_S
+    ) -> CommandResult:
+        return await _call((*self.command_prefix, *words), env or {}, timeout)
 
     async def inspect(self, *names: str) -> list[dict[str, Any]]:
         """What is known of containers; those that are gone meanwhile are left out."""
@@ -74,7 +84,7 @@ class Podman:
         return found or []
 
 
-async def _call(words: tuple[str, ...], env: Mapping[str, str], timeout: float) -> Done:
+async def _call(words: tuple[str, ...], env: Mapping[str, str], timeout: float) -> CommandResult:
     """Raises Unavailable when it cannot be called or does not come back."""
     try:
         process = await asyncio.create_subprocess_exec(
@@ -98,13 +108,15 @@ async def _call(words: tuple[str, ...], env: Mapping[str, str], timeout: float) 
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return Done(process.returncode or 0, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+    return CommandResult(
+        process.returncode or 0, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+    )
 
 
-def complaint(text: str) -> Failure:
+def failure_from_stderr(text: str) -> Failure:
     """What went wrong, from what podman said last."""
     low = text.lower()
-    reason = next((reason for part, reason in COMPLAINTS if part in low), "RUNTIME_ERROR")
+    reason = next((reason for part, reason in ERROR_REASONS if part in low), "RUNTIME_ERROR")
     lines = [line for line in text.strip().splitlines() if line.strip()]
     message = lines[-1].removeprefix("Error: ") if lines else "podman failed without a word"
     return msgspec.convert({"reason": reason, "message": message}, Failure)
@@ -116,10 +128,13 @@ def ulimits() -> tuple[str, ...]:
         ("nofile", resource.RLIMIT_NOFILE, 1_048_576),
         ("nproc", resource.RLIMIT_NPROC, 32_768),
     )  # podman lowers its own to that
-    return tuple(f"--ulimit={name}={_most(kind, most)}:{_most(kind, most)}" for name, kind, most in wanted)
+    return tuple(
+        f"--ulimit={name}={_capped_limit(kind, most)}:{_capped_limit(kind, most)}"
+        for name, kind, most in wanted
+    )
 
 
-def _most(kind: int, most: int) -> int:
+def _capped_limit(kind: int, most: int) -> int:
     hard = resource.getrlimit(kind)[1]
     return most if hard == resource.RLIM_INFINITY else min(hard, most)
 
@@ -136,7 +151,7 @@ async def find() -> Podman | str:
             continue
         reason = await _trial(words)
         if reason is None:
-            done = await _call((program, "--version"), {}, QUICK)
+            done = await _call((program, "--version"), {}, COMMAND_TIMEOUT_S)
             return Podman(words, done.out.strip())
         reasons.append(f"{oci or 'default'}: {reason}")
     return "podman cannot run containers here: " + "; ".join(reasons)
@@ -145,11 +160,69 @@ async def find() -> Podman | str:
 async def _trial(words: tuple[str, ...]) -> str | None:
     """Run nothing in an empty root: when all that is missing is the program, everything else works."""
     with tempfile.TemporaryDirectory(prefix="lattice-trial-") as folder:
-        flags = ("run", "--rm", "--network=none", *ulimits(), "--rootfs", str(Path(folder)), NOTHING)
+        flags = ("run", "--rm", "--network=none", *ulimits(), "--rootfs", str(Path(folder)), MISSING_PROGRAM)
         try:
-            done = await _call((*words, *flags), {}, QUICK)
+            done = await _call((*words, *flags), {}, COMMAND_TIMEOUT_S)
         except Unavailable as error:
-            return error.what
-    if done.code == 127 and NOTHING in done.err:
+            return error.message
+    if done.code == 127 and MISSING_PROGRAM in done.err:
         return None
     return (done.err.strip().splitlines() or [f"exit code {done.code}"])[-1].removeprefix("Error: ")
+
+
+def exited_container(record: InstanceRecord, state: dict[str, Any], said: str, marker: Path) -> Instance:
+    """How it ended; `state` is podman's, empty when the container is gone altogether."""
+    code = int(state["ExitCode"]) if "ExitCode" in state else None
+    name = ""
+    with suppress(ValueError):
+        name = signal.Signals(code - SIGNAL_EXIT_OFFSET).name if code and code > SIGNAL_EXIT_OFFSET else ""
+    failure = _failure(record, state, said, marker)
+    return msgspec.structs.replace(
+        record.instance, state="Exited", exit_code=code, signal=name, failure=failure
+    )
+
+
+def _failure(record: InstanceRecord, state: dict[str, Any], said: str, marker: Path) -> Failure | None:
+    with suppress(OSError):
+        return Failure("DISCONNECTED", f"ended by this node: {marker.read_text()}")
+    if "ExitCode" not in state:
+        return Failure("RUNTIME_ERROR", "the container is gone; somebody else removed it")
+    if state.get("OOMKilled"):
+        return Failure(
+            "INSUFFICIENT_RESOURCES", f"killed at its memory limit of {record.spec.limits.memory} bytes"
+        )
+    if "exec format error" in said:
+        return Failure(
+            "INVALID_IMAGE", f'image "{record.spec.container.image}" is made for another kind of machine'
+        )
+    code = int(state["ExitCode"])
+    if (
+        code == SIGNAL_EXIT_OFFSET + signal.SIGKILL and record.spec.limits.memory
+    ):  # podman does not always see why the kernel killed it
+        return Failure(
+            "RUNTIME_ERROR", f"killed; perhaps at its memory limit of {record.spec.limits.memory} bytes"
+        )
+    return None if code == 0 else Failure("RUNTIME_ERROR", f"ended with code {code}")
+
+
+def cpu_and_memory_usage(record: InstanceRecord, meter: CpuMeter) -> Usage:
+    """CPU and memory, from the cgroups that the container is in."""
+    paths = record.handle.cgroups
+    held = members(record.handle.pid, record.handle.start, paths)
+    used, memory = cgroups.cpu_ns(paths), cgroups.memory_bytes(paths)
+    return Usage(
+        cpu=meter.milli_cores(str(record.spec.id), process_cpu_ns(held) if used is None else used),
+        memory=process_memory(held) if memory is None else memory,
+        disk=0,
+    )
+
+
+def cgroups_of(pid: int) -> tuple[str, ...]:
+    """The folders of the cgroups that are this container's alone: never one in which we are ourselves, for all in it may be ended."""
+    mounts = Path("/proc/self/mounts").read_text()
+    try:
+        theirs = cgroups.process_cgroups(mounts, Path(f"/proc/{pid}/cgroup").read_text())
+        ours = [each.path for each in cgroups.process_cgroups(mounts, Path("/proc/self/cgroup").read_text())]
+    except OSError:
+        return ()
+    return tuple(str(each.path) for each in theirs if not any(own.is_relative_to(each.path) for own in ours))

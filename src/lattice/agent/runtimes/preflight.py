@@ -9,15 +9,26 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from lattice.agent.host.process_groups import MARK
-from lattice.agent.host.runtime_protocol import Failure, InstanceId, Reason, RunSpec
-from lattice.agent.state_file import NO_ROOM
+from lattice.agent.host.instance_processes import INSTANCE_ENV_VAR
+from lattice.agent.host.runtime_protocol import DISK_FULL_ERRNOS, Failure, FailureReason, InstanceId, RunSpec
 from lattice.errors import Full, LatticeError
 
-INHERITED = ("PATH", "LANG", "LC_ALL", "TZ")  # of the agent's own environment; the rest may hold secrets
-STORAGE = NO_ROOM | {errno.EROFS, errno.EIO, errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
-SHORTAGE = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE})
-SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+INHERITED_ENV_VARS = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+)  # of the agent's own environment; the rest may hold secrets
+STORAGE_ERRNOS = DISK_FULL_ERRNOS | {
+    errno.EROFS,
+    errno.EIO,
+    errno.EACCES,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+}
+RESOURCE_ERRNOS = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE})
+SAFE_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def port_variable(name: str) -> str:
@@ -42,9 +53,9 @@ def tag_of(folder: Path, which: InstanceId) -> str:
 
 def environment(spec: RunSpec, folder: Path, inherited: Mapping[str, str], tag: str) -> dict[str, str]:
     """Later ones win: the machine's, the control plane's, the ports, the container's own; the mark is never overridden."""
-    machine = {name: inherited[name] for name in INHERITED if name in inherited}
+    machine = {name: inherited[name] for name in INHERITED_ENV_VARS if name in inherited}
     ours = {"HOME": str(folder), "LATTICE_WORKLOAD": spec.workload}
-    return machine | ours | spec.env | port_environment(spec) | spec.container.env | {MARK: tag}
+    return machine | ours | spec.env | port_environment(spec) | spec.container.env | {INSTANCE_ENV_VAR: tag}
 
 
 def spec_failure(spec: RunSpec) -> Failure | None:
@@ -64,7 +75,7 @@ def spec_failure(spec: RunSpec) -> Failure | None:
 def id_failure(which: InstanceId) -> Failure | None:
     """These become names of folders: nothing that could lead elsewhere."""
     for part in (which.uid, which.revision, which.container):
-        if part and not SAFE.fullmatch(part):
+        if part and not SAFE_NAME_PATTERN.fullmatch(part):
             return Failure("INVALID_SPEC", f'"{part}" cannot be part of the name of an instance')
     return None
 
@@ -102,7 +113,7 @@ def port_failure(spec: RunSpec) -> Failure | None:
     for port in spec.container.ports:
         number = spec.ports.get(port.name)
         if number and not _is_free(number, port.protocol == "UDP"):
-            reason: Reason = "PORT_TAKEN" if port.port is None else "PORT_BIND_CONFLICT"
+            reason: FailureReason = "PORT_TAKEN" if port.port is None else "PORT_BIND_CONFLICT"
             return Failure(
                 reason,
                 f'port {number}/{port.protocol} ("{port.name}") is taken by another program on this node',
@@ -110,7 +121,7 @@ def port_failure(spec: RunSpec) -> Failure | None:
     return None
 
 
-def of_ports(failure: Failure, spec: RunSpec) -> Failure:
+def classify_port_failure(failure: Failure, spec: RunSpec) -> Failure:
     """What somebody else says of a port that is taken; one that was chosen for the container, unless a fixed one is named."""
     fixed = (str(port.port) for port in spec.container.ports if port.port is not None)
     if failure.reason != "PORT_BIND_CONFLICT" or any(
@@ -136,7 +147,7 @@ def _is_free(number: int, udp: bool) -> bool:
 def exec_failure(number: int, name: str) -> Failure:
     """Why the kernel would not run a file that is there."""
     text = os.strerror(number)
-    if number in SHORTAGE:
+    if number in RESOURCE_ERRNOS:
         return Failure("INSUFFICIENT_RESOURCES", f'command "{name}" could not be started: {text}')
     if number in (errno.ENOSPC, errno.EIO, errno.EROFS):
         return Failure("STORAGE_ERROR", f'command "{name}" could not be started: {text}')
@@ -148,14 +159,14 @@ def exec_failure(number: int, name: str) -> Failure:
     return Failure("INVALID_SPEC", f'command "{name}" cannot be run here: {text}')
 
 
-def trouble(error: OSError | LatticeError) -> Failure:
+def failure_from_error(error: OSError | LatticeError) -> Failure:
     """Files, folders and records that could not be written."""
     if isinstance(error, Full):
-        return Failure("STORAGE_ERROR", f"{error.what} ({error.where})")
+        return Failure("STORAGE_ERROR", f"{error.message} ({error.where})")
     if isinstance(error, LatticeError):
-        return Failure("RUNTIME_ERROR", error.what)
-    if error.errno in SHORTAGE:
+        return Failure("RUNTIME_ERROR", error.message)
+    if error.errno in RESOURCE_ERRNOS:
         return Failure("INSUFFICIENT_RESOURCES", f"{error.strerror}")
-    if error.errno in STORAGE:
+    if error.errno in STORAGE_ERRNOS:
         return Failure("STORAGE_ERROR", f"{error.strerror}: {error.filename}")
     return Failure("RUNTIME_ERROR", str(error))

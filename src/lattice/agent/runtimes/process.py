@@ -8,6 +8,7 @@ that both leaves the session and wipes its environment is not found when the res
 import asyncio
 import os
 import shutil
+import signal
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,42 +17,67 @@ from pathlib import Path
 
 import msgspec
 
-from lattice.agent.host.watchdog_client import Guard, Post
-from lattice.agent.host.probes import ask
-from lattice.agent.host import cgroups, process_groups as groups
-from lattice.agent.runtimes import log_files as logs, preflight as prepare
-from lattice.agent.runtimes.exit_watch import Ending, ended_unseen
-from lattice.agent.runtimes.execute import run
-from lattice.agent.runtimes.log_files import Rotation
+from lattice.agent.host import cgroups
+from lattice.agent.host import instance_processes as groups
+from lattice.agent.host.probes import probe_once
 from lattice.agent.host.runtime_protocol import (
-    Answer,
     Failure,
     Handle,
     Instance,
     InstanceId,
-    Notebook,
-    Record,
+    InstanceRecord,
+    ProbeResult,
+    RecordStore,
     RunSpec,
     Usage,
-    earlier,
-    fresh,
+    existing_instance,
+    new_instance,
 )
-from lattice.agent.runtimes.spawn import Command, Pending, spawn
-from lattice.agent.host.usage import Meter, disk_bytes, process_cpu_ns, process_memory
-from lattice.clock import Clock, stamp
+from lattice.agent.host.usage import CpuMeter, disk_bytes, process_cpu_ns, process_memory
+from lattice.agent.host.watchdog_client import GuardRequest, WatchdogClient
+from lattice.agent.runtimes import log_files as logs
+from lattice.agent.runtimes import preflight as prepare
+from lattice.agent.runtimes.exit_watch import ExitWatch, exited_without_agent
+from lattice.agent.runtimes.log_files import Rotation
+from lattice.agent.runtimes.spawn import Command, PendingProcess, spawn
+from lattice.clock import Clock, format_timestamp
 from lattice.errors import LatticeError
 from lattice.kinds.container import Probe
 
-KEPT = Rotation()
-LOOK_EVERY = 0.05  # seconds between looks at a group that was asked to end
-CLEAN_TRIES = 100
-DEAD_WITHIN = 10.0  # after SIGKILL; only a process stuck in the kernel takes longer
+DEFAULT_ROTATION = Rotation()
+GROUP_POLL_INTERVAL_S = 0.05  # seconds between looks at a group that was asked to end
+MAX_CLEANUP_ATTEMPTS = 100
+KILL_TIMEOUT_S = 10.0  # after SIGKILL; only a process stuck in the kernel takes longer
+
+
+async def run_command(
+    words: tuple[str, ...], env: dict[str, str], folder: Path, timeout: float
+) -> int | None:
+    """Exit code; None when it took longer than `timeout` and was killed. Raises OSError when it cannot be started."""
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        cwd=folder,
+        env=env,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return await asyncio.wait_for(process.wait(), timeout)
+    except TimeoutError:
+        return None
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    rotation: Rotation = KEPT
-    rotate_every: float = 10.0
+class ProcessRuntimeOptions:
+    rotation: Rotation = DEFAULT_ROTATION
+    rotate_interval_s: float = 10.0
     hierarchies: tuple[cgroups.Hierarchy, ...] | None = None  # None: what this machine offers
 
 
@@ -59,44 +85,51 @@ class ProcessRuntime:
     name = "process"
 
     def __init__(
-        self, folder: Path, notebook: Notebook, clock: Clock, guard: Guard, options: Options | None = None
+        self,
+        folder: Path,
+        notebook: RecordStore,
+        clock: Clock,
+        guard: WatchdogClient,
+        options: ProcessRuntimeOptions | None = None,
     ) -> None:
         self.folder = folder / "instances"
-        self.notebook = notebook
+        self.record_store = notebook
         self.clock = clock
-        self.guard = guard
-        self.options = options = options or Options()
-        self.wake: Callable[[], None] = lambda: None
+        self.watchdog = guard
+        self.options = options = options or ProcessRuntimeOptions()
+        self.on_exit: Callable[[], None] = lambda: None
         self.hierarchies = tuple(cgroups.detect()) if options.hierarchies is None else options.hierarchies
-        cgroups.sweep(self.hierarchies, prepare.prefix_of(self.folder))
-        self._records: dict[InstanceId, Record] = {}
-        self._endings: dict[InstanceId, Ending] = {}
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one at a time per workload
-        self._cleaning: dict[InstanceId, asyncio.Task[None]] = {}
-        self._meter = Meter(clock)
-        self._rotating: asyncio.Task[None] | None = None
+        cgroups.remove_stale(self.hierarchies, prepare.prefix_of(self.folder))
+        self._records: dict[InstanceId, InstanceRecord] = {}
+        self._exit_watches: dict[InstanceId, ExitWatch] = {}
+        self._workload_locks: defaultdict[str, asyncio.Lock] = defaultdict(
+            asyncio.Lock
+        )  # one at a time per workload
+        self._cleanup_tasks: dict[InstanceId, asyncio.Task[None]] = {}
+        self._cpu_meter = CpuMeter(clock)
+        self._rotation_task: asyncio.Task[None] | None = None
 
     async def start(self, spec: RunSpec) -> Instance:
-        async with self._turns[spec.workload]:
-            known = earlier(spec, [record.instance for record in self._records.values()])
+        async with self._workload_locks[spec.workload]:
+            known = existing_instance(spec, [record.instance for record in self._records.values()])
             if known is not None:
                 return known
-            await self._cleaned(spec.id)
+            await self._wait_for_cleanup(spec.id)
             try:
                 failure = (
                     prepare.spec_failure(spec)
-                    or self.guard.refusal(spec.stop_after)
+                    or self.watchdog.disconnected_failure(spec.stop_after)
                     or prepare.port_failure(spec)
                     or await self._run(spec)
                 )
             except (OSError, LatticeError) as error:
-                failure = prepare.trouble(error)
+                failure = prepare.failure_from_error(error)
             if failure is not None:
-                self._note(Record(spec, fresh(spec, "Exited", failure)))
+                self._save_record(InstanceRecord(spec, new_instance(spec, "Exited", failure)))
             return self._records[spec.id].instance
 
     async def _run(self, spec: RunSpec) -> Failure | None:
-        place = self._place(spec.id)
+        place = self._instance_dir(spec.id)
         work = place / "work"
         work.mkdir(parents=True, exist_ok=True, mode=0o700)
         (place / "ended-by-watchdog").unlink(missing_ok=True)
@@ -117,20 +150,20 @@ class ProcessRuntime:
             raise
         finally:
             os.close(log)
-        return await self._begin(spec, pending, paths, enforced)
+        return await self._record_and_release(spec, pending, paths, enforced)
 
-    async def _begin(
-        self, spec: RunSpec, pending: Pending, paths: tuple[str, ...], enforced: dict[str, str]
+    async def _record_and_release(
+        self, spec: RunSpec, pending: PendingProcess, paths: tuple[str, ...], enforced: dict[str, str]
     ) -> Failure | None:
         """Write it down, have it guarded, and only then let it run."""
         pid = pending.process.pid
         handle = Handle(pid, groups.start_time(pid) or 0, groups.boot_id(), paths)
-        now = stamp(self.clock.now())
-        instance = msgspec.structs.replace(fresh(spec, "Running"), started_at=now, enforced=enforced)
-        record = Record(spec, instance, handle)
+        now = format_timestamp(self.clock.now())
+        instance = msgspec.structs.replace(new_instance(spec, "Running"), started_at=now, enforced=enforced)
+        record = InstanceRecord(spec, instance, handle)
         try:
-            self.notebook.write(record)
-            await self._guard(record)
+            self.record_store.write_record(record)
+            await self._register_with_watchdog(record)
             refused = await pending.release()
         except (OSError, LatticeError, asyncio.CancelledError):
             pending.close()
@@ -140,61 +173,63 @@ class ProcessRuntime:
             await self._discard(record, pending)
             return prepare.exec_failure(refused, spec.container.command[0])
         self._records[spec.id] = record
-        self._watch(record, Ending(handle, pending.process))
+        self._watch(record, ExitWatch(handle, pending.process))
         return None
 
-    async def _discard(self, record: Record, pending: Pending) -> None:
+    async def _discard(self, record: InstanceRecord, pending: PendingProcess) -> None:
         pending.process.kill()
         await asyncio.to_thread(pending.process.wait)
-        await self.guard.release(self._tag(record.spec.id))
+        await self.watchdog.release(self._tag(record.spec.id))
         cgroups.remove(record.handle.cgroups)
         with suppress(LatticeError):
-            self.notebook.strike(record.spec.id)
+            self.record_store.delete_record(record.spec.id)
 
-    async def _guard(self, record: Record) -> None:
+    async def _register_with_watchdog(self, record: InstanceRecord) -> None:
         spec, handle = record.spec, record.handle
         if spec.stop_after is not None:
-            marker = str(self._place(spec.id) / "ended-by-watchdog")
-            await self.guard.guard(
-                Post(self._tag(spec.id), spec.stop_after, marker, handle.pid, handle.start, handle.cgroups)
+            marker = str(self._instance_dir(spec.id) / "ended-by-watchdog")
+            await self.watchdog.guard(
+                GuardRequest(
+                    self._tag(spec.id), spec.stop_after, marker, handle.pid, handle.start, handle.cgroups
+                )
             )
 
-    def _watch(self, record: Record, ending: Ending) -> None:
+    def _watch(self, record: InstanceRecord, ending: ExitWatch) -> None:
         which = record.spec.id
-        self._endings[which] = ending
+        self._exit_watches[which] = ending
         ending.watch(lambda: self._ended(which))
-        if self._rotating is None:
-            self._rotating = asyncio.create_task(self._rotate())
+        if self._rotation_task is None:
+            self._rotation_task = asyncio.create_task(self._rotate())
 
     def _ended(self, which: InstanceId) -> None:
         """The process itself is gone. When nobody is stopping it, what it left behind goes too."""
-        if not self._endings[which].attended:
-            self._settle(which)
+        if not self._exit_watches[which].is_awaited:
+            self._record_exit(which)
 
-    def _settle(self, which: InstanceId) -> None:
+    def _record_exit(self, which: InstanceId) -> None:
         """Nothing of it may be left; then its end is written down."""
-        record, ending = self._records[which], self._endings.pop(which)
-        instance = ending.conclude(record, self._tag(which), self._place(which) / "ended-by-watchdog")
-        self._note(Record(record.spec, instance, record.handle))
-        self._meter.forget(str(which))
-        self._cleaning[which] = asyncio.create_task(self._clean(record))
-        self.wake()
+        record, ending = self._records[which], self._exit_watches.pop(which)
+        instance = ending.reap(record, self._tag(which), self._instance_dir(which) / "ended-by-watchdog")
+        self._save_record(InstanceRecord(record.spec, instance, record.handle))
+        self._cpu_meter.forget(str(which))
+        self._cleanup_tasks[which] = asyncio.create_task(self._clean(record))
+        self.on_exit()
 
-    def _note(self, record: Record) -> None:
+    def _save_record(self, record: InstanceRecord) -> None:
         self._records[record.spec.id] = record
         with suppress(LatticeError):  # a full disk: the next agent sees for itself that it is gone
-            self.notebook.write(record)
+            self.record_store.write_record(record)
 
-    async def _clean(self, record: Record) -> None:
+    async def _clean(self, record: InstanceRecord) -> None:
         """The kernel needs a moment between the death of the last process and letting go of its cgroup."""
-        await self.guard.release(self._tag(record.spec.id))
-        for _ in range(CLEAN_TRIES):
+        await self.watchdog.release(self._tag(record.spec.id))
+        for _ in range(MAX_CLEANUP_ATTEMPTS):
             if cgroups.remove(record.handle.cgroups):
                 return
-            await self.clock.sleep(LOOK_EVERY)
+            await self.clock.sleep(GROUP_POLL_INTERVAL_S)
 
-    async def _cleaned(self, which: InstanceId) -> None:
-        cleaning = self._cleaning.pop(which, None)
+    async def _wait_for_cleanup(self, which: InstanceId) -> None:
+        cleaning = self._cleanup_tasks.pop(which, None)
         if cleaning:
             await cleaning
 
@@ -203,122 +238,130 @@ class ProcessRuntime:
         record = self._records.get(which)
         if record is None:
             return None
-        async with self._turns[record.spec.workload]:
-            ending = self._endings.get(which)
+        async with self._workload_locks[record.spec.workload]:
+            ending = self._exit_watches.get(which)
             if ending is not None:
-                await self._end(record, ending, grace, because)
-            await self._cleaned(which)
+                await self._terminate_and_kill(record, ending, grace, because)
+            await self._wait_for_cleanup(which)
             return self._records[which].instance if which in self._records else None
 
-    async def _end(self, record: Record, ending: Ending, grace: float, because: Failure | None) -> None:
+    async def _terminate_and_kill(
+        self, record: InstanceRecord, ending: ExitWatch, grace: float, because: Failure | None
+    ) -> None:
         which, handle = record.spec.id, record.handle
-        ending.stopping = ending.attended = True
-        ending.because = because
+        ending.is_stopping = ending.is_awaited = True
+        ending.stop_failure = because
         try:
-            groups.ask_to_end(handle.pid, handle.start, handle.cgroups, self._tag(which))
+            groups.terminate(handle.pid, handle.start, handle.cgroups, self._tag(which))
             await self._wait_empty(record, ending, grace)
             groups.kill(handle.pid, handle.start, handle.cgroups, self._tag(which))
-            await ending.wait(DEAD_WITHIN)
+            await ending.wait(KILL_TIMEOUT_S)
         finally:
-            ending.attended = False
-            if ending.seen:
-                self._settle(which)
+            ending.is_awaited = False
+            if ending.has_exited:
+                self._record_exit(which)
 
-    async def _wait_empty(self, record: Record, ending: Ending, grace: float) -> None:
+    async def _wait_empty(self, record: InstanceRecord, ending: ExitWatch, grace: float) -> None:
         """Its children have the grace too, also when the process itself is gone at once."""
         end = self.clock.monotonic() + grace
         handle = record.handle
         while (left := end - self.clock.monotonic()) > 0:
-            if ending.seen and not groups.members(
+            if ending.has_exited and not groups.members(
                 handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id)
             ):
                 return
-            await ending.wait_with(self.clock, min(LOOK_EVERY, left) if ending.seen else left)
+            await ending.wait_on_clock(
+                self.clock, min(GROUP_POLL_INTERVAL_S, left) if ending.has_exited else left
+            )
 
     async def remove(self, which: InstanceId) -> None:
         last = await self.stop(which, 0)
-        if last is not None and last.live:
+        if last is not None and last.is_live:
             return
         if prepare.id_failure(which) is None:
-            await asyncio.to_thread(shutil.rmtree, self._place(which), ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, self._instance_dir(which), ignore_errors=True)
         if self._records.pop(which, None):
-            self.notebook.strike(which)
+            self.record_store.delete_record(which)
 
     async def list(self) -> list[Instance]:
         return [self._records[which].instance for which in sorted(self._records)]
 
-    async def adopt(self, record: Record) -> Instance:
+    async def adopt(self, record: InstanceRecord) -> Instance:
         which, handle = record.spec.id, record.handle
         self._records[which] = record
-        if not record.instance.live:
+        if not record.instance.is_live:
             return record.instance
         if handle.boot != groups.boot_id() or not groups.is_alive(handle.pid, handle.start):
             return self._adopt_ended(record)
-        self._watch(record, Ending(handle, None))
-        await self._guard(record)
+        self._watch(record, ExitWatch(handle, None))
+        await self._register_with_watchdog(record)
         return record.instance
 
-    def _adopt_ended(self, record: Record) -> Instance:
+    def _adopt_ended(self, record: InstanceRecord) -> Instance:
         handle = record.handle
         if handle.boot == groups.boot_id():
             groups.kill(handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id))
             cgroups.remove(handle.cgroups)
-        instance = ended_unseen(record, self._place(record.spec.id) / "ended-by-watchdog")
-        self._note(Record(record.spec, instance, handle))
+        instance = exited_without_agent(record, self._instance_dir(record.spec.id) / "ended-by-watchdog")
+        self._save_record(InstanceRecord(record.spec, instance, handle))
         return instance
 
     async def usage(self, which: InstanceId) -> Usage | None:
         record = self._records.get(which)
-        if record is None or which not in self._endings:
+        if record is None or which not in self._exit_watches:
             return None
         handle = record.handle
         held = groups.members(handle.pid, handle.start, handle.cgroups, self._tag(which))
         used = cgroups.cpu_ns(handle.cgroups)
         memory = cgroups.memory_bytes(handle.cgroups)
         return Usage(
-            cpu=self._meter.milli(str(which), process_cpu_ns(held) if used is None else used),
+            cpu=self._cpu_meter.milli_cores(str(which), process_cpu_ns(held) if used is None else used),
             memory=process_memory(held) if memory is None else memory,
-            disk=await asyncio.to_thread(disk_bytes, self._place(which)),
+            disk=await asyncio.to_thread(disk_bytes, self._instance_dir(which)),
         )
 
     async def logs(self, which: InstanceId, tail: int) -> str:
         return (
-            logs.tail(self._place(which) / "log", tail, self.options.rotation)
+            logs.tail(self._instance_dir(which) / "log", tail, self.options.rotation)
             if which in self._records
             else ""
         )
 
-    async def printed(self, which: InstanceId, after: int) -> tuple[str, int]:
-        return logs.printed(self._place(which) / "log", after) if which in self._records else ("", 0)
+    async def logs_since(self, which: InstanceId, after: int) -> tuple[str, int]:
+        return (
+            logs.read_since(self._instance_dir(which) / "log", after) if which in self._records else ("", 0)
+        )
 
-    async def ask(self, which: InstanceId, probe: Probe) -> Answer:
+    async def run_probe(self, which: InstanceId, probe: Probe) -> ProbeResult:
         record = self._records.get(which)
-        if record is None or not record.instance.live:
-            return Answer(False, "it does not run")
-        work = self._place(which) / "work"
+        if record is None or not record.instance.is_live:
+            return ProbeResult(False, "it does not run")
+        work = self._instance_dir(which) / "work"
         env = prepare.environment(record.spec, work, os.environ, self._tag(which))
-        return await ask(probe, record.spec.ports, lambda words, timeout: run(words, env, work, timeout))
+        return await probe_once(
+            probe, record.spec.ports, lambda words, timeout: run_command(words, env, work, timeout)
+        )
 
-    async def contact(self, since: float) -> None:
-        await self.guard.contact(since)
+    async def record_contact(self, since: float) -> None:
+        await self.watchdog.record_contact(since)
 
     async def close(self) -> None:
-        if self._rotating:
-            self._rotating.cancel()
-        for ending in self._endings.values():
+        if self._rotation_task:
+            self._rotation_task.cancel()
+        for ending in self._exit_watches.values():
             ending.unwatch()
-        await asyncio.gather(*self._cleaning.values(), return_exceptions=True)
+        await asyncio.gather(*self._cleanup_tasks.values(), return_exceptions=True)
         cgroups.prune(self.hierarchies)
 
     def _tag(self, which: InstanceId) -> str:
         return prepare.tag_of(self.folder, which)
 
-    def _place(self, which: InstanceId) -> Path:
+    def _instance_dir(self, which: InstanceId) -> Path:
         return self.folder / str(which)
 
     async def _rotate(self) -> None:
         while True:
-            await self.clock.sleep(self.options.rotate_every)
-            for which in list(self._endings):
+            await self.clock.sleep(self.options.rotate_interval_s)
+            for which in list(self._exit_watches):
                 with suppress(OSError):
-                    logs.rotate(self._place(which) / "log", self.options.rotation)
+                    logs.rotate(self._instance_dir(which) / "log", self.options.rotation)

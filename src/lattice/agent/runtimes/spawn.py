@@ -11,7 +11,7 @@ from pathlib import Path
 from lattice.agent.runtimes import launcher as launch
 
 LAUNCHER = str(Path(launch.__file__))
-READY_WITHIN = 30.0  # a machine under heavy load starts Python slowly
+LAUNCHER_READY_TIMEOUT_S = 30.0  # a machine under heavy load starts Python slowly
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,16 @@ class Command:
     """What to run, where, and under which limits."""
 
     program: str
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     env: dict[str, str]
     folder: Path
-    log: int  # descriptor
+    log_fd: int  # descriptor
     cgroups: tuple[str, ...] = ()
     data_limit: int = 0  # bytes; 0: none
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingProcess:
     """A launcher that has its limits and waits."""
 
     process: subprocess.Popen[bytes]
@@ -51,7 +51,7 @@ class Pending:
             os.close(self.status)
 
 
-async def spawn(command: Command) -> Pending:
+async def spawn(command: Command) -> PendingProcess:
     """Raises OSError when the process, its cgroups or its limits cannot be had."""
     status, its_status = os.pipe2(os.O_CLOEXEC)
     its_go, go = os.pipe2(os.O_CLOEXEC)
@@ -64,7 +64,7 @@ async def spawn(command: Command) -> Pending:
     finally:
         for descriptor in (its_status, its_go):
             os.close(descriptor)
-    pending = Pending(process, status, go)
+    pending = PendingProcess(process, status, go)
     try:
         said = await _line(status)
     except TimeoutError:
@@ -91,15 +91,15 @@ def _popen(command: Command, status: int, go: int) -> subprocess.Popen[bytes]:
         "\n".join(command.cgroups),
         "--",
         command.program,
-        *command.words[1:],
+        *command.argv[1:],
     )
     return subprocess.Popen(
         [sys.executable, "-I", "-S", LAUNCHER, *words],
         cwd=command.folder,
         env=command.env,
         stdin=subprocess.DEVNULL,
-        stdout=command.log,
-        stderr=command.log,
+        stdout=command.log_fd,
+        stderr=command.log_fd,
         pass_fds=(status, go),
         start_new_session=True,
     )
@@ -113,7 +113,7 @@ async def _line(descriptor: int) -> bytes:
     loop.add_reader(descriptor, readable.set)
     said = b""
     try:
-        async with asyncio.timeout(READY_WITHIN):
+        async with asyncio.timeout(LAUNCHER_READY_TIMEOUT_S):
             while not said.endswith(b"\n"):
                 await readable.wait()
                 readable.clear()

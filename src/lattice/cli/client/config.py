@@ -10,8 +10,8 @@ from typing import Any
 
 from lattice.errors import Malformed, NotFound, Unavailable
 
-LOCAL = Path(".lattice") / "kubeconfig"
-ADDRESSES = (
+LOCAL_KUBECONFIG = Path(".lattice") / "kubeconfig"
+ADDRESS_VARIABLES = (
     "LATTICE_ADDR",
     "CONTROL_PLANE_API_URL",
 )  # environment variables with the address of the server, in order
@@ -28,7 +28,7 @@ class Server:
     token: str = ""
     namespace: str = ""
     insecure: bool = False
-    name: str = ""  # what the certificate must say, if not the host in the url
+    tls_server_name: str = ""  # what the certificate must say, if not the host in the url
     source: str = field(default="the kubeconfig", compare=False)  # who told us
 
 
@@ -38,10 +38,10 @@ def find_server(
     """In order: the flag, LATTICE_KUBECONFIG, an address in the environment, .lattice/kubeconfig here or above, KUBECONFIG."""
     if chosen := kubeconfig or environment.get("LATTICE_KUBECONFIG"):
         return read_kubeconfig(Path(chosen), context)
-    for variable in ADDRESSES:
+    for variable in ADDRESS_VARIABLES:
         if environment.get(variable):
             return _from_environment(variable, environment)
-    for path in near(Path.cwd(), environment):
+    for path in discover_kubeconfigs(Path.cwd(), environment):
         return read_kubeconfig(path, context)
     raise Unavailable(
         "no server known here",
@@ -49,16 +49,23 @@ def find_server(
     )
 
 
-def is_found(kubeconfig: Path, environment: Mapping[str, str] = os.environ) -> bool:
+def is_default_kubeconfig(kubeconfig: Path, environment: Mapping[str, str] = os.environ) -> bool:
     """Do commands that are run here use this file by themselves?"""
-    if any(environment.get(variable) for variable in ("LATTICE_KUBECONFIG", *ADDRESSES)):
+    if any(environment.get(variable) for variable in ("LATTICE_KUBECONFIG", *ADDRESS_VARIABLES)):
         return False
-    return next((path.resolve() == kubeconfig.resolve() for path in near(Path.cwd(), environment)), False)
+    return next(
+        (path.resolve() == kubeconfig.resolve() for path in discover_kubeconfigs(Path.cwd(), environment)),
+        False,
+    )
 
 
-def near(here: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+def discover_kubeconfigs(here: Path, environment: Mapping[str, str]) -> Iterator[Path]:
     """Kubeconfigs that need no flag to be found, nearest first."""
-    yield from (folder / LOCAL for folder in (here, *here.parents) if _is_ours(folder / LOCAL))
+    yield from (
+        folder / LOCAL_KUBECONFIG
+        for folder in (here, *here.parents)
+        if _is_trusted_file(folder / LOCAL_KUBECONFIG)
+    )
     yield from (
         Path(part)
         for part in environment.get("KUBECONFIG", "").split(os.pathsep)
@@ -66,7 +73,7 @@ def near(here: Path, environment: Mapping[str, str]) -> Iterator[Path]:
     )
 
 
-def _is_ours(path: Path) -> bool:
+def _is_trusted_file(path: Path) -> bool:
     """What somebody else left in a shared folder must not choose whom we talk to."""
     try:
         return path.is_file() and path.stat().st_uid in (os.getuid(), 0)
@@ -79,7 +86,7 @@ def _from_environment(variable: str, environment: Mapping[str, str]) -> Server:
     url = address if "://" in address else f"https://{address}"
     authority = environment.get("LATTICE_CA", "")
     if authority and "BEGIN CERTIFICATE" not in authority:
-        authority = _text(Path(authority), "LATTICE_CA")
+        authority = _read_text(Path(authority), "LATTICE_CA")
     return Server(
         url.rstrip("/"), authority=authority, token=environment.get("LATTICE_TOKEN", ""), source=variable
     )
@@ -89,7 +96,10 @@ def read_kubeconfig(path: Path, context: str | None = None) -> Server:
     import yaml
 
     try:
-        found = yaml.load(_text(path, "kubeconfig"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+        found = yaml.load(
+            _read_text(path, "kubeconfig"),
+            Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # noqa: S506
+        )
     except yaml.YAMLError as e:
         raise Malformed(
             f"is not YAML: {e}", where=str(path), fix="write it again with `lattice kubeconfig`"
@@ -101,13 +111,15 @@ def read_kubeconfig(path: Path, context: str | None = None) -> Server:
     chosen = context or found.get("current-context") or ""
     if not chosen:
         raise Malformed("names no current-context", where=str(path), fix="choose one with --context")
-    entry = _named(found, "contexts", "context", chosen, path)
-    cluster = _named(found, "clusters", "cluster", str(entry.get("cluster", "")), path)
-    user = _named(found, "users", "user", str(entry["user"]), path) if entry.get("user") else {}
-    return _server(entry, cluster, user, path)
+    entry = _kubeconfig_entry(found, "contexts", "context", chosen, path)
+    cluster = _kubeconfig_entry(found, "clusters", "cluster", str(entry.get("cluster", "")), path)
+    user = _kubeconfig_entry(found, "users", "user", str(entry["user"]), path) if entry.get("user") else {}
+    return _server_from_kubeconfig(entry, cluster, user, path)
 
 
-def _server(entry: dict[str, Any], cluster: dict[str, Any], user: dict[str, Any], path: Path) -> Server:
+def _server_from_kubeconfig(
+    entry: dict[str, Any], cluster: dict[str, Any], user: dict[str, Any], path: Path
+) -> Server:
     if not cluster.get("server"):
         raise Malformed(
             "the cluster has no server address", where=str(path), fix="set clusters[].cluster.server"
@@ -124,15 +136,19 @@ def _server(entry: dict[str, Any], cluster: dict[str, Any], user: dict[str, Any]
         certificate=_inline_or_file(user, "client-certificate", path),
         key=_inline_or_file(user, "client-key", path),
         token=str(user.get("token") or "")
-        or (_text(path.parent / user["tokenFile"], "tokenFile").strip() if user.get("tokenFile") else ""),
+        or (
+            _read_text(path.parent / user["tokenFile"], "tokenFile").strip() if user.get("tokenFile") else ""
+        ),
         namespace=str(entry.get("namespace") or ""),
         insecure=cluster.get("insecure-skip-tls-verify") is True,
-        name=str(cluster.get("tls-server-name") or ""),
+        tls_server_name=str(cluster.get("tls-server-name") or ""),
         source=str(path),
     )
 
 
-def _named(config: dict[str, Any], group: str, inner: str, name: str, path: Path) -> dict[str, Any]:
+def _kubeconfig_entry(
+    config: dict[str, Any], group: str, inner: str, name: str, path: Path
+) -> dict[str, Any]:
     entries = [e for e in config.get(group) or [] if isinstance(e, dict)]
     for entry in entries:
         if entry.get("name") == name:
@@ -152,11 +168,11 @@ def _inline_or_file(entry: dict[str, Any], field: str, path: Path) -> str:
                 fix="write it again with `lattice kubeconfig`",
             ) from e
     if file := entry.get(field):
-        return _text(path.parent / str(file), field)
+        return _read_text(path.parent / str(file), field)
     return ""
 
 
-def _text(path: Path, what: str) -> str:
+def _read_text(path: Path, what: str) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeError) as e:

@@ -16,18 +16,18 @@ from typing import Any
 import msgspec
 
 from lattice import __version__, errors
+from lattice.cli.client.config import ADDRESS_VARIABLES, Server
 from lattice.cli.output import messages as say
-from lattice.cli.client.config import ADDRESSES, Server
 from lattice.errors import Cause, Gone, LatticeError, Malformed, Unavailable
 from lattice.kinds.meta.json_body import decode_stored, encode
 
-JSON = "application/json"
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-APPLY = "application/apply-patch+yaml"
-_CONNECT_SECONDS = 10.0
-_ATTEMPTS = 6  # for requests that the server asks to send again later
-_LONGEST_WAIT = 30.0
-_PIECE = 64 * 1024  # bytes of a text at a time
+JSON_MEDIA_TYPE = "application/json"
+TABLE_MEDIA_TYPE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+APPLY_PATCH_MEDIA_TYPE = "application/apply-patch+yaml"
+_CONNECT_TIMEOUT_S = 10.0
+_MAX_ATTEMPTS = 6  # for requests that the server asks to send again later
+_MAX_RETRY_AFTER_S = 30.0
+_CHUNK_BYTES = 64 * 1024  # bytes of a text at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Request:
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
-    accept: str = JSON
-    content: str = JSON
+    accept: str = JSON_MEDIA_TYPE
+    content_type: str = JSON_MEDIA_TYPE
 
     @property
     def target(self) -> str:
@@ -46,9 +46,9 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: int
-    value: Any
+    body: Any
 
 
 class Client:
@@ -60,14 +60,14 @@ class Client:
         self.server = server
         self.timeout = timeout or None
         self.warn = warn
-        self._url = _parsed(server.url)
-        self._tls = _context(server) if self._url.scheme == "https" else None
-        self._kept: http.client.HTTPConnection | None = None
+        self._url = _parse_url(server.url)
+        self._tls = _tls_context(server) if self._url.scheme == "https" else None
+        self._connection: http.client.HTTPConnection | None = None
 
-    def get(self, path: str, query: Mapping[str, str] | None = None, accept: str = JSON) -> Any:
-        return self.send(Request("GET", path, query or {}, accept=accept)).value
+    def get(self, path: str, query: Mapping[str, str] | None = None, accept: str = JSON_MEDIA_TYPE) -> Any:
+        return self.send(Request("GET", path, query or {}, accept=accept)).body
 
-    def pages(self, path: str, query: Mapping[str, str], accept: str = JSON) -> list[Any]:
+    def list_pages(self, path: str, query: Mapping[str, str], accept: str = JSON_MEDIA_TYPE) -> list[Any]:
         """Every page of a list, all of one moment. If the server forgets that moment on the way, one large page of now."""
         pages = [self.get(path, query, accept)]
         while token := pages[-1].get("metadata", {}).get("continue"):
@@ -77,42 +77,42 @@ class Client:
                 return [self.get(path, {k: v for k, v in query.items() if k != "limit"}, accept)]
         return pages
 
-    def send(self, request: Request) -> Answer:
+    def send(self, request: Request) -> Response:
         """Ask once; again if the server says when to come back, and that is in time."""
         ends = time.monotonic() + self.timeout if self.timeout else None
-        for attempt in range(1, _ATTEMPTS + 1):
-            if ends and self._kept is not None and self._kept.sock is not None:
-                self._kept.sock.settimeout(max(0.001, ends - time.monotonic()))
-            response = self._response(request)
-            body = self._guarded(response.read)
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            if ends and self._connection is not None and self._connection.sock is not None:
+                self._connection.sock.settimeout(max(0.001, ends - time.monotonic()))
+            response = self._send_once(request)
+            body = self._translate_errors(response.read)
             for text in _warnings(response):
                 self.warn(text)
-            wait = _come_back(response)
-            if wait is None or attempt == _ATTEMPTS or (ends and time.monotonic() + wait >= ends):
-                return _checked(response.status, body, request)
+            wait = _retry_after_s(response)
+            if wait is None or attempt == _MAX_ATTEMPTS or (ends and time.monotonic() + wait >= ends):
+                return _check_status(response.status, body, request)
             time.sleep(wait)
         raise AssertionError("unreachable")
 
-    def stream(self, request: Request) -> Iterator[Any]:
+    def stream_events(self, request: Request) -> Iterator[Any]:
         """The events of a watch, until the server ends it. Losing the connection ends it too."""
-        with self._streaming(request) as response:
+        with self._open_stream(request) as response:
             yield from _lines(response)
 
-    def text(self, request: Request) -> Iterator[bytes]:
+    def stream_text(self, request: Request) -> Iterator[bytes]:
         """A text as it comes, until the server ends it; one that breaks off is an error."""
-        with self._streaming(request) as response:
-            while piece := self._guarded(lambda: response.read1(_PIECE)):
+        with self._open_stream(request) as response:
+            while piece := self._translate_errors(lambda: response.read1(_CHUNK_BYTES)):
                 yield piece
 
     @contextlib.contextmanager
-    def _streaming(self, request: Request) -> Iterator[http.client.HTTPResponse]:
+    def _open_stream(self, request: Request) -> Iterator[http.client.HTTPResponse]:
         """A connection of its own, on which silence is no reason to give up."""
         connection = self._connect()
         try:
-            self._guarded(lambda: _begin(connection, request, self._headers(request)))
-            response = self._guarded(connection.getresponse)
+            self._translate_errors(lambda: _send_request(connection, request, self._headers(request)))
+            response = self._translate_errors(connection.getresponse)
             if response.status >= 400:
-                _checked(response.status, self._guarded(response.read), request)
+                _check_status(response.status, self._translate_errors(response.read), request)
             for text in _warnings(response):
                 self.warn(text)
             if connection.sock is not None:
@@ -123,17 +123,17 @@ class Client:
             connection.close()
 
     def close(self) -> None:
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    def _response(self, request: Request) -> http.client.HTTPResponse:
-        reused = self._kept is not None
-        if self._kept is None:
-            self._kept = self._connect()
-        connection = self._kept
+    def _send_once(self, request: Request) -> http.client.HTTPResponse:
+        reused = self._connection is not None
+        if self._connection is None:
+            self._connection = self._connect()
+        connection = self._connection
         try:
-            _begin(connection, request, self._headers(request))
+            _send_request(connection, request, self._headers(request))
             return connection.getresponse()
         except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as e:
             self.close()
@@ -141,38 +141,38 @@ class Client:
                 "GET",
                 "PATCH",
             ):  # asking twice changes nothing: our patches are applies
-                return self._response(request)
-            raise self._unanswered(e) from e
+                return self._send_once(request)
+            raise self._unavailable_error(e) from e
         except (OSError, http.client.HTTPException) as e:
             self.close()
-            raise self._unanswered(e) from e
+            raise self._unavailable_error(e) from e
 
-    def _guarded(self, act: Callable[[], Any]) -> Any:
+    def _translate_errors(self, act: Callable[[], Any]) -> Any:
         try:
             return act()
         except (OSError, http.client.HTTPException) as e:
             self.close()
-            raise self._unanswered(e) from e
+            raise self._unavailable_error(e) from e
 
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._url.hostname or "", self._url.port
         if self._tls is None:
-            connection = http.client.HTTPConnection(host, port or 80, timeout=_CONNECT_SECONDS)
+            connection = http.client.HTTPConnection(host, port or 80, timeout=_CONNECT_TIMEOUT_S)
         else:
-            connection = _Secure((host, port or 443), self._tls, self.server.name or host)
-        self._guarded(connection.connect)
+            connection = _TlsConnection((host, port or 443), self._tls, self.server.tls_server_name or host)
+        self._translate_errors(connection.connect)
         connection.sock.settimeout(self.timeout)
         return connection
 
     def _headers(self, request: Request) -> dict[str, str]:
         headers = {"Accept": request.accept, "User-Agent": f"lattice/{__version__}"}
         if request.body is not None:
-            headers["Content-Type"] = request.content
+            headers["Content-Type"] = request.content_type
         if self.server.token:
             headers["Authorization"] = f"Bearer {self.server.token}"
         return headers
 
-    def _unanswered(self, e: Exception) -> Unavailable:
+    def _unavailable_error(self, e: Exception) -> Unavailable:
         url = self.server.url
         match e:
             case ConnectionRefusedError():
@@ -205,16 +205,16 @@ class Client:
 
 
 def _trust(server: Server) -> str:
-    if server.source in ADDRESSES:
+    if server.source in ADDRESS_VARIABLES:
         return "set LATTICE_CA to the certificate of the authority that signed it"
     return "use the kubeconfig that this server wrote"
 
 
-class _Secure(http.client.HTTPSConnection):
+class _TlsConnection(http.client.HTTPSConnection):
     """TLS to a host whose certificate may carry another name than its address."""
 
     def __init__(self, address: tuple[str, int], tls: ssl.SSLContext, name: str) -> None:
-        super().__init__(*address, timeout=_CONNECT_SECONDS, context=tls)
+        super().__init__(*address, timeout=_CONNECT_TIMEOUT_S, context=tls)
         self._tls, self._name = tls, name
 
     def connect(self) -> None:
@@ -222,13 +222,13 @@ class _Secure(http.client.HTTPSConnection):
         self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name)
 
 
-def _begin(connection: http.client.HTTPConnection, request: Request, headers: dict[str, str]) -> None:
+def _send_request(connection: http.client.HTTPConnection, request: Request, headers: dict[str, str]) -> None:
     connection.request(
         request.method, request.target, None if request.body is None else encode(request.body), headers
     )
 
 
-def _parsed(url: str) -> urllib.parse.SplitResult:
+def _parse_url(url: str) -> urllib.parse.SplitResult:
     try:
         found = urllib.parse.urlsplit(url)
         usable = (
@@ -243,7 +243,7 @@ def _parsed(url: str) -> urllib.parse.SplitResult:
     return found
 
 
-def _context(server: Server) -> ssl.SSLContext:
+def _tls_context(server: Server) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cadata=server.authority or None)
         if server.insecure:
@@ -288,40 +288,40 @@ def _warnings(response: http.client.HTTPResponse) -> Iterator[str]:
         yield text[1:-1].replace('\\"', '"').replace("\\\\", "\\") if text.startswith('"') else text
 
 
-def _come_back(response: http.client.HTTPResponse) -> float | None:
+def _retry_after_s(response: http.client.HTTPResponse) -> float | None:
     after = response.headers.get("Retry-After", "")
     if response.status not in (429, 503) or not after.isdigit():
         return None
-    return min(float(after), _LONGEST_WAIT)
+    return min(float(after), _MAX_RETRY_AFTER_S)
 
 
-def _checked(status: int, body: bytes, request: Request) -> Answer:
+def _check_status(status: int, body: bytes, request: Request) -> Response:
     try:
         value = decode_stored(body) if body else None
     except msgspec.DecodeError:
         value = body.decode(errors="replace")
     if status < 400:
-        return Answer(status, value)
-    raise refusal(status, value if isinstance(value, dict) else {}, request.path)
+        return Response(status, value)
+    raise error_from_status(status, value if isinstance(value, dict) else {}, request.path)
 
 
-_BY_REASON = {
+_ERRORS_BY_REASON = {
     kind.reason: kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, LatticeError)
 }
-_BY_STATUS = {kind.status: kind for kind in reversed(list(_BY_REASON.values()))}
-_FIXES = {
+_ERRORS_BY_STATUS = {kind.status: kind for kind in reversed(list(_ERRORS_BY_REASON.values()))}
+_FIX_BY_STATUS = {
     401: "check the token or certificate in your kubeconfig",
     403: "ask whoever runs this server for the right to do it",
 }
 
 
-def refusal(status: int, answer: Mapping[str, Any], path: str = "") -> LatticeError:
+def error_from_status(status: int, answer: Mapping[str, Any], path: str = "") -> LatticeError:
     """The error that a Status answer stands for."""
     kind = (
-        _BY_REASON.get(str(answer.get("reason")))
-        or _BY_STATUS.get(status)
+        _ERRORS_BY_REASON.get(str(answer.get("reason")))
+        or _ERRORS_BY_STATUS.get(status)
         or (Unavailable if status >= 500 else LatticeError)
     )
     details = answer.get("details") or {}
@@ -330,11 +330,13 @@ def refusal(status: int, answer: Mapping[str, Any], path: str = "") -> LatticeEr
         for c in details.get("causes") or []
         if isinstance(c, dict)
     ]
-    what, fix = _apart(str(answer.get("message") or f"the server answered {status} to {path}"))
-    return kind(what, fix=fix or _FIXES.get(status, "") or _elsewhere(status, details, path), causes=causes)
+    what, fix = _split_fix(str(answer.get("message") or f"the server answered {status} to {path}"))
+    return kind(
+        what, fix=fix or _FIX_BY_STATUS.get(status, "") or _list_hint(status, details, path), causes=causes
+    )
 
 
-def _elsewhere(status: int, details: Mapping[str, Any], path: str) -> str:
+def _list_hint(status: int, details: Mapping[str, Any], path: str) -> str:
     if status != 404 or not details.get("kind") or not details.get("name"):
         return ""
     group = f".{details['group']}" if details.get("group") else ""
@@ -343,7 +345,7 @@ def _elsewhere(status: int, details: Mapping[str, Any], path: str) -> str:
     return f"`lattice get {details['kind']}{group}{namespace}` lists what there is"
 
 
-def _apart(message: str) -> tuple[str, str]:
+def _split_fix(message: str) -> tuple[str, str]:
     """What, and how to fix it, which our server writes at the end: `... (fix: do this)`."""
     what, marker, fix = message.rpartition(" (fix: ")
     return (what, fix[:-1]) if marker and fix.endswith(")") else (message, "")

@@ -6,24 +6,23 @@ import urllib.parse
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lattice.usage import Misused
-from lattice.errors import NotFound
+from lattice.errors import NotFound, UsageError
 from lattice.kinds.meta.base import GROUP, Resource
 
-_SAID = {
+_EXTRA_NAMES = {
     "LatticePlacementPolicy": ("policy", "policies"),
     "LatticeNodeClass": ("class", "classes", "nodeclasses"),
     "CloudInfrastructure": ("cloud", "clouds"),
     "StaticInfrastructure": ("static", "statics", "datacenter", "datacenters"),
     "AutomationRule": ("rule", "rules"),
 }
-_SHOWN_ONLY = (  # served, yet not kinds of ours
+_EXTERNAL_RESOURCES = (  # served, yet not kinds of ours
     Resource(
         kind="Service",
         plural="services",
         group="",
         version="v1",
-        short=("svc",),
+        short_names=("svc",),
         categories=(),
         namespaced=True,
     ),
@@ -32,12 +31,12 @@ _SHOWN_ONLY = (  # served, yet not kinds of ours
         plural="customresourcedefinitions",
         group="apiextensions.k8s.io",
         version="v1",
-        short=("crd", "crds"),
+        short_names=("crd", "crds"),
         categories=(),
     ),
 )
 
-_LISTED = "`lattice get --help` lists the kinds"
+_LIST_KINDS_HINT = "`lattice get --help` lists the kinds"
 
 
 class Target(NamedTuple):
@@ -47,24 +46,24 @@ class Target(NamedTuple):
     name: str = ""
 
 
-class Names:
+class KindNames:
     """Every way to say each kind. Ours come first: `services` are Lattice's, core ones are `svc` or `services.v1.`."""
 
     def __init__(self, resources: Iterable[Resource]) -> None:
         listed = list(resources)
         known = {r.id for r in listed}
-        listed += [r for r in _SHOWN_ONLY if r.id not in known]
+        listed += [r for r in _EXTERNAL_RESOURCES if r.id not in known]
         self.resources = sorted(listed, key=lambda r: r.group != GROUP)
-        self.words: dict[str, Resource] = {}
+        self.resources_by_word: dict[str, Resource] = {}
         for resource in self.resources:
             for word in _spellings(resource):
-                self.words.setdefault(word, resource)
+                self.resources_by_word.setdefault(word, resource)
 
     def resolve(self, word: str) -> list[Resource]:
         """The kinds that one word means: several for a category."""
         said = word.strip().lower()
-        if said in self.words:
-            return [self.words[said]]
+        if said in self.resources_by_word:
+            return [self.resources_by_word[said]]
         category = [
             r for r in self.resources if said in r.categories or (said == "all" and "lattice" in r.categories)
         ]
@@ -72,18 +71,18 @@ class Names:
             return category
         raise self._unknown(word)
 
-    def targets(self, words: Sequence[str]) -> list[Target]:
+    def parse_targets(self, words: Sequence[str]) -> list[Target]:
         """`pools`, `pools,nodes`, `pools a b`, `pool/a service/b`."""
         if not words:
-            raise Misused("name a kind", fix=_LISTED)
+            raise UsageError("name a kind", fix=_LIST_KINDS_HINT)
         if any("/" in word for word in words):
-            return [self._pair(word) for word in words]
+            return [self._parse_target(word) for word in words]
         resources = list(dict.fromkeys(r for part in words[0].split(",") for r in self.resolve(part)))
         if len(words) == 1:
             return [Target(r) for r in resources]
         return [Target(r, name) for r in resources for name in words[1:]]
 
-    def named(self, api_version: str, kind: str) -> Resource:
+    def find_resource(self, api_version: str, kind: str) -> Resource:
         """The kind that a manifest says it is."""
         for resource in self.resources:
             if (resource.api_version, resource.kind) == (api_version, kind):
@@ -95,46 +94,54 @@ class Names:
             )
         near = difflib.get_close_matches(kind, [r.kind for r in self.resources], n=1)
         raise NotFound(
-            f"there is no kind {kind!r} in {api_version}", fix=f"did you mean {near[0]}?" if near else _LISTED
+            f"there is no kind {kind!r} in {api_version}",
+            fix=f"did you mean {near[0]}?" if near else _LIST_KINDS_HINT,
         )
 
-    def plain(self) -> list[str]:
+    def short_names(self) -> list[str]:
         """One short, everyday word for each kind."""
-        words = {(_everyday(r) or [r.plural])[-1]: None for r in self.resources if r not in _SHOWN_ONLY}
+        words = {
+            (_short_names(r) or [r.plural])[-1]: None for r in self.resources if r not in _EXTERNAL_RESOURCES
+        }
         return list(words)
 
-    def _pair(self, word: str) -> Target:
+    def _parse_target(self, word: str) -> Target:
         kind, slash, name = word.partition("/")
         if not slash or not kind or not name or "/" in name:
-            raise Misused(
+            raise UsageError(
                 f"{word!r} is not kind/name", fix="write either `pool/a node/b` or `pools a b`, not both"
             )
         found = self.resolve(kind)
         if len(found) > 1:
-            raise Misused(
+            raise UsageError(
                 f"{kind!r} means several kinds, so it cannot have a name", where=word, fix="name one kind"
             )
         return Target(found[0], name)
 
     def _unknown(self, word: str) -> NotFound:
-        near = difflib.get_close_matches(word.lower(), self.words, n=3, cutoff=0.6)
-        meant = list(dict.fromkeys((_everyday(self.words[n]) or [self.words[n].plural])[-1] for n in near))
-        fix = f"did you mean {' or '.join(meant)}?" if meant else _LISTED
+        near = difflib.get_close_matches(word.lower(), self.resources_by_word, n=3, cutoff=0.6)
+        meant = list(
+            dict.fromkeys(
+                (_short_names(self.resources_by_word[n]) or [self.resources_by_word[n].plural])[-1]
+                for n in near
+            )
+        )
+        fix = f"did you mean {' or '.join(meant)}?" if meant else _LIST_KINDS_HINT
         return NotFound(f"there is no kind {word!r}", fix=fix)
 
 
 @functools.cache
-def names() -> Names:
+def kind_names() -> KindNames:
     from lattice.kinds import KINDS
 
-    return Names(kind.resource for kind in KINDS)
+    return KindNames(kind.resource for kind in KINDS)
 
 
 def completions() -> list[str]:
-    return sorted(names().plain())
+    return sorted(kind_names().short_names())
 
 
-def _everyday(resource: Resource) -> list[str]:
+def _short_names(resource: Resource) -> list[str]:
     if resource.group != GROUP:
         return []
     bare = [
@@ -142,17 +149,17 @@ def _everyday(resource: Resource) -> list[str]:
         for word in (resource.singular, resource.plural)
         if word.startswith("lattice")
     ]
-    return [*bare, *_SAID.get(resource.kind, ())]
+    return [*bare, *_EXTRA_NAMES.get(resource.kind, ())]
 
 
 def _spellings(resource: Resource) -> list[str]:
     group, version = resource.group, resource.version
     full = [f"{word}.{version}.{group}" for word in (resource.singular, resource.plural)]
     full += [f"{word}.{group}" for word in (resource.singular, resource.plural) if group]
-    return [resource.singular, resource.plural, *resource.short, *full, *_everyday(resource)]
+    return [resource.singular, resource.plural, *resource.short_names, *full, *_short_names(resource)]
 
 
-def address(resource: Resource, namespace: str | None = None, name: str = "") -> str:
+def resource_path(resource: Resource, namespace: str | None = None, name: str = "") -> str:
     """Its path in the API; without a namespace, of all namespaces."""
     parts = ["apis", resource.group, resource.version] if resource.group else ["api", resource.version]
     if resource.namespaced and namespace:

@@ -8,10 +8,13 @@ from typing import Any
 
 import click
 
-from lattice.cli.client.http import Client
 from lattice.cli.client.config import Server, find_server
+from lattice.cli.client.http import Client
 
-BARE = {"--dry-run": "server", "--cascade": "background"}  # what a flag means when nothing follows it
+BARE_FLAG_VALUES = {
+    "--dry-run": "server",
+    "--cascade": "background",
+}  # what a flag means when nothing follows it
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
 
 
@@ -25,12 +28,12 @@ class Command(click.Command):
             if isinstance(p, click.Option) and p.is_flag
             for o in (*p.opts, *p.secondary_opts)
         }
-        return super().parse_args(ctx, [word for arg in args if (word := _as_click_reads(arg, switches))])
+        return super().parse_args(ctx, [word for arg in args if (word := _normalize_flag(arg, switches))])
 
 
-def _as_click_reads(arg: str, switches: dict[str, click.Option]) -> str:
-    if arg in BARE:
-        return f"{arg}={BARE[arg]}"
+def _normalize_flag(arg: str, switches: dict[str, click.Option]) -> str:
+    if arg in BARE_FLAG_VALUES:
+        return f"{arg}={BARE_FLAG_VALUES[arg]}"
     name, equals, value = arg.partition("=")
     switch = switches.get(name)
     if switch is None or not equals or value.lower() not in ("true", "false"):
@@ -63,7 +66,7 @@ class Connection:
 
     kubeconfig: str | None = None
     context: str | None = None
-    asked_namespace: str | None = None
+    explicit_namespace: str | None = None
     timeout: float = 30.0
 
     @functools.cached_property
@@ -76,17 +79,17 @@ class Connection:
 
     @property
     def namespace(self) -> str:
-        return self.asked_namespace or self.server.namespace or "default"
+        return self.explicit_namespace or self.server.namespace or "default"
 
 
-_OPTIONS = [
+_CONNECTION_OPTIONS = [
     click.option("--kubeconfig", metavar="FILE", help="File that says where the server is and who you are."),
     click.option("--context", metavar="NAME", help="Context of the kubeconfig to use."),
     click.option("-n", "--namespace", metavar="NAME", help="Namespace of the objects."),
 ]
 
 
-def connected(function: Callable[..., Any], patience: str = "30s") -> Callable[..., Any]:
+def with_connection(function: Callable[..., Any], patience: str = "30s") -> Callable[..., Any]:
     """Adds the flags that say how to reach the server; the command gets them as its first argument. `patience`: unless it is told."""
 
     @functools.wraps(function)
@@ -105,7 +108,7 @@ def connected(function: Callable[..., Any], patience: str = "30s") -> Callable[.
     timeout = click.option(
         "--request-timeout", type=Duration(), default=patience, show_default=True, help=told
     )
-    for option in reversed([*_OPTIONS, timeout]):
+    for option in reversed([*_CONNECTION_OPTIONS, timeout]):
         wrapped = option(wrapped)
     return wrapped
 

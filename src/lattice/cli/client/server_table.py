@@ -5,71 +5,78 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from lattice.cli.output import render
 from lattice.cli.client.kind_names import full_name
+from lattice.cli.output import render
 from lattice.kinds.meta.base import Resource
 from lattice.kinds.meta.jsonpath import Path
 
-_PHASES, _LEAVING = ("phase", "status"), "Terminating"
+_PHASE_COLUMNS, _TERMINATING = ("phase", "status"), "Terminating"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ColumnOptions:
     """Which columns to show."""
 
     wide: bool = False
-    namespaces: bool = False
-    labels: bool = False
-    heads: bool = True
-    prefix: bool = False  # show names as kind/name
+    show_namespace: bool = False
+    show_labels: bool = False
+    show_headers: bool = True
+    show_kind: bool = False  # show names as kind/name
 
 
 @dataclass(slots=True)
-class Grid:
+class ServerTable:
     """One kind's table; remembers its columns and widths, so that rows that come later line up."""
 
     resource: Resource
-    look: Look
+    options: ColumnOptions
     columns: list[dict[str, Any]] = field(default_factory=list)
-    wide: list[int] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
 
     def lines(self, rows: Sequence[dict[str, Any]]) -> list[str]:
         """The rows; with the heads above if they are the first."""
-        first = not self.wide
+        first = not self.widths
         shown = [self._cells(row) for row in rows]
         if first:
-            shown = [self._heads(), *shown] if self.look.heads else shown
-            self.wide = render.widths(shown)
-        return [render.line(cells, self.wide) for cells in shown]
+            shown = [self._headers(), *shown] if self.options.show_headers else shown
+            self.widths = render.widths(shown)
+        return [render.line(cells, self.widths) for cells in shown]
 
-    def learn(self, table: dict[str, Any]) -> None:
+    def update_columns(self, table: dict[str, Any]) -> None:
         self.columns = table.get("columnDefinitions") or self.columns
 
-    def _chosen(self) -> list[int]:
-        return [i for i, c in enumerate(self.columns) if self.look.wide or not c.get("priority")]
+    def _visible_columns(self) -> list[int]:
+        return [i for i, c in enumerate(self.columns) if self.options.wide or not c.get("priority")]
 
-    def _tells_phase(self, column: int) -> bool:
-        return str(self.columns[column]["name"]).lower() in _PHASES
+    def _is_phase_column(self, column: int) -> bool:
+        return str(self.columns[column]["name"]).lower() in _PHASE_COLUMNS
 
-    def _heads(self) -> list[str]:
-        heads = [str(self.columns[i]["name"]).upper() for i in self._chosen()]
+    def _headers(self) -> list[str]:
+        heads = [str(self.columns[i]["name"]).upper() for i in self._visible_columns()]
         return (
-            ["NAMESPACE"] * (self.look.namespaces and self.resource.namespaced)
+            ["NAMESPACE"] * (self.options.show_namespace and self.resource.namespaced)
             + heads
-            + ["LABELS"] * self.look.labels
+            + ["LABELS"] * self.options.show_labels
         )
 
     def _cells(self, row: dict[str, Any]) -> list[str]:
         given = row.get("cells") or []
         metadata = (row.get("object") or {}).get("metadata") or {}
         leaving = bool(metadata.get("deletionTimestamp"))
-        cells = [_LEAVING if leaving and self._tells_phase(i) else _cell(given, i) for i in self._chosen()]
-        if self.look.prefix and cells:
+        cells = [
+            _TERMINATING if leaving and self._is_phase_column(i) else _cell(given, i)
+            for i in self._visible_columns()
+        ]
+        if self.options.show_kind and cells:
             cells[0] = f"{full_name(self.resource)}/{cells[0]}"
         before = [render.cell(metadata.get("namespace", ""))] * (
-            self.look.namespaces and self.resource.namespaced
+            self.options.show_namespace and self.resource.namespaced
         )
-        return before + cells + [render.cell(render.pairs(metadata.get("labels")))] * self.look.labels
+        return (
+            before
+            + cells
+            + [render.cell(render.label_pairs(metadata.get("labels")))] * self.options.show_labels
+        )
 
 
 def _cell(given: Sequence[Any], column: int) -> str:

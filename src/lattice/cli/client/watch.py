@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from lattice.cli.client.http import Client, Request, error_from_status
 from lattice.cli.output import messages as say
-from lattice.cli.client.http import Client, Request, refusal
 from lattice.errors import Unavailable
 
-_SHORTEST, _LONGEST = 0.5, 10.0  # seconds between attempts to come back
+_MIN_RECONNECT_S, _MAX_RECONNECT_S = 0.5, 10.0  # seconds between attempts to come back
 
 
-class Follower:
+class RetryWatcher:
     """Watches one path from a revision on. Raises Gone when the server no longer has that history."""
 
     def __init__(self, client: Client, path: str, query: Mapping[str, str], accept: str) -> None:
@@ -32,17 +32,17 @@ class Follower:
                         yield kind, value
             except Unavailable as e:
                 if not told:
-                    say.warning(f"{e.what}; trying again")
+                    say.warning(f"{e.message}; trying again")
                 told = True
-            pause = min(max(pause * 2, _SHORTEST), _LONGEST)
+            pause = min(max(pause * 2, _MIN_RECONNECT_S), _MAX_RECONNECT_S)
             self.sleep(pause)
 
     def _stream(self, revision: str) -> Iterator[tuple[str, Any]]:
         query = {**self.query, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": revision}
-        for event in self.client.stream(Request("GET", self.path, query, accept=self.accept)):
+        for event in self.client.stream_events(Request("GET", self.path, query, accept=self.accept)):
             kind, value = event["type"], event["object"]
             if kind == "ERROR":
-                raise refusal(value.get("code", 500), value)
+                raise error_from_status(value.get("code", 500), value)
             yield kind, value
 
 

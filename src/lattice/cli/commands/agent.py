@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lattice.cli.output import messages as say
 from lattice.cli.client.options import Duration
-from lattice.cli.commands.server import configure_logging, stop_asked
-from lattice.cli.client.settings_file import config_flag
-from lattice.usage import Misused
-from lattice.errors import LatticeError
+from lattice.cli.client.server_settings import config_flag
+from lattice.cli.commands.server import configure_logging, install_stop_event
+from lattice.cli.output import messages as say
+from lattice.errors import LatticeError, UsageError
 
 if TYPE_CHECKING:
-    from lattice.agent.identity import Identity
-    from lattice.agent.host.machine_facts import Machine
+    from lattice.agent.executor import Executor
+    from lattice.agent.host.machine_info import MachineInfo
     from lattice.agent.host.runtime_protocol import Runtime
+    from lattice.agent.identity import Identity
     from lattice.agent.state_file import StateFile
-    from lattice.agent.executor import Work
     from lattice.clock import Clock
 
 
 @dataclass(frozen=True)
-class Options:
+class AgentOptions:
     server: str  # one or several, separated by commas
     server_file: str
     token: str
@@ -173,21 +172,21 @@ def agent(server: tuple[str, ...], verbose: bool, **values: Any) -> None:
       lattice agent --data-dir /var/lib/lattice-agent --clear
     """  # fmt: skip
     configure_logging(verbose=verbose)
-    asyncio.run(_run(Options(server=",".join(server), **values)))
+    asyncio.run(_run(AgentOptions(server=",".join(server), **values)))
 
 
-async def _run(options: Options) -> None:
+async def _run(options: AgentOptions) -> None:
+    from lattice.agent.executor import Executor
     from lattice.agent.state_file import StateFile
-    from lattice.agent.executor import Work
     from lattice.clock import SystemClock
-    from lattice.tracing import TRACES
+    from lattice.tracing import TRACING
 
-    TRACES.listen()
+    TRACING.enable()
     folder, clock = Path(options.data_dir).resolve(), SystemClock()
     memory = StateFile(folder)
     try:
         runtime, names = await _runtime(options, folder, memory, clock)
-        work = Work(runtime, memory, clock, grace=options.grace)
+        work = Executor(runtime, memory, clock, grace=options.grace)
         try:
             await (_clear(work) if options.clear else _serve(options, folder, work, names))
         finally:
@@ -196,13 +195,13 @@ async def _run(options: Options) -> None:
         memory.close()
 
 
-async def _clear(work: "Work") -> None:
+async def _clear(work: "Executor") -> None:
     await work.adopt()
     await work.clear()
 
 
 async def _runtime(
-    options: Options, folder: Path, memory: "StateFile", clock: "Clock"
+    options: AgentOptions, folder: Path, memory: "StateFile", clock: "Clock"
 ) -> tuple["Runtime", tuple[str, ...]]:
     if options.runtime == "fake":
         import random
@@ -210,83 +209,97 @@ async def _runtime(
         from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
 
         return FakeRuntime(FakeMachine(clock, random.Random()), memory), ("process", "container")  # noqa: S311 - pretending
-    from lattice.agent.runtimes.router import equip
+    from lattice.agent.runtimes.router import detect_runtimes
 
-    combined = await equip(folder, memory, clock)
+    combined = await detect_runtimes(folder, memory, clock)
     if options.runtime != "all":
         if options.runtime not in combined.runtimes:
-            why = combined.missing.get(options.runtime, "")
-            raise Misused(
+            why = combined.unavailable_reasons.get(options.runtime, "")
+            raise UsageError(
                 f"this machine has no {options.runtime} runtime: {why}", where="--runtime", fix="leave it out"
             )
-        combined.missing |= dict.fromkeys(
+        combined.unavailable_reasons |= dict.fromkeys(
             combined.runtimes.keys() - {options.runtime}, "the agent was told not to use it"
         )
         combined.runtimes = {options.runtime: combined.runtimes[options.runtime]}
     return combined, tuple(combined.runtimes)
 
 
-async def _serve(options: Options, folder: Path, work: "Work", runtimes: tuple[str, ...]) -> None:
+async def _serve(options: AgentOptions, folder: Path, work: "Executor", runtimes: tuple[str, ...]) -> None:
     import random
 
     from lattice.agent import join
-    from lattice.agent.identity import Identity, Place
-    from lattice.agent.transport import GrpcLink
-    from lattice.agent.session import KNOWN, Agent, Removed
-    from lattice.agent.port_block import PortBlock
-    from lattice.agent.certificate_renewal import Renewal
+    from lattice.agent.certificate_renewal import CertificateRenewal
     from lattice.agent.host.usage import NodeMeter
+    from lattice.agent.identity import Identity, JoinRecord
+    from lattice.agent.port_block import PortBlock
+    from lattice.agent.session import MAX_ADDRESSES, Agent, NodeRemoved
+    from lattice.agent.transport import GrpcTransport
 
     identity, rng = Identity.load(folder), random.Random()  # noqa: S311 - jitter
     former = identity.authority
-    await asyncio.to_thread(_join, identity, options)
+    await asyncio.to_thread(_join_if_needed, identity, options)
     if former and identity.authority != former:
         work.term = 0  # each control plane counts its own
 
     def servers() -> str:
-        return _written(options.server_file) or options.server or identity.place.server
+        return _read_server_file(options.server_file) or options.server or identity.join_record.server
 
     block = None if options.ports else PortBlock(folder)
-    machine = _machine(options, folder, runtimes, _ports(options.ports) if block is None else block.range)
+    machine = _machine(
+        options, folder, runtimes, _ports(options.ports) if block is None else block.port_range
+    )
     meter = NodeMeter(work.clock, folder)
 
     def remember(*addresses: str) -> None:
         with contextlib.suppress(OSError):  # a full disk is no reason to be cut off
-            identity.found(
-                Place(
-                    identity.place.node,
+            identity.save_join_record(
+                JoinRecord(
+                    identity.join_record.node,
                     servers(),
-                    tuple(dict.fromkeys([*addresses, *identity.place.agents]))[:KNOWN],
+                    tuple(dict.fromkeys([*addresses, *identity.join_record.agents]))[:MAX_ADDRESSES],
                 )
             )
 
     async def look_up() -> list[str]:
-        found = await asyncio.to_thread(join.look_up, identity, servers())
-        remember(*identity.place.agents[:1], *found)
+        found = await asyncio.to_thread(join.discover_agent_addresses, identity, servers())
+        remember(*identity.join_record.agents[:1], *found)
         return found
 
     async def rejoin() -> bool:
-        return await asyncio.to_thread(_rejoined, identity, replace(options, server=servers()))
+        return await asyncio.to_thread(_try_rejoin, identity, replace(options, server=servers()))
 
     async def come_back() -> bytes:
-        return await asyncio.to_thread(join.come_back, identity, servers())
+        return await asyncio.to_thread(join.renew_expired_certificate, identity, servers())
 
     agent = Agent(
-        work, GrpcLink(lambda: identity), work.clock, rng, machine.registration, list(identity.place.agents)
+        work,
+        GrpcTransport(lambda: identity),
+        work.clock,
+        rng,
+        machine.registration,
+        list(identity.join_record.agents),
     )
-    agent.node_usage, agent.look_up, agent.connected_to, agent.rejoin = meter.usage, look_up, remember, rejoin
-    agent.is_part = bool(options.cpu or options.memory or options.disk)
-    await agent.find_server()
+    agent.node_usage, agent.discover_addresses, agent.on_connected, agent.rejoin = (
+        meter.usage,
+        look_up,
+        remember,
+        rejoin,
+    )
+    agent.shares_machine = bool(options.cpu or options.memory or options.disk)
+    await agent.discover_servers()
     try:
-        await _until_stopped(agent.run(), Renewal(identity, agent, work.clock, rng, come_back).run())
-    except Removed:
+        await _run_until_stopped(
+            agent.run(), CertificateRenewal(identity, agent, work.clock, rng, come_back).run()
+        )
+    except NodeRemoved:
         identity.forget()
         raise
     if options.stop_on_exit:
         await work.stop_all()
 
 
-def _written(file: str) -> str:
+def _read_server_file(file: str) -> str:
     """Nothing while it cannot be read: what was said before still holds."""
     try:
         return Path(file).read_text().strip() if file else ""
@@ -294,9 +307,9 @@ def _written(file: str) -> str:
         return ""
 
 
-async def _until_stopped(*running: Any) -> None:
+async def _run_until_stopped(*running: Any) -> None:
     """A signal ends it in peace; trouble that nobody handled ends it too, and is told."""
-    stop = stop_asked()
+    stop = install_stop_event()
     tasks = [asyncio.create_task(each) for each in (*running, stop.wait())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -308,7 +321,7 @@ async def _until_stopped(*running: Any) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _join(identity: "Identity", options: Options) -> None:
+def _join_if_needed(identity: "Identity", options: AgentOptions) -> None:
     """Only if it has to: a token is good once, a node that joined needs none."""
     from lattice.agent.join import join
     from lattice.clock import SystemClock
@@ -319,25 +332,25 @@ def _join(identity: "Identity", options: Options) -> None:
         and bool(options.token)
         and fingerprint(identity.authority) != parse_token(options.token).authority
     )
-    is_over = identity.has_joined and identity.ends <= SystemClock().now()
+    is_over = identity.has_joined and identity.expires_at <= SystemClock().now()
     if identity.has_joined and not is_other and (not is_over or not options.token):
         return  # one whose certificate has ended asks for another while it runs
     if not options.token or not options.server:
         fix = "give --server and --join with a token from `lattice tokens create`"
-        raise Misused("this machine has not joined", where=str(identity.folder), fix=fix)
-    _try_to_join(lambda: join(identity, options.server, options.token, options.name or _host_name()))
+        raise UsageError("this machine has not joined", where=str(identity.folder), fix=fix)
+    _join_with_retries(lambda: join(identity, options.server, options.token, options.name or _host_name()))
 
 
-def _rejoined(identity: "Identity", options: Options) -> bool:
+def _try_rejoin(identity: "Identity", options: AgentOptions) -> bool:
     """The node was made anew while we were away: the token that we were started with may be for it. Raises when nobody could be asked."""
     from lattice.agent.join import join
-    from lattice.errors import TooMany, Unavailable
+    from lattice.errors import TooManyRequests, Unavailable
 
     if not options.token or not options.server:
         return False
     try:
         join(identity, options.server, options.token, options.name or _host_name())
-    except (Unavailable, TooMany):
+    except (Unavailable, TooManyRequests):
         raise
     except LatticeError as error:
         say.warning(f"cannot join again: {error}")
@@ -345,7 +358,7 @@ def _rejoined(identity: "Identity", options: Options) -> bool:
     return True
 
 
-def _try_to_join(attempt: Any) -> None:
+def _join_with_retries(attempt: Any) -> None:
     """A server that is just starting is waited for a little."""
     import time
 
@@ -367,13 +380,15 @@ def _host_name() -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower()).strip("-.")
 
 
-def _machine(options: Options, folder: Path, runtimes: tuple[str, ...], ports: tuple[int, int]) -> "Machine":
+def _machine(
+    options: AgentOptions, folder: Path, runtimes: tuple[str, ...], ports: tuple[int, int]
+) -> "MachineInfo":
     from urllib.parse import urlsplit
 
-    from lattice.agent.join import each_of
-    from lattice.agent.host.machine_facts import Machine, own_addresses
+    from lattice.agent.host.machine_info import MachineInfo, own_addresses
     from lattice.agent.host.usage import capacity
-    from lattice.kinds.container import parse_resource
+    from lattice.agent.join import split_servers
+    from lattice.kinds.container import resource_parser
 
     found = capacity(folder)
     room = {"cpu": found["cpu"], "memory": found["memory"], "storage": found["disk"]}
@@ -383,23 +398,23 @@ def _machine(options: Options, folder: Path, runtimes: tuple[str, ...], ports: t
         ("--disk", "storage", options.disk),
     ):
         if text:
-            room[name] = _amount(flag, parse_resource(name), text)
+            room[name] = _amount(flag, resource_parser(name), text)
     if options.gpus:
         room["gpu"] = 1000 * len(options.gpus)
     reserved = {
-        name: _amount("--reserve", parse_resource(name), text)
+        name: _amount("--reserve", resource_parser(name), text)
         for name, text in _pairs("--reserve", options.reserve).items()
     }
-    host = urlsplit(each_of(options.server)[0]).hostname or ""
+    host = urlsplit(split_servers(options.server)[0]).hostname or ""
     addresses = [("InternalIP", options.address)] if options.address else own_addresses(host)
-    return Machine(room, runtimes, ports, reserved, _labels(options.labels), addresses, options.gpus)
+    return MachineInfo(room, runtimes, ports, reserved, _labels(options.labels), addresses, options.gpus)
 
 
 def _amount(flag: str, parse: Any, text: str) -> int:
     try:
         amount: int = parse(text)
     except (ValueError, LatticeError) as error:
-        raise Misused(
+        raise UsageError(
             f"{text!r} is no amount: {error}", where=flag, fix="write it like 500m, 4, 512Mi or 16Gi"
         ) from error
     return amount
@@ -410,26 +425,24 @@ def _pairs(flag: str, words: tuple[str, ...]) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
-            raise Misused(f"{word!r} is not KEY=VALUE", where=flag, fix="write it like key=value")
+            raise UsageError(f"{word!r} is not KEY=VALUE", where=flag, fix="write it like key=value")
         found[key] = value
     return found
 
 
 def _labels(words: tuple[str, ...]) -> dict[str, str]:
-    from lattice.kinds.node import AGENT_LABELS
+    from lattice.kinds.node import AGENT_LABEL_PREFIX
 
     found = _pairs("--label", words)
     for key in found:
-        if "/" in key and not key.startswith(AGENT_LABELS):
-            fix = (
-                f"leave the prefix out ({AGENT_LABELS} is put before it), or give the label to the join token"
-            )
-            raise Misused(f"an agent may not set label {key}", where="--label", fix=fix)
+        if "/" in key and not key.startswith(AGENT_LABEL_PREFIX):
+            fix = f"leave the prefix out ({AGENT_LABEL_PREFIX} is put before it), or give the label to the join token"
+            raise UsageError(f"an agent may not set label {key}", where="--label", fix=fix)
     return found
 
 
 def _ports(text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
     if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last) <= 65535):
-        raise Misused(f"{text!r} is no range of ports", where="--ports", fix="write it like 20000-20199")
+        raise UsageError(f"{text!r} is no range of ports", where="--ports", fix="write it like 20000-20199")
     return int(first), int(last)

@@ -18,10 +18,12 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import ShellComplete, get_completion_class
 
-    from lattice.cli.main import cli
-
     found = get_completion_class(shell)
     if found is None:
         raise click.UsageError(f"no completion for {shell}")
     # the base class fills the template in; the bash one would first start a bash to ask for its version
-    click.echo(ShellComplete.source(found(cli, {}, "lattice", "_LATTICE_COMPLETE")))
+    click.echo(
+        ShellComplete.source(
+            found(click.get_current_context().find_root().command, {}, "lattice", "_LATTICE_COMPLETE")
+        )
+    )

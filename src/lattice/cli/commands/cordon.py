@@ -2,8 +2,8 @@
 
 import click
 
-from lattice.cli.client import node_marks as marks
-from lattice.cli.client.options import Command, Connection, connected
+from lattice.cli.client import node_updates as marks
+from lattice.cli.client.options import Command, Connection, with_connection
 
 _NODES = click.argument("nodes", nargs=-1, metavar="NODE...")
 _SELECTOR = click.option("-l", "--selector", default="", metavar="LABELS", help="Nodes with these labels.")
@@ -20,7 +20,7 @@ _DRY_RUN = click.option(
 @_NODES
 @_SELECTOR
 @_DRY_RUN
-@connected
+@with_connection
 def cordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str) -> int:
     """Put nothing new on these nodes. What runs there stays.
 
@@ -29,8 +29,8 @@ def cordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_ru
       lattice cordon north-001-nano-1
       lattice cordon -l lattice.dev/zone=a
     """
-    return marks.Marking(connection, "cordoned", marks.cordon, dry_run).run(
-        marks.chosen(connection, nodes, selector)
+    return marks.NodeSpecUpdate(connection, "cordoned", marks.cordoned_spec, dry_run).run(
+        marks.select_nodes(connection, nodes, selector)
     )
 
 
@@ -38,9 +38,9 @@ def cordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_ru
 @_NODES
 @_SELECTOR
 @_DRY_RUN
-@connected
+@with_connection
 def uncordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str) -> int:
     """Let these nodes take workloads again; ends a drain, too."""
-    return marks.Marking(connection, "uncordoned", marks.uncordon, dry_run).run(
-        marks.chosen(connection, nodes, selector)
+    return marks.NodeSpecUpdate(connection, "uncordoned", marks.uncordoned_spec, dry_run).run(
+        marks.select_nodes(connection, nodes, selector)
     )

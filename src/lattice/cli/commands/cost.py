@@ -4,12 +4,12 @@ from typing import Any
 
 import click
 
-from lattice.cli.output import formats as output
-from lattice.cli.fleet.context import FleetCommand, Sources, about_the_fleet, ask
-from lattice.cli.commands.plan import FORM, echo, look
+from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, print_lines, table_renderer
+from lattice.cli.fleet.fleet_command import FleetCommand, FleetInputs, run_query, with_fleet_inputs
+from lattice.cli.output import output_format as output
 
 
-class By(click.ParamType):  # type: ignore[type-arg]
+class CostGrouping(click.ParamType):  # type: ignore[type-arg]
     name = "by"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -28,7 +28,7 @@ class By(click.ParamType):  # type: ignore[type-arg]
 @click.command(cls=FleetCommand)
 @click.option(
     "--by",
-    type=By(),
+    type=CostGrouping(),
     default="pool",
     show_default=True,
     metavar="pool|service|label:KEY",
@@ -46,13 +46,13 @@ class By(click.ParamType):  # type: ignore[type-arg]
     "-o",
     "--output",
     "form",
-    type=FORM,
-    default=output.Form(),
+    type=FLEET_OUTPUT_TYPE,
+    default=output.OutputFormat(),
     metavar="FORM",
     help="table, wide (with prices) or json.",
 )
-@about_the_fleet
-def cost(sources: Sources, by: str, form: output.Form) -> int:
+@with_fleet_inputs
+def cost(sources: FleetInputs, by: str, form: output.OutputFormat) -> int:
     """Show what everything costs: in an hour, in 30 days, and whose share it is.
 
     A machine's price is split among the replicas on it, by the largest share that each takes of any resource. Machines that nobody
@@ -66,12 +66,14 @@ def cost(sources: Sources, by: str, form: output.Form) -> int:
       lattice cost -n shop
       lattice cost --by service --world fleet/ --prices aws.csv -o wide
     """
-    namespace = sources.connection.asked_namespace
-    document = ask(sources, {"ask": "cost", "by": by, **({"inNamespace": namespace} if namespace else {})})
+    namespace = sources.connection.explicit_namespace
+    document = run_query(
+        sources, {"ask": "cost", "by": by, **({"inNamespace": namespace} if namespace else {})}
+    )
     if form.name == "json":
-        output.show(output.written(document, form))
+        output.print_raw(output.serialize(document, form))
         return 0
     from lattice.cli.output.plan_tables import cost_lines
 
-    echo(cost_lines(document, look(form)))
+    print_lines(cost_lines(document, table_renderer(form)))
     return 0

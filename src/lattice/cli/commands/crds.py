@@ -2,8 +2,8 @@
 
 import click
 
-from lattice.cli.output import formats as output
 from lattice.cli.client.options import Command
+from lattice.cli.output import output_format as output
 
 
 @click.command(cls=Command)
@@ -12,12 +12,12 @@ from lattice.cli.client.options import Command
     "-o",
     "--output",
     "form",
-    type=output.FormType("yaml", "json", "name"),
-    default=output.Form("yaml"),
+    type=output.OutputFormatType("yaml", "json", "name"),
+    default=output.OutputFormat("yaml"),
     metavar="FORM",
     help="yaml, json or name.",
 )
-def crds(kinds: tuple[str, ...], form: output.Form) -> None:
+def crds(kinds: tuple[str, ...], form: output.OutputFormat) -> None:
     """Print the kinds as CustomResourceDefinitions, for Kubernetes.
 
     \b
@@ -25,21 +25,23 @@ def crds(kinds: tuple[str, ...], form: output.Form) -> None:
       lattice crds | kubectl apply -f -
       lattice crds pools services
     """
-    from lattice.cli.client.kind_names import names
+    from lattice.cli.client.kind_names import kind_names
     from lattice.cli.output.render import as_list
     from lattice.kinds import KINDS
     from lattice.kinds.meta.base import GROUP
     from lattice.kinds.meta.schema import structural_schema
     from lattice.server.discovery.crds import crd, dump_crds
 
-    wanted = {r for word in kinds for r in names().resolve(word)}
+    wanted = {r for word in kinds for r in kind_names().resolve(word)}
     chosen = [k for k in KINDS if k.resource.group == GROUP and (not wanted or k.resource in wanted)]
     pairs = sorted(((k.resource, structural_schema(k)) for k in chosen), key=lambda pair: pair[0].id)
     if form.name == "yaml":
-        output.show(dump_crds(pairs))
+        output.print_raw(dump_crds(pairs))
     elif form.name == "json":
-        output.show(output.written(as_list([crd(resource, schema) for resource, schema in pairs]), form))
+        output.print_raw(
+            output.serialize(as_list([crd(resource, schema) for resource, schema in pairs]), form)
+        )
     else:
-        output.show(
+        output.print_raw(
             "".join(f"customresourcedefinition.apiextensions.k8s.io/{resource.id}\n" for resource, _ in pairs)
         )

@@ -8,26 +8,26 @@ from typing import Any
 
 import click
 
-from lattice.cli.client import node_marks as marks
-from lattice.cli.output import formats as output, messages as say
+from lattice.cli.client import node_updates as marks
 from lattice.cli.client.http import Request
-from lattice.cli.fleet.orphans import left_behind
-from lattice.cli.client.kind_names import Target, address, full_name, names
-from lattice.cli.client.options import Command, Connection, Duration, complete_kind, connected
-from lattice.cli.client.manifests import manifests
-from lattice.usage import Misused
-from lattice.errors import LatticeError, NotFound, Unavailable, UnknownUser
+from lattice.cli.client.kind_names import Target, full_name, kind_names, resource_path
+from lattice.cli.client.manifests import read_manifests
+from lattice.cli.client.options import Command, Connection, Duration, complete_kind, with_connection
+from lattice.cli.fleet.orphan_warning import orphan_warning
+from lattice.cli.output import messages as say
+from lattice.cli.output import output_format as output
+from lattice.errors import LatticeError, NotFound, Unavailable, UnknownUser, UsageError
 
-_POLICIES = {"background": "Background", "foreground": "Foreground", "orphan": "Orphan"}
-_FIRST_LOOK, _LONGEST_PAUSE = 0.02, 1.0  # seconds between looks at whether it is gone
-PATIENCE = 5.0  # seconds of waiting in silence
+_PROPAGATION_POLICIES = {"background": "Background", "foreground": "Foreground", "orphan": "Orphan"}
+_MIN_POLL_S, _MAX_POLL_S = 0.02, 1.0  # seconds between looks at whether it is gone
+QUIET_WAIT_S = 5.0  # seconds of waiting in silence
 
 
 @dataclass(frozen=True)
-class Options:
+class DeleteOptions:
     words: tuple[str, ...]
     files: tuple[str, ...]
-    form: output.Form
+    form: output.OutputFormat
     recursive: bool = False
     selector: str = ""
     every: bool = False
@@ -40,7 +40,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Doomed:
+class DeletionTarget:
     """One object to delete; `uid` is known once the server has answered."""
 
     target: Target
@@ -49,7 +49,7 @@ class Doomed:
 
     @property
     def path(self) -> str:
-        return address(self.target.resource, self.namespace, self.target.name)
+        return resource_path(self.target.resource, self.namespace, self.target.name)
 
     def __str__(self) -> str:
         return f'{full_name(self.target.resource)} "{self.target.name}"'
@@ -85,15 +85,21 @@ class Doomed:
 )
 @click.option(
     "--cascade",
-    type=click.Choice(list(_POLICIES)),
+    type=click.Choice(list(_PROPAGATION_POLICIES)),
     default="background",
     show_default=True,
     help="What becomes of the objects it owns.",
 )
 @click.option(
-    "-o", "--output", "form", type=output.FormType("name"), default=output.Form(), metavar="FORM", help="name"
+    "-o",
+    "--output",
+    "form",
+    type=output.OutputFormatType("name"),
+    default=output.OutputFormat(),
+    metavar="FORM",
+    help="name",
 )
-@connected
+@with_connection
 def delete(connection: Connection, **options: Any) -> int:
     """Delete objects, and wait until they are gone.
 
@@ -106,128 +112,134 @@ def delete(connection: Connection, **options: Any) -> int:
       lattice delete -f shop/
       lattice delete services -l team=shop --no-wait
     """
-    asked = Options(**options)
-    _sensible(asked)
-    return Deleting(connection, asked).run()
+    asked = DeleteOptions(**options)
+    _check_options(asked)
+    return Deleter(connection, asked).run()
 
 
-def _sensible(asked: Options) -> None:
+def _check_options(asked: DeleteOptions) -> None:
     if asked.files and (asked.words or asked.every or asked.selector):
-        raise Misused(
+        raise UsageError(
             "-f says what to delete; kinds, names and selectors cannot go with it",
             fix="give one or the other",
         )
     if not asked.files and not asked.words:
-        raise Misused("nothing to delete is named", fix="give KIND NAME, or -f FILE")
+        raise UsageError("nothing to delete is named", fix="give KIND NAME, or -f FILE")
     if asked.every and asked.selector:
-        raise Misused("--all and -l cannot go together", fix="drop --all")
+        raise UsageError("--all and -l cannot go together", fix="drop --all")
 
 
 @dataclass
-class Deleting:
+class Deleter:
     connection: Connection
-    asked: Options
-    codes: set[int] = field(default_factory=set)
+    options: DeleteOptions
+    exit_codes: set[int] = field(default_factory=set)
 
     def run(self) -> int:
-        doomed = [d for d in (self._delete(d) for d in list(self._chosen())) if d is not None]
-        if self.asked.wait and self.asked.dry_run == "none":
-            until = time.monotonic() + self.asked.timeout if self.asked.timeout else None
+        doomed = [d for d in (self._delete(d) for d in list(self._select_targets())) if d is not None]
+        if self.options.wait and self.options.dry_run == "none":
+            until = time.monotonic() + self.options.timeout if self.options.timeout else None
             for one in doomed:
-                self._wait_gone(one, until)
-        return say.exit_code(self.codes)
+                self._wait_until_deleted(one, until)
+        return say.combined_exit_code(self.exit_codes)
 
-    def _chosen(self) -> Iterator[Doomed]:
-        if self.asked.files:
+    def _select_targets(self) -> Iterator[DeletionTarget]:
+        if self.options.files:
             yield from self._from_manifests()
             return
-        targets = names().targets(self.asked.words)
-        chosen_by_rule = self.asked.every or bool(self.asked.selector)
+        targets = kind_names().parse_targets(self.options.words)
+        chosen_by_rule = self.options.every or bool(self.options.selector)
         for target in targets:
             if target.name and chosen_by_rule:
-                raise Misused("a name cannot go with -l or --all", fix="give either the name or the rule")
+                raise UsageError("a name cannot go with -l or --all", fix="give either the name or the rule")
             if not target.name and not chosen_by_rule:
-                raise Misused(
+                raise UsageError(
                     "which ones?", where=target.resource.plural, fix="give names, -l LABELS, or --all"
                 )
-            yield from [Doomed(target, self._namespace(target))] if target.name else self._by_rule(target)
+            yield from (
+                [DeletionTarget(target, self._namespace(target))]
+                if target.name
+                else self._list_matching(target)
+            )
 
-    def _from_manifests(self) -> Iterator[Doomed]:
+    def _from_manifests(self) -> Iterator[DeletionTarget]:
         for document, target in reversed(
-            manifests(self.asked.files, self.asked.recursive)
+            read_manifests(self.options.files, self.options.recursive)
         ):  # what was made last goes first
             given = document.value["metadata"].get("namespace")
-            yield Doomed(target, given or self._namespace(target))
+            yield DeletionTarget(target, given or self._namespace(target))
 
     def _namespace(self, target: Target) -> str | None:
         return self.connection.namespace if target.resource.namespaced else None
 
-    def _by_rule(self, target: Target) -> Iterator[Doomed]:
-        path = address(target.resource, None if self.asked.all_namespaces else self._namespace(target))
+    def _list_matching(self, target: Target) -> Iterator[DeletionTarget]:
+        path = resource_path(
+            target.resource, None if self.options.all_namespaces else self._namespace(target)
+        )
         found = False
-        for page in self.connection.client.pages(
-            path, {"labelSelector": self.asked.selector, "limit": "500"}
+        for page in self.connection.client.list_pages(
+            path, {"labelSelector": self.options.selector, "limit": "500"}
         ):
             for item in page.get("items") or []:
                 found = True
-                yield Doomed(
+                yield DeletionTarget(
                     Target(target.resource, item["metadata"]["name"]), item["metadata"].get("namespace")
                 )
         if not found:
             say.note("No resources found")
 
-    def _delete(self, doomed: Doomed) -> Doomed | None:
-        left = left_behind(self.connection, doomed.target)
+    def _delete(self, doomed: DeletionTarget) -> DeletionTarget | None:
+        left = orphan_warning(self.connection, doomed.target)
         try:
-            value = self._ask(doomed)
+            value = self._send_delete(doomed)
         except (UnknownUser, Unavailable):
             raise
         except LatticeError as e:
-            if not (isinstance(e, NotFound) and self.asked.ignore_not_found):
+            if not (isinstance(e, NotFound) and self.options.ignore_not_found):
                 say.error(e)
-                self.codes.add(e.exit_code)
+                self.exit_codes.add(e.exit_code)
             return None
-        dry = {"server": " (server dry run)", "client": " (dry run)"}.get(self.asked.dry_run, "")
+        dry = {"server": " (server dry run)", "client": " (dry run)"}.get(self.options.dry_run, "")
         name = f"{full_name(doomed.target.resource)}/{doomed.target.name}"
-        click.echo(name if self.asked.form.name == "name" else f"{doomed} deleted{dry}")
+        click.echo(name if self.options.form.name == "name" else f"{doomed} deleted{dry}")
         if left:
             say.warning(left)
         uid = (value.get("metadata") or {}).get("uid") or (value.get("details") or {}).get("uid") or ""
-        return Doomed(doomed.target, doomed.namespace, uid)
+        return DeletionTarget(doomed.target, doomed.namespace, uid)
 
-    def _ask(self, doomed: Doomed) -> dict[str, Any]:
+    def _send_delete(self, doomed: DeletionTarget) -> dict[str, Any]:
         client = self.connection.client
-        if self.asked.dry_run == "client":
+        if self.options.dry_run == "client":
             found: dict[str, Any] = client.get(doomed.path)
             return found
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "propagationPolicy": _POLICIES[self.asked.cascade],
+            "propagationPolicy": _PROPAGATION_POLICIES[self.options.cascade],
         }
-        query = {"dryRun": "All"} if self.asked.dry_run == "server" else {}
-        answer = client.send(Request("DELETE", doomed.path, query, body)).value
+        query = {"dryRun": "All"} if self.options.dry_run == "server" else {}
+        answer = client.send(Request("DELETE", doomed.path, query, body)).body
         return answer if isinstance(answer, dict) else {}
 
-    def _wait_gone(self, doomed: Doomed, until: float | None) -> None:
-        pause, silent_until = _FIRST_LOOK, time.monotonic() + PATIENCE
-        while (left := self._left(doomed)) is not None:
+    def _wait_until_deleted(self, doomed: DeletionTarget, until: float | None) -> None:
+        pause, silent_until = _MIN_POLL_S, time.monotonic() + QUIET_WAIT_S
+        while (left := self._get_if_exists(doomed)) is not None:
             now = time.monotonic()
             if until is not None and now + pause > until:
                 problem = Unavailable(
-                    f"{doomed} is not gone yet: {_held_by(left)}",
+                    f"{doomed} is not gone yet: {_deletion_blockers(left)}",
                     fix="see who must let it go, or give it more --timeout",
                 )
                 say.error(problem)
-                self.codes.add(problem.exit_code)
+                self.exit_codes.add(problem.exit_code)
                 return
             if now > silent_until:
-                say.note(f"waiting for {doomed}: {_held_by(left)}")
+                say.note(f"waiting for {doomed}: {_deletion_blockers(left)}")
                 silent_until = math.inf
             time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, _MAX_POLL_S)
 
-    def _left(self, doomed: Doomed) -> dict[str, Any] | None:
+    def _get_if_exists(self, doomed: DeletionTarget) -> dict[str, Any] | None:
         """The object while it is there; a new one of the same name is another one."""
         try:
             found: dict[str, Any] = self.connection.client.get(doomed.path)
@@ -236,11 +248,11 @@ class Deleting:
         return None if doomed.uid and found["metadata"].get("uid") != doomed.uid else found
 
 
-def _held_by(left: dict[str, Any]) -> str:
+def _deletion_blockers(left: dict[str, Any]) -> str:
     """What keeps it: a namespace and a node say so in their conditions, everything else has finalizers."""
     conditions = (left.get("status") or {}).get("conditions") or [] if left.get("kind") == "Namespace" else []
     told = [c["message"] for c in conditions if c.get("status") == "True" and c.get("message")]
-    if left.get("kind") == marks.NODES.kind and (words := marks.drain_words(left)):
+    if left.get("kind") == marks.NODE_RESOURCE.kind and (words := marks.drain_message(left)):
         told.append(words)
     if finalizers := left["metadata"].get("finalizers"):
         told.append(f"held by its finalizers {', '.join(finalizers)}")

@@ -6,16 +6,17 @@ from typing import Any
 
 import click
 
+from lattice.cli.client.kind_names import Target, kind_names, resource_path
+from lattice.cli.client.options import Command, Connection, complete_kind, with_connection
 from lattice.cli.commands import events
-from lattice.cli.output import render, messages as say
-from lattice.cli.client.kind_names import Target, address, names
-from lattice.cli.client.options import Command, Connection, complete_kind, connected
+from lattice.cli.output import messages as say
+from lattice.cli.output import render
 from lattice.clock import SystemClock
 from lattice.errors import LatticeError, NotFound
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_HEAD = 14  # width of the left column
-_STANDARD = ("apiVersion", "kind", "metadata", "status")
+_LABEL_CHARS = 14  # width of the left column
+_STANDARD_FIELDS = ("apiVersion", "kind", "metadata", "status")
 _CONDITION_HEADS = ["Type", "Status", "Age", "Reason", "Message"]
 
 
@@ -26,7 +27,7 @@ _CONDITION_HEADS = ["Type", "Status", "Age", "Reason", "Message"]
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Objects of the kind with these labels.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
 @click.option("--show-events/--no-show-events", default=True, help="What happened to it, at the end.")
-@connected
+@with_connection
 def describe(
     connection: Connection, words: tuple[str, ...], selector: str, all_namespaces: bool, show_events: bool
 ) -> int:
@@ -39,9 +40,11 @@ def describe(
       lattice describe nodes -l zone=a
     """
     found, code = [], 0
-    for target in names().targets(words):
+    for target in kind_names().parse_targets(words):
         try:
-            found += [(target, value) for value in _read(connection, target, selector, all_namespaces)]
+            found += [
+                (target, value) for value in _fetch_objects(connection, target, selector, all_namespaces)
+            ]
         except NotFound as e:
             say.error(e)
             code = e.exit_code
@@ -49,7 +52,9 @@ def describe(
     for i, (target, value) in enumerate(found):
         about = Target(target.resource, value["metadata"]["name"])
         lines = list(
-            described({"kind": target.resource.kind, "apiVersion": target.resource.api_version, **value}, now)
+            describe_lines(
+                {"kind": target.resource.kind, "apiVersion": target.resource.api_version, **value}, now
+            )
         )
         lines += _events(connection, about, value, now) if show_events else []
         click.echo("\n".join((["", ""] if i else []) + lines))
@@ -58,66 +63,69 @@ def describe(
     return code
 
 
-def _read(connection: Connection, target: Target, selector: str, everywhere: bool) -> list[dict[str, Any]]:
+def _fetch_objects(
+    connection: Connection, target: Target, selector: str, everywhere: bool
+) -> list[dict[str, Any]]:
     namespaced = target.resource.namespaced and not everywhere
-    path = address(target.resource, connection.namespace if namespaced else None, target.name)
+    path = resource_path(target.resource, connection.namespace if namespaced else None, target.name)
     if target.name:
         return [connection.client.get(path)]
-    pages = connection.client.pages(path, {"labelSelector": selector, "limit": "500"})
+    pages = connection.client.list_pages(path, {"labelSelector": selector, "limit": "500"})
     return [item for page in pages for item in page.get("items") or []]
 
 
-def described(value: dict[str, Any], now: datetime) -> Iterator[str]:
+def describe_lines(value: dict[str, Any], now: datetime) -> Iterator[str]:
     """An object as lines."""
     metadata, status = value["metadata"], value.get("status") or {}
     yield _field("Name", metadata["name"])
     yield from [_field("Namespace", metadata["namespace"])] if metadata.get("namespace") else []
     yield from _map("Labels", metadata.get("labels"), "=")
-    yield from _map("Annotations", _shown(metadata.get("annotations")), ": ")
+    yield from _map("Annotations", _visible_annotations(metadata.get("annotations")), ": ")
     yield _field("API Version", value.get("apiVersion"))
     yield _field("Kind", value.get("kind"))
-    yield _field("Created", _moment(metadata.get("creationTimestamp"), now))
+    yield _field("Created", _time_with_age(metadata.get("creationTimestamp"), now))
     if metadata.get("deletionTimestamp"):
-        yield _field("Deleting", _moment(metadata["deletionTimestamp"], now))
+        yield _field("Deleting", _time_with_age(metadata["deletionTimestamp"], now))
         yield _field("Finalizers", ", ".join(metadata.get("finalizers") or []) or "<none>")
     for owner in metadata.get("ownerReferences") or []:
         yield _field("Owner", f"{owner.get('kind')}/{owner.get('name')}")
     for name, inner in value.items():
-        if name not in _STANDARD:
+        if name not in _STANDARD_FIELDS:
             yield from _section(
-                name, _sizes(inner) if value.get("kind") == "Secret" and isinstance(inner, dict) else inner
+                name,
+                _secret_sizes(inner) if value.get("kind") == "Secret" and isinstance(inner, dict) else inner,
             )
     yield from _section("status", {k: v for k, v in status.items() if k != "conditions"}) if status else ()
     yield from _conditions(status.get("conditions") or [], now)
 
 
-def _shown(annotations: dict[str, Any] | None) -> dict[str, Any]:
+def _visible_annotations(annotations: dict[str, Any] | None) -> dict[str, Any]:
     """kubectl keeps all that was applied in one of them: nothing to read, and in a secret its values."""
     return {key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED}
 
 
-def _sizes(secret: dict[str, Any]) -> dict[str, str]:
+def _secret_sizes(secret: dict[str, Any]) -> dict[str, str]:
     """A secret is not for the screen."""
     return {key: f"{len(str(encoded).rstrip('=')) * 3 // 4} bytes" for key, encoded in secret.items()}
 
 
 def _field(name: str, value: Any) -> str:
-    return f"{name + ':':<{_HEAD}}{render.cell(value)}"
+    return f"{name + ':':<{_LABEL_CHARS}}{render.cell(value)}"
 
 
 def _map(name: str, given: dict[str, Any] | None, between: str) -> Iterator[str]:
     pairs = [f"{k}{between}{render.cell(v)}" for k, v in sorted((given or {}).items())] or ["<none>"]
     for i, pair in enumerate(pairs):
-        yield f"{(name + ':') if i == 0 else '':<{_HEAD}}{render.cell(pair)}"
+        yield f"{(name + ':') if i == 0 else '':<{_LABEL_CHARS}}{render.cell(pair)}"
 
 
-def _moment(stamp: str | None, now: datetime) -> str:
-    return f"{stamp} ({render.since(stamp, now)} ago)" if stamp else "<unknown>"
+def _time_with_age(stamp: str | None, now: datetime) -> str:
+    return f"{stamp} ({render.age_since(stamp, now)} ago)" if stamp else "<unknown>"
 
 
 def _section(name: str, value: Any) -> Iterator[str]:
     title = name[:1].upper() + name[1:]
-    yield f"{title}:" if isinstance(value, dict | list) and value else _field(title, _plain(value))
+    yield f"{title}:" if isinstance(value, dict | list) and value else _field(title, _inline_value(value))
     yield from _tree(value, 2)
 
 
@@ -130,7 +138,7 @@ def _tree(value: Any, indent: int) -> Iterator[str]:
                 yield f"{space}{render.cell(key)}:"
                 yield from _tree(inner, indent + 2)
             else:
-                yield from _entry(f"{space}{render.cell(key)}:", _plain(inner), indent + 2)
+                yield from _entry(f"{space}{render.cell(key)}:", _inline_value(inner), indent + 2)
     elif isinstance(value, list):
         for inner in value:
             nested = (
@@ -139,7 +147,9 @@ def _tree(value: Any, indent: int) -> Iterator[str]:
                 else [f"{space}  {render.cell(inner)}"]
             )
             yield from (
-                [f"{space}- {nested[0].lstrip()}", *nested[1:]] if nested else [f"{space}- {_plain(inner)}"]
+                [f"{space}- {nested[0].lstrip()}", *nested[1:]]
+                if nested
+                else [f"{space}- {_inline_value(inner)}"]
             )
 
 
@@ -155,12 +165,12 @@ def _is_flat(value: Any) -> bool:
     return isinstance(value, list) and all(not isinstance(v, dict | list) for v in value)
 
 
-def _plain(value: Any) -> str:
+def _inline_value(value: Any) -> str:
     if value in ({}, [], None):
         return "<none>"
     if isinstance(value, list):
         return ", ".join(render.cell(v) for v in value)
-    return render.block(value.rstrip("\n")) if isinstance(value, str) else render.cell(value)
+    return render.printable_text(value.rstrip("\n")) if isinstance(value, str) else render.cell(value)
 
 
 def _conditions(conditions: list[dict[str, Any]], now: datetime) -> Iterator[str]:
@@ -171,7 +181,7 @@ def _conditions(conditions: list[dict[str, Any]], now: datetime) -> Iterator[str
         [
             c.get("type"),
             c.get("status"),
-            render.since(c.get("lastTransitionTime"), now),
+            render.age_since(c.get("lastTransitionTime"), now),
             c.get("reason", ""),
             c.get("message", ""),
         ]
@@ -185,18 +195,23 @@ def _conditions(conditions: list[dict[str, Any]], now: datetime) -> Iterator[str
 
 def _events(connection: Connection, about: Target, value: dict[str, Any], now: datetime) -> list[str]:
     metadata = value["metadata"]
-    path = address(events.EVENTS, metadata.get("namespace"))
+    path = resource_path(events.EVENT_RESOURCE, metadata.get("namespace"))
     try:
-        pages = connection.client.pages(
-            path, {"fieldSelector": events.selector(about, metadata.get("uid", "")), "limit": "500"}
+        pages = connection.client.list_pages(
+            path, {"fieldSelector": events.event_selector(about, metadata.get("uid", "")), "limit": "500"}
         )
     except LatticeError as e:
-        return [_field("Events", f"not shown: {e.what}")]
-    items = sorted((e for page in pages for e in page.get("items") or []), key=events.in_order)
+        return [_field("Events", f"not shown: {e.message}")]
+    items = sorted((e for page in pages for e in page.get("items") or []), key=events.event_sort_key)
     if not items:
         return [_field("Events", "<none>")]
     rows = [
-        [e.get("type", ""), e.get("reason", ""), events.seen(e, now), str(e.get("message", "")).strip()]
+        [
+            e.get("type", ""),
+            e.get("reason", ""),
+            events.last_seen_text(e, now),
+            str(e.get("message", "")).strip(),
+        ]
         for e in items
     ]
     heads = ["Type", "Reason", "Age", "Message"]

@@ -6,16 +6,16 @@ from typing import Any
 
 import click
 
-from lattice.cli.client import node_marks as marks
+from lattice.cli.client import node_updates as marks
+from lattice.cli.client.kind_names import resource_path
+from lattice.cli.client.options import Command, Connection, Duration, with_connection
 from lattice.cli.output import messages as say
-from lattice.cli.client.kind_names import address
-from lattice.cli.client.options import Command, Connection, Duration, connected
 from lattice.errors import LatticeError, NotFound, Unavailable
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 
-LOOK = 1.0  # seconds between two looks at what is left
-TELL = 10.0  # seconds between two lines about what is waited for
+POLL_INTERVAL_S = 1.0  # seconds between two looks at what is left
+PROGRESS_INTERVAL_S = 10.0  # seconds between two lines about what is waited for
 
 
 @click.command(cls=Command)
@@ -32,7 +32,7 @@ TELL = 10.0  # seconds between two lines about what is waited for
     help="Only say what would happen.",
     metavar="[=server|client|none]",
 )
-@connected
+@with_connection
 def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str, **waiting: Any) -> int:
     """Move everything off these nodes, and wait until they are empty.
 
@@ -45,25 +45,25 @@ def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run
       lattice drain north-001-nano-1
       lattice drain -l lattice.dev/zone=a --timeout 10m
     """
-    chosen = marks.chosen(connection, nodes, selector)
-    code = marks.Marking(connection, "draining", marks.drained, dry_run).run(chosen)
+    chosen = marks.select_nodes(connection, nodes, selector)
+    code = marks.NodeSpecUpdate(connection, "draining", marks.draining_spec, dry_run).run(chosen)
     if dry_run != "none" and not code:
-        _foretell(connection, chosen)
+        _preview_drain(connection, chosen)
     if code or dry_run != "none" or not waiting["wait"]:
         return code
-    return Waiting(connection, waiting["timeout"]).run(chosen)
+    return DrainWaiter(connection, waiting["timeout"]).run(chosen)
 
 
 @dataclass
-class Waiting:
+class DrainWaiter:
     connection: Connection
     timeout: float
 
     def run(self, nodes: list[str]) -> int:
         ends = time.monotonic() + self.timeout if self.timeout else None
-        left, tell_at = set(nodes), time.monotonic() + TELL
+        left, tell_at = set(nodes), time.monotonic() + PROGRESS_INTERVAL_S
         while left:
-            found = _bound(self.connection)
+            found = _workloads_by_node(self.connection)
             for name in sorted(left - set(found)):
                 click.echo(f"node/{name} drained")
                 left.discard(name)
@@ -72,36 +72,36 @@ class Waiting:
             if ends is not None and time.monotonic() >= ends:
                 name = min(left)
                 problem = Unavailable(
-                    f"node/{name} is not empty after {self.timeout:g} s: {self._left(name, found[name])}",
+                    f"node/{name} is not empty after {self.timeout:g} s: {self._remaining_message(name, found[name])}",
                     fix="make room for it elsewhere, or give it more --timeout; the drain goes on until `lattice uncordon`",
                 )
                 say.error(problem)
                 return problem.exit_code
             if time.monotonic() >= tell_at:
                 for name in sorted(left):
-                    say.note(f"waiting for node/{name}: {self._left(name, found[name])}")
-                tell_at = time.monotonic() + TELL
-            time.sleep(LOOK)
+                    say.note(f"waiting for node/{name}: {self._remaining_message(name, found[name])}")
+                tell_at = time.monotonic() + PROGRESS_INTERVAL_S
+            time.sleep(POLL_INTERVAL_S)
         return 0
 
-    def _left(self, node: str, workloads: list[str]) -> str:
+    def _remaining_message(self, node: str, workloads: list[str]) -> str:
         """In the node's own words, once it has any."""
         try:
-            return marks.drain_words(self.connection.client.get(address(marks.NODES, None, node))) or _listed(
-                workloads
-            )
+            return marks.drain_message(
+                self.connection.client.get(resource_path(marks.NODE_RESOURCE, None, node))
+            ) or _truncated_list(workloads)
         except NotFound:
-            return _listed(workloads)
+            return _truncated_list(workloads)
 
 
-def _foretell(connection: Connection, nodes: list[str]) -> None:
+def _preview_drain(connection: Connection, nodes: list[str]) -> None:
     """Which workloads would move. Where to is decided when they do: by then there may be room that is not there now."""
-    found = _bound(connection)
+    found = _workloads_by_node(connection)
     for name in nodes:
         if not (moving := found.get(name)):
             click.echo(f"node/{name}: nothing runs there, nothing would move")
             continue
-        pool = (connection.client.get(address(LatticeNode.resource, None, name)).get("spec") or {}).get(
+        pool = (connection.client.get(resource_path(LatticeNode.resource, None, name)).get("spec") or {}).get(
             "pool"
         )
         priced = f"; `lattice whatif --lose-pool {pool}` prices the loss of all of {pool}" if pool else ""
@@ -109,11 +109,13 @@ def _foretell(connection: Connection, nodes: list[str]) -> None:
         say.note(f"where no other node has room for them this makes new machines, which cost money{priced}")
 
 
-def _bound(connection: Connection) -> dict[str, list[str]]:
+def _workloads_by_node(connection: Connection) -> dict[str, list[str]]:
     """What is bound to which node."""
     found: dict[str, list[str]] = {}
     try:
-        for page in connection.client.pages(address(LatticeWorkload.resource, None), {"limit": "500"}):
+        for page in connection.client.list_pages(
+            resource_path(LatticeWorkload.resource, None), {"limit": "500"}
+        ):
             for item in page.get("items") or []:
                 node = ((item.get("status") or {}).get("binding") or {}).get("node")
                 if node:
@@ -125,7 +127,7 @@ def _bound(connection: Connection) -> dict[str, list[str]]:
     return found
 
 
-def _listed(workloads: list[str]) -> str:
+def _truncated_list(workloads: list[str]) -> str:
     shown = ", ".join(sorted(workloads)[:3])
     more = f" and {len(workloads) - 3} more" if len(workloads) > 3 else ""
     return f"{shown}{more}"

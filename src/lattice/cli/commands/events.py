@@ -6,25 +6,26 @@ from typing import Any
 
 import click
 
-from lattice.cli.output import formats as output, render, messages as say
-from lattice.cli.client.http import JSON
-from lattice.cli.client.watch import Follower
-from lattice.cli.client.kind_names import Target, address, names
-from lattice.cli.client.options import Command, Connection, connected
-from lattice.usage import Misused
+from lattice.cli.client.http import JSON_MEDIA_TYPE
+from lattice.cli.client.kind_names import Target, kind_names, resource_path
+from lattice.cli.client.options import Command, Connection, with_connection
+from lattice.cli.client.watch import RetryWatcher
+from lattice.cli.output import messages as say
+from lattice.cli.output import output_format as output
+from lattice.cli.output import render
 from lattice.clock import SystemClock
-from lattice.errors import Gone
+from lattice.errors import Gone, UsageError
 from lattice.kinds.meta.base import Resource
 
-EVENTS = Resource(kind="Event", plural="events", group="", version="v1", namespaced=True)
-_HEADS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+EVENT_RESOURCE = Resource(kind="Event", plural="events", group="", version="v1", namespaced=True)
+_HEADERS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 
-_ROOM = ("5m (x3 over 2h)", "Warning", "x" * 20, "x" * 30, "")  # cells of usual width
+_SAMPLE_CELLS = ("5m (x3 over 2h)", "Warning", "x" * 20, "x" * 30, "")  # cells of usual width
 
 
 @dataclass(frozen=True)
-class Options:
-    form: output.Form
+class EventsOptions:
+    form: output.OutputFormat
     about: str = ""
     all_namespaces: bool = False
     watch: bool = False
@@ -42,12 +43,12 @@ class Options:
     "-o",
     "--output",
     "form",
-    type=output.FormType("json", "yaml"),
-    default=output.Form(),
+    type=output.OutputFormatType("json", "yaml"),
+    default=output.OutputFormat(),
     metavar="FORM",
     help="json or yaml.",
 )
-@connected
+@with_connection
 def events(connection: Connection, types: str, **options: Any) -> None:
     """Show what happened, oldest first.
 
@@ -59,91 +60,96 @@ def events(connection: Connection, types: str, **options: Any) -> None:
     """
     wanted = tuple(t.strip().capitalize() for t in types.split(",") if t.strip())
     if unknown := [t for t in wanted if t not in ("Normal", "Warning")]:
-        raise Misused(
+        raise UsageError(
             f"there is no event type {unknown[0]!r}", where="--types", fix="use Normal, Warning or both"
         )
-    Events(connection, Options(types=wanted, **options)).run()
+    Events(connection, EventsOptions(types=wanted, **options)).run()
 
 
 @dataclass
 class Events:
     connection: Connection
-    asked: Options
-    wide: list[int] = field(default_factory=list)  # of the columns, once something was shown
+    options: EventsOptions
+    widths: list[int] = field(default_factory=list)  # of the columns, once something was shown
 
     def run(self) -> None:
-        target = _about(self.asked.about)
-        everywhere = self.asked.all_namespaces or (
-            target is not None and not target.resource.namespaced and not self.connection.asked_namespace
+        target = _parse_target(self.options.about)
+        everywhere = self.options.all_namespaces or (
+            target is not None and not target.resource.namespaced and not self.connection.explicit_namespace
         )
-        path = address(EVENTS, None if everywhere else self.connection.namespace)
-        query = {"fieldSelector": selector(target), "limit": "500"}
+        path = resource_path(EVENT_RESOURCE, None if everywhere else self.connection.namespace)
+        query = {"fieldSelector": event_selector(target), "limit": "500"}
         shown: set[str] = set()
         while True:
-            pages = self.connection.client.pages(path, query)
+            pages = self.connection.client.list_pages(path, query)
             items = sorted(
-                (e for page in pages for e in page.get("items") or [] if self._wanted(e)), key=in_order
+                (e for page in pages for e in page.get("items") or [] if self._matches_types(e)),
+                key=event_sort_key,
             )
             self._print([e for e in items if _identity(e) not in shown])
             shown.update(map(_identity, items))
-            if not self.asked.watch:
+            if not self.options.watch:
                 return
             try:
-                for kind, event in Follower(self.connection.client, path, query, JSON).changes(
+                for kind, event in RetryWatcher(self.connection.client, path, query, JSON_MEDIA_TYPE).changes(
                     pages[0]["metadata"]["resourceVersion"]
                 ):
-                    if kind != "DELETED" and self._wanted(event) and _identity(event) not in shown:
+                    if kind != "DELETED" and self._matches_types(event) and _identity(event) not in shown:
                         shown.add(_identity(event))
                         self._print([event])
             except Gone:
                 continue
 
-    def _wanted(self, event: dict[str, Any]) -> bool:
-        return not self.asked.types or event.get("type") in self.asked.types
+    def _matches_types(self, event: dict[str, Any]) -> bool:
+        return not self.options.types or event.get("type") in self.options.types
 
     def _print(self, items: list[dict[str, Any]]) -> None:
-        if not self.asked.form.is_table:
-            self._documents(items)
-        elif items or self.asked.watch:
-            lines = self._lines(rows(items, SystemClock().now(), self.asked.all_namespaces))
+        if not self.options.form.is_table:
+            self._print_documents(items)
+        elif items or self.options.watch:
+            lines = self._lines(event_rows(items, SystemClock().now(), self.options.all_namespaces))
             click.echo("".join(f"{line}\n" for line in lines), nl=False)
         else:
             say.note(
                 "No events found"
-                if self.asked.all_namespaces or self.asked.about
+                if self.options.all_namespaces or self.options.about
                 else f"No events found in {self.connection.namespace} namespace."
             )
 
     def _lines(self, found: list[list[str]]) -> list[str]:
         """Heads first, the rest aligned with what was shown before; a watch leaves room for what may come."""
-        first = not self.wide
+        first = not self.widths
         if first:
-            room = [[""] * (len(found[0]) - len(_ROOM)) + list(_ROOM)] if self.asked.watch else []
-            self.wide = render.widths([*found, *room])
+            room = (
+                [[""] * (len(found[0]) - len(_SAMPLE_CELLS)) + list(_SAMPLE_CELLS)]
+                if self.options.watch
+                else []
+            )
+            self.widths = render.widths([*found, *room])
         return [
-            render.line(row, self.wide)
-            for row in (found if first and not self.asked.no_headers else found[1:])
+            render.line(row, self.widths)
+            for row in (found if first and not self.options.no_headers else found[1:])
         ]
 
-    def _documents(self, items: list[dict[str, Any]]) -> None:
+    def _print_documents(self, items: list[dict[str, Any]]) -> None:
         clean = [{"apiVersion": "v1", "kind": "Event", **render.without_managed_fields(e)} for e in items]
-        if not self.asked.watch:
-            output.show(output.written(render.as_list(clean), self.asked.form))
+        if not self.options.watch:
+            output.print_raw(output.serialize(render.as_list(clean), self.options.form))
             return
-        between = "---\n" if self.asked.form.name == "yaml" else ""
-        output.show("".join(between + output.written(e, self.asked.form) for e in clean))
+        between = "---\n" if self.options.form.name == "yaml" else ""
+        output.print_raw("".join(between + output.serialize(e, self.options.form) for e in clean))
 
 
-def _about(words: str) -> Target | None:
+def _parse_target(words: str) -> Target | None:
     if not words:
         return None
-    targets = names().targets([words]) if "/" in words else []
+    targets = kind_names().parse_targets([words]) if "/" in words else []
     if len(targets) != 1:
-        raise Misused(f"{words!r} is not kind/name", where="--for", fix="write it like service/api")
+        raise UsageError(f"{words!r} is not kind/name", where="--for", fix="write it like service/api")
     return targets[0]
 
 
-def selector(target: Target | None, uid: str = "") -> str:
+def event_selector(target: Target | None, uid: str = "") -> str:
     """The field selector for events about one object."""
     if target is None:
         return ""
@@ -151,9 +157,9 @@ def selector(target: Target | None, uid: str = "") -> str:
     return ",".join(f"involvedObject.{k}={v}" for k, v in parts.items() if v)
 
 
-def rows(items: list[dict[str, Any]], now: datetime, namespaces: bool = False) -> list[list[str]]:
+def event_rows(items: list[dict[str, Any]], now: datetime, namespaces: bool = False) -> list[list[str]]:
     """Events as cells, heads first."""
-    heads = (["NAMESPACE"] if namespaces else []) + list(_HEADS)
+    heads = (["NAMESPACE"] if namespaces else []) + list(_HEADERS)
     return [heads, *(_row(e, now, namespaces) for e in items)]
 
 
@@ -163,14 +169,14 @@ def _row(event: dict[str, Any], now: datetime, namespaces: bool) -> list[str]:
     cells = [render.cell(event.get(f, "")) for f in ("type", "reason")]
     message = render.cell(str(event.get("message", "")).strip())
     before = [render.cell(event["metadata"].get("namespace", ""))] if namespaces else []
-    return [*before, seen(event, now), *cells, render.cell(who), message]
+    return [*before, last_seen_text(event, now), *cells, render.cell(who), message]
 
 
-def seen(event: dict[str, Any], now: datetime) -> str:
+def last_seen_text(event: dict[str, Any], now: datetime) -> str:
     """`5m`, or `5m (x3 over 2h)` for what came again."""
-    last, count = render.since(last_seen(event), now), event.get("count") or 1
+    last, count = render.age_since(last_seen(event), now), event.get("count") or 1
     first = event.get("firstTimestamp")
-    return f"{last} (x{count} over {render.since(first, now)})" if count > 1 and first else last
+    return f"{last} (x{count} over {render.age_since(first, now)})" if count > 1 and first else last
 
 
 def last_seen(event: dict[str, Any]) -> str:
@@ -184,7 +190,7 @@ def last_seen(event: dict[str, Any]) -> str:
     return str(found or "")
 
 
-def in_order(event: dict[str, Any]) -> tuple[str, int]:
+def event_sort_key(event: dict[str, Any]) -> tuple[str, int]:
     """Times are told to the second; what was written first in it has the lower number."""
     number = str(event["metadata"].get("resourceVersion") or "")
     return last_seen(event), int(number) if number.isdigit() else 0

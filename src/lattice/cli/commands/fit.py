@@ -2,15 +2,22 @@
 
 import click
 
-from lattice.cli.output import formats as output
-from lattice.cli.fleet.context import INFEASIBLE, FleetCommand, Sources, about_the_fleet, ask, service_named
-from lattice.cli.commands.plan import FORM, echo, look
-from lattice.cli.commands.whatif import Happening, happening
+from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, print_lines, table_renderer
+from lattice.cli.commands.whatif import WhatIfEvent, with_whatif_event
+from lattice.cli.fleet.fleet_command import (
+    EXIT_INFEASIBLE,
+    FleetCommand,
+    FleetInputs,
+    run_query,
+    service_key,
+    with_fleet_inputs,
+)
+from lattice.cli.output import output_format as output
 
 
 @click.command(cls=FleetCommand)
 @click.argument("service", metavar="service/NAME")
-@happening
+@with_whatif_event
 @click.option(
     "-f",
     "--filename",
@@ -30,13 +37,13 @@ from lattice.cli.commands.whatif import Happening, happening
     "-o",
     "--output",
     "form",
-    type=FORM,
-    default=output.Form(),
+    type=FLEET_OUTPUT_TYPE,
+    default=output.OutputFormat(),
     metavar="FORM",
     help="table, wide (fields to change) or json.",
 )
-@about_the_fleet
-def fit(sources: Sources, service: str, happens: Happening, form: output.Form) -> int:
+@with_fleet_inputs
+def fit(sources: FleetInputs, service: str, event: WhatIfEvent, form: output.OutputFormat) -> int:
     """List the smallest changes that would place a service, each with its price.
 
     Some are for the team that declares the service, some for those who run the platform. Each was tried: with it the service fits,
@@ -52,15 +59,17 @@ def fit(sources: Sources, service: str, happens: Happening, form: output.Form) -
       lattice fit service/api --lose-pool us-east
       lattice fit service/api --world fleet/ -o json
     """
-    document = ask(
-        sources, {"ask": "fit", "service": service_named(service, sources.namespace), **happens.question}
+    document = run_query(
+        sources, {"ask": "fit", "service": service_key(service, sources.namespace), **event.query}
     )
     if form.name == "json":
-        output.show(output.written(document, form))
+        output.print_raw(output.serialize(document, form))
     else:
         from lattice.cli.output.service_tables import fit_lines
 
-        echo(fit_lines(document, look(form)))
+        print_lines(fit_lines(document, table_renderer(form)))
     return (
-        0 if document["isPlaced"] or any(each["isEnough"] for each in document["suggestions"]) else INFEASIBLE
+        0
+        if document["isPlaced"] or any(each["isEnough"] for each in document["suggestions"])
+        else EXIT_INFEASIBLE
     )

@@ -6,22 +6,23 @@ from typing import Any
 
 import click
 
-from lattice.cli.output import formats as output, render, messages as say
-from lattice.cli.client.http import JSON, TABLE
-from lattice.cli.client.watch import Follower, revision_of
-from lattice.cli.client.server_table import Grid, Look, sort_key
-from lattice.cli.client.kind_names import Target, address, full_name, names
-from lattice.cli.client.options import Command, Connection, complete_kind, connected
-from lattice.usage import Misused
-from lattice.errors import Gone, LatticeError, NotFound
+from lattice.cli.client.http import JSON_MEDIA_TYPE, TABLE_MEDIA_TYPE
+from lattice.cli.client.kind_names import Target, full_name, kind_names, resource_path
+from lattice.cli.client.options import Command, Connection, complete_kind, with_connection
+from lattice.cli.client.server_table import ColumnOptions, ServerTable, sort_key
+from lattice.cli.client.watch import RetryWatcher, revision_of
+from lattice.cli.output import messages as say
+from lattice.cli.output import output_format as output
+from lattice.cli.output import render
+from lattice.errors import Gone, LatticeError, NotFound, UsageError
 from lattice.kinds.meta.base import Resource
 from lattice.kinds.meta.jsonpath import Path, compile_path
 
 
 @dataclass(frozen=True)
-class Options:
+class GetOptions:
     words: tuple[str, ...]
-    form: output.Form
+    form: output.OutputFormat
     all_namespaces: bool = False
     selector: str = ""
     field_selector: str = ""
@@ -51,7 +52,7 @@ class GetCommand(Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Kinds"):
-            formatter.write_text(", ".join(names().plain()))
+            formatter.write_text(", ".join(kind_names().short_names()))
 
 
 @click.command(cls=GetCommand)
@@ -66,7 +67,7 @@ class GetCommand(Command):
     "--field-selector", default="", metavar="FIELDS", help="Only with these fields: metadata.name=api."
 )
 @click.option(
-    "-o", "--output", "form", type=output.FormType("wide", "json", "yaml", "name", "jsonpath"), default=output.Form(), metavar="FORM",
+    "-o", "--output", "form", type=output.OutputFormatType("wide", "json", "yaml", "name", "jsonpath"), default=output.OutputFormat(), metavar="FORM",
     help="wide, json, yaml, name or jsonpath=TEMPLATE.",
 )  # fmt: skip
 @click.option("-w", "--watch", is_flag=True, help="Then show every change as it happens.")
@@ -85,7 +86,7 @@ class GetCommand(Command):
     type=click.IntRange(min=0),
     help="Objects to ask for at once; 0 for all.",
 )
-@connected
+@with_connection
 def get(connection: Connection, **options: Any) -> int:
     """List objects, or show some of them.
 
@@ -97,127 +98,135 @@ def get(connection: Connection, **options: Any) -> int:
       lattice get nodes -l zone=a -w             nodes of a zone, and their changes
       lattice get pool us-east -o jsonpath='{.spec.budget}'
     """
-    asked = Options(**options)
-    targets = names().targets(asked.words)
+    asked = GetOptions(**options)
+    targets = kind_names().parse_targets(asked.words)
     if asked.watch or asked.watch_only:
-        Watching(connection, asked).run(targets)
-    return Listing(connection, asked).run(targets)
+        ObjectWatcher(connection, asked).run(targets)
+    return ObjectLister(connection, asked).run(targets)
 
 
 @dataclass
-class Listing:
+class ObjectLister:
     """What is there now."""
 
     connection: Connection
-    asked: Options
-    code: int = 0
+    options: GetOptions
+    exit_code: int = 0
 
     def run(self, targets: list[Target]) -> int:
         if any(t.name for t in targets) and (
-            self.asked.selector or self.asked.field_selector or self.asked.all_namespaces
+            self.options.selector or self.options.field_selector or self.options.all_namespaces
         ):
-            raise Misused(
+            raise UsageError(
                 "a name cannot go with a selector or all namespaces",
                 fix="give either the name or the selector",
             )
-        if self.asked.form.is_table:
+        if self.options.form.is_table:
             self._tables(targets)
         else:
             self._objects(targets)
-        return self.code
+        return self.exit_code
 
     def _tables(self, targets: list[Target]) -> None:
         several = len({t.resource for t in targets}) > 1
         printed = False
         for resource in dict.fromkeys(t.resource for t in targets):
-            grid = Grid(resource, look(self.asked, several))
+            grid = ServerTable(resource, column_options(self.options, several))
             rows = [row for t in targets if t.resource == resource for row in self._rows(t, grid)]
             if not rows:
                 continue
             click.echo("\n".join(([""] if printed else []) + grid.lines(self._sorted(rows))))
             printed = True
-        if not printed and not self.code and not self.asked.ignore_not_found:
-            say.note(_nothing(targets, self.connection, self.asked.all_namespaces))
+        if not printed and not self.exit_code and not self.options.ignore_not_found:
+            say.note(_none_found_message(targets, self.connection, self.options.all_namespaces))
 
-    def _rows(self, target: Target, grid: Grid) -> Iterator[dict[str, Any]]:
-        for page in self._pages(target, TABLE):
-            grid.learn(page)
+    def _rows(self, target: Target, grid: ServerTable) -> Iterator[dict[str, Any]]:
+        for page in self._pages(target, TABLE_MEDIA_TYPE):
+            grid.update_columns(page)
             yield from page.get("rows") or []
 
     def _sorted(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if not self.asked.sort_by:
+        if not self.options.sort_by:
             return rows
-        path: Path = compile_path(self.asked.sort_by)
+        path: Path = compile_path(self.options.sort_by)
         return sorted(rows, key=lambda row: sort_key(path, row.get("object")))
 
     def _objects(self, targets: list[Target]) -> None:
         items = [
-            (t.resource, item) for t in targets for page in self._pages(t, JSON) for item in _items(page, t)
+            (t.resource, item)
+            for t in targets
+            for page in self._pages(t, JSON_MEDIA_TYPE)
+            for item in _typed_items(page, t)
         ]
-        if self.asked.sort_by:
-            path = compile_path(self.asked.sort_by)
+        if self.options.sort_by:
+            path = compile_path(self.options.sort_by)
             items.sort(key=lambda pair: sort_key(path, pair[1]))
         single = len(targets) == 1 and bool(targets[0].name)
         if single and not items:
             return
-        if self.asked.form.name == "name":
-            output.show("".join(f"{full_name(r)}/{item['metadata']['name']}\n" for r, item in items))
+        if self.options.form.name == "name":
+            output.print_raw("".join(f"{full_name(r)}/{item['metadata']['name']}\n" for r, item in items))
             return
         shown = [
-            item if self.asked.show_managed_fields else render.without_managed_fields(item)
+            item if self.options.show_managed_fields else render.without_managed_fields(item)
             for _, item in items
         ]
-        output.show(output.written(output.one_or_list(shown, single), self.asked.form))
+        output.print_raw(output.serialize(output.one_or_list(shown, single), self.options.form))
 
     def _pages(self, target: Target, accept: str) -> list[Any]:
-        client, path = self.connection.client, where(target, self.connection, self.asked)
+        client, path = self.connection.client, request_path(target, self.connection, self.options)
         try:
             if target.name:
-                return [client.get(path, query(self.asked, target, limit=False), accept)]
-            return client.pages(path, query(self.asked, target), accept)
+                return [client.get(path, list_query(self.options, target, limit=False), accept)]
+            return client.list_pages(path, list_query(self.options, target), accept)
         except NotFound as e:
-            if not (self.asked.ignore_not_found and target.name):
+            if not (self.options.ignore_not_found and target.name):
                 say.error(e)
-                self.code = e.exit_code
+                self.exit_code = e.exit_code
             return []
 
 
 @dataclass
-class Watching:
+class ObjectWatcher:
     """What is there, then every change."""
 
     connection: Connection
-    asked: Options
+    options: GetOptions
 
     def run(self, targets: list[Target]) -> None:
         if len(targets) != 1:
-            raise Misused(
+            raise UsageError(
                 f"only one kind, or one object, can be watched; this names {len(targets)}",
                 fix="run one `get -w` for each",
             )
         target = targets[0]
-        table = self.asked.form.is_table
-        self.grid = Grid(target.resource, look(self.asked, several=False))
-        self.seen: dict[str, str] = {}
-        silent = self.asked.watch_only
+        table = self.options.form.is_table
+        self.server_table = ServerTable(target.resource, column_options(self.options, show_kind=False))
+        self.shown_revisions: dict[str, str] = {}
+        silent = self.options.watch_only
         while True:
             revision = self._list(target, silent)
             silent = False
-            asked = query(self.asked, target, by_name=True)
-            follower = Follower(self.connection.client, self._path(target), asked, TABLE if table else JSON)
+            asked = list_query(self.options, target, by_name=True)
+            follower = RetryWatcher(
+                self.connection.client,
+                self._path(target),
+                asked,
+                TABLE_MEDIA_TYPE if table else JSON_MEDIA_TYPE,
+            )
             try:
                 for _, value in follower.changes(revision):
-                    self._show(value)
+                    self._print_value(value)
             except Gone:
                 continue  # the server forgot where we were: list again, show what is new
 
     def _path(self, target: Target) -> str:
-        return where(Target(target.resource), self.connection, self.asked)
+        return request_path(Target(target.resource), self.connection, self.options)
 
     def _list(self, target: Target, silent: bool) -> str:
-        accept = TABLE if self.asked.form.is_table else JSON
-        pages = self.connection.client.pages(
-            self._path(target), query(self.asked, target, by_name=True), accept
+        accept = TABLE_MEDIA_TYPE if self.options.form.is_table else JSON_MEDIA_TYPE
+        pages = self.connection.client.list_pages(
+            self._path(target), list_query(self.options, target, by_name=True), accept
         )
         if target.name and not silent and not any(page.get("rows") or page.get("items") for page in pages):
             raise NotFound(
@@ -226,49 +235,55 @@ class Watching:
             )
         for page in pages:
             if silent:
-                self.grid.learn(page)
+                self.server_table.update_columns(page)
                 continue
-            for value in [page] if self.asked.form.is_table else _items(page, Target(target.resource)):
-                self._show(value)
+            for value in (
+                [page] if self.options.form.is_table else _typed_items(page, Target(target.resource))
+            ):
+                self._print_value(value)
         return str(pages[0]["metadata"].get("resourceVersion", ""))
 
-    def _show(self, value: Any) -> None:
-        if not self.asked.form.is_table:
+    def _print_value(self, value: Any) -> None:
+        if not self.options.form.is_table:
             if self._is_new(value):
-                output.show(self._document(value))
+                output.print_raw(self._format_object(value))
             return
-        self.grid.learn(value)
+        self.server_table.update_columns(value)
         rows = [row for row in value.get("rows") or [] if self._is_new(row.get("object") or {})]
         if rows:
-            click.echo("\n".join(self.grid.lines(rows)))
+            click.echo("\n".join(self.server_table.lines(rows)))
 
     def _is_new(self, value: dict[str, Any]) -> bool:
         metadata, revision = value.get("metadata") or {}, revision_of(value)
         key = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
-        if revision and self.seen.get(key) == revision:
+        if revision and self.shown_revisions.get(key) == revision:
             return False
-        self.seen[key] = revision
+        self.shown_revisions[key] = revision
         return True
 
-    def _document(self, value: dict[str, Any]) -> str:
-        if self.asked.form.name == "name":
-            return f"{full_name(self.grid.resource)}/{value['metadata']['name']}\n"
-        shown = value if self.asked.show_managed_fields else render.without_managed_fields(value)
-        return ("---\n" if self.asked.form.name == "yaml" else "") + output.written(shown, self.asked.form)
+    def _format_object(self, value: dict[str, Any]) -> str:
+        if self.options.form.name == "name":
+            return f"{full_name(self.server_table.resource)}/{value['metadata']['name']}\n"
+        shown = value if self.options.show_managed_fields else render.without_managed_fields(value)
+        return ("---\n" if self.options.form.name == "yaml" else "") + output.serialize(
+            shown, self.options.form
+        )
 
 
-def look(asked: Options, several: bool) -> Look:
-    return Look(
-        asked.form.name == "wide", asked.all_namespaces, asked.show_labels, not asked.no_headers, several
+def column_options(asked: GetOptions, show_kind: bool) -> ColumnOptions:
+    return ColumnOptions(
+        asked.form.name == "wide", asked.all_namespaces, asked.show_labels, not asked.no_headers, show_kind
     )
 
 
-def where(target: Target, connection: Connection, asked: Options) -> str:
+def request_path(target: Target, connection: Connection, asked: GetOptions) -> str:
     namespaced = target.resource.namespaced and not asked.all_namespaces
-    return address(target.resource, connection.namespace if namespaced else None, target.name)
+    return resource_path(target.resource, connection.namespace if namespaced else None, target.name)
 
 
-def query(asked: Options, target: Target, *, limit: bool = True, by_name: bool = False) -> dict[str, str]:
+def list_query(
+    asked: GetOptions, target: Target, *, limit: bool = True, by_name: bool = False
+) -> dict[str, str]:
     named = f"metadata.name={target.name}" if by_name and target.name else ""
     return {
         "labelSelector": asked.selector,
@@ -278,7 +293,7 @@ def query(asked: Options, target: Target, *, limit: bool = True, by_name: bool =
     }
 
 
-def _items(page: dict[str, Any], target: Target) -> list[Any]:
+def _typed_items(page: dict[str, Any], target: Target) -> list[Any]:
     """Objects of a list say what they are only on the list itself."""
     if target.name:
         return [page]
@@ -289,7 +304,7 @@ def _items(page: dict[str, Any], target: Target) -> list[Any]:
     ]
 
 
-def _nothing(targets: list[Target], connection: Connection, everywhere: bool) -> str:
+def _none_found_message(targets: list[Target], connection: Connection, everywhere: bool) -> str:
     if everywhere or not all(t.resource.namespaced for t in targets):
         return "No resources found"
     return f"No resources found in {connection.namespace} namespace."

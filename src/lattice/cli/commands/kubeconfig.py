@@ -1,52 +1,14 @@
 """`lattice kubeconfig`: the file with which kubectl and others reach the server, for you or for somebody else."""
 
-from base64 import b64decode, b64encode
-from dataclasses import dataclass
-from typing import Any
+from base64 import b64decode
 
 import click
 
-from lattice.cli.output import messages as say
+from lattice.app.kubeconfig import Credentials, render_kubeconfig
 from lattice.cli.client.http import Client
-from lattice.cli.client.options import Connection, connected
-from lattice.usage import Misused
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    user: str
-    certificate: bytes = b""
-    key: bytes = b""
-    token: str = ""
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        if self.token:
-            return {"token": self.token}
-        return {
-            "client-certificate-data": b64encode(self.certificate).decode(),
-            "client-key-data": b64encode(self.key).decode(),
-        }
-
-
-def render(url: str, authority: bytes, credentials: Credentials, namespace: str = "default") -> str:
-    import yaml
-
-    cluster = {"server": url, "certificate-authority-data": b64encode(authority).decode()}
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "lattice", "cluster": cluster}],
-        "users": [{"name": credentials.user, "user": credentials.entry}],
-        "contexts": [
-            {
-                "name": "lattice",
-                "context": {"cluster": "lattice", "user": credentials.user, "namespace": namespace},
-            }
-        ],
-        "current-context": "lattice",
-    }
-    return yaml.safe_dump(content, sort_keys=False)
+from lattice.cli.client.options import Connection, with_connection
+from lattice.cli.output import messages as say
+from lattice.errors import UsageError
 
 
 @click.command()
@@ -66,7 +28,7 @@ def render(url: str, authority: bytes, credentials: Credentials, namespace: str 
     is_flag=True,
     help="A bearer token, revocable by deleting its secret, instead of a certificate.",
 )
-@connected
+@with_connection
 def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...], as_token: bool) -> None:
     """Print the kubeconfig with which kubectl reaches the server.
 
@@ -76,43 +38,45 @@ def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...]
       lattice kubeconfig --user ann --group lattice:viewers > ann.kubeconfig
       lattice kubeconfig --user ci --group lattice:admins --token > ci.kubeconfig
     """
-    _sensible(user, groups, as_token)
+    _check_options(user, groups, as_token)
     server = connection.server
     if user is None:
         own = Credentials("me", server.certificate.encode(), server.key.encode(), server.token)
-        click.echo(render(server.url, server.authority.encode(), own, connection.namespace), nl=False)
+        click.echo(
+            render_kubeconfig(server.url, server.authority.encode(), own, connection.namespace), nl=False
+        )
         return
-    _warn(groups)
+    _warn_about_groups(groups)
     made = (
         _token(connection.client, user, groups) if as_token else _certificate(connection.client, user, groups)
     )
-    click.echo(render(server.url, server.authority.encode(), made, connection.namespace), nl=False)
+    click.echo(render_kubeconfig(server.url, server.authority.encode(), made, connection.namespace), nl=False)
 
 
-def _sensible(user: str | None, groups: tuple[str, ...], as_token: bool) -> None:
+def _check_options(user: str | None, groups: tuple[str, ...], as_token: bool) -> None:
     if user is None:
         for flag, given in (("--group", bool(groups)), ("--token", as_token)):
             if given:
-                raise Misused(
+                raise UsageError(
                     f"{flag} is for another user",
                     fix="name the user with --user, or leave it out to print your own kubeconfig",
                 )
         return
     if not user.strip():
-        raise Misused(
+        raise UsageError(
             "a user needs a name",
             where="--user",
             fix="name the user, or leave --user out to print your own kubeconfig",
         )
     if not any(group.strip() for group in groups):
-        raise Misused(
+        raise UsageError(
             f"user {user} would be in no group and could do nothing",
             where="--group",
             fix="add --group lattice:viewers",
         )
 
 
-def _warn(groups: tuple[str, ...]) -> None:
+def _warn_about_groups(groups: tuple[str, ...]) -> None:
     from lattice.server.access.authorization import ADMINS, SYSTEM, VIEWERS
 
     if SYSTEM in groups:
@@ -127,10 +91,10 @@ def _warn(groups: tuple[str, ...]) -> None:
 
 def _certificate(client: Client, user: str, groups: tuple[str, ...]) -> Credentials:
     """Signed here, by the authority that administrators can read."""
-    from lattice.server.access.certificate_authority import Pair, load_authority
+    from lattice.server.access.certificate_authority import CertificateKeyPair, load_authority
 
     secret = client.get("/api/v1/namespaces/lattice-system/secrets/lattice-ca")["data"]
-    authority = load_authority(Pair(b64decode(secret["tls.crt"]), b64decode(secret["tls.key"])))
+    authority = load_authority(CertificateKeyPair(b64decode(secret["tls.crt"]), b64decode(secret["tls.key"])))
     pair = authority.issue_client(user, list(groups))
     return Credentials(user, pair.certificate, pair.key)
 

@@ -9,22 +9,21 @@ from typing import Any
 
 import click
 
-from lattice.cli.output import messages as say
 from lattice.cli.client.http import Client, Request
-from lattice.cli.client.kind_names import address
-from lattice.cli.client.options import Command, Connection, connected
-from lattice.cli.client.workload_names import meant
-from lattice.usage import Misused
-from lattice.errors import LatticeError, NotFound
+from lattice.cli.client.kind_names import resource_path
+from lattice.cli.client.options import Command, Connection, with_connection
+from lattice.cli.client.workload_selection import select_workloads
+from lattice.cli.output import messages as say
+from lattice.errors import LatticeError, NotFound, UsageError
 from lattice.kinds.workload import LatticeWorkload
 
-TOGETHER = 20  # logs that are followed at a time
-FEW = 10  # lines of each, when there are several
+MAX_FOLLOWED_LOGS = 20  # logs that are followed at a time
+DEFAULT_TAIL_LINES = 10  # lines of each, when there are several
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Options:
+class LogsOptions:
     container: str = ""
     tail: int | None = None
     follow: bool = False
@@ -36,7 +35,10 @@ class Options:
 @click.argument("word", metavar="WORKLOAD|service/NAME")
 @click.option("-c", "--container", default="", metavar="NAME", help="Which container, if there are several.")
 @click.option(
-    "--tail", type=int, metavar="N", help=f"Last lines only; -1 for all. With --all {FEW} of each by default."
+    "--tail",
+    type=int,
+    metavar="N",
+    help=f"Last lines only; -1 for all. With --all {DEFAULT_TAIL_LINES} of each by default.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Then show what it prints from now on.")
 @click.option(
@@ -46,7 +48,7 @@ class Options:
     help="All replicas of the service, each line with the name of its replica.",
 )
 @click.option("--prefix/--no-prefix", default=None, help="Name the replica before each line.")
-@connected
+@with_connection
 def logs(connection: Connection, word: str, **options: Any) -> int:
     """Show what a workload printed. Of a service, a replica that is well, or all.
 
@@ -59,9 +61,9 @@ def logs(connection: Connection, word: str, **options: Any) -> int:
       lattice logs service/web --all -f   all of them
       lattice logs job -c main --tail 20  the last lines of one container
     """
-    asked = Options(**options)
+    asked = LogsOptions(**options)
     if asked.tail is not None and asked.tail < -1:
-        raise Misused(
+        raise UsageError(
             f"there are no {asked.tail} lines", where="--tail", fix="give a number of lines, or -1 for all"
         )
     return Logs(connection, asked).run(word)
@@ -70,32 +72,32 @@ def logs(connection: Connection, word: str, **options: Any) -> int:
 @dataclass(frozen=True)
 class Logs:
     connection: Connection
-    asked: Options
+    options: LogsOptions
 
     def run(self, word: str) -> int:
-        found = meant(self.connection, word)
+        found = select_workloads(self.connection, word)
         if not found.workloads:
             raise NotFound(
                 f"service/{found.service} has no replicas",
                 fix=f"`lattice why service/{found.service}` says why",
             )
-        if not self.asked.every:
+        if not self.options.every:
             chosen, *others = found.workloads
             if others:
                 say.note(f"{len(others) + 1} replicas, this is {chosen['metadata']['name']}; --all shows all")
             found = found._replace(workloads=[chosen])
-        if len(found.workloads) > TOGETHER and self.asked.follow:
-            raise Misused(
+        if len(found.workloads) > MAX_FOLLOWED_LOGS and self.options.follow:
+            raise UsageError(
                 f"{len(found.workloads)} logs are too many to follow at once",
-                fix=f"name one; at most {TOGETHER} go together",
+                fix=f"name one; at most {MAX_FOLLOWED_LOGS} go together",
             )
-        if self.asked.follow and len(found.workloads) > 1:
-            return self._together(found.workloads)
-        return say.exit_code({code for each in found.workloads if (code := self._one(each))})
+        if self.options.follow and len(found.workloads) > 1:
+            return self._follow_all(found.workloads)
+        return say.combined_exit_code({code for each in found.workloads if (code := self._print_log(each))})
 
-    def _one(self, workload: Object) -> int:
+    def _print_log(self, workload: Object) -> int:
         try:
-            for piece in self._pieces(workload, self.connection.client):
+            for piece in self._stream_log(workload, self.connection.client):
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
         except LatticeError as error:
@@ -103,7 +105,7 @@ class Logs:
             return error.exit_code
         return 0
 
-    def _together(self, workloads: list[Object]) -> int:
+    def _follow_all(self, workloads: list[Object]) -> int:
         """Line by line, as they come."""
         lines: queue.Queue[bytes | LatticeError | None] = queue.Queue(1000)
         for each in workloads:
@@ -119,33 +121,39 @@ class Logs:
             else:
                 say.error(line)
                 codes.add(line.exit_code)
-        return say.exit_code(codes)
+        return say.combined_exit_code(codes)
 
     def _follow(self, workload: Object, lines: "queue.Queue[bytes | LatticeError | None]") -> None:
         client = Client(self.connection.server, self.connection.timeout)
         try:
-            for line in self._pieces(workload, client):
+            for line in self._stream_log(workload, client):
                 lines.put(line)
         except LatticeError as error:
             lines.put(error)
         finally:
             lines.put(None)
 
-    def _pieces(self, workload: Object, client: Client) -> Iterator[bytes]:
+    def _stream_log(self, workload: Object, client: Client) -> Iterator[bytes]:
         metadata = workload["metadata"]
-        path = f"{address(LatticeWorkload.resource, metadata['namespace'], metadata['name'])}/log"
-        tail = self.asked.tail if self.asked.tail is not None else FEW if self.asked.every else -1
+        path = f"{resource_path(LatticeWorkload.resource, metadata['namespace'], metadata['name'])}/log"
+        tail = (
+            self.options.tail
+            if self.options.tail is not None
+            else DEFAULT_TAIL_LINES
+            if self.options.every
+            else -1
+        )
         query = {
-            "container": self.asked.container,
+            "container": self.options.container,
             "tail": str(tail),
-            "follow": "true" if self.asked.follow else "",
+            "follow": "true" if self.options.follow else "",
         }
-        pieces = client.text(Request("GET", path, query, accept="*/*"))
-        wants_prefix = self.asked.every if self.asked.prefix is None else self.asked.prefix
-        yield from (prefixed(pieces, f"[{metadata['name']}] ".encode()) if wants_prefix else pieces)
+        pieces = client.stream_text(Request("GET", path, query, accept="*/*"))
+        wants_prefix = self.options.every if self.options.prefix is None else self.options.prefix
+        yield from (prefix_lines(pieces, f"[{metadata['name']}] ".encode()) if wants_prefix else pieces)
 
 
-def prefixed(pieces: Iterator[bytes], prefix: bytes) -> Iterator[bytes]:
+def prefix_lines(pieces: Iterator[bytes], prefix: bytes) -> Iterator[bytes]:
     """Whole lines, each with its prefix; a last one that has no end gets one."""
     rest = b""
     for piece in pieces:

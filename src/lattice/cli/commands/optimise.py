@@ -4,13 +4,13 @@ from decimal import Decimal
 
 import click
 
-from lattice.cli.output import formats as output
-from lattice.cli.fleet.context import FleetCommand, Sources, about_the_fleet, ask, fit_hint
 from lattice.cli.client.options import Duration
-from lattice.cli.commands.plan import FORM, echo, look, plan_code
-from lattice.usage import Misused
+from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, plan_exit_code, print_lines, table_renderer
+from lattice.cli.fleet.fleet_command import FleetCommand, FleetInputs, fit_hint, run_query, with_fleet_inputs
+from lattice.cli.output import output_format as output
+from lattice.errors import UsageError
 
-HOUR = 3600
+HOUR_S = 3600
 
 
 @click.command(cls=FleetCommand)
@@ -56,19 +56,19 @@ HOUR = 3600
     "-o",
     "--output",
     "form",
-    type=FORM,
-    default=output.Form(),
+    type=FLEET_OUTPUT_TYPE,
+    default=output.OutputFormat(),
     metavar="FORM",
     help="table, wide (clusters, prices) or json.",
 )
-@about_the_fleet
+@with_fleet_inputs
 def optimise(
-    sources: Sources,
+    sources: FleetInputs,
     max_moves: int | None,
     payback: float,
     move_cost: str,
     time_limit: float,
-    form: output.Form,
+    form: output.OutputFormat,
 ) -> int:
     """Show the moves that would make the whole fleet cheaper, and how far from the best that is at most.
 
@@ -84,35 +84,35 @@ def optimise(
       lattice optimise --max-moves 10 --payback 168h
       lattice optimise --world fleet/ --time-limit 60s -o json
     """
-    if payback < HOUR or time_limit <= 0:
-        raise Misused(
+    if payback < HOUR_S or time_limit <= 0:
+        raise UsageError(
             "--payback takes an hour or more, --time-limit more than nothing",
             fix="write them like 168h and 30s",
         )
     question = {
         "ask": "optimise",
         "maxMoves": max_moves,
-        "paybackHours": int(payback // HOUR),
+        "paybackHours": int(payback // HOUR_S),
         "moveCostMicros": _micros(move_cost),
         "timeLimitSeconds": time_limit,
     }
-    document = ask(sources, question)
+    document = run_query(sources, question)
     if form.name == "json":
-        output.show(output.written(document, form))
-        return plan_code(document)
-    from lattice.cli.output.plan_tables import optimum_lines
+        output.print_raw(output.serialize(document, form))
+        return plan_exit_code(document)
+    from lattice.cli.output.plan_tables import optimise_lines
 
-    echo([*optimum_lines(document, look(form)), *fit_hint(document, sources)])
-    return plan_code(document)
+    print_lines([*optimise_lines(document, table_renderer(form)), *fit_hint(document, sources)])
+    return plan_exit_code(document)
 
 
 def _micros(text: str) -> int:
     from lattice.errors import LatticeError
-    from lattice.kinds.meta.quantity import micros
+    from lattice.kinds.meta.quantity import dollars_to_micros
 
     try:
-        return micros(Decimal(text.removeprefix("$")))
+        return dollars_to_micros(Decimal(text.removeprefix("$")))
     except (LatticeError, ArithmeticError) as e:
-        raise Misused(
+        raise UsageError(
             f"--move-cost must be an amount in dollars such as 0.05, got {text!r}", fix="write a plain number"
         ) from e

@@ -7,18 +7,18 @@ from typing import Any
 
 import click
 
-from lattice.cli.output import formats as output
-from lattice.cli.fleet.context import (
-    CHANGES,
-    INFEASIBLE,
+from lattice.cli.fleet.fleet_command import (
+    EXIT_CHANGES,
+    EXIT_INFEASIBLE,
     FleetCommand,
-    Sources,
-    about_the_fleet,
-    ask,
+    FleetInputs,
     fit_hint,
+    run_query,
+    with_fleet_inputs,
 )
+from lattice.cli.output import output_format as output
 
-FORM = output.FormType("table", "wide", "json")
+FLEET_OUTPUT_TYPE = output.OutputFormatType("table", "wide", "json")
 
 
 @click.command(cls=FleetCommand)
@@ -41,13 +41,13 @@ FORM = output.FormType("table", "wide", "json")
     "-o",
     "--output",
     "form",
-    type=FORM,
-    default=output.Form(),
+    type=FLEET_OUTPUT_TYPE,
+    default=output.OutputFormat(),
     metavar="FORM",
     help="table, wide (clusters, prices) or json.",
 )
-@about_the_fleet
-def plan(sources: Sources, form: output.Form) -> int:
+@with_fleet_inputs
+def plan(sources: FleetInputs, form: output.OutputFormat) -> int:
     """Show what a change would do, in places and in money, before it happens.
 
     Manifests may be services, pools, node classes, infrastructure or policies: every service that they affect is listed. Without
@@ -65,46 +65,48 @@ def plan(sources: Sources, form: output.Form) -> int:
       lattice plan --delete pool/us-east
       lattice plan -f policy.yaml -o json
     """
-    document = ask(sources, {"ask": "plan"})
-    show(document, form, sources)
-    return plan_code(document)
+    document = run_query(sources, {"ask": "plan"})
+    print_plan(document, form, sources)
+    return plan_exit_code(document)
 
 
-def plan_code(document: dict[str, Any]) -> int:
+def plan_exit_code(document: dict[str, Any]) -> int:
     if not document["isFeasible"]:
-        return INFEASIBLE
-    return 0 if document["isEmpty"] else CHANGES
+        return EXIT_INFEASIBLE
+    return 0 if document["isEmpty"] else EXIT_CHANGES
 
 
-def show(document: dict[str, Any], form: output.Form, sources: Sources) -> None:
+def print_plan(document: dict[str, Any], form: output.OutputFormat, sources: FleetInputs) -> None:
     if form.name == "json":
-        output.show(output.written(document, form))
+        output.print_raw(output.serialize(document, form))
         return
     from lattice.cli.output.plan_tables import plan_lines
 
-    echo([*plan_lines(document, look(form)), *fit_hint(document, sources)])
+    print_lines([*plan_lines(document, table_renderer(form)), *fit_hint(document, sources)])
     if not document["isEmpty"]:
-        echo(["", _next(document, sources)])
+        print_lines(["", _next_step_hint(document, sources)])
 
 
-def _next(document: dict[str, Any], sources: Sources) -> str:
+def _next_step_hint(document: dict[str, Any], sources: FleetInputs) -> str:
     """What may be done with the plan. One that was made from files is no server's, which may come to another."""
-    told, namespace = f"plan {document['id']}", sources.connection.asked_namespace
+    told, namespace = f"plan {document['id']}", sources.connection.explicit_namespace
     typed = sources.change_flags + (f" -n {namespace}" if namespace else "")
-    if not sources.files or sources.gone:
+    if not sources.files or sources.deletions:
         return told
     if sources.is_offline:
         return f"{told}   of these files; what a server would do: lattice plan {typed}"
     return f"{told}   apply with: lattice apply {typed} --plan {document['id']}"
 
 
-def look(form: output.Form) -> Any:
-    from lattice.cli.output.columns import Look
+def table_renderer(form: output.OutputFormat) -> Any:
+    from lattice.cli.output.table_renderer import TableRenderer
 
     is_terminal = sys.stdout.isatty()
     colour = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Look(form.name == "wide", shutil.get_terminal_size().columns if is_terminal else 0, colour)
+    return TableRenderer(
+        form.name == "wide", shutil.get_terminal_size().columns if is_terminal else 0, colour
+    )
 
 
-def echo(lines: list[str]) -> None:
+def print_lines(lines: list[str]) -> None:
     click.echo("\n".join(lines))

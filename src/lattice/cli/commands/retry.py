@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from lattice.cli.output import messages as say
 from lattice.cli.client.http import Request
-from lattice.cli.client.kind_names import address
-from lattice.cli.client.options import Command, Connection, connected
-from lattice.cli.client.workload_names import meant
+from lattice.cli.client.kind_names import resource_path
+from lattice.cli.client.options import Command, Connection, with_connection
+from lattice.cli.client.workload_selection import select_workloads
+from lattice.cli.output import messages as say
 from lattice.errors import Conflict, LatticeError
 from lattice.kinds.workload import LatticeWorkload
 
@@ -22,7 +22,7 @@ from lattice.kinds.workload import LatticeWorkload
     help="Only say what would happen.",
     metavar="[=server|client|none]",
 )
-@connected
+@with_connection
 def retry(connection: Connection, words: tuple[str, ...], dry_run: str) -> int:
     """Try again at once what has failed, with all attempts to come.
 
@@ -35,17 +35,17 @@ def retry(connection: Connection, words: tuple[str, ...], dry_run: str) -> int:
     """
     codes = set()
     for word in words:
-        found = meant(connection, word)
+        found = select_workloads(connection, word)
         failed = [each for each in found.workloads if not found.service or has_failed(each)]
         if not failed:
             say.note(f"service/{found.service}: no replica has failed")
         for each in failed:
             try:
-                _ask(connection, each, dry_run)
+                _request_retry(connection, each, dry_run)
             except LatticeError as error:
                 say.error(error)
                 codes.add(error.exit_code)
-    return say.exit_code(codes)
+    return say.combined_exit_code(codes)
 
 
 def has_failed(workload: dict[str, Any]) -> bool:
@@ -53,14 +53,14 @@ def has_failed(workload: dict[str, Any]) -> bool:
     return status.get("actualState") == "Failed" or bool((status.get("retry") or {}).get("attempts"))
 
 
-def _ask(connection: Connection, workload: dict[str, Any], dry_run: str) -> None:
+def _request_retry(connection: Connection, workload: dict[str, Any], dry_run: str) -> None:
     metadata = workload["metadata"]
     name = metadata["name"]
     if (workload.get("spec") or {}).get("desiredState", "Running") != "Running":
         what = f"workload/{name} is to be stopped: there is nothing to try again"
         raise Conflict(what, fix="start it first: set its spec.desiredState to Running")
     if dry_run != "client":
-        path = f"{address(LatticeWorkload.resource, metadata['namespace'], name)}/retry"
+        path = f"{resource_path(LatticeWorkload.resource, metadata['namespace'], name)}/retry"
         connection.client.send(Request("POST", path, {"dryRun": "All"} if dry_run == "server" else {}))
     dry = {"server": " (server dry run)", "client": " (dry run)"}.get(dry_run, "")
     told = "will be tried again" if has_failed(workload) else "has not failed: nothing to try again"

@@ -10,14 +10,16 @@ from typing import Any, TextIO, cast
 import click
 from click.core import ParameterSource
 
-from lattice.cli.client.setting_types import LIMITS
-from lattice.cli.client.settings_file import config_flag
-from lattice.usage import Misused
-from lattice.settings import BY_NAME, Settings
+from lattice.cli.client.server_settings import SETTING_TYPES, config_flag
+from lattice.errors import UsageError
+from lattice.settings import SETTINGS_BY_NAME, Settings
 
-SERVER_FLAGS = tuple(BY_NAME)
-TRUSTED = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # where OpenSSL looks for authorities
-UNSAID = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)  # neither by a flag nor by the environment
+SERVER_FLAGS = tuple(SETTINGS_BY_NAME)
+TRUST_STORE_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # where OpenSSL looks for authorities
+DEFAULT_SOURCES = (
+    ParameterSource.DEFAULT,
+    ParameterSource.DEFAULT_MAP,
+)  # neither by a flag nor by the environment
 
 
 def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -25,12 +27,12 @@ def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(names):
-            setting = BY_NAME[name]
+            setting = SETTINGS_BY_NAME[name]
             switch = setting.default is False
             option = click.option(
                 f"--{name}",
                 default=setting.default,
-                type=LIMITS.get(name),
+                type=SETTING_TYPES.get(name),
                 is_flag=switch,
                 envvar=list(setting.env),
                 show_default=not switch and setting.default != "",
@@ -67,10 +69,10 @@ def with_etcd_host(settings: Settings) -> Settings:
     from dataclasses import replace
 
     host, port = os.environ.get("ETCD_HOST", ""), os.environ.get("ETCD_PORT", "") or "2379"
-    if not host or click.get_current_context().get_parameter_source("store") not in UNSAID:
+    if not host or click.get_current_context().get_parameter_source("store") not in DEFAULT_SOURCES:
         return settings
     if not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise Misused(
+        raise UsageError(
             f"must be 1 to 65535, got {port}",
             where="ETCD_PORT",
             fix="give the port at which etcd listens for clients",
@@ -78,7 +80,7 @@ def with_etcd_host(settings: Settings) -> Settings:
     return replace(settings, store=f"etcd://{host}:{port}")
 
 
-class _Lasting:
+class _BestEffortStream:
     """A stream that takes what it can: a disk that is full, or a reader that is gone, keeps nobody from working."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -95,7 +97,7 @@ class _Lasting:
 
 
 @contextlib.contextmanager
-def _without(*names: str) -> Iterator[None]:
+def _hide_modules(*names: str) -> Iterator[None]:
     """What is imported meanwhile does without these modules, as if they were not installed."""
     import sys
 
@@ -109,12 +111,12 @@ def _without(*names: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _trusting_nobody() -> Iterator[None]:
+def _empty_trust_store() -> Iterator[None]:
     """As it is imported, aiohttp makes a TLS context with every authority of the system; ours are made where they are used."""
     import os
 
-    before = {name: os.environ.get(name) for name in TRUSTED}
-    os.environ.update(dict.fromkeys(TRUSTED, os.devnull))
+    before = {name: os.environ.get(name) for name in TRUST_STORE_VARIABLES}
+    os.environ.update(dict.fromkeys(TRUST_STORE_VARIABLES, os.devnull))
     try:
         yield
     finally:
@@ -128,7 +130,7 @@ def configure_logging(*, verbose: bool) -> None:
     """One JSON line per event, to standard error."""
     import sys
 
-    with _without("rich", "greenlet"):  # 3 MiB for tracebacks in colours, which a server never shows
+    with _hide_modules("rich", "greenlet"):  # 3 MiB for tracebacks in colours, which a server never shows
         import structlog
 
     structlog.configure(
@@ -140,13 +142,13 @@ def configure_logging(*, verbose: bool) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Lasting(sys.stderr))),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _BestEffortStream(sys.stderr))),
     )
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 
-def stop_asked() -> asyncio.Event:
+def install_stop_event() -> asyncio.Event:
     """Set by Ctrl-C and SIGTERM, which end nothing by themselves from here on."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -157,18 +159,18 @@ def stop_asked() -> asyncio.Event:
 async def _run(settings: Settings) -> None:
     import structlog
 
-    with _trusting_nobody():
+    with _empty_trust_store():
         from lattice.app.serve import serve
 
     log = structlog.get_logger()
     async with serve(settings, fallback_port=False) as running:
-        stop = stop_asked()
+        stop = install_stop_event()
         log.info(
             "serving",
             url=running.url,
-            store=running.store,
+            store=running.store_location,
             kubeconfig=str(running.kubeconfig),
-            instance=running.instance,
+            instance=running.instance_id,
         )
         await stop.wait()
         log.info("stopping")

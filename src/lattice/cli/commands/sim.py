@@ -7,7 +7,7 @@ import click
 
 from lattice.cli.client.options import Command
 
-EVERY = 100  # seeds between two lines that say how far it has come
+PROGRESS_EVERY_SEEDS = 100  # seeds between two lines that say how far it has come
 
 
 @click.group()
@@ -53,13 +53,19 @@ def sim() -> None:
     metavar="NAME",
     help="With this bug planted; it ends with the first seed that finds it.",
 )
-@click.option("--digests", is_flag=True, help="Print the hash of each history: equal seeds have equal ones.")
+@click.option(
+    "--digests",
+    is_flag=False,
+    flag_value="full",
+    type=click.Choice(["full", "decisions"]),
+    help="Print a hash of each seed's history. `decisions` leaves out messages and explanations.  [default: full]",
+)
 @click.option(
     "--twice",
     is_flag=True,
     help="Run each once more in another process, where strings hash to something else, and compare.",
 )
-def run(count: int, first: int, workers: int, planted: str, digests: bool, twice: bool) -> None:
+def run(count: int, first: int, workers: int, planted: str, digests: str | None, twice: bool) -> None:
     """Run many seeds; says what was violated and how to see it again.
 
     \b
@@ -68,25 +74,27 @@ def run(count: int, first: int, workers: int, planted: str, digests: bool, twice
       lattice sim run --seeds 200 --twice
       lattice sim run --planted no-fence --seeds 500
     """  # fmt: skip
-    from lattice.sim.planted_bugs.catalog import PLANTED
-    from lattice.sim.report import digests_elsewhere, figures_of, run_many, shown
+    from lattice.sim.planted_bugs.catalog import PLANTED_BUGS
+    from lattice.sim.report import digests_in_new_process, run_seeds, totals_lines, violation_lines
 
-    _known(planted)
+    _check_bug_name(planted)
     done, progress = [], _Progress(count)
-    for each in run_many(range(first, first + count), workers, planted):
+    for each in run_seeds(
+        range(first, first + count), workers, planted, with_decisions=digests == "decisions"
+    ):
         done.append(each)
-        progress.tell(sum(each.faults.values()), len(each.violations))
+        progress.update(sum(each.faults.values()), len(each.violations))
         if digests:
-            click.echo(f"{each.seed} {each.digest}")
+            click.echo(f"{each.seed} {each.decisions_digest or each.digest}")
         if not each.is_sound:
-            click.echo("\n".join(shown(each)))
-        if planted and {number for number, *_ in each.violations} & set(PLANTED[planted].finds):
+            click.echo("\n".join(violation_lines(each)))
+        if planted and {number for number, *_ in each.violations} & set(PLANTED_BUGS[planted].violates):
             click.echo(f"{planted} was found by seed {each.seed}, after {len(done)}")
             return
-    click.echo("\n".join(figures_of(done)))
+    click.echo("\n".join(totals_lines(done)))
     differing = []
     if twice:
-        others = digests_elsewhere(first, count, workers)
+        others = digests_in_new_process(first, count, workers)
         differing = [str(each.seed) for each in done if others.get(each.seed) != each.digest]
         click.echo(
             f"{len(done):,} run twice, {len(differing)} with another history{': ' + ', '.join(differing) if differing else ''}"
@@ -103,7 +111,7 @@ class _Progress:
         self._done = self._faults = self._violations = 0
         self._is_terminal = sys.stderr.isatty()
 
-    def tell(self, faults: int, violations: int) -> None:
+    def update(self, faults: int, violations: int) -> None:
         self._done, self._faults, self._violations = (
             self._done + 1,
             self._faults + faults,
@@ -113,7 +121,7 @@ class _Progress:
         words = f"{self._done:,} of {self._count:,} seeds, {speed:.1f} a second, {self._faults:,} faults, {self._violations:,} violations"
         if self._is_terminal:
             click.echo(f"\r{words}" + ("\n" if self._done == self._count else ""), nl=False, err=True)
-        elif self._done % EVERY == 0:
+        elif self._done % PROGRESS_EVERY_SEEDS == 0:
             click.echo(words, err=True)
 
 
@@ -130,23 +138,27 @@ def replay(seed: int, planted: str, with_log: bool) -> None:
     Examples:
       lattice sim replay 42
     """  # fmt: skip
-    from lattice.sim.report import replayed, shown
+    from lattice.sim.report import replay_seed, violation_lines
 
-    _known(planted)
-    found = replayed(seed, planted, with_log=with_log)
+    _check_bug_name(planted)
+    found = replay_seed(seed, planted, with_log=with_log)
     click.echo(
-        "\n".join(shown(found)) if not found.is_sound else f"seed {seed}: no violation; {found.options}"
+        "\n".join(violation_lines(found))
+        if not found.is_sound
+        else f"seed {seed}: no violation; {found.options}"
     )
     click.echo(f"history {found.digest}")
     if not found.is_sound:
         raise click.exceptions.Exit(1)
 
 
-def _known(planted: str) -> None:
-    from lattice.usage import Misused
-    from lattice.sim.planted_bugs.catalog import PLANTED
+def _check_bug_name(planted: str) -> None:
+    from lattice.errors import UsageError
+    from lattice.sim.planted_bugs.catalog import PLANTED_BUGS
 
-    if planted and planted not in PLANTED:
-        raise Misused(
-            f"there is no planted bug {planted!r}", where="--planted", fix=f"use one of {', '.join(PLANTED)}"
+    if planted and planted not in PLANTED_BUGS:
+        raise UsageError(
+            f"there is no planted bug {planted!r}",
+            where="--planted",
+            fix=f"use one of {', '.join(PLANTED_BUGS)}",
         )

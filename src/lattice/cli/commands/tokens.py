@@ -6,16 +6,16 @@ from typing import Any
 
 import click
 
-from lattice.cli.output import render, messages as say
 from lattice.cli.client.http import Client, Request
-from lattice.cli.client.kind_names import address
-from lattice.cli.client.options import Connection, Duration, connected
-from lattice.usage import Misused
-from lattice.errors import NotFound
+from lattice.cli.client.kind_names import resource_path
+from lattice.cli.client.options import Connection, Duration, with_connection
+from lattice.cli.output import messages as say
+from lattice.cli.output import render
+from lattice.errors import NotFound, UsageError
 
-SECRETS = "/api/v1/namespaces/lattice-system/secrets"
-ORDINARY = 15 * 60.0  # seconds
-LONGEST = 24 * 3600.0
+SECRETS_PATH = "/api/v1/namespaces/lattice-system/secrets"
+MAX_SHORT_TTL_S = 15 * 60.0  # seconds
+MAX_TTL_S = 24 * 3600.0
 
 
 @click.group()
@@ -59,46 +59,46 @@ def tokens() -> None:
 @click.option("--node-class", default="", metavar="NAME", help="Class of the node that is made.")
 @click.option("--region", default="", metavar="NAME", help="Region of the node that is made.")
 @click.option("--zone", default="", metavar="NAME", help="Zone of the node that is made.")
-@connected
+@with_connection
 def create(connection: Connection, node: str, ttl: float, long_lived: bool, **rest: Any) -> None:
     """Make a token and print it; it is shown this once and stored nowhere."""
     import secrets
 
-    from lattice.clock import stamp
+    from lattice.clock import format_timestamp
     from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
     from lattice.kinds.node import NodeSpec
 
-    _refuse_bad_life(ttl, long_lived)
-    _refuse_bad_name(node)
+    _check_ttl(ttl, long_lived)
+    _check_node_name(node)
     labels = _labels(rest.pop("labels"))
-    _warn(connection.client, node, pool=rest["pool"], cluster=rest["cluster"])
-    authority = connection.client.get(f"{SECRETS}/lattice-ca")["data"]["tls.crt"]
+    _warn_unusual_target(connection.client, node, pool=rest["pool"], cluster=rest["cluster"])
+    authority = connection.client.get(f"{SECRETS_PATH}/lattice-ca")["data"]["tls.crt"]
     token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(b64decode(authority)))
     grant = Grant(
-        expires=stamp(datetime.now(UTC) + timedelta(seconds=ttl)),
+        expires=format_timestamp(datetime.now(UTC) + timedelta(seconds=ttl)),
         node=node,
         labels=labels,
         spec=NodeSpec(**rest),
     )
-    connection.client.send(Request("POST", SECRETS, body=token_secret(token, grant)))
+    connection.client.send(Request("POST", SECRETS_PATH, body=token_secret(token, grant)))
     click.echo(str(token))
 
 
-def _warn(client: Client, node: str, *, pool: str, cluster: str) -> None:
+def _warn_unusual_target(client: Client, node: str, *, pool: str, cluster: str) -> None:
     """Of what is allowed and rarely meant."""
     from lattice.kinds.cluster import LatticeCluster
     from lattice.kinds.node import LatticeNode
     from lattice.kinds.pool import LatticePool
 
-    if node and _is_there(client, address(LatticeNode.resource, None, node)):
+    if node and _exists(client, resource_path(LatticeNode.resource, None, node)):
         say.warning(f"node {node} is there already: the machine that joins with this token takes its place")
     for resource, name in ((LatticePool.resource, pool), (LatticeCluster.resource, cluster)):
         word = resource.singular.removeprefix("lattice")
-        if name and not _is_there(client, address(resource, None, name)):
+        if name and not _exists(client, resource_path(resource, None, name)):
             say.warning(f"there is no {word} {name} yet; see `lattice get {word}s`")
 
 
-def _is_there(client: Client, path: str) -> bool:
+def _exists(client: Client, path: str) -> bool:
     try:
         client.get(path)
     except NotFound:
@@ -106,49 +106,49 @@ def _is_there(client: Client, path: str) -> bool:
     return True
 
 
-def _refuse_bad_life(ttl: float, long_lived: bool) -> None:
-    if not 0 < ttl <= LONGEST:
-        raise Misused("must be above 0s and at most 24h", where="--ttl", fix="write it like 15m")
-    if ttl > ORDINARY and not long_lived:
-        raise Misused(
+def _check_ttl(ttl: float, long_lived: bool) -> None:
+    if not 0 < ttl <= MAX_TTL_S:
+        raise UsageError("must be above 0s and at most 24h", where="--ttl", fix="write it like 15m")
+    if ttl > MAX_SHORT_TTL_S and not long_lived:
+        raise UsageError(
             "a token for more than 15 minutes is easily lost to others",
             where="--ttl",
             fix="add --long-lived if it must be",
         )
 
 
-def _refuse_bad_name(node: str) -> None:
-    from lattice.kinds.meta.metadata import name_problem
+def _check_node_name(node: str) -> None:
+    from lattice.kinds.meta.metadata_validation import name_problem
     from lattice.kinds.node import LatticeNode
 
     if node and (wrong := name_problem(LatticeNode.resource, node)):
-        raise Misused(
+        raise UsageError(
             f"{node!r} cannot be the name of a node: {wrong}", where="--node", fix="choose another name"
         )
 
 
 def _labels(words: tuple[str, ...]) -> dict[str, str]:
-    from lattice.kinds.meta.selector import key_problem, value_problem
+    from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 
     found = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals or (wrong := key_problem(key) or value_problem(value)):
+        if not equals or (wrong := label_key_problem(key) or label_value_problem(value)):
             why = f"{word!r} is not KEY=VALUE" if not equals else f"{word!r}: {wrong}"
-            raise Misused(why, where="--label", fix="write it like rack=a3")
+            raise UsageError(why, where="--label", fix="write it like rack=a3")
         found[key] = value
     return found
 
 
 @tokens.command("list")
-@connected
+@with_connection
 def list_tokens(connection: Connection) -> None:
     """List the tokens: what each may become, until when, and what it became."""
-    from lattice.kinds.join_token import is_over
+    from lattice.kinds.join_token import is_expired
 
     rows = [["ID", "NODE", "EXPIRES", "STATE"]]
-    for secret, kept in _known(connection.client):
-        over = is_over(kept.grant, datetime.now(UTC))
+    for secret, kept in _list_join_tokens(connection.client):
+        over = is_expired(kept.grant, datetime.now(UTC))
         state = f"used by {kept.used_as}" if kept.used_as else "expired" if over else "unused"
         rows.append(
             [
@@ -165,30 +165,32 @@ def list_tokens(connection: Connection) -> None:
 @tokens.command()
 @click.argument("ids", nargs=-1, metavar="ID...")
 @click.option("--expired", is_flag=True, help="All that can no longer be used.")
-@connected
+@with_connection
 def delete(connection: Connection, ids: tuple[str, ...], expired: bool) -> None:
     """Delete tokens: they let nobody in any more. Nodes that joined with them stay."""
-    from lattice.kinds.join_token import is_over
+    from lattice.kinds.join_token import is_expired
 
     if bool(ids) == expired:
-        raise Misused("which ones?", fix="give their IDs, or --expired")
+        raise UsageError("which ones?", fix="give their IDs, or --expired")
     if expired:
         ids = tuple(
             secret["metadata"]["name"].removeprefix("join-")
-            for secret, kept in _known(connection.client)
-            if is_over(kept.grant, datetime.now(UTC))
+            for secret, kept in _list_join_tokens(connection.client)
+            if is_expired(kept.grant, datetime.now(UTC))
         )
     for each in ids:
         name = each.removeprefix("ljt-").partition(".")[0]
         try:
-            connection.client.send(Request("DELETE", f"{SECRETS}/join-{name}"))
+            connection.client.send(Request("DELETE", f"{SECRETS_PATH}/join-{name}"))
         except NotFound as error:
             raise NotFound(f"there is no token {name}", fix="see `lattice tokens list`") from error
         click.echo(f"token {name} deleted")
 
 
-def _known(client: Client) -> list[tuple[dict[str, Any], Any]]:
-    from lattice.kinds.join_token import kept_in
+def _list_join_tokens(client: Client) -> list[tuple[dict[str, Any], Any]]:
+    from lattice.kinds.join_token import read_token_record
 
-    found = [item for page in client.pages(SECRETS, {"limit": "500"}) for item in page.get("items") or []]
-    return [(item, kept) for item in found if (kept := kept_in(item)) is not None]
+    found = [
+        item for page in client.list_pages(SECRETS_PATH, {"limit": "500"}) for item in page.get("items") or []
+    ]
+    return [(item, kept) for item in found if (kept := read_token_record(item)) is not None]

@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from lattice.cli.output import formats as output
-from lattice.cli.client.options import Command, Connection, Duration, connected
-from lattice.usage import Misused
+from lattice.cli.client.options import Command, Connection, Duration, with_connection
+from lattice.cli.output import output_format as output
+from lattice.errors import UsageError
 from lattice.kinds.meta.base import GROUP, VERSION
 
-PATH = f"/apis/{GROUP}/{VERSION}/top"
-WORDS = {"pool": "pools", "cluster": "clusters", "node": "nodes", "service": "services"}
+TOP_API_PATH = f"/apis/{GROUP}/{VERSION}/top"
+PLURALS = {"pool": "pools", "cluster": "clusters", "node": "nodes", "service": "services"}
 # Another screen, so that what was there before comes back, and no cursor.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -38,13 +38,13 @@ _HOME, _REST_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
     "-o",
     "--output",
     "form",
-    type=output.FormType("table", "wide", "json"),
-    default=output.Form(),
+    type=output.OutputFormatType("table", "wide", "json"),
+    default=output.OutputFormat(),
     metavar="FORM",
 )
-@connected
+@with_connection
 def top(
-    connection: Connection, words: tuple[str, ...], watch: bool, interval: float, form: output.Form
+    connection: Connection, words: tuple[str, ...], watch: bool, interval: float, form: output.OutputFormat
 ) -> None:
     """Show what is used at this moment, as the nodes measure it, and what it costs.
 
@@ -58,19 +58,19 @@ def top(
       lattice top nodes -o wide
       lattice top services -o json
     """
-    asked = Top(connection, _tables(words), form)
+    asked = Top(connection, _parse_tables(words), form)
     if not watch:
         click.echo(asked.text(), nl=False)
         return
     asked.watch(max(interval, 0.1))
 
 
-def _tables(words: tuple[str, ...]) -> str:
+def _parse_tables(words: tuple[str, ...]) -> str:
     from lattice.cli.output.top_tables import TABLES
 
-    names = [WORDS.get(part, part) for word in words for part in word.lower().split(",") if part]
+    names = [PLURALS.get(part, part) for word in words for part in word.lower().split(",") if part]
     if unknown := [name for name in names if name not in TABLES]:
-        raise Misused(f"there is no table {unknown[0]!r}", fix=f"choose from {', '.join(TABLES)}")
+        raise UsageError(f"there is no table {unknown[0]!r}", fix=f"choose from {', '.join(TABLES)}")
     return ",".join(dict.fromkeys(names))
 
 
@@ -78,33 +78,33 @@ def _tables(words: tuple[str, ...]) -> str:
 class Top:
     connection: Connection
     tables: str
-    form: output.Form
+    form: output.OutputFormat
 
-    def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.connection.client.get(PATH, {"of": self.tables})
+    def fetch_usage(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.connection.client.get(TOP_API_PATH, {"of": self.tables})
         return found
 
     def text(self) -> str:
-        document = self.document()
+        document = self.fetch_usage()
         if self.form.name == "json":
-            return output.written(document, self.form)
+            return output.serialize(document, self.form)
         return "".join(f"{line}\n" for line in self._lines(document))
 
     def watch(self, interval: float) -> None:
         """On a terminal in place; else one after the other, with an empty line between."""
         if not sys.stdout.isatty() or self.form.name == "json":
-            self._one_after_the_other(interval)
+            self._print_repeatedly(interval)
             return
-        with _screen():
+        with _alternate_screen():
             while True:
-                document = self.document()
+                document = self.fetch_usage()
                 size = shutil.get_terminal_size()
                 head = f"{self.connection.server.url}   {document['at']}   every {interval:g} s, Ctrl-C ends"
-                sys.stdout.write(framed([head, "", *self._lines(document)], size.columns, size.lines))
+                sys.stdout.write(render_frame([head, "", *self._lines(document)], size.columns, size.lines))
                 sys.stdout.flush()
                 time.sleep(interval)
 
-    def _one_after_the_other(self, interval: float) -> None:
+    def _print_repeatedly(self, interval: float) -> None:
         between = ""
         while True:
             click.echo(between + self.text(), nl=False)
@@ -113,14 +113,16 @@ class Top:
             time.sleep(interval)
 
     def _lines(self, document: dict[str, Any]) -> list[str]:
-        from lattice.cli.output.columns import Look
-        from lattice.cli.output.top_tables import Pen, lines
+        from lattice.cli.output.table_renderer import TableRenderer
+        from lattice.cli.output.top_tables import BarRenderer, top_lines
 
-        return lines(document, Look(self.form.name == "wide"), Pen(sys.stdout.encoding or ""))
+        return top_lines(
+            document, TableRenderer(self.form.name == "wide"), BarRenderer(sys.stdout.encoding or "")
+        )
 
 
 @contextmanager
-def _screen() -> Iterator[None]:
+def _alternate_screen() -> Iterator[None]:
     sys.stdout.write(_ENTER)
     try:
         yield
@@ -129,23 +131,27 @@ def _screen() -> Iterator[None]:
         sys.stdout.flush()
 
 
-def framed(lines: list[str], columns: int, rows: int) -> str:
+def render_frame(lines: list[str], columns: int, rows: int) -> str:
     """One picture: written over the last one, cut to the window so that nothing scrolls."""
     shown = lines if len(lines) < rows else [*lines[: rows - 2], f"… and {len(lines) - rows + 2} lines more"]
-    painted = [coloured(line[: max(1, columns - 1)]) for line in shown]
+    painted = [colour_line(line[: max(1, columns - 1)]) for line in shown]
     return _HOME + "".join(f"{line}{_REST_OF_LINE}\n" for line in painted) + _BELOW
 
 
 _RED, _YELLOW, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[0m"
-_BAD = ("Failed", "NotReady", "Unschedulable", "OverBudget", "not connected", "100%")
-_ODD = ("Degraded", "Draining", "cordoned", "Progressing", "Pending")
+_ERROR_WORDS = ("Failed", "NotReady", "Unschedulable", "OverBudget", "not connected", "100%")
+_WARNING_WORDS = ("Degraded", "Draining", "cordoned", "Progressing", "Pending")
 
 
-def coloured(line: str) -> str:
+def colour_line(line: str) -> str:
     """A line about something that is not well stands out."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return line
     colour = (
-        _RED if any(word in line for word in _BAD) else _YELLOW if any(word in line for word in _ODD) else ""
+        _RED
+        if any(word in line for word in _ERROR_WORDS)
+        else _YELLOW
+        if any(word in line for word in _WARNING_WORDS)
+        else ""
     )
     return f"{colour}{line}{_PLAIN}" if colour else line

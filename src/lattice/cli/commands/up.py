@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
-from lattice.cli.client.config import is_found
-from lattice.cli.commands.server import SERVER_FLAGS, configure_logging, settings_flags, stop_asked
-from lattice.cli.client.settings_file import config_flag
+from lattice.cli.client.config import is_default_kubeconfig
+from lattice.cli.client.server_settings import config_flag
+from lattice.cli.commands.server import SERVER_FLAGS, configure_logging, install_stop_event, settings_flags
 from lattice.settings import Settings
 
 if TYPE_CHECKING:
-    from lattice.app.serve import Running
+    from lattice.app.serve import RunningServer
 
-UNSEEDED = "unseeded"  # a file in the data folder, from before the state is made until the seeds are applied
-MISFIT = "examples/vault.yaml"  # a service that fits nowhere in the quickstart
-EXAMPLES = (
-    Path(__file__).parents[1] / "examples",
-    Path(__file__).parents[3] / "examples",
+UNSEEDED_MARKER_FILE = (
+    "unseeded"  # a file in the data folder, from before the state is made until the seeds are applied
+)
+UNPLACEABLE_EXAMPLE = "examples/vault.yaml"  # a service that fits nowhere in the quickstart
+EXAMPLE_DIRS = (
+    Path(__file__).parents[2] / "examples",
+    Path(__file__).parents[4] / "examples",
 )  # in a wheel; in a checkout
 
 
@@ -63,65 +65,69 @@ def up(seeds: tuple[str, ...], manifests: tuple[str, ...], log_file: str, **valu
     chosen = (
         click.get_current_context().get_parameter_source("port") is not click.core.ParameterSource.DEFAULT
     )
-    asyncio.run(_run(Settings(**values), Start(seeds, manifests, log_file, fallback_port=not chosen)))
+    asyncio.run(_run(Settings(**values), UpOptions(seeds, manifests, log_file, fallback_port=not chosen)))
 
 
 @dataclass(frozen=True)
-class Start:
+class UpOptions:
     seeds: tuple[str, ...]
     manifests: tuple[str, ...]
     log_file: str
     fallback_port: bool  # who chose a port means that one
 
 
-async def _run(settings: Settings, start: Start) -> None:
+async def _run(settings: Settings, start: UpOptions) -> None:
     from lattice.app.serve import serve
 
     folder = Path(settings.data_dir)
     blank = not settings.store and not (folder / "state.db").exists()
-    _refuse_unusable(start.seeds, blank)
+    _check_seeds(start.seeds, blank)
     os.umask(0o077)  # the log tells more than others need to know
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    unseeded = folder / UNSEEDED
+    unseeded = folder / UNSEEDED_MARKER_FILE
     if start.seeds and blank:
         unseeded.touch()
     with _logging_to(Path(start.log_file) if start.log_file else folder / "server.log"):
         async with serve(settings, fallback_port=start.fallback_port) as running:
-            stop = stop_asked()
-            _greet(running, settings)
-            new = not running.resumed or unseeded.exists()
+            stop = install_stop_event()
+            _print_banner(running, settings)
+            new = not running.is_resumed or unseeded.exists()
             if start.seeds and not new:
-                _tell_unused(start.seeds, running.kubeconfig)
-            for manifest in (*(map(_found, start.seeds) if new else ()), *start.manifests):
+                _print_unused_seeds(start.seeds, running.kubeconfig)
+            for manifest in (*(map(_resolve_seed, start.seeds) if new else ()), *start.manifests):
                 await asyncio.to_thread(_apply, running.kubeconfig, manifest)
             if not stop.is_set():
                 unseeded.unlink(missing_ok=True)
             if start.seeds or start.manifests:
                 click.echo("")
-            _suggest(running)
+            _print_suggestions(running)
             await stop.wait()
-            click.echo("\nstopping; the state stays in " + _near(folder.resolve()))
+            click.echo("\nstopping; the state stays in " + _relative_path(folder.resolve()))
 
 
-def _refuse_unusable(seeds: tuple[str, ...], blank: bool) -> None:
+def _check_seeds(seeds: tuple[str, ...], blank: bool) -> None:
     """Before anything is made: a state that began without its seeds would never get them. What is kept already is not judged again."""
-    from lattice.cli.commands.apply import check_alone
-    from lattice.cli.client.manifests import manifests
+    from lattice.cli.client.manifests import read_manifests
+    from lattice.cli.commands.apply import validate_locally
 
-    if places := [_found(seed) for seed in seeds if seed != "-"]:
-        manifests(places, check=check_alone if blank else lambda document, target: None)
+    if places := [_resolve_seed(seed) for seed in seeds if seed != "-"]:
+        read_manifests(places, check=validate_locally if blank else lambda document, target: None)
 
 
-def _tell_unused(seeds: tuple[str, ...], kubeconfig: Path) -> None:
+def _print_unused_seeds(seeds: tuple[str, ...], kubeconfig: Path) -> None:
     click.echo(f"state resumed; {', '.join(seeds)} is applied only when the state is new")
-    told = "" if is_found(kubeconfig) else f" --kubeconfig {shlex.quote(_near(kubeconfig))}"
-    files = "".join(f" -f {shlex.quote(_found(seed))}" for seed in seeds)
-    click.echo(f"  to apply it now: {_called()} apply{told}{files}\n")
+    told = (
+        ""
+        if is_default_kubeconfig(kubeconfig)
+        else f" --kubeconfig {shlex.quote(_relative_path(kubeconfig))}"
+    )
+    files = "".join(f" -f {shlex.quote(_resolve_seed(seed))}" for seed in seeds)
+    click.echo(f"  to apply it now: {_program_name()} apply{told}{files}\n")
 
 
-def _found(seed: str) -> str:
+def _resolve_seed(seed: str) -> str:
     """A file or folder of the user's; else an example that comes with Lattice, if one is called so."""
-    examples = [str(folder / seed) for folder in EXAMPLES if (folder / seed).exists()]
+    examples = [str(folder / seed) for folder in EXAMPLE_DIRS if (folder / seed).exists()]
     return seed if Path(seed).exists() or not examples else examples[0]
 
 
@@ -152,13 +158,15 @@ class _logging_to:  # noqa: N801 - reads as a phrase where it is used
             self._file.flush()
 
 
-def _greet(running: "Running", settings: Settings) -> None:
-    click.echo(f"Lattice is {'back ' if running.resumed else ''}up at {running.url}")
-    if running.moved:
+def _print_banner(running: "RunningServer", settings: Settings) -> None:
+    click.echo(f"Lattice is {'back ' if running.is_resumed else ''}up at {running.url}")
+    if running.used_fallback_port:
         click.echo(f"  (port {settings.port} was taken)")
-    click.echo(f"  state       {_near(Path(running.store)) if '://' not in running.store else running.store}")
-    click.echo(f"  kubeconfig  {_near(running.kubeconfig)}")
-    click.echo(f"  page        {running.page}")
+    click.echo(
+        f"  state       {_relative_path(Path(running.store_location)) if '://' not in running.store_location else running.store_location}"
+    )
+    click.echo(f"  kubeconfig  {_relative_path(running.kubeconfig)}")
+    click.echo(f"  page        {running.sign_in_url}")
     click.echo("")
 
 
@@ -178,7 +186,7 @@ def _apply(kubeconfig: Path, manifest: str) -> None:
     subprocess.run(command, check=False)
 
 
-def _suggest(running: "Running") -> None:
+def _print_suggestions(running: "RunningServer") -> None:
     click.echo("Try, in another terminal:")
     for command, why in suggestions(running.kubeconfig):
         click.echo(f"  {command:<57}  {why}")
@@ -187,11 +195,11 @@ def _suggest(running: "Running") -> None:
 
 def suggestions(kubeconfig: Path) -> list[tuple[str, str]]:
     """Commands that work as they are printed, from the folder that this was started in."""
-    named = f" --kubeconfig {shlex.quote(_near(kubeconfig))}"
-    lattice, told = _called(), "" if is_found(kubeconfig) else named
+    named = f" --kubeconfig {shlex.quote(_relative_path(kubeconfig))}"
+    lattice, told = _program_name(), "" if is_default_kubeconfig(kubeconfig) else named
     more = (
-        (f"{lattice} plan{told} -f {MISFIT}", "what a change would do")
-        if Path(MISFIT).exists()
+        (f"{lattice} plan{told} -f {UNPLACEABLE_EXAMPLE}", "what a change would do")
+        if Path(UNPLACEABLE_EXAMPLE).exists()
         else (f"{lattice} --help", "what else there is")
     )
     return [
@@ -202,15 +210,15 @@ def suggestions(kubeconfig: Path) -> list[tuple[str, str]]:
     ]
 
 
-def _called() -> str:
+def _program_name() -> str:
     """What to type to run this program again: its name where that finds it, else its path."""
     own, found = Path(sys.executable).parent / "lattice", shutil.which("lattice")
     if found and (not own.exists() or Path(found).samefile(own)):
         return "lattice"
-    return shlex.quote(_near(own if own.exists() else Path(sys.argv[0]).resolve()))
+    return shlex.quote(_relative_path(own if own.exists() else Path(sys.argv[0]).resolve()))
 
 
-def _near(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     """As short as it can be said from here."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

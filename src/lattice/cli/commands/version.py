@@ -6,8 +6,9 @@ from typing import Any
 import click
 
 from lattice import __version__
-from lattice.cli.output import formats as output, messages as say
-from lattice.cli.client.options import Command, Connection, connected
+from lattice.cli.client.options import Command, Connection, with_connection
+from lattice.cli.output import messages as say
+from lattice.cli.output import output_format as output
 from lattice.errors import LatticeError
 
 
@@ -17,13 +18,13 @@ from lattice.errors import LatticeError
     "-o",
     "--output",
     "form",
-    type=output.FormType("json", "yaml"),
-    default=output.Form(),
+    type=output.OutputFormatType("json", "yaml"),
+    default=output.OutputFormat(),
     metavar="FORM",
     help="json or yaml.",
 )
-@connected
-def version(connection: Connection, client_only: bool, form: output.Form) -> int:
+@with_connection
+def version(connection: Connection, client_only: bool, form: output.OutputFormat) -> int:
     """Show the version of this program and of the server.
 
     \b
@@ -49,7 +50,7 @@ def version(connection: Connection, client_only: bool, form: output.Form) -> int
         if "serverVersion" in found:
             click.echo(f"Server Version: {found['serverVersion'].get('gitVersion', 'unknown')}")
     else:
-        output.show(output.written(found, form))
+        output.print_raw(output.serialize(found, form))
     if problem is None:
         return 0
     say.error(problem)

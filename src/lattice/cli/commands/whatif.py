@@ -10,16 +10,16 @@ from typing import Any
 
 import click
 
-from lattice.cli.output import formats as output
-from lattice.cli.fleet.context import FleetCommand, Sources, about_the_fleet, ask, fit_hint
-from lattice.cli.commands.plan import FORM, echo, look, plan_code
-from lattice.usage import Misused
+from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, plan_exit_code, print_lines, table_renderer
+from lattice.cli.fleet.fleet_command import FleetCommand, FleetInputs, fit_hint, run_query, with_fleet_inputs
+from lattice.cli.output import output_format as output
+from lattice.errors import UsageError
 
-_CHANGE = re.compile(r"([+-]?)(\d+(?:\.\d+)?)\s*%")
-WHOLE = 1_000_000
+_PERCENT_CHANGE = re.compile(r"([+-]?)(\d+(?:\.\d+)?)\s*%")
+MILLIONTHS = 1_000_000
 
 
-class Change(click.ParamType):  # type: ignore[type-arg]
+class PriceChange(click.ParamType):  # type: ignore[type-arg]
     """`+20%` as the factor 1.2, in millionths."""
 
     name = "change"
@@ -27,16 +27,16 @@ class Change(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _CHANGE.fullmatch(value.strip())
+        found = _PERCENT_CHANGE.fullmatch(value.strip())
         if found is None:
             self.fail(f"{value!r} is not a change of prices; write it like +20% or -5%", param, ctx)
         by = int(Decimal(found[2]) * 10_000) * (-1 if found[1] == "-" else 1)
-        if not -WHOLE <= by <= 999 * WHOLE:
+        if not -MILLIONTHS <= by <= 999 * MILLIONTHS:
             self.fail(f"prices can change by -100% to +99900%, got {value}", param, ctx)
-        return WHOLE + by
+        return MILLIONTHS + by
 
 
-class Certificate(click.ParamType):  # type: ignore[type-arg]
+class PoolCompliance(click.ParamType):  # type: ignore[type-arg]
     """`us-east:gdpr`."""
 
     name = "pool:certificate"
@@ -53,40 +53,44 @@ class Certificate(click.ParamType):  # type: ignore[type-arg]
 
 
 @dataclass(frozen=True)
-class Happening:
+class WhatIfEvent:
     """What happens to the fleet, as it was typed."""
 
-    lose: tuple[str, ...] = ()
-    prices_by: tuple[int, ...] = ()
-    drop: tuple[tuple[str, str], ...] = ()
+    lost_pools: tuple[str, ...] = ()
+    price_factors_millionths: tuple[int, ...] = ()
+    dropped_compliance: tuple[tuple[str, str], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.lose or self.prices_by or self.drop)
+        return bool(self.lost_pools or self.price_factors_millionths or self.dropped_compliance)
 
     @property
-    def question(self) -> dict[str, Any]:
+    def query(self) -> dict[str, Any]:
         return (
-            {"lose": list(self.lose), "drop": list(self.drop), "priceMillionths": _together(self.prices_by)}
+            {
+                "lose": list(self.lost_pools),
+                "drop": list(self.dropped_compliance),
+                "priceMillionths": _combine_factors(self.price_factors_millionths),
+            }
             if self
             else {}
         )
 
     @property
     def flags(self) -> str:
-        words = [f"--lose-pool {shlex.quote(each)}" for each in dict.fromkeys(self.lose)]
-        words += [f"--price {(each - WHOLE) / 10_000:+g}%" for each in self.prices_by]
+        words = [f"--lose-pool {shlex.quote(each)}" for each in dict.fromkeys(self.lost_pools)]
+        words += [f"--price {(each - MILLIONTHS) / 10_000:+g}%" for each in self.price_factors_millionths]
         return " ".join(
             [
                 *words,
                 *(
                     f"--drop-compliance {shlex.quote(f'{pool}:{word}')}"
-                    for pool, word in dict.fromkeys(self.drop)
+                    for pool, word in dict.fromkeys(self.dropped_compliance)
                 ),
             ]
         )
 
 
-_FLAGS = [
+_EVENT_OPTIONS = [
     click.option(
         "--lose-pool",
         "lose",
@@ -98,7 +102,7 @@ _FLAGS = [
         "--price",
         "prices_by",
         multiple=True,
-        type=Change(),
+        type=PriceChange(),
         metavar="+20%",
         help="All prices rise, or fall, by so much.",
     ),
@@ -106,14 +110,14 @@ _FLAGS = [
         "--drop-compliance",
         "drop",
         multiple=True,
-        type=Certificate(),
+        type=PoolCompliance(),
         metavar="POOL:CERTIFICATE",
         help="A pool loses a certificate.",
     ),
 ]
 
 
-def happening(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags that say what happens; the command gets them together, as `happens`."""
 
     @functools.wraps(function)
@@ -124,16 +128,16 @@ def happening(function: Callable[..., Any]) -> Callable[..., Any]:
         drop: tuple[tuple[str, str], ...],
         **rest: Any,
     ) -> Any:
-        return function(*given, happens=Happening(lose, prices_by, drop), **rest)
+        return function(*given, happens=WhatIfEvent(lose, prices_by, drop), **rest)
 
     wrapped: Callable[..., Any] = call
-    for option in reversed(_FLAGS):
+    for option in reversed(_EVENT_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
 
 
 @click.command(cls=FleetCommand)
-@happening
+@with_whatif_event
 @click.option(
     "--lose-each-pool",
     "each",
@@ -152,13 +156,13 @@ def happening(function: Callable[..., Any]) -> Callable[..., Any]:
     "-o",
     "--output",
     "form",
-    type=FORM,
-    default=output.Form(),
+    type=FLEET_OUTPUT_TYPE,
+    default=output.OutputFormat(),
     metavar="FORM",
     help="table, wide (clusters, prices) or json.",
 )
-@about_the_fleet
-def whatif(sources: Sources, happens: Happening, each: bool, form: output.Form) -> int:
+@with_fleet_inputs
+def whatif(sources: FleetInputs, event: WhatIfEvent, each: bool, form: output.OutputFormat) -> int:
     """Show who would move where, who would be left without, and the cost after.
 
     Several things may happen at once: each flag may be given again. Unlike with a plan, replicas that are lost, or may no longer be
@@ -174,28 +178,32 @@ def whatif(sources: Sources, happens: Happening, each: bool, form: output.Form) 
       lattice whatif --drop-compliance us-east:gdpr --world fleet/
       lattice whatif --lose-each-pool                  one after the other: which loss hurts?
     """
-    if not (happens or each):
-        raise Misused("what if what?", fix="give --lose-pool, --price, --drop-compliance or --lose-each-pool")
-    if each and happens:
-        raise Misused(
+    if not (event or each):
+        raise UsageError(
+            "what if what?", fix="give --lose-pool, --price, --drop-compliance or --lose-each-pool"
+        )
+    if each and event:
+        raise UsageError(
             "--lose-each-pool goes alone", fix="drop the other flags, or name the pool with --lose-pool"
         )
-    document = ask(sources, {"ask": "whatif", **({"loseEach": True} if each else happens.question)})
+    document = run_query(sources, {"ask": "whatif", **({"loseEach": True} if each else event.query)})
     if form.name == "json":
-        output.show(output.written(document, form))
+        output.print_raw(output.serialize(document, form))
     else:
-        from lattice.cli.output.plan_tables import drill_lines, whatif_lines
+        from lattice.cli.output.plan_tables import pool_loss_lines, whatif_lines
 
         told = (
-            [] if each else [*whatif_lines(document, look(form)), *fit_hint(document, sources, happens.flags)]
+            []
+            if each
+            else [*whatif_lines(document, table_renderer(form)), *fit_hint(document, sources, event.flags)]
         )
-        echo(told or drill_lines(document, look(form)))
-    return plan_code(document)
+        print_lines(told or pool_loss_lines(document, table_renderer(form)))
+    return plan_exit_code(document)
 
 
-def _together(changes: tuple[int, ...]) -> int:
+def _combine_factors(changes: tuple[int, ...]) -> int:
     """One after the other."""
     factor = Decimal(1)
     for each in changes:
-        factor = factor * each / WHOLE
-    return int(factor * WHOLE)
+        factor = factor * each / MILLIONTHS
+    return int(factor * MILLIONTHS)

@@ -4,9 +4,15 @@ from typing import Any
 
 import click
 
-from lattice.cli.output import formats as output
-from lattice.cli.fleet.context import FleetCommand, Sources, about_the_fleet, ask, service_named
-from lattice.cli.commands.plan import FORM, echo, look
+from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, print_lines, table_renderer
+from lattice.cli.fleet.fleet_command import (
+    FleetCommand,
+    FleetInputs,
+    run_query,
+    service_key,
+    with_fleet_inputs,
+)
+from lattice.cli.output import output_format as output
 
 
 @click.command(cls=FleetCommand)
@@ -29,13 +35,13 @@ from lattice.cli.commands.plan import FORM, echo, look
     "-o",
     "--output",
     "form",
-    type=FORM,
-    default=output.Form(),
+    type=FLEET_OUTPUT_TYPE,
+    default=output.OutputFormat(),
     metavar="FORM",
     help="table, wide (all scores) or json.",
 )
-@about_the_fleet
-def why(sources: Sources, service: str, pool: str, form: output.Form) -> int:
+@with_fleet_inputs
+def why(sources: FleetInputs, service: str, pool: str, form: output.OutputFormat) -> int:
     """Say why a service is where it is, and why not elsewhere.
 
     Every replica is decided anew, as of now, as if the service had just been declared: what was chosen and what came second, the
@@ -49,14 +55,14 @@ def why(sources: Sources, service: str, pool: str, form: output.Form) -> int:
     """
     question: dict[str, Any] = {
         "ask": "why",
-        "service": service_named(service, sources.namespace),
+        "service": service_key(service, sources.namespace),
         "pool": pool,
     }
-    document = ask(sources, question)
+    document = run_query(sources, question)
     if form.name == "json":
-        output.show(output.written(document, form))
+        output.print_raw(output.serialize(document, form))
         return 0
     from lattice.cli.output.service_tables import why_lines
 
-    echo(why_lines(document, look(form), pool))
+    print_lines(why_lines(document, table_renderer(form), pool))
     return 0

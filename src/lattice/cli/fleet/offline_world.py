@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lattice.cli.client.kind_names import Target, kind_names
+from lattice.cli.client.manifests import locate_error, target_of
 from lattice.cli.output import messages as say
-from lattice.cli.commands.apply import located
-from lattice.cli.client.kind_names import Target, names
-from lattice.cli.client.manifests import documents, target_of
-from lattice.usage import Misused
-from lattice.errors import Denied, Invalid, LatticeError, Malformed, NotFound
-from lattice.kinds.meta.base import Kind
+from lattice.errors import Denied, Invalid, LatticeError, Malformed, NotFound, UsageError
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.yaml_manifest import Document
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
@@ -26,100 +24,103 @@ from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.model.world import Key, World, key
+from lattice.manifest_files import load_manifests
+from lattice.placement.model.world import ObjectKey, World, object_key
+from lattice.server.requests.catalog import ServedKind, compile_kind
 from lattice.server.resources.admission import admit
-from lattice.server.requests.catalog import Served, serve
 
 if TYPE_CHECKING:
-    from lattice.cli.fleet.context import Sources
+    from lattice.cli.fleet.fleet_command import FleetInputs
 
-DECLARED: tuple[type[Kind], ...] = (
+DECLARED_KINDS: tuple[type[Kind], ...] = (
     LatticePool, LatticeNodeClass, CloudInfrastructure, StaticInfrastructure, LatticePlacementPolicy, LatticeService,
 )  # fmt: skip
-MADE: tuple[type[Kind], ...] = (
+SYSTEM_KINDS: tuple[type[Kind], ...] = (
     LatticeCluster,
     LatticeLedger,
     LatticeNode,
 )  # by Lattice and its agents, from what is declared
-SEEN: tuple[type[Kind], ...] = (LatticeWorkload,)  # their own or Lattice's
-LOOKED_AT = {each.resource.kind: each for each in DECLARED + MADE + SEEN}
-REPORTED = 20  # problems told before giving up on the rest
-PAGE = "500"
-_FIELDS = "`lattice crds {}` shows the fields there are"
+WORKLOAD_KINDS: tuple[type[Kind], ...] = (LatticeWorkload,)  # their own or Lattice's
+PLACEMENT_KINDS = {each.resource.kind: each for each in DECLARED_KINDS + SYSTEM_KINDS + WORKLOAD_KINDS}
+MAX_PROBLEMS = 20  # problems told before giving up on the rest
+PAGE_SIZE = "500"
+_FIELDS_HINT = "`lattice crds {}` shows the fields there are"
 
 
-def world_in(sources: "Sources") -> World:
+def load_world(sources: "FleetInputs") -> World:
     """What there is. What was spent of a month counts once there is a ledger that says so."""
-    found = _from_files(sources)
+    found = _load_objects(sources)
     is_accounted = any(isinstance(each, LatticeLedger) for each in found)
     world = World.of(found)
     return replace(world, now=datetime.now(UTC)) if is_accounted else world
 
 
-def _from_files(sources: "Sources") -> list[Kind]:
-    read = Reading(sources.namespace)
-    for document in documents(sources.worlds, sources.recursive):
-        read.take(document)
-    return read.done()
+def _load_objects(sources: "FleetInputs") -> list[Kind]:
+    read = ManifestReader(sources.namespace)
+    for document in load_manifests(sources.world_files, sources.recursive):
+        read.add(document)
+    return read.finish()
 
 
-def changes_in(sources: "Sources") -> list[Kind]:
+def load_changes(sources: "FleetInputs") -> list[Kind]:
     """The objects as they would be once these manifests are applied."""
-    pairs = sources.given or (
-        [(each, None) for each in documents(sources.files, sources.recursive)] if sources.files else []
+    pairs = sources.manifests or (
+        [(each, None) for each in load_manifests(sources.files, sources.recursive)] if sources.files else []
     )
-    read = Reading(sources.namespace, are_changes=True)
+    read = ManifestReader(sources.namespace, are_changes=True)
     for document, _ in pairs:
-        read.take(document)
-    return read.done()
+        read.add(document)
+    return read.finish()
 
 
 @dataclass
-class Reading:
+class ManifestReader:
     """Every object checked as the server would, each name once; what is wrong is told all together."""
 
     namespace: str
     are_changes: bool = False  # to be applied by somebody, who may not write what is Lattice's
-    found: dict[Key, Kind] = field(default_factory=dict)
-    at: dict[Key, str] = field(default_factory=dict)
+    objects: dict[ObjectKey, Kind] = field(default_factory=dict)
+    locations: dict[ObjectKey, str] = field(default_factory=dict)
     ignored: Counter[str] = field(default_factory=Counter)
     problems: list[LatticeError] = field(default_factory=list)
 
-    def take(self, document: Document) -> None:
-        if len(self.problems) >= REPORTED:
+    def add(self, document: Document) -> None:
+        if len(self.problems) >= MAX_PROBLEMS:
             return
         try:
-            target = target_of(document, names())
-            if target.resource.kind not in LOOKED_AT:
+            target = target_of(document, kind_names())
+            if target.resource.kind not in PLACEMENT_KINDS:
                 self.ignored[target.resource.kind] += 1
                 return
             try:
-                self._keep(self._admitted(document, target), document)
+                self._insert(self._admit_document(document, target), document)
             except LatticeError as e:
-                raise located(e, document, target) from e
+                raise locate_error(e, document, target) from e
         except LatticeError as e:
             self.problems.append(e)
 
-    def _admitted(self, document: Document, target: Target) -> Kind:
-        kind = LOOKED_AT[target.resource.kind]
-        if self.are_changes and kind in MADE:
-            raise Denied(f"{target.resource.kind} is written by Lattice only", fix=target.resource.made)
-        return admitted(kind, self._placed(document, target))
+    def _admit_document(self, document: Document, target: Target) -> Kind:
+        kind = PLACEMENT_KINDS[target.resource.kind]
+        if self.are_changes and kind in SYSTEM_KINDS:
+            raise Denied(
+                f"{target.resource.kind} is written by Lattice only", fix=target.resource.managed_hint
+            )
+        return admit_object(kind, self._with_namespace(document, target))
 
-    def _placed(self, document: Document, target: Target) -> dict[str, Any]:
+    def _with_namespace(self, document: Document, target: Target) -> dict[str, Any]:
         """In the namespace that it names, else in the one that was asked for."""
         metadata = document.value["metadata"]
         if metadata.get("namespace") or not target.resource.namespaced:
             return document.value
         return {**document.value, "metadata": {**metadata, "namespace": self.namespace}}
 
-    def _keep(self, found: Kind, document: Document) -> None:
-        name = key(found)
-        if name in self.at:
-            raise Invalid(f"is given twice, first at {self.at[name]}", fix="remove one of them")
-        self.found[name], self.at[name] = found, document.at("metadata.name")
+    def _insert(self, found: Kind, document: Document) -> None:
+        name = object_key(found)
+        if name in self.locations:
+            raise Invalid(f"is given twice, first at {self.locations[name]}", fix="remove one of them")
+        self.objects[name], self.locations[name] = found, document.location("metadata.name")
 
-    def done(self) -> list[Kind]:
+    def finish(self) -> list[Kind]:
         for problem in self.problems[:-1]:
             say.error(problem)
         if self.problems:
@@ -127,42 +128,42 @@ class Reading:
         if self.ignored:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ignored.items()))
             say.note(f"ignored {kinds}: placement does not look at them")
-        return list(self.found.values())
+        return list(self.objects.values())
 
 
 @cache
-def _served(kind: type[Kind]) -> Served:
-    return serve(kind)
+def _served_kind(kind: type[Kind]) -> ServedKind:
+    return compile_kind(kind)
 
 
-def admitted(kind: type[Kind], value: dict[str, Any]) -> Kind:
+def admit_object(kind: type[Kind], value: dict[str, Any]) -> Kind:
     try:
-        kept = admit(_served(kind), value, "Strict").obj
+        kept = admit(_served_kind(kind), value, "Strict").obj
     except Malformed as e:  # a server would say how to ask it; here there is none
         raise Malformed(
-            e.what,
+            e.message,
             where=e.where,
-            fix=_FIELDS.format(kind.resource.plural) if e.causes else e.fix,
+            fix=_FIELDS_HINT.format(kind.resource.plural) if e.causes else e.fix,
             causes=e.causes,
         ) from e
     return msgspec.convert(kept, kind)
 
 
-def gone_in(sources: "Sources", world: World) -> list[Key]:
+def load_deletions(sources: "FleetInputs", world: World) -> list[ObjectKey]:
     """What `--delete` names; it must be there."""
-    return [_gone(word, sources.namespace, world) for word in sources.gone]
+    return [_deletion_key(word, sources.namespace, world) for word in sources.deletions]
 
 
-def _gone(word: str, namespace: str, world: World) -> Key:
-    target = names().targets([word])[0]
+def _deletion_key(word: str, namespace: str, world: World) -> ObjectKey:
+    target = kind_names().parse_targets([word])[0]
     resource = target.resource
     if not target.name:
-        raise Misused(f"{word!r} is not kind/name", fix="write it like pool/us-east")
-    if resource.kind not in {each.resource.kind for each in DECLARED}:
-        raise Misused(
+        raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
+    if resource.kind not in {each.resource.kind for each in DECLARED_KINDS}:
+        raise UsageError(
             f"{resource.kind} is nothing that placement looks at",
             where=word,
-            fix=f"name a {_words(DECLARED)}",
+            fix=f"name a {_kind_list(DECLARED_KINDS)}",
         )
     found = (resource.kind, namespace if resource.namespaced else "", target.name)
     if found not in world.objects:
@@ -171,6 +172,6 @@ def _gone(word: str, namespace: str, world: World) -> Key:
     return found
 
 
-def _words(kinds: Sequence[type[Kind]]) -> str:
+def _kind_list(kinds: Sequence[type[Kind]]) -> str:
     said = [each.resource.kind for each in kinds]
     return f"{', '.join(said[:-1])} or {said[-1]}"

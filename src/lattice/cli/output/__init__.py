@@ -1,1 +1,6 @@
-"""output."""
+"""Tables, formats and messages on the terminal.
+
+Imported by: cli cli.client cli.commands cli.fleet.
+May import: errors kinds kinds.meta engine placement.inputs scheduling.offline.
+May touch: standard streams.
+"""

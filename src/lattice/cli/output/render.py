@@ -11,19 +11,21 @@ import yaml
 from lattice.kinds.meta import yaml_scalar as scalar
 from lattice.kinds.meta.json_body import encode
 
-GAP = 3  # spaces between columns
+COLUMN_GAP_CHARS = 3  # spaces between columns
 _Base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _PLAIN_DIGITS = 15  # beyond, a number reads better with an exponent; YAML 1.1 wants a dot in those
 _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400
 
 
 def widths(rows: Iterable[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) + GAP for column in zip(*rows, strict=True)]
+    return [max(map(len, column)) + COLUMN_GAP_CHARS for column in zip(*rows, strict=True)]
 
 
 def line(cells: Sequence[str], wide: Sequence[int]) -> str:
     """What is wider than its column still stands apart from the next."""
-    return "".join(cell.ljust(w - GAP) + " " * GAP for cell, w in zip(cells, wide, strict=True)).rstrip()
+    return "".join(
+        cell.ljust(w - COLUMN_GAP_CHARS) + " " * COLUMN_GAP_CHARS for cell, w in zip(cells, wide, strict=True)
+    ).rstrip()
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -42,14 +44,14 @@ def cell(value: Any) -> str:
     return shown if shown.isprintable() else "".join(c if c.isprintable() else "?" for c in shown)
 
 
-def block(text: str) -> str:
+def printable_text(text: str) -> str:
     """Text of several lines with nothing in it that a terminal obeys."""
     return "\n".join(
         "".join(c if c.isprintable() else "?" for c in part.expandtabs(2)) for part in text.split("\n")
     )
 
 
-def pairs(labels: dict[str, Any] | None) -> str:
+def label_pairs(labels: dict[str, Any] | None) -> str:
     return ",".join(f"{k}={v}" for k, v in sorted((labels or {}).items())) or "<none>"
 
 
@@ -79,7 +81,7 @@ def age(seconds: float) -> str:
     return f"{s // _YEAR}y"
 
 
-def since(stamp: str | None, now: datetime) -> str:
+def age_since(stamp: str | None, now: datetime) -> str:
     """Age of an API timestamp."""
     if not stamp:
         return "<unknown>"

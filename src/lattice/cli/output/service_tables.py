@@ -3,31 +3,31 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lattice.cli.output.columns import FEW, Look, blocks, counted
-from lattice.cli.output.plan_tables import event_words, in_the_way, sources, where
+from lattice.cli.output.plan_tables import blocker_lines, data_sources, describe_event, format_placements
 from lattice.cli.output.render import cell
-from lattice.placement.inputs.ledger_math import dollars
+from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks, pluralize
+from lattice.placement.inputs.ledger_math import format_dollars
 
-Document = Mapping[str, Any]
-FEW_AHEAD = 3  # services named that come first
+JsonObject = Mapping[str, Any]
+MAX_AHEAD_NAMES = 3  # services named that come first
 
 
-def why_lines(document: Document, look: Look, pool: str = "") -> list[str]:
-    return blocks(
+def why_lines(document: JsonObject, look: TableRenderer, pool: str = "") -> list[str]:
+    return join_blocks(
         _head(document, look),
         []
         if pool and not any(each["ranked"] for each in document["decisions"])
-        else _chosen(document, look, pool),
-        _refused(document, look, pool),
-        in_the_way(document, document["service"], look) if not document["isPlaced"] and not pool else [],
+        else _ranking_table(document, look, pool),
+        _rejection_table(document, look, pool),
+        blocker_lines(document, document["service"], look) if not document["isPlaced"] and not pool else [],
         _demands(document, look) if look.wide else [],
-        sources(document, look) if not pool else [],
+        data_sources(document, look) if not pool else [],
     )
 
 
-def _head(document: Document, look: Look) -> list[str]:
-    cost = f"{dollars(document['cost']['hourlyMicros'])}/h, {dollars(document['cost']['projected30DayMicros'])}/30d"
-    now = f"now {where(document['now'], look.wide)}" if document["now"] else "none there yet"
+def _head(document: JsonObject, look: TableRenderer) -> list[str]:
+    cost = f"{format_dollars(document['cost']['hourlyMicros'])}/h, {format_dollars(document['cost']['projected30DayMicros'])}/30d"
+    now = f"now {format_placements(document['now'], look.wide)}" if document["now"] else "none there yet"
     now += (
         f"; {cost}"
         if document["isPlaced"]
@@ -36,24 +36,24 @@ def _head(document: Document, look: Look) -> list[str]:
         else ""
     )
     lines = _verdict(document, look)
-    lines += [f"{counted(document['replicas'], 'replica')} wanted, {now}"]
+    lines += [f"{pluralize(document['replicas'], 'replica')} wanted, {now}"]
     if document["isStale"]:
         lines += look.bullets(
             [
-                f"placed today, it would go to {where(document['would'], look.wide)}; it stays until moving it is asked for"
+                f"placed today, it would go to {format_placements(document['would'], look.wide)}; it stays until moving it is asked for"
             ]
         )
     return lines
 
 
-def _verdict(document: Document, look: Look) -> list[str]:
+def _verdict(document: JsonObject, look: TableRenderer) -> list[str]:
     """With how many replicas have a place all the same."""
-    partly = f", {document['placed']:,} of {counted(document['replicas'], 'replica')} placed"
+    partly = f", {document['placed']:,} of {pluralize(document['replicas'], 'replica')} placed"
     said = document["verdict"] + (partly if document["placed"] and not document["isPlaced"] else "")
-    return look.wrapped(f"{document['service']}: {said}. {document['reason']}", look.columns)
+    return look.wrap(f"{document['service']}: {said}. {document['reason']}", look.max_width)
 
 
-def _chosen(document: Document, look: Look, pool: str) -> list[str]:
+def _ranking_table(document: JsonObject, look: TableRenderer, pool: str) -> list[str]:
     """For each replica, the pools that could take it, best first: all if wide, else the first three."""
     plugins: dict[str, float] = {}
     for step in document["decisions"]:
@@ -66,11 +66,13 @@ def _chosen(document: Document, look: Look, pool: str) -> list[str]:
         "SCORE",
         *(f"{name.upper()} ×{weight:g}" for name, weight in plugins.items()),
     ]
-    rows = [row for step in document["decisions"] for row in _ranks(step, list(plugins), look, pool)]
-    return look.table(heads, rows, right=range(3, len(heads)))
+    rows = [row for step in document["decisions"] for row in _ranking_rows(step, list(plugins), look, pool)]
+    return look.table(heads, rows, right_aligned=range(3, len(heads)))
 
 
-def _ranks(step: Document, plugins: Sequence[str], look: Look, pool: str) -> list[list[str]]:
+def _ranking_rows(
+    step: JsonObject, plugins: Sequence[str], look: TableRenderer, pool: str
+) -> list[list[str]]:
     last = step["firstReplica"] + step["replicas"] - 1
     number = f"{step['firstReplica']}" if step["replicas"] == 1 else f"{step['firstReplica']}-{last}"
     shown = step["ranked"] if look.wide or pool else step["ranked"][:3]
@@ -91,18 +93,18 @@ def _ranks(step: Document, plugins: Sequence[str], look: Look, pool: str) -> lis
     return rows or ([] if pool else [[number, step["asked"], "none", "", *("" for _ in plugins)]])
 
 
-def _refused(document: Document, look: Look, pool: str) -> list[str]:
+def _rejection_table(document: JsonObject, look: TableRenderer, pool: str) -> list[str]:
     """Every pool with everything that rules it out, one line a reason; of very many, those refused alike together."""
     groups: dict[str, list[str]] = {}
-    reasons: dict[str, list[Document]] = {}
-    many = sum(len(each["reasons"]) for each in document["pools"]) > FEW and not look.wide
+    reasons: dict[str, list[JsonObject]] = {}
+    many = sum(len(each["reasons"]) for each in document["pools"]) > MAX_ROWS and not look.wide
     for each in document["pools"]:
         if each["reasons"]:
             alike = cell(each["reasons"]) if many else each["name"]
             groups.setdefault(alike, []).append(each["name"])
             reasons.setdefault(alike, each["reasons"])
     most_first = sorted(groups, key=lambda each: -len(groups[each])) if many else list(groups)
-    rows = [row for alike in most_first for row in _reasons(groups[alike], reasons[alike])]
+    rows = [row for alike in most_first for row in _rejection_rows(groups[alike], reasons[alike])]
     heads = ["POOL", "REPLICA", "FILTER", "REFUSED FOR", "NEED", "HAVE", "MISSING"]
     if not any(row[1] for row in rows):
         heads, rows = [heads[0], *heads[2:]], [[row[0], *row[2:]] for row in rows]
@@ -111,7 +113,7 @@ def _refused(document: Document, look: Look, pool: str) -> list[str]:
     return table or ([f"nothing rules {pool} out"] if pool in fits else [])
 
 
-def _reasons(pools: Sequence[str], reasons: Sequence[Document]) -> list[list[str]]:
+def _rejection_rows(pools: Sequence[str], reasons: Sequence[JsonObject]) -> list[list[str]]:
     name = pools[0] if len(pools) == 1 else f"{pools[0]} and {len(pools) - 1} more"
     found = [
         [each["replicas"] or "", each["filter"], each["what"], each["need"], each["have"], each["missing"]]
@@ -120,27 +122,29 @@ def _reasons(pools: Sequence[str], reasons: Sequence[Document]) -> list[list[str
     return [[name if number == 0 else "", *each] for number, each in enumerate(found)]
 
 
-def _demands(document: Document, look: Look) -> list[str]:
+def _demands(document: JsonObject, look: TableRenderer) -> list[str]:
     return look.table(
         ["DEMANDS", "SAYS"], [[each["text"], each["source"]] for each in document["requirements"]]
     )
 
 
-def fit_lines(document: Document, look: Look) -> list[str]:
+def fit_lines(document: JsonObject, look: TableRenderer) -> list[str]:
     if document["isPlaced"]:
-        return [f"{document['service']} fits {_when(document)}"]
+        return [f"{document['service']} fits {_event_text(document)}"]
     head = _verdict(document, look)
     rows = [
         row for number, each in enumerate(document["suggestions"], 1) for row in _suggestion(number, each)
     ]
-    table = look.table(["", "WHO", "COSTS $/H", "30 DAYS", "MORE $/H", "CHANGE"], rows, right=(2, 3, 4))
-    table += ["", *look.wrapped(_legend(document), look.columns)] if table else []
-    nothing = look.wrapped(_nothing(document), look.columns)
-    wide = [line for each in document["suggestions"] for line in _fields(each)] if look.wide else []
-    return blocks(head, table or nothing, wide, in_the_way(document, document["service"], look))
+    table = look.table(
+        ["", "WHO", "COSTS $/H", "30 DAYS", "MORE $/H", "CHANGE"], rows, right_aligned=(2, 3, 4)
+    )
+    table += ["", *look.wrap(_legend(document), look.max_width)] if table else []
+    nothing = look.wrap(_no_suggestion_text(document), look.max_width)
+    wide = [line for each in document["suggestions"] for line in _field_changes(each)] if look.wide else []
+    return join_blocks(head, table or nothing, wide, blocker_lines(document, document["service"], look))
 
 
-def _nothing(document: Document) -> str:
+def _no_suggestion_text(document: JsonObject) -> str:
     """None of the ways was found to be passable."""
     fewest = min((len(parts) for parts in document["conflicts"]), default=0)
     if fewest > 1:
@@ -151,20 +155,20 @@ def _nothing(document: Document) -> str:
     return "nothing that was tried makes it fit; `lattice why` lists what stands in its way"
 
 
-def _when(document: Document) -> str:
+def _event_text(document: JsonObject) -> str:
     event = document.get("event")
-    return f"{', '.join(event_words(event))}, too" if event else "as it is"
+    return f"{', '.join(describe_event(event))}, too" if event else "as it is"
 
 
-def _suggestion(number: int, each: Document) -> list[list[str]]:
+def _suggestion(number: int, each: JsonObject) -> list[list[str]]:
     """The price stands with the first of the changes that belong together."""
     first, *more = each["changes"]
     rows = [[f"{number}", first["who"], *_price(each), first["sentence"]]]
     rows += [["", part["who"], "", "", "", f"and {part['sentence']}"] for part in more]
-    return rows + [["", "", "", "", "", words] for words in _ahead(each)]
+    return rows + [["", "", "", "", "", words] for words in _services_ahead(each)]
 
 
-def _price(each: Document) -> list[str]:
+def _price(each: JsonObject) -> list[str]:
     """What the service costs then, and what that is more for all there is; not in full where a price is not known."""
     service, more, at_least = (
         each["serviceCost"],
@@ -172,28 +176,33 @@ def _price(each: Document) -> list[str]:
         "" if each["isPriced"] else "≥ ",
     )
     costs = (
-        [dollars(service[name]) for name in ("hourlyMicros", "projected30DayMicros")] if service else ["", ""]
+        [format_dollars(service[name]) for name in ("hourlyMicros", "projected30DayMicros")]
+        if service
+        else ["", ""]
     )
-    return [*(f"{at_least}{cost}" for cost in costs), dollars(more, signed=True) if more else "no more"]
+    return [
+        *(f"{at_least}{cost}" for cost in costs),
+        format_dollars(more, signed=True) if more else "no more",
+    ]
 
 
-def _legend(document: Document) -> str:
+def _legend(document: JsonObject) -> str:
     """What the columns of money are."""
     has, wanted = document["placed"], document["replicas"]
     now = (
         "$0.00/h without a place"
         if not has
-        else f"{dollars(document['serviceCost']['hourlyMicros'])}/h with {has:,} of {wanted:,} replicas"
+        else f"{format_dollars(document['serviceCost']['hourlyMicros'])}/h with {has:,} of {wanted:,} replicas"
     )
     return f"COSTS is what the service costs then ({now}); MORE is what is paid more for all there is."
 
 
-def _ahead(each: Document) -> list[str]:
+def _services_ahead(each: JsonObject) -> list[str]:
     """Who waits, too, and comes first."""
     if not each["ahead"]:
         return []
-    rest = len(each["ahead"]) - FEW_AHEAD
-    names = ", ".join(each["ahead"][:FEW_AHEAD]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(each["ahead"]) - MAX_AHEAD_NAMES
+    names = ", ".join(each["ahead"][:MAX_AHEAD_NAMES]) + (f" and {rest} more" if rest > 0 else "")
     return [
         f"(serves {names} first)"
         if each["isEnough"]
@@ -201,13 +210,13 @@ def _ahead(each: Document) -> list[str]:
     ]
 
 
-def _fields(each: Document) -> list[str]:
+def _field_changes(each: JsonObject) -> list[str]:
     """Where to write it."""
     return [
-        f"{_named(part['object'])} {part['path']}: {cell(part['before'])} → {cell(part['after'])}"
+        f"{_object_name(part['object'])} {part['path']}: {cell(part['before'])} → {cell(part['after'])}"
         for part in each["changes"]
     ]
 
 
-def _named(subject: Document) -> str:
+def _object_name(subject: JsonObject) -> str:
     return f"{subject['kind']}/{subject['name']}"

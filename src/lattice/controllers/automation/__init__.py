@@ -1,1 +1,6 @@
-"""automation."""
+"""Automation rules and their webhooks.
+
+Imported by: app controllers.
+May import: errors kinds kinds.meta lifecycle placement.inputs presence store controllers.runtime.
+May touch: the store through controllers.runtime.context, outgoing HTTP.
+"""

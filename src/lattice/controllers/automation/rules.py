@@ -11,103 +11,115 @@ from typing import Any
 
 import msgspec
 
-from lattice.controllers.automation.webhook_queue import Call, Calls
-from lattice.controllers.runtime.loop import Again, Loop, Pace, Source
-from lattice.controllers.runtime.context import Office
+from lattice.controllers.automation.webhook_queue import WebhookCall, WebhookQueue
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_metadata, with_spec, with_status
 from lattice.kinds.automation import AutomationRule, AutomationStatus
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.meta.quantity import micros
-from lattice.kinds.workload import RETRY_REQUESTED, LatticeWorkload
-from lattice.placement.inputs.ledger_math import standing
+from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload
+from lattice.lifecycle.automation import (
+    MILLION,
+    Firing,
+    Measurement,
+    RuleDecision,
+    evaluate_rule,
+    split_decision,
+    threshold,
+)
+from lattice.placement.inputs.ledger_math import budget_status
 from lattice.presence import Usage
-from lattice.lifecycle.automation import MILLION, Firing, Measure, Verdict, judge, mark, parts
-from lattice.store.protocol import MAX_OPERATIONS, Entry, Put, Write
+from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Entry, Put, Write
 
-LOOK = 5.0  # seconds between two looks at what nodes measure
+USAGE_POLL_S = 5.0  # seconds between two looks at what nodes measure
 
 
 @dataclass
-class Automation:
+class AutomationController:
     """A key is a rule."""
 
-    office: Office
-    calls: Calls
-    look: float = LOOK
+    context: ControllerContext
+    webhook_queue: WebhookQueue
+    poll_interval_s: float = USAGE_POLL_S
     name: str = "automation"
-    _beyond: dict[tuple[str, str], float] = field(
+    _exceeded_since: dict[tuple[str, str], float] = field(
         default_factory=dict
     )  # rule, object: since when, on the monotonic clock
 
     def __post_init__(self) -> None:
-        self._rules = self.office.copy(AutomationRule)
-        self._teller = self.office.teller("automation")
+        self._rules = self.context.cache(AutomationRule)
+        self._recorder = self.context.recorder("automation")
 
     def loop(self) -> Loop:
         watched = (LatticeWorkload, LatticeLedger, LatticePool)
-        others = tuple(Source(self.office.copy(kind), self._about(kind)) for kind in watched)
+        others = tuple(Source(self.context.cache(kind), self._keys_for_kind(kind)) for kind in watched)
         return Loop(
             self,
-            self.office.clock,
-            self.office.rng,
-            self._everything,
+            self.context.clock,
+            self.context.rng,
+            self._list_keys,
             (Source(self._rules), *others),
-            Pace(workers=4),
+            Concurrency(workers=4),
         )
 
-    def _everything(self) -> list[str]:
-        return [f"/{each.metadata.name}" for each in self._rules.all()]
+    def _list_keys(self) -> list[str]:
+        return [f"/{each.metadata.name}" for each in self._rules.objects()]
 
-    def _about(self, kind: type[Kind]) -> Callable[[object], Iterable[str]]:
+    def _keys_for_kind(self, kind: type[Kind]) -> Callable[[object], Iterable[str]]:
         wanted = {LatticeWorkload: "workload_failures", LatticeLedger: "budget", LatticePool: "capacity"}[
             kind
         ]
         return lambda _: [
             f"/{each.metadata.name}"
-            for each in self._rules.all()
+            for each in self._rules.objects()
             if getattr(each.spec.when, wanted) is not None
         ]
 
-    async def reconcile(self, key: str) -> Again | None:
+    async def reconcile(self, key: str) -> Requeue | None:
         rule, entry = self._rules.get(key), self._rules.entry(key)
         if rule is None or entry is None:
             return None
         measures = list(self._measures(rule))
-        verdict = judge(rule, measures, self.office.clock.now(), self.office.now, self._unmeasured(rule))
-        again = self.look if rule.spec.when.node_cpu else verdict.again
+        verdict = evaluate_rule(
+            rule, measures, self.context.clock.now(), self.context.timestamp, self._unmeasured(rule)
+        )
+        again = self.poll_interval_s if rule.spec.when.node_cpu else verdict.requeue_after
         status = rule.status
-        for part in parts(
-            verdict, (MAX_OPERATIONS - 1) // (len(rule.spec.actions) + 1)
+        for part in split_decision(
+            verdict, (MAX_COMMIT_OPERATIONS - 1) // (len(rule.spec.actions) + 1)
         ):  # one commit each, the rule itself included
             found = self._status(status, part)
             if found != status:
                 put = with_status(entry, found)
-                revision = await self.office.commit(
-                    [put, *(write for firing in part.fire for write in self._writes(rule, firing))]
+                revision = await self.context.commit(
+                    [put, *(write for firing in part.firings for write in self._writes(rule, firing))]
                 )
-                self._call(rule, part)
+                self._enqueue_webhooks(rule, part)
                 entry, status = Entry(entry.key, put.value, revision), found
-        return None if again is None else Again(again)
+        return None if again is None else Requeue(again)
 
-    def _status(self, status: AutomationStatus, verdict: Verdict) -> AutomationStatus:
-        status = msgspec.structs.replace(status, crossed=dict(verdict.crossed), quiet=dict(verdict.quiet))
-        if not verdict.fire:
+    def _status(self, status: AutomationStatus, verdict: RuleDecision) -> AutomationStatus:
+        status = msgspec.structs.replace(
+            status, crossed=dict(verdict.crossed), quiet=dict(verdict.cooling_down)
+        )
+        if not verdict.firings:
             return status
         return msgspec.structs.replace(
             status,
-            fired=(status.fired or 0) + len(verdict.fire),
-            last_fired=self.office.now,
-            last_object=verdict.fire[-1].object,
+            fired=(status.fired or 0) + len(verdict.firings),
+            last_fired=self.context.timestamp,
+            last_object=verdict.firings[-1].object,
             last_error="",
         )
 
-    def _measures(self, rule: AutomationRule) -> Iterator[Measure]:
+    def _measures(self, rule: AutomationRule) -> Iterator[Measurement]:
         when = rule.spec.when
         if when.node_cpu:
-            yield from self._busy(rule)
+            yield from self._cpu_measures(rule)
         elif when.workload_failures:
             yield from self._failures(rule)
         elif when.budget:
@@ -115,13 +127,13 @@ class Automation:
         elif when.capacity:
             yield from self._pools(when.capacity.pool)
 
-    def _busy(self, rule: AutomationRule) -> Iterator[Measure]:
+    def _cpu_measures(self, rule: AutomationRule) -> Iterator[Measurement]:
         selector, now = (
             rule.spec.when.node_cpu.selector if rule.spec.when.node_cpu else None,
-            self.office.clock.monotonic(),
+            self.context.clock.monotonic(),
         )
-        least, _ = mark(rule)
-        for node in self.office.copy(LatticeNode).all():
+        least, _ = threshold(rule)
+        for node in self.context.cache(LatticeNode).objects():
             usage, room = self._usage(node), node.status.capacity.get("cpu", 0)
             if (
                 usage is None
@@ -132,15 +144,15 @@ class Automation:
             share = usage.cpu * MILLION // room
             name, key = f"latticenode/{node.metadata.name}", (rule.metadata.name, node.metadata.name)
             if share < least:
-                self._beyond.pop(key, None)
+                self._exceeded_since.pop(key, None)
                 continue
-            since = now - self._beyond.setdefault(key, now)
+            since = now - self._exceeded_since.setdefault(key, now)
             words = f"{usage.cpu}m of {room}m cpu are in use ({share / 10_000:.0f} %), for {since:.0f} s"
-            yield Measure(name, share, words, since)
+            yield Measurement(name, share, words, since)
 
     def _usage(self, node: LatticeNode) -> Usage | None:
         """None: a server that has just begun to lead has not heard it yet, or it is silent and may be anywhere."""
-        heard = self.office.presence.get(node.metadata.name)
+        heard = self.context.presence.get(node.metadata.name)
         return heard.usage if heard is not None and heard.usage != Usage() else None
 
     def _unmeasured(self, rule: AutomationRule) -> set[str]:
@@ -148,17 +160,17 @@ class Automation:
         if rule.spec.when.node_cpu:
             return {
                 f"latticenode/{each.metadata.name}"
-                for each in self.office.copy(LatticeNode).all()
+                for each in self.context.cache(LatticeNode).objects()
                 if self._usage(each) is None
             }
         if rule.spec.when.capacity:
-            pools = self.office.copy(LatticePool).all()
+            pools = self.context.cache(LatticePool).objects()
             return {f"latticepool/{each.metadata.name}" for each in pools if each.status.utilization is None}
         return set()
 
-    def _failures(self, rule: AutomationRule) -> Iterator[Measure]:
+    def _failures(self, rule: AutomationRule) -> Iterator[Measurement]:
         when = rule.spec.when.workload_failures
-        for each in self.office.copy(LatticeWorkload).all():
+        for each in self.context.cache(LatticeWorkload).objects():
             metadata, retry = each.metadata, each.status.retry
             if when is None or (when.namespace and when.namespace != metadata.namespace):
                 continue
@@ -166,28 +178,29 @@ class Automation:
                 continue
             count = (retry.attempts or 0) if retry else 0
             reason = each.status.failure_reason or "no reason was told"
-            yield Measure(
+            yield Measurement(
                 f"latticeworkload/{metadata.namespace}/{metadata.name}",
                 count,
                 f"it failed {count} times: {reason}",
             )
 
-    def _budgets(self, ledger: str) -> Iterator[Measure]:
-        for each in self.office.copy(LatticeLedger).all():
+    def _budgets(self, ledger: str) -> Iterator[Measurement]:
+        for each in self.context.cache(LatticeLedger).objects():
             if not ledger or each.metadata.name == ledger:
-                found = standing(each, self.office.clock.now())
+                found = budget_status(each, self.context.clock.now())
                 words = f"{(found.utilisation or 0) / 10_000:.1f} % of the budget are projected to be used this month"
-                yield Measure(f"latticeledger/{each.metadata.name}", found.utilisation or 0, words)
+                yield Measurement(f"latticeledger/{each.metadata.name}", found.utilisation or 0, words)
 
-    def _pools(self, pool: str) -> Iterator[Measure]:
-        for each in self.office.copy(LatticePool).all():
+    def _pools(self, pool: str) -> Iterator[Measurement]:
+        for each in self.context.cache(LatticePool).objects():
             use = each.status.utilization
             if use is not None and (not pool or each.metadata.name == pool):
                 shares = {"nodes": use.nodes, "cores": use.cores, "memory": use.memory}
                 share, what = max(
-                    (0 if amount is None else micros(amount), name) for name, amount in shares.items()
+                    (0 if amount is None else dollars_to_micros(amount), name)
+                    for name, amount in shares.items()
                 )
-                yield Measure(
+                yield Measurement(
                     f"latticepool/{each.metadata.name}",
                     share,
                     f"{share / 10_000:.0f} % of its {what} are in use",
@@ -199,29 +212,31 @@ class Automation:
             for each in (LatticeNode, LatticeWorkload, LatticeLedger, LatticePool)
         }
         kind, _, path = firing.object.partition("/")
-        return self.office.copy(kinds[kind]).get(path if "/" in path else f"/{path}")
+        return self.context.cache(kinds[kind]).get(path if "/" in path else f"/{path}")
 
     def _writes(self, rule: AutomationRule, firing: Firing) -> Iterator[Write]:
         about = self._object(firing)
-        yield self._teller.event(rule, "RuleFired", f"{firing.object}: {firing.words}")
+        yield self._recorder.event(rule, "RuleFired", f"{firing.object}: {firing.message}")
         if about is None:
             return
         for action in rule.spec.actions:
             if action.event:
-                message = action.event.message or f"{firing.words} (rule {rule.metadata.name})"
-                yield self._teller.event(
+                message = action.event.message or f"{firing.message} (rule {rule.metadata.name})"
+                yield self._recorder.event(
                     about, action.event.reason, message, warning=action.event.type == "Warning"
                 )
-        entry = self.office.copy(type(about)).entry(f"{about.metadata.namespace}/{about.metadata.name}")
+        entry = self.context.cache(type(about)).entry(f"{about.metadata.namespace}/{about.metadata.name}")
         if entry is not None and isinstance(about, LatticeWorkload):
-            yield from self._changed(rule, about, entry)
+            yield from self._workload_writes(rule, about, entry)
 
-    def _changed(self, rule: AutomationRule, workload: LatticeWorkload, entry: Entry) -> Iterator[Write]:
+    def _workload_writes(
+        self, rule: AutomationRule, workload: LatticeWorkload, entry: Entry
+    ) -> Iterator[Write]:
         """Everything that the rule does to the workload, in one write."""
         put: Put | None = None
         for action in rule.spec.actions:
             if action.retry_workload is not None:
-                put = with_metadata(entry, self._asked_again)
+                put = with_metadata(entry, self._with_retry_request)
             elif action.set_desired_state:
                 put = with_spec(
                     entry,
@@ -232,21 +247,26 @@ class Automation:
         if put is not None:
             yield put
 
-    def _asked_again(self, metadata: dict[str, Any]) -> dict[str, Any]:
+    def _with_retry_request(self, metadata: dict[str, Any]) -> dict[str, Any]:
         return metadata | {
-            "annotations": {**metadata.get("annotations", {}), RETRY_REQUESTED: self.office.now}
+            "annotations": {
+                **metadata.get("annotations", {}),
+                RETRY_REQUESTED_ANNOTATION: self.context.timestamp,
+            }
         }
 
-    def _call(self, rule: AutomationRule, verdict: Verdict) -> None:
-        for firing in verdict.fire:
+    def _enqueue_webhooks(self, rule: AutomationRule, verdict: RuleDecision) -> None:
+        for firing in verdict.firings:
             body = {
                 "rule": rule.metadata.name,
                 "object": firing.object,
-                "message": firing.words,
-                "time": self.office.now,
+                "message": firing.message,
+                "time": self.context.timestamp,
             }
             for action in rule.spec.actions:
                 if action.webhook:
-                    self.calls.ask(
-                        Call(rule, firing.object, action.webhook.url, body, action.webhook.timeout_ms / 1000)
+                    self.webhook_queue.enqueue(
+                        WebhookCall(
+                            rule, firing.object, action.webhook.url, body, action.webhook.timeout_ms / 1000
+                        )
                     )

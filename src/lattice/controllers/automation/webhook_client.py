@@ -18,27 +18,27 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from lattice.errors import Denied, LatticeError, Unavailable
 
-SUCCESS = 2  # hundreds of an HTTP status
-LONGEST_ANSWER = 1 << 20  # bytes that are read at most; none of them are kept
+HTTP_SUCCESS_CLASS = 2  # hundreds of an HTTP status
+MAX_RESPONSE_BYTES = 1 << 20  # bytes that are read at most; none of them are kept
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # an IPv4 address inside an IPv6 one
+NAT64_NETWORK = ipaddress.IPv6Network("64:ff9b::/96")  # an IPv4 address inside an IPv6 one
 
 
-class Poster(Protocol):
+class WebhookClient(Protocol):
     async def post(self, url: str, body: Any, timeout: float) -> None:
         """Delivered, or raises LatticeError saying why not."""
         ...
 
 
-def networks(setting: str) -> tuple[Network, ...]:
+def parse_networks(setting: str) -> tuple[Network, ...]:
     """`10.1.0.0/16,127.0.0.1/32`"""
     return tuple(ipaddress.ip_network(each.strip()) for each in setting.split(",") if each.strip())
 
 
 def address_problem(text: str, allowed: Sequence[Network] = ()) -> str:
     """Why this address must not be called; "" if it may be."""
-    address = _plain(ipaddress.ip_address(text.partition("%")[0]))
+    address = _embedded_ipv4(ipaddress.ip_address(text.partition("%")[0]))
     if any(address in network for network in allowed if network.version == address.version):
         return ""
     return (
@@ -48,11 +48,11 @@ def address_problem(text: str, allowed: Sequence[Network] = ()) -> str:
     )
 
 
-def _plain(address: Address) -> Address:
+def _embedded_ipv4(address: Address) -> Address:
     """IPv4 addresses that are dressed up as IPv6 ones are judged as what they are."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
-    if address in TRANSLATED:
+    if address in NAT64_NETWORK:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else address)
 
@@ -86,18 +86,18 @@ class _Resolver(AbstractResolver):
 
 
 @dataclass(frozen=True)
-class Webhooks:
+class HttpsWebhookClient:
     """`allowed`: networks that may be called though they are not public; `authorities`: a PEM file to trust besides the system's."""
 
-    allowed: Sequence[Network] = ()
-    authorities: str = ""
+    allowed_networks: Sequence[Network] = ()
+    ca_file: str = ""
 
     async def post(self, url: str, body: Any, timeout: float) -> None:
         parts = urlsplit(url)
         if parts.scheme != "https" or not parts.hostname:
             raise Denied(f"{url} is not an https address", fix="use https")
         try:
-            literal = address_problem(parts.hostname, self.allowed)
+            literal = address_problem(parts.hostname, self.allowed_networks)
         except ValueError:
             literal = ""  # a name: judged once it is resolved
         if literal:
@@ -115,25 +115,25 @@ class Webhooks:
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.__cause__, Denied):
                 raise error.__cause__ from error
-            raise Unavailable(f"{parts.hostname} cannot be reached: {_plainly(error)}") from error
+            raise Unavailable(f"{parts.hostname} cannot be reached: {_error_text(error)}") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"{parts.hostname} cannot be reached: {_plainly(error)}") from error
+            raise Unavailable(f"{parts.hostname} cannot be reached: {_error_text(error)}") from error
 
     async def _post(self, url: str, body: Any) -> None:
         tls = ssl.create_default_context()
-        if self.authorities:
-            tls.load_verify_locations(self.authorities)
+        if self.ca_file:
+            tls.load_verify_locations(self.ca_file)
         connector = aiohttp.TCPConnector(
-            resolver=_Resolver(self.allowed), ssl=tls, use_dns_cache=False, limit=1
+            resolver=_Resolver(self.allowed_networks), ssl=tls, use_dns_cache=False, limit=1
         )
         async with (
             aiohttp.ClientSession(connector=connector, trust_env=False, auto_decompress=False) as session,
             session.post(url, json=body, allow_redirects=False, headers={"User-Agent": "lattice"}) as answer,
         ):
-            await answer.content.read(LONGEST_ANSWER)
-            if answer.status // 100 != SUCCESS:
+            await answer.content.read(MAX_RESPONSE_BYTES)
+            if answer.status // 100 != HTTP_SUCCESS_CLASS:
                 raise Unavailable(f"{urlsplit(url).hostname} answered {answer.status}")
 
 
-def _plainly(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(getattr(error, "strerror", "") or type(error).__name__)

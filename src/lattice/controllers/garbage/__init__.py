@@ -1,1 +1,6 @@
-"""garbage."""
+"""Owner references, namespaces, time to live of events and join tokens.
+
+Imported by: app controllers controllers.services.
+May import: errors kinds kinds.meta clock store controllers.runtime.
+May touch: the store through controllers.runtime.context.
+"""

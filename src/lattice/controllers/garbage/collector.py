@@ -8,38 +8,38 @@ from datetime import timedelta
 
 import structlog
 
-from lattice.clock import Clock, stamp
-from lattice.controllers.runtime.backlog import Backlog
-from lattice.controllers.garbage.ttl import expire
-from lattice.controllers.garbage.namespaces import Emptying
+from lattice.clock import Clock, format_timestamp
+from lattice.controllers.garbage.namespaces import NamespaceCleaner
 from lattice.controllers.garbage.ownership import (
-    NAMESPACES,
-    Addresses,
-    Item,
+    NAMESPACE_RESOURCE,
+    GarbageObject,
+    OwnerResolver,
+    deletion_write,
     is_blocked,
-    judge,
-    removal,
+    judge_ownership,
     without_finalizer,
     without_owners,
 )
-from lattice.controllers.runtime.commit_batches import Reason, Step, Sweep
+from lattice.controllers.garbage.ttl import delete_expired_events
+from lattice.controllers.runtime.commit_batches import BatchCommitter, GarbageReason, GarbageWrite
+from lattice.controllers.runtime.workqueue import BatchWorkQueue
 from lattice.errors import Conflict, Fenced, LatticeError
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.core import Event
-from lattice.kinds.meta.object_rules import FOREGROUND, ORPHAN
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from lattice.store.cache import Cache
-from lattice.store.protocol import MAX_OPERATIONS, Change, Entry, Key, Store, Term, Write
+from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Change, Entry, Key, Store, Term, Write
 
 EVENT_TTL = timedelta(days=7)
-SWEEP_PAUSE = 600.0  # seconds between looks for old events
-READS = 100  # asked of the store at once
-HELD_PAUSE = 30.0  # seconds until a namespace that is held up is looked at again
+EVENT_EXPIRY_INTERVAL_S = 600.0  # seconds between looks for old events
+MAX_CONCURRENT_READS = 100  # asked of the store at once
+BLOCKED_NAMESPACE_RECHECK_S = 30.0  # seconds until a namespace that is held up is looked at again
 
 log = structlog.get_logger()
 
 
 @dataclass
-class Garbage:
+class GarbageCollector:
     """Told which object to look at, never what happened to it; what it then reads is the store, not the copies.
 
     The copies only say where a look may be worth it. Events are not copied: they own nothing and are owned by nobody.
@@ -54,32 +54,32 @@ class Garbage:
 
     def __post_init__(self) -> None:
         stored = [kind for kind in self.kinds if "delete" in kind.resource.verbs]
-        self._addresses = Addresses(stored)
-        self._backlog = Backlog(self.clock, self.rng)
-        self._sweep = Sweep(self.store, self.term)
+        self._owner_resolver = OwnerResolver(stored)
+        self._queue = BatchWorkQueue(self.clock, self.rng)
+        self._committer = BatchCommitter(self.store, self.term)
         namespaced = [kind.resource for kind in stored if kind.resource.namespaced]
-        self._emptying = Emptying(self.store, self.clock, self._sweep, namespaced)
-        self.last_look: str | None = None
+        self._namespace_cleaner = NamespaceCleaner(self.store, self.clock, self._committer, namespaced)
+        self.last_reconciled_at: str | None = None
         self._caches = {
-            name: self._cache(name) for name in self._addresses.resources if name != Event.resource.id
+            name: self._cache(name) for name in self._owner_resolver.resources if name != Event.resource.id
         }
 
     @property
     def pending(self) -> int:
         """Objects that wait for a look."""
-        return len(self._backlog)
+        return len(self._queue)
 
-    def _cache(self, resource: str) -> Cache[Item]:
+    def _cache(self, resource: str) -> Cache[GarbageObject]:
         by_owner = {"owner": lambda item: [owner.uid for owner in item.owners]}
         return Cache(
             self.store,
             resource,
-            self._addresses.item,
+            self._owner_resolver.parse,
             self.clock,
             self.rng,
             by_owner,
             freeze=False,
-            has_bytes=False,
+            keeps_bytes=False,
         )
 
     async def run(self) -> None:
@@ -96,140 +96,157 @@ class Garbage:
     async def _expire(self) -> None:
         while True:
             try:
-                await expire(self.store, self.clock, self._sweep, self.event_ttl)
+                await delete_expired_events(self.store, self.clock, self._committer, self.event_ttl)
             except Fenced:
                 raise
             except LatticeError as error:
                 log.warning("old events could not be removed, trying again later", why=str(error))
-            await self.clock.sleep(SWEEP_PAUSE)
+            await self.clock.sleep(EVENT_EXPIRY_INTERVAL_S)
 
     async def _collect(self) -> None:
         for cache in self._caches.values():
             await cache.wait_for()
-        self.last_look = stamp(self.clock.now())
+        self.last_reconciled_at = format_timestamp(self.clock.now())
         for cache in (
             self._caches.values()
         ):  # nothing waits from here on: no change is between the look and hearing of changes
-            cache.on_change(self._hear)
-            self._backlog.add(item.key for item in cache.all() if self._is_suspect(item))
+            cache.on_change(self._on_change)
+            self._queue.add(item.key for item in cache.objects() if self._needs_reconcile(item))
         while True:
-            await self._look(await self._backlog.take(MAX_OPERATIONS))
-            self.last_look = stamp(self.clock.now())
+            await self._reconcile(await self._queue.take(MAX_COMMIT_OPERATIONS))
+            self.last_reconciled_at = format_timestamp(self.clock.now())
 
-    def _hear(self, change: Change) -> None:
-        old, new = self._caches[change.key.resource].before, self._known(change.key)
+    def _on_change(self, change: Change) -> None:
+        old, new = self._caches[change.key.resource].previous_object, self._cached(change.key)
         if old != new:
-            self._note(old, new)
-        if change.key.namespace and self._is_waiting(home := Key(NAMESPACES, "", change.key.namespace)):
-            self._backlog.add([home])
+            self._enqueue_affected(old, new)
+        if change.key.namespace and self._is_awaiting_dependents(
+            home := Key(NAMESPACE_RESOURCE, "", change.key.namespace)
+        ):
+            self._queue.add([home])
 
-    def _note(self, old: Item | None, new: Item | None) -> None:
-        if new is not None and self._is_suspect(new):
-            self._backlog.add([new.key])
+    def _enqueue_affected(self, old: GarbageObject | None, new: GarbageObject | None) -> None:
+        if new is not None and self._needs_reconcile(new):
+            self._queue.add([new.key])
         if old is not None and (new is None or new.uid != old.uid):
-            self._backlog.add(item.key for item in self._dependents(old.uid))
+            self._queue.add(item.key for item in self._dependents(old.uid))
         if old is not None:
-            self._backlog.add(owner.key for owner in old.owners if owner.key and self._is_waiting(owner.key))
+            self._queue.add(
+                owner.key for owner in old.owners if owner.key and self._is_awaiting_dependents(owner.key)
+            )
 
-    def _is_suspect(self, item: Item) -> bool:
+    def _needs_reconcile(self, item: GarbageObject) -> bool:
         """Is a closer look worth it? By the copies alone, so that ordinary changes cost nothing."""
-        if item.is_dying:
-            return item.is_orphaning or item.is_leaving or item.key.resource == NAMESPACES
-        return any(judge(item, self._known))
+        if item.is_terminating:
+            return item.is_orphaning or item.is_foreground_deleting or item.key.resource == NAMESPACE_RESOURCE
+        return any(judge_ownership(item, self._cached))
 
-    def _is_waiting(self, key: Key) -> bool:
-        item = self._known(key)
-        return item is not None and (item.is_leaving or (item.is_dying and key.resource == NAMESPACES))
+    def _is_awaiting_dependents(self, key: Key) -> bool:
+        item = self._cached(key)
+        return item is not None and (
+            item.is_foreground_deleting or (item.is_terminating and key.resource == NAMESPACE_RESOURCE)
+        )
 
-    def _known(self, key: Key) -> Item | None:
+    def _cached(self, key: Key) -> GarbageObject | None:
         cache = self._caches.get(key.resource)
         return None if cache is None else cache.get(key.path)
 
-    def _dependents(self, uid: str) -> list[Item]:
-        return [item for cache in self._caches.values() for item in cache.by("owner", uid)]
+    def _dependents(self, uid: str) -> list[GarbageObject]:
+        return [item for cache in self._caches.values() for item in cache.by_index("owner", uid)]
 
-    async def _look(self, keys: Sequence[Key]) -> None:
+    async def _reconcile(self, keys: Sequence[Key]) -> None:
         """Decide on each by itself, write for all together."""
         failed: set[Key] = set()
         try:
             entries = [entry for entry in await self._read(keys) if entry is not None]
             steps = await self._decide_all(entries, failed)
-            failed |= await self._sweep.take(steps)
+            failed |= await self._committer.commit_all(steps)
         except Fenced:
             raise
         except LatticeError as error:
             log.warning("garbage could not be removed, trying again", objects=len(keys), why=str(error))
             failed.update(keys)
         for key in keys:
-            (self._backlog.failed if key in failed else self._backlog.done)(key)
+            (self._queue.failed if key in failed else self._queue.done)(key)
 
     async def _read(self, keys: Sequence[Key]) -> list[Entry | None]:
         found: list[Entry | None] = []
-        for start in range(0, len(keys), READS):
-            found += await asyncio.gather(*(self.store.get(key) for key in keys[start : start + READS]))
+        for start in range(0, len(keys), MAX_CONCURRENT_READS):
+            found += await asyncio.gather(
+                *(self.store.get(key) for key in keys[start : start + MAX_CONCURRENT_READS])
+            )
         return found
 
-    async def _decide_all(self, entries: Sequence[Entry], failed: set[Key]) -> list[Step]:
-        looks = [(entry, self._addresses.item(entry)) for entry in entries]
-        keys = {owner.key for _, item in looks for owner in item.owners if owner.key and not item.is_dying}
+    async def _decide_all(self, entries: Sequence[Entry], failed: set[Key]) -> list[GarbageWrite]:
+        looks = [(entry, self._owner_resolver.parse(entry)) for entry in entries]
+        keys = {
+            owner.key for _, item in looks for owner in item.owners if owner.key and not item.is_terminating
+        }
         found = [entry for entry in await self._read(list(keys)) if entry is not None]
-        owners = {entry.key: self._addresses.item(entry) for entry in found}
+        owners = {entry.key: self._owner_resolver.parse(entry) for entry in found}
         steps = []
         for entry, item in looks:
             try:
                 steps.append(
-                    self._owned(entry, item, owners) if not item.is_dying else await self._dying(entry, item)
+                    self._decide_owned(entry, item, owners)
+                    if not item.is_terminating
+                    else await self._decide_terminating(entry, item)
                 )
             except Conflict:
                 failed.add(entry.key)
         return [step for step in steps if step is not None]
 
-    def _owned(self, entry: Entry, item: Item, owners: dict[Key, Item]) -> Step | None:
-        verdict = judge(item, owners.get)
-        resource = self._addresses.resources[item.key.resource]
-        if verdict.shed:
-            return _step(without_owners(resource, entry, verdict.shed), "owner")
+    def _decide_owned(
+        self, entry: Entry, item: GarbageObject, owners: dict[Key, GarbageObject]
+    ) -> GarbageWrite | None:
+        verdict = judge_ownership(item, owners.get)
+        resource = self._owner_resolver.resources[item.key.resource]
+        if verdict.stale_owners:
+            return _garbage_write(without_owners(resource, entry, verdict.stale_owners), "owner")
         if not verdict.remove:
             return None
-        in_turn = (FOREGROUND,) if verdict.is_awaited and self._dependents(item.uid) else ()
-        return _step(
-            removal(resource, entry, stamp(self.clock.now()), in_turn),
+        in_turn = (FOREGROUND_FINALIZER,) if verdict.is_awaited and self._dependents(item.uid) else ()
+        return _garbage_write(
+            deletion_write(resource, entry, format_timestamp(self.clock.now()), in_turn),
             "foreground" if verdict.is_awaited else "owner",
         )
 
-    async def _dying(self, entry: Entry, item: Item) -> Step | None:
+    async def _decide_terminating(self, entry: Entry, item: GarbageObject) -> GarbageWrite | None:
         if item.is_orphaning:
-            return await self._orphan(entry, item)
-        if item.is_leaving:
-            return await self._leave(entry, item)
-        if item.key.resource == NAMESPACES:
-            self._backlog.add_after(HELD_PAUSE, entry.key)  # finalizers of events go unheard
-            return _step(await self._emptying.empty(entry), "namespace")
+            return await self._orphan_dependents(entry, item)
+        if item.is_foreground_deleting:
+            return await self._delete_foreground(entry, item)
+        if item.key.resource == NAMESPACE_RESOURCE:
+            self._queue.add_after(BLOCKED_NAMESPACE_RECHECK_S, entry.key)  # finalizers of events go unheard
+            return _garbage_write(await self._namespace_cleaner.empty(entry), "namespace")
         return None
 
-    async def _orphan(self, entry: Entry, item: Item) -> Step | None:
+    async def _orphan_dependents(self, entry: Entry, item: GarbageObject) -> GarbageWrite | None:
         """Its dependents forget it, and only then it may go."""
         await self._catch_up(entry)
         found = await self._read([each.key for each in self._dependents(item.uid)])
-        resources, uids = self._addresses.resources, frozenset({item.uid})
+        resources, uids = self._owner_resolver.resources, frozenset({item.uid})
         steps = [
-            _step(without_owners(resources[each.key.resource], each, uids), "orphan")
+            _garbage_write(without_owners(resources[each.key.resource], each, uids), "orphan")
             for each in found
             if each is not None
         ]
-        clashed = await self._sweep.take(step for step in steps if step is not None)
+        clashed = await self._committer.commit_all(step for step in steps if step is not None)
         if clashed:
             raise Conflict("its dependents are being changed", where=str(entry.key), fix="look again")
-        return _step(without_finalizer(resources[item.key.resource], entry, ORPHAN), "orphan")
+        return _garbage_write(
+            without_finalizer(resources[item.key.resource], entry, ORPHAN_FINALIZER), "orphan"
+        )
 
-    async def _leave(self, entry: Entry, item: Item) -> Step | None:
+    async def _delete_foreground(self, entry: Entry, item: GarbageObject) -> GarbageWrite | None:
         """Its dependents first; it is looked at again whenever one of them changes."""
         await self._catch_up(entry)
-        self._backlog.add(each.key for each in self._dependents(item.uid) if not each.is_dying)
+        self._queue.add(each.key for each in self._dependents(item.uid) if not each.is_terminating)
         if is_blocked(item, self._dependents):
             return None
-        return _step(
-            without_finalizer(self._addresses.resources[item.key.resource], entry, FOREGROUND), "foreground"
+        return _garbage_write(
+            without_finalizer(self._owner_resolver.resources[item.key.resource], entry, FOREGROUND_FINALIZER),
+            "foreground",
         )
 
     async def _catch_up(self, entry: Entry) -> None:
@@ -238,5 +255,5 @@ class Garbage:
             await cache.wait_for(entry.revision)
 
 
-def _step(write: Write | None, reason: Reason) -> Step | None:
-    return None if write is None else Step(write, reason)
+def _garbage_write(write: Write | None, reason: GarbageReason) -> GarbageWrite | None:
+    return None if write is None else GarbageWrite(write, reason)

@@ -4,20 +4,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from lattice.clock import Clock, stamp
-from lattice.controllers.garbage.ownership import removal, replacement
-from lattice.controllers.runtime.commit_batches import Step, Sweep
-from lattice.kinds.meta.base import Resource
+from lattice.clock import Clock, format_timestamp
+from lattice.controllers.garbage.ownership import deletion_write, replacement_write
+from lattice.controllers.runtime.commit_batches import BatchCommitter, GarbageWrite
 from lattice.kinds.core import Namespace
-from lattice.kinds.meta.stored import Object, unpack
+from lattice.kinds.meta.base import Resource
+from lattice.kinds.meta.stored_encoding import Object, unpack
 from lattice.store.protocol import Delete, Entry, Store, Write
 
-CONTENT, FINALIZERS = "NamespaceContentRemaining", "NamespaceFinalizersRemaining"
-PAGE = 500
+CONTENT_CONDITION, FINALIZERS_CONDITION = "NamespaceContentRemaining", "NamespaceFinalizersRemaining"
+PAGE_SIZE = 500
 
 
 @dataclass
-class Remains:
+class RemainingContent:
     """What could not be removed yet: how many of each resource, and how many each finalizer holds."""
 
     resources: Counter[str] = field(default_factory=Counter)
@@ -31,27 +31,27 @@ class Remains:
         return bool(self.resources)
 
 
-def with_remains(namespace: Object, remains: Remains, now: str) -> Object:
+def with_remaining_content(namespace: Object, remains: RemainingContent, now: str) -> Object:
     """The namespace, its conditions saying what remains. A condition that would be False is only kept, never added."""
     status = namespace.get("status", {})
     known = {each["type"]: each for each in status.get("conditions", ())}
-    content = "still there: " + _counted(remains.resources)
-    held = "waiting for finalizers: " + _counted(remains.finalizers)
+    content = "still there: " + _format_counts(remains.resources)
+    held = "waiting for finalizers: " + _format_counts(remains.finalizers)
     wanted = {
-        CONTENT: _condition("SomeResourcesRemain", content)
+        CONTENT_CONDITION: _condition("SomeResourcesRemain", content)
         if remains.resources
         else _condition("ContentRemoved"),
-        FINALIZERS: _condition("SomeFinalizersRemain", held)
+        FINALIZERS_CONDITION: _condition("SomeFinalizersRemain", held)
         if remains.finalizers
         else _condition("ContentHasNoFinalizers"),
     }
     for name, condition in wanted.items():
         if condition["status"] == "True" or name in known:
-            known[name] = _since({"type": name, **condition}, known.get(name, {}), now)
+            known[name] = _with_transition_time({"type": name, **condition}, known.get(name, {}), now)
     return {**namespace, "status": {**status, "conditions": list(known.values())}} if known else namespace
 
 
-def _counted(counts: Counter[str]) -> str:
+def _format_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
@@ -63,7 +63,7 @@ def _condition(reason: str, message: str = "") -> Object:
     }
 
 
-def _since(condition: Object, before: Object, now: str) -> Object:
+def _with_transition_time(condition: Object, before: Object, now: str) -> Object:
     return {
         **condition,
         "lastTransitionTime": before["lastTransitionTime"]
@@ -73,41 +73,45 @@ def _since(condition: Object, before: Object, now: str) -> Object:
 
 
 @dataclass(frozen=True)
-class Emptying:
+class NamespaceCleaner:
     """Reads the store itself, not a copy: what is created in a namespace is checked against its mark by the same commit."""
 
     store: Store
     clock: Clock
-    sweep: Sweep
+    committer: BatchCommitter
     resources: Sequence[Resource]  # those that live in namespaces
 
     async def empty(self, namespace: Entry) -> Write | None:
         """Remove what can be, then: the namespace's own removal if nothing is left, else word of what is."""
-        remains = Remains()
+        remains = RemainingContent()
         for resource in self.resources:
             async for entries in self._pages(resource, namespace.key.name):
                 await self._remove(resource, entries, remains)
         obj = unpack(namespace.value, namespace.revision)
         if not remains and not obj["metadata"].get("finalizers"):
             return Delete(namespace.key, namespace.revision)
-        return replacement(Namespace.resource, namespace, obj, with_remains(obj, remains, self._now()))
+        return replacement_write(
+            Namespace.resource, namespace, obj, with_remaining_content(obj, remains, self._now())
+        )
 
     async def _pages(self, resource: Resource, namespace: str) -> AsyncIterator[list[Entry]]:
-        page = await self.store.list(resource.id, namespace, limit=PAGE)
+        page = await self.store.list(resource.id, namespace, limit=PAGE_SIZE)
         while page.entries:
             yield page.entries
-            if not page.more:
+            if not page.has_more:
                 return
-            page = await self.store.list(resource.id, namespace, limit=PAGE, after=page.entries[-1].key.path)
+            page = await self.store.list(
+                resource.id, namespace, limit=PAGE_SIZE, after=page.entries[-1].key.path
+            )
 
-    async def _remove(self, resource: Resource, entries: Sequence[Entry], remains: Remains) -> None:
-        writes = {entry.key: removal(resource, entry, self._now()) for entry in entries}
-        clashed = await self.sweep.take(
-            Step(write, "namespace") for write in writes.values() if write is not None
+    async def _remove(self, resource: Resource, entries: Sequence[Entry], remains: RemainingContent) -> None:
+        writes = {entry.key: deletion_write(resource, entry, self._now()) for entry in entries}
+        clashed = await self.committer.commit_all(
+            GarbageWrite(write, "namespace") for write in writes.values() if write is not None
         )
         for entry in entries:
             if entry.key in clashed or not isinstance(writes[entry.key], Delete):
                 remains.add(entry, unpack(entry.value, entry.revision)["metadata"].get("finalizers", ()))
 
     def _now(self) -> str:
-        return stamp(self.clock.now())
+        return format_timestamp(self.clock.now())

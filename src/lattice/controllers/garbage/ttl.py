@@ -1,17 +1,24 @@
 """Which events are too old to keep, and their removal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from lattice.clock import Clock, stamp
-from lattice.controllers.garbage.ownership import removal
-from lattice.controllers.runtime.commit_batches import Step, Sweep
-from lattice.kinds.core import Event
-from lattice.store.protocol import Store
+from lattice.clock import Clock, format_timestamp
+from lattice.controllers.garbage.ownership import deletion_write
+from lattice.controllers.runtime.commit_batches import BatchCommitter, GarbageWrite
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
+from lattice.kinds.core import Event, Secret
+from lattice.kinds.join_token import TOKEN_NAMESPACE, TOKEN_SECRET_TYPE, expiry, read_token_record
+from lattice.store.protocol import Change, Delete, Store
 
-PAGE = 500
+PAGE_SIZE = 500
+
+
+EXPIRED_TOKEN_RETENTION = timedelta(hours=1)  # after its end, so that whoever comes late hears why
 
 
 class _Metadata(msgspec.Struct, gc=False, rename="camel"):
@@ -48,14 +55,62 @@ def _times(event: _Event) -> Iterator[datetime]:
         yield time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-async def expire(store: Store, clock: Clock, sweep: Sweep, ttl: timedelta) -> None:
+async def delete_expired_events(store: Store, clock: Clock, sweep: BatchCommitter, ttl: timedelta) -> None:
     """One look at all events, a page at a time."""
     resource, now, after = Event.resource, clock.now(), ""
     while True:
-        page = await store.list(resource.id, limit=PAGE, after=after)
+        page = await store.list(resource.id, limit=PAGE_SIZE, after=after)
         old = [entry for entry in page.entries if is_expired(entry.value, now, ttl)]
-        writes = [removal(resource, entry, stamp(now)) for entry in old]
-        await sweep.take(Step(write, "ttl") for write in writes if write is not None)
-        if not page.more:
+        writes = [deletion_write(resource, entry, format_timestamp(now)) for entry in old]
+        await sweep.commit_all(GarbageWrite(write, "ttl") for write in writes if write is not None)
+        if not page.has_more:
             return
         after = page.entries[-1].key.path
+
+
+@dataclass
+class JoinTokenController:
+    context: ControllerContext
+    name: str = "jointokens"
+
+    async def reconcile(self, key: str) -> Requeue | None:
+        secrets = self.context.cache(Secret)
+        secret, entry = secrets.get(key), secrets.entry(key)
+        if secret is None or entry is None:
+            return None
+        kept = read_token_record(msgspec.to_builtins(secret))
+        if kept is None:
+            return None
+        left = (expiry(kept.grant) + EXPIRED_TOKEN_RETENTION - self.context.clock.now()).total_seconds()
+        if left > 0:
+            return Requeue(after=left)
+        await self.context.commit([Delete(entry.key, entry.revision)])
+        return None
+
+    def loop(self) -> Loop:
+        office = self.context
+        return Loop(
+            self,
+            office.clock,
+            office.rng,
+            self._list_keys,
+            (Source(office.cache(Secret), self._keys_for_secret),),
+            Concurrency(workers=1),
+        )
+
+    def _list_keys(self) -> Iterable[str]:
+        return [
+            f"{TOKEN_NAMESPACE}/{each.metadata.name}"
+            for each in self.context.cache(Secret).objects(TOKEN_NAMESPACE)
+            if each.type == TOKEN_SECRET_TYPE
+        ]
+
+    def _keys_for_secret(self, change: Change) -> Iterable[str]:
+        secret = self.context.cache(Secret).get(change.key.path)
+        return (
+            (change.key.path,)
+            if secret is not None
+            and secret.type == TOKEN_SECRET_TYPE
+            and change.key.namespace == TOKEN_NAMESPACE
+            else ()
+        )

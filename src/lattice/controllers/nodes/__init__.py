@@ -1,1 +1,7 @@
-"""nodes."""
+"""Node health, eviction, workload lifecycle, drift.
+
+Imported by: controllers sim.planted_bugs.
+May import: errors kinds kinds.meta clock metrics lifecycle presence store scheduling.table
+controllers.runtime controllers.services.
+May touch: the store through controllers.runtime.context, heartbeats.
+"""

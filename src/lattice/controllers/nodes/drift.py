@@ -4,110 +4,114 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from lattice import metrics
-from lattice.controllers.runtime.loop import Again, Loop, Pace, Source
-from lattice.controllers.runtime.context import Office
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import path_of
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.presence import Heard, Told
-from lattice.lifecycle.drift import Assigned, Drift, Held, drift
-from lattice.lifecycle.workload import LIVE, Report
-from lattice.lifecycle.workload_status import reported
-from lattice.lifecycle.orders import wanted
+from lattice.lifecycle.drift import AssignedWorkload, Drift, ReportedWorkload, find_drift
+from lattice.lifecycle.workload import LIVE_STATES, Report, desired_run
+from lattice.lifecycle.workload_status import parse_actual_state
+from lattice.presence import LastHeartbeat, PresenceChange
 
 ORPHAN = "orphan_on_agent"
 
 
 @dataclass
-class Drifts:
+class DriftController:
     """LatticeNode -> an event for each difference, once. What can be mended is mended by whoever looks after the workload."""
 
-    office: Office
-    patience: float = (
+    context: ControllerContext
+    grace_s: float = (
         15.0  # seconds for which a difference may last before it is told; orphans are told at once
     )
-    pace: Pace = field(default_factory=Pace)
+    concurrency: Concurrency = field(default_factory=Concurrency)
     name: str = "drifts"
 
     def __post_init__(self) -> None:
-        self._nodes = self.office.copy(LatticeNode)
-        self._workloads = self.office.copy(LatticeWorkload)
-        self._teller = self.office.teller(self.name)
-        self._since: dict[
+        self._nodes = self.context.cache(LatticeNode)
+        self._workloads = self.context.cache(LatticeWorkload)
+        self._recorder = self.context.recorder(self.name)
+        self._detected_at: dict[
             str, dict[Drift, float]
         ] = {}  # by node: when each difference was first seen, monotonic
-        self._told: dict[str, set[Drift]] = {}
+        self._reported: dict[str, set[Drift]] = {}
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
     def loop(self) -> Loop:
         loop = Loop(
             self,
-            self.office.clock,
-            self.office.rng,
-            self._everything,
+            self.context.clock,
+            self.context.rng,
+            self._list_keys,
             (Source(self._nodes, lambda _: ()),),
-            self.pace,
+            self.concurrency,
         )
         self._wake = loop.wake
-        self.office.presence.on_change(self._hear)
+        self.context.presence.on_change(self._on_presence_change)
         return loop
 
-    async def reconcile(self, key: str) -> Again | None:
+    async def reconcile(self, key: str) -> Requeue | None:
         name = key.removeprefix("/")
-        node, heard = self._nodes.get(key), self.office.presence.get(name)
-        if node is None or heard is None or not heard.is_complete or not heard.has_spoken:
-            self._since.pop(name, None)
-            self._told.pop(name, None)
+        node, heard = self._nodes.get(key), self.context.presence.get(name)
+        if node is None or heard is None or not heard.has_full_report or not heard.has_reported:
+            self._detected_at.pop(name, None)
+            self._reported.pop(name, None)
             return None
-        found, now = self._find(name, heard), self.office.clock.monotonic()
-        before, told = self._since.get(name, {}), self._told.get(name, set())
-        self._since[name] = {each: before.get(each, now) for each in found}
-        self._told[name] = told & {*found}
+        found, now = self._detect(name, heard), self.context.clock.monotonic()
+        before, told = self._detected_at.get(name, {}), self._reported.get(name, set())
+        self._detected_at[name] = {each: before.get(each, now) for each in found}
+        self._reported[name] = told & {*found}
         due = [
             each
-            for each, since in self._since[name].items()
-            if each.type == ORPHAN or now - since >= self.patience
+            for each, since in self._detected_at[name].items()
+            if each.type == ORPHAN or now - since >= self.grace_s
         ]
         news = [each for each in due if each not in told]
         if news:
-            await self.office.commit_each(
+            await self.context.commit_groups(
                 [
                     [
-                        self._teller.event(
-                            self._about(each, node), "DriftDetected", f"{name}: {each.message}", warning=True
+                        self._recorder.event(
+                            self._event_subject(each, node),
+                            "DriftDetected",
+                            f"{name}: {each.message}",
+                            warning=True,
                         )
                     ]
                     for each in news
                 ]
             )
-            self._told[name] |= {*news}
+            self._reported[name] |= {*news}
             for each in news:
                 metrics.DRIFT.labels(each.type).inc()
-        return Again(self.patience) if len(due) < len(found) else None
+        return Requeue(self.grace_s) if len(due) < len(found) else None
 
-    def _everything(self) -> list[str]:
-        return [path_of(node) for node in self._nodes.all()]
+    def _list_keys(self) -> list[str]:
+        return [path_of(node) for node in self._nodes.objects()]
 
-    def _hear(self, told: Told) -> None:
+    def _on_presence_change(self, told: PresenceChange) -> None:
         self._wake((f"/{told.node}",))
 
-    def _find(self, name: str, heard: Heard) -> list[Drift]:
-        presence = self.office.presence
-        assigned: dict[str, Assigned] = {}
-        for each in self._workloads.by("node", name):
-            order = wanted(each)
+    def _detect(self, name: str, heard: LastHeartbeat) -> list[Drift]:
+        presence = self.context.presence
+        assigned: dict[str, AssignedWorkload] = {}
+        for each in self._workloads.by_index("node", name):
+            order = desired_run(each)
             path = path_of(each)
-            if order is not None and presence.knows(name, path, order):
-                assigned[path] = Assigned(each.metadata.uid, order.revision, order.state == "Running")
+            if order is not None and presence.has_applied(name, path, order):
+                assigned[path] = AssignedWorkload(each.metadata.uid, order.revision, order.state == "Running")
         held = {
-            path: Held(spoken.uid, Report(reported(spoken.state), spoken.revision, spoken.run))
+            path: ReportedWorkload(
+                spoken.uid, Report(parse_actual_state(spoken.state), spoken.revision, spoken.run)
+            )
             for path, spoken in heard.workloads.items()
-            if path in assigned or (spoken.state in LIVE and not self._is_going(name, path))
+            if path in assigned or (spoken.state in LIVE_STATES and not self._is_in_transition(name, path))
         }
-        return drift(assigned, held)
+        return find_drift(assigned, held)
 
-    def _is_going(self, name: str, path: str) -> bool:
+    def _is_in_transition(self, name: str, path: str) -> bool:
         """Bound here, with its order on the way; or told to go, and not gone yet."""
         workload = self._workloads.get(path)
         is_bound = (
@@ -116,8 +120,9 @@ class Drifts:
             and workload.status.binding.node == name
         )
         return is_bound or (
-            self.office.presence.was_told(name, path) and not self.office.presence.knows(name, path, None)
+            self.context.presence.was_sent(name, path)
+            and not self.context.presence.has_applied(name, path, None)
         )
 
-    def _about(self, found: Drift, node: LatticeNode) -> Kind:
+    def _event_subject(self, found: Drift, node: LatticeNode) -> Kind:
         return self._workloads.get(found.workload) or node

@@ -5,56 +5,66 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from lattice import metrics
-from lattice.store.protocol import MAX_BYTES, MAX_OPERATIONS, Clash, Delete, Key, Put, Store, Term, Write
+from lattice.store.protocol import (
+    MAX_COMMIT_BYTES,
+    MAX_COMMIT_OPERATIONS,
+    Delete,
+    Key,
+    Put,
+    RevisionConflict,
+    Store,
+    Term,
+    Write,
+)
 
-Reason = Literal["owner", "foreground", "orphan", "namespace", "ttl"]
+GarbageReason = Literal["owner", "foreground", "orphan", "namespace", "ttl"]
 
 
-class Step(NamedTuple):
+class GarbageWrite(NamedTuple):
     write: Write
-    reason: Reason
+    reason: GarbageReason
 
 
 @dataclass(frozen=True)
-class Sweep:
+class BatchCommitter:
     """Every write carries the term: once it is over the first one raises Fenced, and nothing was written."""
 
     store: Store
     term: Term
 
-    async def take(self, steps: Iterable[Step]) -> set[Key]:
+    async def commit_all(self, steps: Iterable[GarbageWrite]) -> set[Key]:
         """Commit them all; those that somebody else changed meanwhile are left out and returned."""
         clashed: set[Key] = set()
-        for bundle in bundles(steps):
+        for bundle in batch_garbage_writes(steps):
             try:
                 await self._commit(bundle)
-            except Clash:
-                clashed |= await self._one_by_one(bundle)
+            except RevisionConflict:
+                clashed |= await self._commit_singly(bundle)
         return clashed
 
-    async def _one_by_one(self, bundle: list[Step]) -> set[Key]:
+    async def _commit_singly(self, bundle: list[GarbageWrite]) -> set[Key]:
         clashed: set[Key] = set()
         for step in bundle:
             try:
                 await self._commit([step])
-            except Clash:
+            except RevisionConflict:
                 clashed.add(step.write.key)
         return clashed
 
-    async def _commit(self, bundle: list[Step]) -> None:
+    async def _commit(self, bundle: list[GarbageWrite]) -> None:
         await self.store.commit([step.write for step in bundle], fence=self.term)
         for step in bundle:
             if isinstance(step.write, Delete):
-                metrics.COLLECTED.labels(step.reason).inc()
+                metrics.GARBAGE_COLLECTED.labels(step.reason).inc()
 
 
-def bundles(steps: Iterable[Step]) -> Iterator[list[Step]]:
+def batch_garbage_writes(steps: Iterable[GarbageWrite]) -> Iterator[list[GarbageWrite]]:
     """As many together as one commit takes."""
-    bundle: list[Step] = []
+    bundle: list[GarbageWrite] = []
     size = 0
     for step in steps:
         cost = len(str(step.write.key)) + (len(step.write.value) if isinstance(step.write, Put) else 0)
-        if bundle and (len(bundle) == MAX_OPERATIONS or size + cost > MAX_BYTES):
+        if bundle and (len(bundle) == MAX_COMMIT_OPERATIONS or size + cost > MAX_COMMIT_BYTES):
             yield bundle
             bundle, size = [], 0
         bundle.append(step)

@@ -3,19 +3,19 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lattice.clock import Clock, stamp
+from lattice.clock import Clock, format_timestamp
 from lattice.controllers.runtime.object_writes import key_of
+from lattice.kinds.core import Event, EventSource, ObjectReference
 from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.meta.json_body import encode
-from lattice.kinds.core import Event, EventSource, ObjectReference
 from lattice.store.protocol import ABSENT, Put
 
-LONGEST = 1024  # characters of a message
-NO_NAMESPACE = "default"  # where events about objects without a namespace are
+MAX_MESSAGE_CHARS = 1024  # characters of a message
+DEFAULT_EVENT_NAMESPACE = "default"  # where events about objects without a namespace are
 
 
 @dataclass(frozen=True)
-class Teller:
+class EventRecorder:
     """Makes the events of one controller."""
 
     component: str
@@ -23,7 +23,7 @@ class Teller:
     new_uid: Callable[[], str]
 
     def event(self, about: Kind, reason: str, message: str, *, warning: bool = False) -> Put:
-        uid, now, metadata = self.new_uid(), stamp(self.clock.now()), about.metadata
+        uid, now, metadata = self.new_uid(), format_timestamp(self.clock.now()), about.metadata
         reference = ObjectReference(
             api_version=about.resource.api_version,
             kind=about.resource.kind,
@@ -36,14 +36,14 @@ class Teller:
             kind=Event.resource.kind,
             metadata=Metadata(
                 name=f"{metadata.name}.{uid.replace('-', '')[:16]}",
-                namespace=metadata.namespace or NO_NAMESPACE,
+                namespace=metadata.namespace or DEFAULT_EVENT_NAMESPACE,
                 uid=uid,
                 creation_timestamp=now,
                 generation=1,
             ),
             involved_object=reference,
             reason=reason,
-            message=message if len(message) <= LONGEST else f"{message[: LONGEST - 1]}…",
+            message=message if len(message) <= MAX_MESSAGE_CHARS else f"{message[: MAX_MESSAGE_CHARS - 1]}…",
             source=EventSource(component=self.component),
             first_timestamp=now,
             last_timestamp=now,

@@ -11,19 +11,26 @@ from typing import Any, NamedTuple, Protocol
 
 import structlog
 
-from lattice import metrics, tracing as traces
-from lattice.clock import Alarm, Clock, stamp
-from lattice.controllers.runtime.workqueue import RIVALRY, TROUBLE, Again, Lane, Turns
+from lattice import metrics
+from lattice import tracing as traces
+from lattice.clock import Clock, Timer, format_timestamp
+from lattice.controllers.runtime.workqueue import (
+    CONFLICT_BACKOFF,
+    ERROR_BACKOFF,
+    Priority,
+    Requeue,
+    WorkQueue,
+)
 from lattice.errors import Conflict, Fenced, LatticeError, Unavailable
 from lattice.store.cache import Cache
 from lattice.store.protocol import Change
 
-__all__ = ["Again", "Controller", "Lane", "Loop", "Pace", "Source", "run_all"]
+__all__ = ["Concurrency", "Controller", "Loop", "Priority", "Requeue", "Source", "run_all"]
 
 WORKERS = 8
-RESYNC = 30.0  # seconds between looks at everything, changed or not
-PATIENCE = 60.0  # seconds after which work on one key is broken off and counts as trouble
-HAND_OVER = 0.5  # seconds to finish what is in hand: a role must be free within one
+RESYNC_INTERVAL_S = 30.0  # seconds between looks at everything, changed or not
+RECONCILE_TIMEOUT_S = 60.0  # seconds after which work on one key is broken off and counts as trouble
+STOP_TIMEOUT_S = 0.5  # seconds to finish what is in hand: a role must be free within one
 
 log = structlog.get_logger()
 
@@ -36,7 +43,7 @@ class Controller(Protocol):
         """In metrics and in the log."""
         ...
 
-    async def reconcile(self, key: str) -> Again | None: ...
+    async def reconcile(self, key: str) -> Requeue | None: ...
 
 
 def own_path(change: Change) -> Iterable[str]:
@@ -52,41 +59,41 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Concurrency:
     workers: int = WORKERS
-    resync: float = RESYNC  # math.inf: none
-    patience: float = PATIENCE
+    resync_s: float = RESYNC_INTERVAL_S  # math.inf: none
+    timeout_s: float = RECONCILE_TIMEOUT_S
 
 
-class _Alarm:
+class _Timer:
     """One at a time: set to an earlier hour it is wound anew, to a later one it rings in vain once."""
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._clock = clock
-        self._ring = ring
+        self._callback = ring
         self._at = math.inf
-        self._wound: Alarm | None = None
+        self._alarm: Timer | None = None
 
     def set(self, at: float) -> None:
         if at >= self._at:
             return
         self.stop()
         self._at = at
-        self._wound = self._clock.alarm(max(0.0, at - self._clock.monotonic()), self._rings)
+        self._alarm = self._clock.call_later(max(0.0, at - self._clock.monotonic()), self._fire)
 
     def stop(self) -> None:
         self._at = math.inf
-        if self._wound is not None:
-            self._wound.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
 
-    def _rings(self) -> None:
+    def _fire(self) -> None:
         self._at = math.inf
-        self._ring()
+        self._callback()
 
 
-class _Work(NamedTuple):
+class _InFlight(NamedTuple):
     task: asyncio.Task[None]
-    until: float
+    deadline: float
 
 
 @dataclass
@@ -96,41 +103,41 @@ class Loop:
     controller: Controller
     clock: Clock
     rng: random.Random
-    everything: Callable[[], Iterable[str]]
+    list_keys: Callable[[], Iterable[str]]
     sources: Sequence[Source] = ()
-    pace: Pace = field(default_factory=Pace)
+    concurrency: Concurrency = field(default_factory=Concurrency)
 
     def __post_init__(self) -> None:
-        self._turns = Turns(self.clock, self.rng)
-        self._work: dict[str, _Work] = {}
+        self._queue = WorkQueue(self.clock, self.rng)
+        self._in_flight: dict[str, _InFlight] = {}
         self._overdue: set[str] = set()
         self._woken = asyncio.Event()
-        self._alarm = _Alarm(self.clock, self._woken.set)
+        self._timer = _Timer(self.clock, self._woken.set)
         self._resync_at = math.inf
         self._stop_at: float | None = None  # no key is begun any more, and none worked on after this
         self._fenced: Fenced | None = None
-        self._deaf: list[Callable[[], None]] = []
-        self._count = metrics.Reconciles(self.controller.name)
-        self._looked: datetime | None = None
+        self._unsubscribers: list[Callable[[], None]] = []
+        self._metrics = metrics.ReconcileMetrics(self.controller.name)
+        self._reconciled_at: datetime | None = None
 
     @property
     def pending(self) -> int:
-        return self._turns.pending
+        return self._queue.pending
 
     @property
-    def last_look(self) -> str | None:
-        return None if self._looked is None else stamp(self._looked)
+    def last_reconciled_at(self) -> str | None:
+        return None if self._reconciled_at is None else format_timestamp(self._reconciled_at)
 
     @property
-    def in_hand(self) -> tuple[str, ...]:
-        return tuple(self._work)
+    def in_flight(self) -> tuple[str, ...]:
+        return tuple(self._in_flight)
 
-    def wake(self, keys: Iterable[str], lane: Lane = Lane.ORDINARY) -> None:
+    def wake(self, keys: Iterable[str], lane: Priority = Priority.NORMAL) -> None:
         for key in keys:
-            self._turns.wake(key, lane)
+            self._queue.wake(key, lane)
         self._woken.set()
 
-    def stop(self, within: float = HAND_OVER) -> None:
+    def stop(self, within: float = STOP_TIMEOUT_S) -> None:
         """Begin nothing more, finish what is in hand within so many seconds; `run` then returns. To kill it, cancel `run`."""
         self._stop_at = self.clock.monotonic() + within
         self._woken.set()
@@ -142,15 +149,15 @@ class Loop:
         filling = asyncio.create_task(self._begin(needs))
         filling.add_done_callback(lambda _: self._woken.set())
         try:
-            while not self._is_over():
+            while not self._is_finished():
                 if filling.done():
                     filling.result()
-                    self._step()
-                self._alarm.set(self._next_hour())
+                    self._start_reconciles()
+                self._timer.set(self._next_wakeup())
                 await self._woken.wait()
                 self._woken.clear()
         finally:
-            await self._end(filling)
+            await self._shut_down(filling)
         if self._fenced is not None:
             raise self._fenced
 
@@ -160,13 +167,13 @@ class Loop:
         for source in (
             self.sources
         ):  # nothing waits from here on: no change is between hearing of them and the first look
-            self._deaf.append(source.cache.on_change(partial(self._hear, source)))
-        self.wake(self.everything())
-        self._resync_at = self.clock.monotonic() + self.pace.resync * (
+            self._unsubscribers.append(source.cache.on_change(partial(self._on_change, source)))
+        self.wake(self.list_keys())
+        self._resync_at = self.clock.monotonic() + self.concurrency.resync_s * (
             0.5 + self.rng.random() / 2
         )  # controllers do not look all at once
 
-    def _hear(self, source: Source, change: Change) -> None:
+    def _on_change(self, source: Source, change: Change) -> None:
         try:
             if keys := source.keys(change):
                 self.wake(keys)
@@ -178,97 +185,97 @@ class Loop:
                 why=repr(error),
             )
 
-    def _is_over(self) -> bool:
+    def _is_finished(self) -> bool:
         if self._fenced is not None:
             return True
-        return self._stop_at is not None and (not self._work or self.clock.monotonic() >= self._stop_at)
+        return self._stop_at is not None and (not self._in_flight or self.clock.monotonic() >= self._stop_at)
 
-    def _next_hour(self) -> float:
+    def _next_wakeup(self) -> float:
         patience = (
-            next(iter(self._work.values())).until if self._work else math.inf
+            next(iter(self._in_flight.values())).deadline if self._in_flight else math.inf
         )  # begun first, over first
         if self._stop_at is not None:
             return min(self._stop_at, patience)
-        due = self._turns.next_due() if len(self._work) < self.pace.workers else math.inf
+        due = self._queue.next_due() if len(self._in_flight) < self.concurrency.workers else math.inf
         return min(self._resync_at, patience, due)
 
-    def _step(self) -> None:
+    def _start_reconciles(self) -> None:
         now = self.clock.monotonic()
-        self._break_off(now)
+        self._cancel_overdue(now)
         if self._stop_at is not None:
             return
         if now >= self._resync_at:
-            self._resync_at = now + self.pace.resync
-            self.wake(self.everything(), Lane.BACKGROUND)
-        while len(self._work) < self.pace.workers and (key := self._turns.take()) is not None:
-            task = asyncio.create_task(self._attempt(key))
-            self._work[key] = _Work(task, now + self.pace.patience)
-            task.add_done_callback(partial(self._finished, key))
-        self._count.depth(self._turns.ready)
+            self._resync_at = now + self.concurrency.resync_s
+            self.wake(self.list_keys(), Priority.BACKGROUND)
+        while len(self._in_flight) < self.concurrency.workers and (key := self._queue.take()) is not None:
+            task = asyncio.create_task(self._reconcile_and_measure(key))
+            self._in_flight[key] = _InFlight(task, now + self.concurrency.timeout_s)
+            task.add_done_callback(partial(self._on_task_done, key))
+        self._metrics.set_queue_depth(self._queue.ready)
 
-    def _break_off(self, now: float) -> None:
-        for key, work in self._work.items():
-            if work.until > now:
+    def _cancel_overdue(self, now: float) -> None:
+        for key, work in self._in_flight.items():
+            if work.deadline > now:
                 return
             if key not in self._overdue:
                 self._overdue.add(key)
                 work.task.cancel()
 
-    def _finished(self, key: str, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, key: str, task: asyncio.Task[None]) -> None:
         if task.cancelled():  # before its first step, or by what it waited for
-            self._lay_down(key)
-            if not self._is_over():
-                self._turns.failed(key, TROUBLE)
+            self._forget_in_flight(key)
+            if not self._is_finished():
+                self._queue.failed(key, ERROR_BACKOFF)
         self._woken.set()
 
-    def _lay_down(self, key: str) -> None:
+    def _forget_in_flight(self, key: str) -> None:
         """Before it can be taken up again, which may be at once."""
-        del self._work[key]
+        del self._in_flight[key]
         self._overdue.discard(key)
 
-    async def _attempt(self, key: str) -> None:
+    async def _reconcile_and_measure(self, key: str) -> None:
         began = self.clock.monotonic()
         with traces.span("look", controller=self.controller.name, key=key) as span:
-            result = await self._look(key)
-            span.tell(result=result)
+            result = await self._reconcile(key)
+            span.set_attributes(result=result)
         now = self.clock.monotonic()
-        self._looked = self.clock.now()
-        self._count.attempt(result, now - began)
+        self._reconciled_at = self.clock.now()
+        self._metrics.record_reconcile(result, now - began)
 
-    async def _look(self, key: str) -> str:
+    async def _reconcile(self, key: str) -> str:
         """What became of it."""
         try:
             again = await self.controller.reconcile(key)
         except asyncio.CancelledError:
             if key not in self._overdue:
                 raise
-            self._lay_down(key)
+            self._forget_in_flight(key)
             slow = Unavailable(
-                f"took longer than {self.pace.patience:g} s",
+                f"took longer than {self.concurrency.timeout_s:g} s",
                 where=key,
                 fix="see what it waits for; it is tried again",
             )
-            return self._fail(key, slow)
+            return self._handle_error(key, slow)
         except Exception as error:  # noqa: BLE001 - one bad key must not stop the others; it is logged there
-            self._lay_down(key)
-            return self._fail(key, error)
-        self._lay_down(key)
-        self._turns.done(key, again)
+            self._forget_in_flight(key)
+            return self._handle_error(key, error)
+        self._forget_in_flight(key)
+        self._queue.done(key, again)
         return "done" if again is None else "again"
 
-    def _fail(self, key: str, error: Exception) -> str:
-        kind = _meaning(error)
+    def _handle_error(self, key: str, error: Exception) -> str:
+        kind = _root_error(error)
         if isinstance(kind, Fenced):
             self._fenced = kind
             return "fenced"
         if isinstance(kind, Conflict):
-            self._turns.failed(key, RIVALRY)
+            self._queue.failed(key, CONFLICT_BACKOFF)
             return "conflict"
-        seconds = self._turns.failed(key, TROUBLE)
+        seconds = self._queue.failed(key, ERROR_BACKOFF)
         words = {
             "controller": self.controller.name,
             "key": key,
-            "failures": self._turns.failures(key),
+            "failures": self._queue.failures(key),
             "again_in": round(seconds, 3),
         }
         if isinstance(kind, LatticeError):
@@ -277,22 +284,22 @@ class Loop:
             log.error("reconcile failed", **words, why=repr(error), exc_info=error)
         return "failed"
 
-    async def _end(self, filling: asyncio.Task[None]) -> None:
-        for stop_hearing in self._deaf:
+    async def _shut_down(self, filling: asyncio.Task[None]) -> None:
+        for stop_hearing in self._unsubscribers:
             stop_hearing()
-        self._alarm.stop()
-        left = [filling, *(work.task for work in self._work.values())]
+        self._timer.stop()
+        left = [filling, *(work.task for work in self._in_flight.values())]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        self._count.depth(0)
+        self._metrics.set_queue_depth(0)
 
 
-def _meaning(error: Exception) -> Exception:
+def _root_error(error: Exception) -> Exception:
     """What a group of errors comes to: fenced if any is, a conflict if all are."""
     if not isinstance(error, ExceptionGroup):
         return error
-    parts = [_meaning(each) for each in error.exceptions]
+    parts = [_root_error(each) for each in error.exceptions]
     fenced = [each for each in parts if isinstance(each, Fenced)]
     other = [each for each in parts if not isinstance(each, Conflict)]
     return (fenced or other or parts)[0]
@@ -313,5 +320,5 @@ async def run_all(loops: Iterable[Loop], caches: Iterable[Cache[Any]] = ()) -> b
                 feed.cancel()
     except* Fenced as over:
         is_fenced = True
-        log.info("controllers end", why=str(_meaning(over)))
+        log.info("controllers end", why=str(_root_error(over)))
     return is_fenced

@@ -9,7 +9,7 @@ from lattice.kinds.meta.base import Condition, Kind, OwnerReference, Part
 from lattice.kinds.meta.json_body import encode
 from lattice.store.protocol import ABSENT, Entry, Key, Put
 
-Change = Callable[[dict[str, Any]], dict[str, Any]]  # of stored metadata
+MetadataChange = Callable[[dict[str, Any]], dict[str, Any]]  # of stored metadata
 
 
 class _Stored(msgspec.Struct):
@@ -35,7 +35,7 @@ def path_of(obj: Kind) -> str:
     return f"{obj.metadata.namespace}/{obj.metadata.name}"
 
 
-def created(obj: Kind, *, uid: str, now: str) -> Put:
+def put_new(obj: Kind, *, uid: str, now: str) -> Put:
     """A new object, which must not be there yet: its identity is ours to give."""
     metadata = msgspec.structs.replace(
         obj.metadata,
@@ -50,7 +50,7 @@ def created(obj: Kind, *, uid: str, now: str) -> Put:
     return Put(key_of(obj), encode(msgspec.structs.replace(obj, metadata=metadata)), ABSENT)
 
 
-def with_status(entry: Entry, status: Part, metadata: Change | None = None) -> Put:
+def with_status(entry: Entry, status: Part, metadata: MetadataChange | None = None) -> Put:
     """`metadata`, if given, changes in the same write."""
     stored = _decode(entry.value)
     stored.status = _raw(status)
@@ -70,7 +70,7 @@ def with_spec(entry: Entry, spec: Part, status: Part | None = None) -> Put:
     return Put(entry.key, _encoder.encode(stored), entry.revision)
 
 
-def with_metadata(entry: Entry, change: Change) -> Put:
+def with_metadata(entry: Entry, change: MetadataChange) -> Put:
     stored = _decode(entry.value)
     stored.metadata = _raw(change(msgspec.json.decode(stored.metadata)))
     return Put(entry.key, _encoder.encode(stored), entry.revision)
@@ -80,7 +80,7 @@ def _raw(part: Any) -> msgspec.Raw:
     return msgspec.Raw(encode(part))
 
 
-def owned_by(owner: Kind) -> OwnerReference:
+def owner_reference(owner: Kind) -> OwnerReference:
     """What it owns goes with it."""
     resource, metadata = owner.resource, owner.metadata
     return OwnerReference(
@@ -93,7 +93,9 @@ def owned_by(owner: Kind) -> OwnerReference:
     )
 
 
-def conditioned(before: Sequence[Condition], found: Iterable[Condition], now: str) -> tuple[Condition, ...]:
+def merge_conditions(
+    before: Sequence[Condition], found: Iterable[Condition], now: str
+) -> tuple[Condition, ...]:
     """What is found now in the place of what was said of the same type before, sorted; the time is that of the last change of status."""
     known = {each.type: each for each in before}
     for each in found:

@@ -8,17 +8,21 @@ from typing import Any
 
 import msgspec
 
-from lattice.controllers.runtime.event_recorder import Teller
-from lattice.controllers.runtime.context import Office
-from lattice.controllers.runtime.object_writes import conditioned, with_status
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.event_recorder import EventRecorder
+from lattice.controllers.runtime.object_writes import merge_conditions, with_status
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.scheduling.cycle.binder import BindRequest
-from lattice.scheduling.cycle.decision_record import Grounds
+from lattice.kinds.workload import EVICTED, Binding, LatticeWorkload
 from lattice.lifecycle.workload import Action
-from lattice.scheduling.cycle.two_phase import GANG, PREPARED, RESERVATION, Prepared
-from lattice.scheduling.cycle.scheduler_cache import LEAVING
+from lattice.scheduling.cycle.binder import BindRequest
+from lattice.scheduling.cycle.decision_record import DecisionRecord
+from lattice.scheduling.cycle.reservation_record import (
+    GANG_KEY,
+    RESERVATION_KEY,
+    RESERVATION_RECORD_KEY,
+    ReservationRecord,
+)
 from lattice.store.protocol import Entry, Put
 
 FINALIZER = "lattice.dev/workload"  # a workload that has a node is not gone before its node says so
@@ -26,36 +30,36 @@ SCHEDULED = "Scheduled"
 NO_NODE = "NoNodeFits"
 BOUND = Condition(type=SCHEDULED, status="True", reason="Bound")
 
-_node = msgspec.json.Decoder(LatticeNode).decode
-_workload = msgspec.json.Decoder(LatticeWorkload).decode
+_decode_node = msgspec.json.Decoder(LatticeNode).decode
+_decode_workload = msgspec.json.Decoder(LatticeWorkload).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class BindingDetails:
     """What a binding says besides who goes where."""
 
     ports: dict[str, int] = field(default_factory=dict)
-    grounds: Grounds = field(default_factory=dict)
+    decision_record: DecisionRecord = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Deeds:
+class BindingRecords:
     """Makes the writes of the scheduling of one term. Whatever it makes expects the record to be as it was read."""
 
-    office: Office
+    context: ControllerContext
 
     @cached_property
-    def _teller(self) -> Teller:
-        return self.office.teller("scheduling")
+    def _recorder(self) -> EventRecorder:
+        return self.context.recorder("scheduling")
 
-    def counted(self, entry: Entry, more: int) -> Put:
+    def add_to_count(self, entry: Entry, more: int) -> Put:
         """So many more, or fewer, are bound to the node: with each binding its revision moves, so that no rival overlooks another."""
         status = self._node(entry).status
         return with_status(
             entry, msgspec.structs.replace(status, workloads=max(0, (status.workloads or 0) + more))
         )
 
-    def recounted(self, entry: Entry, count: int) -> Put | None:
+    def set_count(self, entry: Entry, count: int) -> Put | None:
         """So many are bound to the node; None if it says so."""
         status = self._node(entry).status
         return (
@@ -64,119 +68,128 @@ class Deeds:
             else with_status(entry, msgspec.structs.replace(status, workloads=count))
         )
 
-    def bound(self, entry: Entry, to: Binding, request: BindRequest, draft: Draft) -> list[Put]:
+    def bind(self, entry: Entry, to: Binding, request: BindRequest, draft: BindingDetails) -> list[Put]:
         """It has that node, and an event says so."""
-        workload, now = self._workload(entry), self.office.now
+        workload, now = self._workload(entry), self.context.timestamp
         status = msgspec.structs.replace(
             workload.status,
             binding=to,
             allocated_ports=draft.ports or workload.status.allocated_ports,
             last_action=Action.ASSIGN.value,
             last_action_at=now,
-            decision={**(draft.grounds or _without(workload, PREPARED)), RESERVATION: request.reservation},
-            conditions=conditioned(_but(workload, LEAVING), [BOUND], now),
+            decision={
+                **(draft.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)),
+                RESERVATION_KEY: request.reservation,
+            },
+            conditions=merge_conditions(_conditions_without(workload, EVICTED), [BOUND], now),
         )
-        put = with_status(entry, status, None if FINALIZER in workload.metadata.finalizers else _held)
+        put = with_status(
+            entry, status, None if FINALIZER in workload.metadata.finalizers else _add_finalizer
+        )
         return [put, self._event(workload, "WorkloadScheduled", f"bound to node {to.node}")]
 
-    def together(self, entry: Entry, to: Binding, held: Prepared) -> list[Put]:
+    def bind_reserved(self, entry: Entry, to: Binding, held: ReservationRecord) -> list[Put]:
         """As `bound`, of what was prepared; the others that are bound by the same attempt are known by its name."""
-        workload = _workload(entry.value)
-        grounds = _without(workload, PREPARED) | ({GANG: held.gang} if held.gang else {})
+        workload = _decode_workload(entry.value)
+        grounds = _decision_without(workload, RESERVATION_RECORD_KEY) | (
+            {GANG_KEY: held.gang} if held.gang else {}
+        )
         request = BindRequest(entry.key.path, held.node, held.reservation, (), 0.0)
-        return self.bound(entry, to, request, Draft(grounds=grounds))
+        return self.bind(entry, to, request, BindingDetails(decision_record=grounds))
 
-    def prepared(self, entry: Entry, held: Prepared, draft: Draft) -> Put:
+    def reserve(self, entry: Entry, held: ReservationRecord, draft: BindingDetails) -> Put:
         """Its room and its ports are taken, and it is not bound yet."""
-        status = _workload(entry.value).status
-        decision = {**draft.grounds, PREPARED: msgspec.to_builtins(held)}
+        status = _decode_workload(entry.value).status
+        decision = {**draft.decision_record, RESERVATION_RECORD_KEY: msgspec.to_builtins(held)}
         ports = draft.ports or status.allocated_ports
         changed = msgspec.structs.replace(status, decision=decision, allocated_ports=ports)
         return with_status(entry, changed)
 
-    def adopted(self, entry: Entry, held: Prepared) -> Put:
+    def adopt(self, entry: Entry, held: ReservationRecord) -> Put:
         """What is prepared belongs to an attempt of many."""
-        status = _workload(entry.value).status
+        status = _decode_workload(entry.value).status
         return with_status(
             entry,
             msgspec.structs.replace(
-                status, decision={**status.decision, PREPARED: msgspec.to_builtins(held)}
+                status, decision={**status.decision, RESERVATION_RECORD_KEY: msgspec.to_builtins(held)}
             ),
         )
 
-    def given_up(self, entry: Entry) -> Put:
+    def cancel_reservation(self, entry: Entry) -> Put:
         """Not prepared any more: as if it never was. What is bound is never given up."""
-        workload = _workload(entry.value)
-        decision = _without(workload, PREPARED, RESERVATION, GANG)
-        conditions = _but(workload, SCHEDULED)
+        workload = _decode_workload(entry.value)
+        decision = _decision_without(workload, RESERVATION_RECORD_KEY, RESERVATION_KEY, GANG_KEY)
+        conditions = _conditions_without(workload, SCHEDULED)
         status = msgspec.structs.replace(
             workload.status, binding=None, allocated_ports={}, decision=decision, conditions=conditions
         )
         return with_status(entry, msgspec.structs.replace(status, last_action="", last_action_at=None))
 
-    def unplaced(self, entry: Entry, why: str, kinds: Sequence[str], grounds: Grounds) -> list[Put]:
+    def mark_unschedulable(
+        self, entry: Entry, why: str, kinds: Sequence[str], grounds: DecisionRecord
+    ) -> list[Put]:
         """It finds no node, for these kinds of reasons; nothing if that is told already."""
-        workload, now = _workload(entry.value), self.office.now
+        workload, now = _decode_workload(entry.value), self.context.timestamp
         status, decision = workload.status, {**grounds, "kinds": list(kinds)}
         known = {each.type: each for each in status.conditions}.get(SCHEDULED)
         if known and known.status == "False" and status.decision.get("kinds") == decision["kinds"]:
             return []
         found = Condition(type=SCHEDULED, status="False", reason=NO_NODE, message=why)
         changed = msgspec.structs.replace(
-            status, decision=decision, conditions=conditioned(status.conditions, [found], now)
+            status, decision=decision, conditions=merge_conditions(status.conditions, [found], now)
         )
         return [with_status(entry, changed), self._event(workload, "FailedScheduling", why, warning=True)]
 
-    def binding_failed(self, workload: LatticeWorkload, why: str, count: int) -> Put:
+    def binding_failed_event(self, workload: LatticeWorkload, why: str, count: int) -> Put:
         """It was to be bound, and is not; `count`: how often since that was told last."""
         return self._event(
             workload, "BindingFailed", why if count == 1 else f"{why} ({count} times)", warning=True
         )
 
-    def leaving(self, entry: Entry, why: str) -> list[Put]:
+    def mark_evicted(self, entry: Entry, why: str) -> list[Put]:
         """It is to stop and make room; whoever runs workloads sees to it."""
-        workload, now = _workload(entry.value), self.office.now
-        found = Condition(type=LEAVING, status="True", reason="Preempted", message=why)
+        workload, now = _decode_workload(entry.value), self.context.timestamp
+        found = Condition(type=EVICTED, status="True", reason="Preempted", message=why)
         status = msgspec.structs.replace(
-            workload.status, conditions=conditioned(workload.status.conditions, [found], now)
+            workload.status, conditions=merge_conditions(workload.status.conditions, [found], now)
         )
         return [with_status(entry, status), self._event(workload, "Preempted", why, warning=True)]
 
-    def until(self, seconds: float) -> str:
+    def wall_time(self, seconds: float) -> str:
         """Wall time of a monotonic one: other processes have other monotonic clocks."""
-        clock = self.office.clock
+        clock = self.context.clock
         return (clock.now() + timedelta(seconds=seconds - clock.monotonic())).isoformat()
 
     def _workload(self, entry: Entry) -> LatticeWorkload:
         """As copied, if the copy has this very revision: it need not be read twice."""
-        copy, path = self.office.copy(LatticeWorkload), entry.key.path
+        copy, path = self.context.cache(LatticeWorkload), entry.key.path
         known, found = copy.entry(path), copy.get(path)
         return (
             found
             if found is not None and known is not None and known.revision == entry.revision
-            else _workload(entry.value)
+            else _decode_workload(entry.value)
         )
 
     def _node(self, entry: Entry) -> LatticeNode:
-        copy, path = self.office.copy(LatticeNode), entry.key.path
+        copy, path = self.context.cache(LatticeNode), entry.key.path
         known, found = copy.entry(path), copy.get(path)
         return (
             found
             if found is not None and known is not None and known.revision == entry.revision
-            else _node(entry.value)
+            else _decode_node(entry.value)
         )
 
     def _event(self, about: LatticeWorkload, reason: str, message: str, *, warning: bool = False) -> Put:
-        return self._teller.event(about, reason, message, warning=warning)
+        return self._recorder.event(about, reason, message, warning=warning)
 
 
-def _held(metadata: dict[str, Any]) -> dict[str, Any]:
+def _add_finalizer(metadata: dict[str, Any]) -> dict[str, Any]:
     return metadata | {"finalizers": [*metadata.get("finalizers", ()), FINALIZER]}
 
 
-def _without(workload: LatticeWorkload, *names: str) -> Grounds:
+def _decision_without(workload: LatticeWorkload, *names: str) -> DecisionRecord:
     return {name: value for name, value in workload.status.decision.items() if name not in names}
 
 
-def _but(workload: LatticeWorkload, kind: str) -> tuple[Condition, ...]:
+def _conditions_without(workload: LatticeWorkload, kind: str) -> tuple[Condition, ...]:
     return tuple(each for each in workload.status.conditions if each.type != kind)

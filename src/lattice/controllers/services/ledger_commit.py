@@ -14,28 +14,35 @@ from zlib import crc32
 
 import msgspec
 
-from lattice.clock import Clock, stamp
+from lattice.clock import Clock, format_timestamp
 from lattice.errors import Conflict, Invalid, Malformed, NotFound
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.ledger import Account, LatticeLedger, terms
-from lattice.kinds.meta.object_rules import born
+from lattice.kinds.ledger import Account, LatticeLedger, ledger_spec
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.object_lifecycle import new_object
+from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.meta.stored import pack
-from lattice.placement.inputs.ledger_math import Allowed, Charge, Refused, described, opened, settle
-from lattice.store.protocol import ABSENT, Check, Clash, Entry, Key, Put, Store, Term, Write
+from lattice.placement.inputs.ledger_math import (
+    BudgetApproval,
+    BudgetRejection,
+    Charge,
+    open_ledger,
+    settle_charges,
+    with_status_message,
+)
+from lattice.store.protocol import ABSENT, Check, Entry, Key, Put, RevisionConflict, Store, Term, Write
 
-ATTEMPTS = 64  # each one lost is one that a rival won, so among 64 rivals with one payment each nobody runs out of them
-FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.2  # seconds
-OWNERS: dict[str, type[Kind]] = {
+MAX_ATTEMPTS = 64  # each one lost is one that a rival won, so among 64 rivals with one payment each nobody runs out of them
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.002, 0.2  # seconds
+BUDGET_OWNER_KINDS: dict[str, type[Kind]] = {
     kind.resource.kind: kind for kind in (LatticePool, CloudInfrastructure, StaticInfrastructure)
 }
-PROBE = Put(
+REQUEST_PROBE = Put(
     Key(LatticeLedger.resource.id, "", "none"), b"", expect=1 << 60
 )  # no account has this ledger, and nothing that revision
 
 _owner_decoders: dict[str, msgspec.json.Decoder[Any]] = {
-    name: msgspec.json.Decoder(kind) for name, kind in OWNERS.items()
+    name: msgspec.json.Decoder(kind) for name, kind in BUDGET_OWNER_KINDS.items()
 }
 _ledger_decoder = msgspec.json.Decoder(LatticeLedger)
 
@@ -53,7 +60,7 @@ class Payment:
     @property
     def accounts(self) -> tuple[Account, ...]:
         found = {account for each in (*self.charges, *self.releases) for account in each.accounts}
-        return tuple(sorted(found, key=lambda account: account.ledger))
+        return tuple(sorted(found, key=lambda account: account.ledger_name))
 
     @property
     def keys(self) -> set[Key]:
@@ -61,62 +68,64 @@ class Payment:
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
+class CommittedPayment:
     """Committed at this revision; `answers`, one per ledger, tell where each stands now and whether a soft limit warns."""
 
     revision: int
-    answers: tuple[Allowed, ...] = ()
+    results: tuple[BudgetApproval, ...] = ()
 
     @property
-    def warnings(self) -> tuple[Allowed, ...]:
-        return tuple(each for each in self.answers if each.warns)
+    def warnings(self) -> tuple[BudgetApproval, ...]:
+        return tuple(each for each in self.results if each.is_over_soft_limit)
 
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
     """Nothing was written: these ledgers, all that refuse, have too little left."""
 
-    refusals: tuple[Refused, ...]
+    rejections: tuple[BudgetRejection, ...]
 
     def __str__(self) -> str:
-        return "over budget: " + "; ".join(map(str, self.refusals))
+        return "over budget: " + "; ".join(map(str, self.rejections))
 
 
-class _Settled(msgspec.Struct, frozen=True):
+class _LedgerUpdates(msgspec.Struct, frozen=True):
     """All ledgers of a payment, as they would be after it."""
 
     puts: list[Put]
-    answers: list[Allowed | Refused]
+    results: list[BudgetApproval | BudgetRejection]
 
 
 @dataclass(frozen=True)
-class Ledgers:
+class LedgerCommitter:
     store: Store
     clock: Clock
     term: Term | None = None
     new_uid: Callable[[], str] = lambda: str(uuid4())
 
-    async def commit_with_charges(self, payment: Payment) -> Paid | OverBudget:
+    async def commit_with_charges(self, payment: Payment) -> CommittedPayment | OverBudget:
         """Raises Clash when one of the payment's own writes or checks finds something else: decide again. Rivals for a ledger
         are no reason to: it is read again, and the limits are checked again."""
-        for attempt in range(ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             read = await self._read(payment)
             try:
                 settled = self._settle(payment, read, self.clock.now())
             except (Invalid, NotFound):
-                if (done := await self._done_before(payment)) is not None:
+                if (done := await self._committed_earlier(payment)) is not None:
                     return done
                 raise
-            if refusals := tuple(each for each in settled.answers if isinstance(each, Refused)):
-                return await self._done_before(payment) or OverBudget(refusals)
+            if refusals := tuple(each for each in settled.results if isinstance(each, BudgetRejection)):
+                return await self._committed_earlier(payment) or OverBudget(refusals)
             try:
                 revision = await self._commit(payment, settled, read)
-            except Clash as clash:
+            except RevisionConflict as clash:
                 if clash.key in payment.keys:
                     raise
-                await self.clock.sleep(_pause(payment, attempt))
+                await self.clock.sleep(_backoff_s(payment, attempt))
                 continue
-            return Paid(revision, tuple(each for each in settled.answers if isinstance(each, Allowed)))
+            return CommittedPayment(
+                revision, tuple(each for each in settled.results if isinstance(each, BudgetApproval))
+            )
         raise _contended(payment)
 
     async def _read(self, payment: Payment) -> dict[Key, Entry | None]:
@@ -127,34 +136,36 @@ class Ledgers:
         entries = await asyncio.gather(*map(self.store.get, keys))
         return dict(zip(keys, entries, strict=True))
 
-    def _settle(self, payment: Payment, read: Mapping[Key, Entry | None], now: datetime) -> _Settled:
-        settled = _Settled([], [])
+    def _settle(self, payment: Payment, read: Mapping[Key, Entry | None], now: datetime) -> _LedgerUpdates:
+        settled = _LedgerUpdates([], [])
         for account in payment.accounts:
             entry = read[_ledger_key(account)]
             before = None if entry is None else _ledger(entry)
             charges = [each for each in payment.charges if account in each.accounts]
             releases = [each for each in payment.releases if account in each.accounts]
-            ledger = _under_present_terms(account, read[_owner_key(account)], before, bool(charges), now)
-            after, answer = settle(ledger, releases, charges, now)
-            settled.answers.append(answer)
+            ledger = _with_current_terms(account, read[_owner_key(account)], before, bool(charges), now)
+            after, answer = settle_charges(ledger, releases, charges, now)
+            settled.results.append(answer)
             settled.puts.append(
-                self._put(before, described(after), ABSENT if entry is None else entry.revision)
+                self._put(before, with_status_message(after), ABSENT if entry is None else entry.revision)
             )
         return settled
 
     def _put(self, before: LatticeLedger | None, after: LatticeLedger, expect: int) -> Put:
         obj = msgspec.to_builtins(after)
         if before is None:
-            obj = born(obj, uid=self.new_uid(), now=stamp(self.clock.now()))
+            obj = new_object(obj, uid=self.new_uid(), now=format_timestamp(self.clock.now()))
         elif before.spec != after.spec:
             obj["metadata"]["generation"] = before.metadata.generation + 1
         return Put(
             Key(LatticeLedger.resource.id, "", after.metadata.name), pack(LatticeLedger.resource, obj), expect
         )
 
-    async def _commit(self, payment: Payment, settled: _Settled, read: Mapping[Key, Entry | None]) -> int:
+    async def _commit(
+        self, payment: Payment, settled: _LedgerUpdates, read: Mapping[Key, Entry | None]
+    ) -> int:
         owners = {_owner_key(account) for account in payment.accounts}
-        _refuse_blind_writes(payment, owners)
+        _reject_blind_writes(payment, owners)
         stated = [
             Check(key, ABSENT if (found := read[key]) is None else found.revision)
             for key in sorted(owners - payment.keys)
@@ -166,7 +177,7 @@ class Ledgers:
             request_id=payment.request_id,
         )
 
-    async def _done_before(self, payment: Payment) -> Paid | None:
+    async def _committed_earlier(self, payment: Payment) -> CommittedPayment | None:
         """A request whose answer was lost must not be refused for the money that it took itself.
 
         The store looks for a request id before anything else: a commit that cannot succeed tells whether it is known.
@@ -174,18 +185,22 @@ class Ledgers:
         if payment.request_id is None:
             return None
         try:
-            return Paid(await self.store.commit([PROBE], fence=self.term, request_id=payment.request_id))
-        except Clash:
+            return CommittedPayment(
+                await self.store.commit([REQUEST_PROBE], fence=self.term, request_id=payment.request_id)
+            )
+        except RevisionConflict:
             return None
 
 
-def _under_present_terms(
+def _with_current_terms(
     account: Account, owner: Entry | None, found: LatticeLedger | None, pays: bool, now: datetime
 ) -> LatticeLedger:
     """An object that is gone, or states this budget no more, pays for nothing new; what it pays for can still be released."""
-    stated = terms(account, None if owner is None else _owner_decoders[account.kind].decode(owner.value))
+    stated = ledger_spec(
+        account, None if owner is None else _owner_decoders[account.kind].decode(owner.value)
+    )
     if stated is not None:
-        return opened(stated, found, now)
+        return open_ledger(stated, found, now)
     if pays or found is None:
         raise NotFound(
             "states no budget that machines could be paid from",
@@ -203,7 +218,7 @@ def _ledger(entry: Entry) -> LatticeLedger:
     return ledger
 
 
-def _refuse_blind_writes(payment: Payment, owners: set[Key]) -> None:
+def _reject_blind_writes(payment: Payment, owners: set[Key]) -> None:
     for write in payment.writes:
         if write.key in owners and write.expect is None:
             raise Malformed(
@@ -212,26 +227,26 @@ def _refuse_blind_writes(payment: Payment, owners: set[Key]) -> None:
 
 
 def _ledger_key(account: Account) -> Key:
-    return Key(LatticeLedger.resource.id, "", account.ledger)
+    return Key(LatticeLedger.resource.id, "", account.ledger_name)
 
 
 def _owner_key(account: Account) -> Key:
-    return Key(OWNERS[account.kind].resource.id, "", account.name)
+    return Key(BUDGET_OWNER_KINDS[account.kind].resource.id, "", account.name)
 
 
-def _pause(payment: Payment, attempt: int) -> float:
+def _backoff_s(payment: Payment, attempt: int) -> float:
     """Longer each time, and different for each rival: half of it up to all of it, by what is written."""
     spread = (
         crc32(f"{attempt} {payment.request_id} {[str(write.key) for write in payment.writes[:3]]}".encode())
         / 0xFFFFFFFF
     )
-    return min(FIRST_PAUSE * 2.0**attempt, LONGEST_PAUSE) * (1 + spread) / 2
+    return min(MIN_BACKOFF_S * 2.0**attempt, MAX_BACKOFF_S) * (1 + spread) / 2
 
 
 def _contended(payment: Payment) -> Conflict:
-    names = ", ".join(account.ledger for account in payment.accounts)
+    names = ", ".join(account.ledger_name for account in payment.accounts)
     return Conflict(
-        f"others were first {ATTEMPTS} times in a row",
+        f"others were first {MAX_ATTEMPTS} times in a row",
         where=f"latticeledger/{names}",
         fix="decide again a little later",
     )

@@ -5,59 +5,65 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lattice.controllers.runtime.loop import Again, Loop, Source
-from lattice.controllers.runtime.context import Office
-from lattice.controllers.runtime.object_writes import conditioned, path_of, with_status
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.loop import Loop, Requeue, Source
+from lattice.controllers.runtime.object_writes import merge_conditions, path_of, with_status
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.status.health import with_health
+from lattice.placement.status.service_status import status_with_health
 from lattice.store.protocol import Change
 
-PAUSE = 0.5  # seconds between two looks at one service: thousands of replicas that start are told of in a few
-EACH = 0.0001  # seconds more for each of its replicas: that many take longer to count
+STATUS_INTERVAL_S = (
+    0.5  # seconds between two looks at one service: thousands of replicas that start are told of in a few
+)
+INTERVAL_PER_REPLICA_S = 0.0001  # seconds more for each of its replicas: that many take longer to count
 
 
 @dataclass
-class Statuses:
-    office: Office
+class ServiceStatusController:
+    context: ControllerContext
     name: str = "status"
 
     def __post_init__(self) -> None:
-        self._services, self._workloads = self.office.copy(LatticeService), self.office.copy(LatticeWorkload)
-        self._due: dict[str, float] = {}  # when a service may be looked at again
+        self._services, self._workloads = (
+            self.context.cache(LatticeService),
+            self.context.cache(LatticeWorkload),
+        )
+        self._next_update_at: dict[str, float] = {}  # when a service may be looked at again
 
     def loop(self) -> Loop:
-        sources = (Source(self._services), Source(self._workloads, self._of_workload))
+        sources = (Source(self._services), Source(self._workloads, self._keys_for_workload))
         return Loop(
             self,
-            self.office.clock,
-            self.office.rng,
-            lambda: [path_of(each) for each in self._services.all()],
+            self.context.clock,
+            self.context.rng,
+            lambda: [path_of(each) for each in self._services.objects()],
             sources,
         )
 
-    def _of_workload(self, change: Change) -> Iterable[str]:
-        found = self._workloads.get(change.key.path) or self._workloads.before
+    def _keys_for_workload(self, change: Change) -> Iterable[str]:
+        found = self._workloads.get(change.key.path) or self._workloads.previous_object
         return (
             (f"{change.key.namespace}/{found.spec.service}",)
             if found is not None and found.spec.service
             else ()
         )
 
-    async def reconcile(self, key: str) -> Again | None:
+    async def reconcile(self, key: str) -> Requeue | None:
         service, entry = self._services.get(key), self._services.entry(key)
         if service is None or entry is None:
-            self._due.pop(key, None)
+            self._next_update_at.pop(key, None)
             return None
-        now = self.office.clock.monotonic()
-        if (wait := self._due.get(key, now) - now) > 0:
-            return Again(wait)
-        replicas = self._workloads.by("service", key)
-        found = with_health(service, replicas)
+        now = self.context.clock.monotonic()
+        if (wait := self._next_update_at.get(key, now) - now) > 0:
+            return Requeue(wait)
+        replicas = self._workloads.by_index("service", key)
+        found = status_with_health(service, replicas)
         status = msgspec.structs.replace(
-            found, conditions=conditioned(service.status.conditions, found.conditions, self.office.now)
+            found,
+            conditions=merge_conditions(service.status.conditions, found.conditions, self.context.timestamp),
         )
         if status != service.status:
-            self._due[key] = now + PAUSE + EACH * len(replicas)
-            await self.office.commit([with_status(entry, status)])
+            self._next_update_at[key] = now + STATUS_INTERVAL_S + INTERVAL_PER_REPLICA_S * len(replicas)
+            await self.context.commit([with_status(entry, status)])
         return None

@@ -8,29 +8,29 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from lattice.controllers.services.aside import aside
-from lattice.controllers.runtime.loop import Again, Loop, Pace, Source
-from lattice.controllers.runtime.context import Office
-from lattice.controllers.runtime.object_writes import conditioned, path_of, with_status
-from lattice.kinds.meta.base import Kind, Status
+from lattice.controllers.runtime.background import run_in_background
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
+from lattice.controllers.runtime.object_writes import merge_conditions, path_of, with_status
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Kind, Status
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.model.fleet import Fleet
 from lattice.placement.inputs.price_book import PriceBook
-from lattice.placement.status.supply_status import statuses, steadied, uses
-from lattice.placement.model.world import World, key
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.world import World, object_key
+from lattice.placement.status.supply_status import supply_statuses, usage_by_cluster, without_minor_spend
 from lattice.store.protocol import Write
 
-ALL = "supply"  # the one key
-PAUSE = 2.0  # seconds between two looks
-SHARE = 20  # and at least so many times as long as the last one took: a large fleet must not be all there is to think about
-MONEY_MOVES = 3600.0  # seconds after which spending is looked at, though nothing has changed
-PLACES = (
+SUPPLY_KEY = "supply"  # the one key
+SUPPLY_INTERVAL_S = 2.0  # seconds between two looks
+MIN_IDLE_RATIO = 20  # and at least so many times as long as the last one took: a large fleet must not be all there is to think about
+SPEND_RESYNC_S = 3600.0  # seconds after which spending is looked at, though nothing has changed
+SUPPLY_KINDS = (
     LatticePool,
     CloudInfrastructure,
     StaticInfrastructure,
@@ -41,55 +41,61 @@ PLACES = (
 
 
 @dataclass
-class Supply:
+class SupplyStatusController:
     """`adapters`: providers that machines can be had from here; `book`: the prices of the day."""
 
-    office: Office
+    context: ControllerContext
     adapters: frozenset[str]
-    book: Callable[[], PriceBook] = PriceBook.builtin
-    pause: float = PAUSE
-    aside: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = (
-        aside  # where to think: thousands of machines take a while
+    price_book: Callable[[], PriceBook] = PriceBook.builtin
+    min_interval_s: float = SUPPLY_INTERVAL_S
+    run_in_background: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = (
+        run_in_background  # where to think: thousands of machines take a while
     )
     name: str = "supply"
-    _looked: float = field(default=float("-inf"))
-    _took: float = 0.0
+    _last_run_at: float = field(default=float("-inf"))
+    _last_duration_s: float = 0.0
 
     def loop(self) -> Loop:
-        watched = (*PLACES, Secret, LatticeWorkload)
-        sources = tuple(Source(self.office.copy(kind), lambda _: (ALL,)) for kind in watched)
+        watched = (*SUPPLY_KINDS, Secret, LatticeWorkload)
+        sources = tuple(Source(self.context.cache(kind), lambda _: (SUPPLY_KEY,)) for kind in watched)
         return Loop(
             self,
-            self.office.clock,
-            self.office.rng,
-            lambda: (ALL,),
+            self.context.clock,
+            self.context.rng,
+            lambda: (SUPPLY_KEY,),
             sources,
-            Pace(workers=1, resync=MONEY_MOVES),
+            Concurrency(workers=1, resync_s=SPEND_RESYNC_S),
         )
 
-    async def reconcile(self, key: str) -> Again | None:
-        now = self.office.clock.monotonic()
-        if (wait := self._looked + max(self.pause, SHARE * self._took) - now) > 0:
-            return Again(wait)
-        self._looked = now
+    async def reconcile(self, key: str) -> Requeue | None:
+        now = self.context.clock.monotonic()
+        if (
+            wait := self._last_run_at + max(self.min_interval_s, MIN_IDLE_RATIO * self._last_duration_s) - now
+        ) > 0:
+            return Requeue(wait)
+        self._last_run_at = now
         world = self._world()
-        fleet = await self.aside(world.fleet)
-        used = uses(each for each in self.office.copy(LatticeWorkload).all() if each.spec.cluster)
-        secrets = self.office.copy(Secret)
-        found = statuses(world, fleet, lambda namespace, name: secrets.get(f"{namespace}/{name}"), used)
+        fleet = await self.run_in_background(world.build_fleet)
+        used = usage_by_cluster(
+            each for each in self.context.cache(LatticeWorkload).objects() if each.spec.cluster
+        )
+        secrets = self.context.cache(Secret)
+        found = supply_statuses(
+            world, fleet, lambda namespace, name: secrets.get(f"{namespace}/{name}"), used
+        )
         groups = [[write] for each, status in found if (write := self._write(each, status)) is not None]
-        self._took = (
-            self.office.clock.monotonic() - now
+        self._last_duration_s = (
+            self.context.clock.monotonic() - now
         )  # thinking: a store that is slow for once is no reason to look seldom
-        await self.office.commit_each(groups)
+        await self.context.commit_groups(groups)
         return None
 
     def _world(self) -> World:
-        objects = [each for kind in PLACES for each in self.office.copy(kind).all()]
+        objects = [each for kind in SUPPLY_KINDS for each in self.context.cache(kind).objects()]
         return World(
-            {key(each): each for each in objects},
-            self.book(),
-            now=self.office.clock.now(),
+            {object_key(each): each for each in objects},
+            self.price_book(),
+            now=self.context.clock.now(),
             adapters=self.adapters,
         )
 
@@ -97,8 +103,9 @@ class Supply:
         before: Status = each.status  # type: ignore[attr-defined]
         if status.conditions is not before.conditions:
             status = msgspec.structs.replace(
-                status, conditions=conditioned(before.conditions, status.conditions, self.office.now)
+                status,
+                conditions=merge_conditions(before.conditions, status.conditions, self.context.timestamp),
             )
-        entry = self.office.copy(type(each)).entry(path_of(each))
-        status = steadied(before, status)
+        entry = self.context.cache(type(each)).entry(path_of(each))
+        status = without_minor_spend(before, status)
         return None if entry is None or status == before else with_status(entry, status)

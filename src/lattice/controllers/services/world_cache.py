@@ -5,12 +5,12 @@ from datetime import datetime
 
 import msgspec
 
-from lattice.controllers.runtime.context import Office
+from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.object_writes import path_of
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
@@ -18,62 +18,64 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.inputs.price_book import PriceBook
-from lattice.placement.model.world import Key, World
+from lattice.placement.model.world import ObjectKey, World
 from lattice.store.protocol import Change
 
-RULES: tuple[type[Kind], ...] = (
+CONFIG_KINDS: tuple[type[Kind], ...] = (
     LatticePool,
     LatticeNodeClass,
     CloudInfrastructure,
     StaticInfrastructure,
     LatticePlacementPolicy,
 )
-MADE: tuple[type[Kind], ...] = (LatticeCluster, LatticeLedger, LatticeNode, LatticeWorkload)
-LOOKED_AT: tuple[type[Kind], ...] = (*RULES, LatticeService, *MADE)
-Tables = tuple[PriceBook, str, str]  # prices, round trips as CSV, and where those come from
+STATE_KINDS: tuple[type[Kind], ...] = (LatticeCluster, LatticeLedger, LatticeNode, LatticeWorkload)
+WORLD_KINDS: tuple[type[Kind], ...] = (*CONFIG_KINDS, LatticeService, *STATE_KINDS)
+PricingTables = tuple[PriceBook, str, str]  # prices, round trips as CSV, and where those come from
 
 
-class Survey:
+class WorldCache:
     """`tables`: the files beside the objects, as they are now; `adapters`: providers that machines can be had from here, None: all."""
 
-    def __init__(self, office: Office, tables: Callable[[], Tables], adapters: frozenset[str] | None) -> None:
-        self._office = office
+    def __init__(
+        self, office: ControllerContext, tables: Callable[[], PricingTables], adapters: frozenset[str] | None
+    ) -> None:
+        self._context = office
         self._tables = tables
         self._adapters = adapters
-        self._objects: dict[Key, Kind] = {}
+        self._objects: dict[ObjectKey, Kind] = {}
         self._dirty: set[tuple[type[Kind], str]] = set()
         self._is_filled = False
-        for kind in LOOKED_AT:
-            office.copy(kind).on_change(self._hear(kind))
+        for kind in WORLD_KINDS:
+            office.cache(kind).on_change(self._dirty_marker(kind))
 
-    def _hear(self, kind: type[Kind]) -> Callable[[Change], None]:
+    def _dirty_marker(self, kind: type[Kind]) -> Callable[[Change], None]:
         return lambda change: self._dirty.add((kind, change.key.path))
 
     @property
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
         return bool(self._dirty) or not self._is_filled
 
     async def catch_up(self) -> None:
         """Until the copies have everything that is written by now: what was paid a moment ago must not be paid again."""
-        revision = await self._office.store.revision()
-        for kind in LOOKED_AT:
-            await self._office.copy(kind).wait_for(revision)
+        revision = await self._context.store.revision()
+        for kind in WORLD_KINDS:
+            await self._context.cache(kind).wait_for(revision)
 
     def world(self, now: datetime) -> World:
         if not self._is_filled:
             self._dirty = {
-                (kind, path_of(each)) for kind in LOOKED_AT for each in self._office.copy(kind).all()
+                (kind, path_of(each)) for kind in WORLD_KINDS for each in self._context.cache(kind).objects()
             }
             self._is_filled = True
         for kind, path in sorted(self._dirty, key=lambda each: (each[0].resource.id, each[1])):
-            self._take(kind, path)
+            self._refresh(kind, path)
         self._dirty.clear()
         return World(self._objects.copy(), *self._tables(), now=now, adapters=self._adapters)
 
-    def _take(self, kind: type[Kind], path: str) -> None:
+    def _refresh(self, kind: type[Kind], path: str) -> None:
         namespace, _, name = path.partition("/")
         key = (kind.resource.kind, namespace, name)
-        found = self._office.copy(kind).get(path)
+        found = self._context.cache(kind).get(path)
         if found is None:
             self._objects.pop(key, None)
             return
@@ -94,7 +96,7 @@ class _Named(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Named).decode
 
 
-def is_news(change: Change) -> bool:
+def is_spec_or_metadata_change(change: Change) -> bool:
     """Is anything but the status another?"""
     if change.value is None or change.previous is None:
         return True

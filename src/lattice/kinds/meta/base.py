@@ -11,7 +11,7 @@ from lattice.errors import Cause
 GROUP = "lattice.dev"
 VERSION = "v1alpha1"
 
-Extra = dict[str, Any]  # JSON whose shape is somebody else's
+OpaqueJson = dict[str, Any]  # JSON whose shape is somebody else's
 
 
 @dataclass_transform(
@@ -46,13 +46,13 @@ class Resource(msgspec.Struct, frozen=True):
     plural: str
     group: str = GROUP
     version: str = VERSION
-    short: tuple[str, ...] = ()
+    short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ("lattice",)
     namespaced: bool = False
     columns: tuple[Column, ...] = ()
     has_status: bool = True
-    scale: str = ""  # path of the integer that /scale moves, such as "spec.replicas.min"
-    made: str = ""  # made by Lattice: what a user declares instead. "": a user's own
+    scale_path: str = ""  # path of the integer that /scale moves, such as "spec.replicas.min"
+    managed_hint: str = ""  # made by Lattice: what a user declares instead. "": a user's own
     verbs: tuple[str, ...] = (
         "create",
         "delete",
@@ -103,7 +103,7 @@ class Metadata(Part):
     deletion_grace_period_seconds: int | None = None
     finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
-    managed_fields: tuple[Extra, ...] = ()
+    managed_fields: tuple[OpaqueJson, ...] = ()
     self_link: str = ""
 
 

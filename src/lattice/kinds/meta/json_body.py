@@ -11,7 +11,7 @@ from lattice.errors import LatticeError, Malformed, TooLarge
 from lattice.kinds.meta import yaml_scalar as scalar
 
 MAX_BYTES = 1 << 20  # of an object; the store's ceiling for a commit
-MAX_NODES = 10_000  # values in an object
+MAX_VALUES = 10_000  # values in an object
 MAX_DEPTH = 32  # nesting of an object
 MAX_BODY_DEPTH = (
     MAX_DEPTH + 8
@@ -42,18 +42,18 @@ def parse_json(body: bytes) -> Parsed:
             "the body is not UTF-8 text", where=f"byte {getattr(e, 'start', 0)}", fix="send UTF-8"
         ) from e
     try:
-        parsed = Parsed(_FAST.decode(text), [])
+        parsed = Parsed(_STRICT_DECODER.decode(text), [])
     except _RepeatedKeyError:
-        parsed = _slowly(text)
+        parsed = _parse_with_duplicates(text)
     except (json.JSONDecodeError, RecursionError, Malformed) as e:
-        raise _not_json(e, text) from e
-    _within_limits(parsed.value, text)
+        raise _parse_error(e, text) from e
+    _check_limits(parsed.value, text)
     if "\\ud" in text or "\\uD" in text:
-        _whole_characters(parsed.value)
+        _check_surrogate_pairs(parsed.value)
     return parsed
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
         raise _RepeatedKeyError
@@ -64,13 +64,17 @@ class _Pairs(list[tuple[str, Any]]):
     """An object whose repeated keys are all still there."""
 
 
-def _constant(text: str) -> NoReturn:
+def _reject_constant(text: str) -> NoReturn:
     raise Malformed(text)
 
 
-_NUMBERS: Any = {"parse_int": scalar.integer, "parse_float": scalar.decimal, "parse_constant": _constant}
-_FAST = json.JSONDecoder(object_pairs_hook=_once, **_NUMBERS)
-_SLOW = json.JSONDecoder(object_pairs_hook=_Pairs, **_NUMBERS)
+_NUMBERS: Any = {
+    "parse_int": scalar.integer,
+    "parse_float": scalar.decimal,
+    "parse_constant": _reject_constant,
+}
+_STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_unique_pairs, **_NUMBERS)
+_DUPLICATES_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, **_NUMBERS)
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s\[\]{},:"]+')
 
 _NUMBER = re.compile(
@@ -78,31 +82,31 @@ _NUMBER = re.compile(
 )  # so much of a word is taken for one
 
 
-def _slowly(text: str) -> Parsed:
+def _parse_with_duplicates(text: str) -> Parsed:
     duplicates: dict[str, None] = {}
     try:
-        raw = _SLOW.decode(text)
-        _within_limits(raw, text)
+        raw = _DUPLICATES_DECODER.decode(text)
+        _check_limits(raw, text)
     except (json.JSONDecodeError, RecursionError, Malformed) as e:
-        raise _not_json(e, text) from e
-    return Parsed(_folded(raw, "", duplicates), list(duplicates))
+        raise _parse_error(e, text) from e
+    return Parsed(_merge_duplicates(raw, "", duplicates), list(duplicates))
 
 
-def _folded(raw: Any, path: str, duplicates: dict[str, None]) -> Any:
+def _merge_duplicates(raw: Any, path: str, duplicates: dict[str, None]) -> Any:
     if isinstance(raw, _Pairs):
         value: dict[str, Any] = {}
         for key, inner in raw:
             here = f"{path}.{key}" if path else key
             if key in value:
                 duplicates[here] = None
-            value[key] = _folded(inner, here, duplicates)
+            value[key] = _merge_duplicates(inner, here, duplicates)
         return value
     if isinstance(raw, list):
-        return [_folded(inner, f"{path}[{i}]", duplicates) for i, inner in enumerate(raw)]
+        return [_merge_duplicates(inner, f"{path}[{i}]", duplicates) for i, inner in enumerate(raw)]
     return raw
 
 
-def _not_json(e: Exception, text: str) -> LatticeError:
+def _parse_error(e: Exception, text: str) -> LatticeError:
     if isinstance(e, json.JSONDecodeError):
         what = e.msg[:1].lower() + e.msg[1:]
         return Malformed(
@@ -116,11 +120,11 @@ def _not_json(e: Exception, text: str) -> LatticeError:
         raise e
     if e.where:
         return e
-    refused = e if e.fix else scalar.endless(e.what)
-    return Malformed(refused.what, where=_position(text, _offset_of_refused(text)), fix=refused.fix)
+    refused = e if e.fix else scalar.not_finite_error(e.message)
+    return Malformed(refused.message, where=_position(text, _rejected_number_offset(text)), fix=refused.fix)
 
 
-def _offset_of_refused(text: str) -> int:
+def _rejected_number_offset(text: str) -> int:
     """The hooks are not told where they are: the first number that they refuse is the one."""
     for token in _TOKEN.finditer(text):
         if token[0].startswith(("NaN", "Infinity", "-Infinity")):
@@ -137,24 +141,24 @@ def _position(text: str, offset: int) -> str:
     return f"line {text.count(chr(10), 0, offset) + 1}, column {offset - text.rfind(chr(10), 0, offset)}"
 
 
-def _within_limits(value: Any, text: str) -> None:
+def _check_limits(value: Any, text: str) -> None:
     openings = text.count("{") + text.count("[")
-    if openings <= MAX_BODY_DEPTH and openings + text.count(",") < MAX_NODES:
+    if openings <= MAX_BODY_DEPTH and openings + text.count(",") < MAX_VALUES:
         return  # every value follows an opening or a comma, so no counting is needed
     nodes, depth, level = 0, 0, [value]
     while level:
         nodes += len(level)
-        if nodes > MAX_NODES:
+        if nodes > MAX_VALUES:
             raise TooLarge(
-                f"the body has more than {MAX_NODES:,} values", fix="split it into several objects"
+                f"the body has more than {MAX_VALUES:,} values", fix="split it into several objects"
             )
-        level, nested = _one_down(level)
+        level, nested = _next_level(level)
         depth += nested
         if depth > MAX_BODY_DEPTH:
             raise _too_deep()
 
 
-def _one_down(level: list[Any]) -> tuple[list[Any], bool]:
+def _next_level(level: list[Any]) -> tuple[list[Any], bool]:
     """The values inside these values, and whether any of these holds values at all."""
     below: list[Any] = []
     nested = False
@@ -180,7 +184,7 @@ def _too_deep() -> Malformed:
     )
 
 
-def _whole_characters(value: Any) -> None:
+def _check_surrogate_pairs(value: Any) -> None:
     try:
         encode(value)
     except UnicodeError as e:

@@ -26,7 +26,7 @@ class Template:
     pieces: list[Piece]
 
     def render(self, value: Any) -> str:
-        return "".join(_rendered(self.pieces, value, value))
+        return "".join(_render(self.pieces, value, value))
 
 
 def compile_template(text: str) -> Template:
@@ -36,62 +36,62 @@ def compile_template(text: str) -> Template:
     reader = Reader(text)
     stack: list[list[Piece]] = [[]]
     while not reader.at_end():
-        brace = text.find("{", reader.at)
+        brace = text.find("{", reader.position)
         stop = brace if brace >= 0 else len(text)
-        if stop > reader.at:
-            stack[-1].append(text[reader.at : stop])
-        reader.at = stop + 1 if brace >= 0 else stop
+        if stop > reader.position:
+            stack[-1].append(text[reader.position : stop])
+        reader.position = stop + 1 if brace >= 0 else stop
         if brace >= 0:
-            _braced(reader, stack)
+            _parse_braces(reader, stack)
     if len(stack) > 1:
         raise reader.problem("expected {end} for every {range}")
     return Template(stack[0])
 
 
-def _braced(reader: Reader, stack: list[list[Piece]]) -> None:
+def _parse_braces(reader: Reader, stack: list[list[Piece]]) -> None:
     """What stands between braces: literals and paths, or the begin or end of a range."""
     while True:
-        reader.blanks()
+        reader.skip_blanks()
         if reader.take("}"):
             return
-        if word := _KEYWORD.match(reader.text, reader.at):
-            _keyword(word, reader, stack)
-        elif quoted := QUOTED.match(reader.text, reader.at):
-            reader.at = quoted.end()
+        if word := _KEYWORD.match(reader.text, reader.position):
+            _parse_keyword(word, reader, stack)
+        elif quoted := QUOTED.match(reader.text, reader.position):
+            reader.position = quoted.end()
             stack[-1].append(unescaped(quoted[1] if quoted[1] is not None else quoted[2]))
         else:
-            began = reader.at
+            began = reader.position
             stack[-1].append(reader.path(relaxed=True))
-            if reader.at == began:
+            if reader.position == began:
                 raise reader.problem("expected a path, a quoted text, range or end")
 
 
-def _keyword(word: re.Match[str], reader: Reader, stack: list[list[Piece]]) -> None:
+def _parse_keyword(word: re.Match[str], reader: Reader, stack: list[list[Piece]]) -> None:
     if word[1] == "range":
-        reader.at = word.end()
+        reader.position = word.end()
         loop = Range(reader.path(relaxed=True))
         stack[-1].append(loop)
         stack.append(loop.body)
         return
     if len(stack) == 1:
         raise reader.problem("this {end} has no {range}")
-    reader.at = word.end()
+    reader.position = word.end()
     stack.pop()
 
 
-def _rendered(pieces: list[Piece], root: Any, here: Any) -> list[str]:
+def _render(pieces: list[Piece], root: Any, here: Any) -> list[str]:
     out: list[str] = []
     for piece in pieces:
         if isinstance(piece, str):
             out.append(piece)
         elif isinstance(piece, Path):
-            out.append(" ".join(shown(found) for found in piece.find(root if piece.rooted else here)))
+            out.append(" ".join(value_text(found) for found in piece.find(root if piece.rooted else here)))
         else:
             for found in piece.path.find(root if piece.path.rooted else here):
-                out.extend(_rendered(piece.body, root, found))
+                out.extend(_render(piece.body, root, found))
     return out
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Text as it is, everything else as JSON."""
     return value if isinstance(value, str) else encode(value).decode()

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause, Invalid
-from lattice.kinds.meta.validator import join
+from lattice.kinds.meta.validator import join_path
 
 Quantity = int | str | float  # as written: 2, "500m", 0.5, "16Gi"; a float is read by the digits it prints
 Amount = Annotated[
@@ -20,8 +20,8 @@ Amount = Annotated[
 MILLI = 1000
 MICRO = 1_000_000
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
-LARGEST = (1 << 63) - 1  # the store, numpy columns and other people's clients all hold int64
-MOST = (
+MAX_INT64 = (1 << 63) - 1  # the store, numpy columns and other people's clients all hold int64
+MAX_PLAIN_NUMBER = (
     Decimal(10) ** 9
 )  # dollars, cores, GiB: more is a slip of the hand, and its bytes or micro-dollars would not fit into int64
 
@@ -55,10 +55,10 @@ _DIGITS = 28  # what decimal arithmetic keeps exactly by default
 _NUMBER = re.compile(
     r"([0-9]{1,19}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})([eE][+-]?[0-9]{1,2})?([A-Za-z]*)", re.ASCII
 )
-_BEYOND = re.compile(
+_OVERSIZED_NUMBER = re.compile(
     r"0*[1-9][0-9]{19,}(?:\.[0-9]*)?([A-Za-z]*)", re.ASCII
 )  # 10^19 and more, of whatever unit
-_SPAN = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(ns|us|ms|s|m|h|d)", re.ASCII)
+_DURATION_PART = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(ns|us|ms|s|m|h|d)", re.ASCII)
 
 
 def parse_cores(value: Quantity | Decimal) -> int:
@@ -92,10 +92,10 @@ def parse_millis(value: str) -> int:
     """Milliseconds: "65ms", "90s", "1.5h", "1h30m". What is finer than a millisecond is rounded up."""
     if value == "0":
         return 0
-    spans = list(_SPAN.finditer(value)) if isinstance(value, str) else []
+    spans = list(_DURATION_PART.finditer(value)) if isinstance(value, str) else []
     if not spans or "".join(span.group() for span in spans) != value:
         raise Invalid(f"must be a duration such as 65ms, 90s, 1.5h or 1h30m, got {_quoted(value)}")
-    return _whole(
+    return _round_up_to_int64(
         sum(
             (Decimal(number) * _MILLIS[unit] for number, unit in (span.groups() for span in spans)), Decimal()
         ),
@@ -108,17 +108,17 @@ def parse_seconds(value: str) -> int:
     return -(-parse_millis(value) // 1000)
 
 
-def micros(dollars: Decimal) -> int:
+def dollars_to_micros(dollars: Decimal) -> int:
     """Micro-dollars. Half a micro-dollar rounds up; every smaller rest is dropped or rounded likewise."""
-    return int((_bounded(dollars) * MICRO).quantize(Decimal(1), rounding=ROUND_HALF_UP))
+    return int((_checked_range(dollars) * MICRO).quantize(Decimal(1), rounding=ROUND_HALF_UP))
 
 
-def gibibytes(amount: Decimal) -> int:
+def gib_to_bytes(amount: Decimal) -> int:
     """Bytes of a number of GiB, as in `memoryGi: 16`."""
-    return int((_bounded(amount) * GIB).to_integral_value(rounding=ROUND_CEILING))
+    return int((_checked_range(amount) * GIB).to_integral_value(rounding=ROUND_CEILING))
 
 
-def fraction(threshold: Decimal) -> Decimal:
+def share_as_fraction(threshold: Decimal) -> Decimal:
     """A share between 0 and 1, whether it was written as 0.8 or as 80 percent."""
     return threshold if threshold <= 1 else threshold / 100
 
@@ -139,7 +139,7 @@ def approximate_bytes(count: int) -> str:
     """For people: three digits are enough, 16500000000 is 15.4Gi."""
     for unit, size in reversed(_BINARY.items()):
         if abs(count) >= size:
-            return f"{_plain((Decimal(count) / size).quantize(Decimal('0.1')))}{unit}"
+            return f"{_without_trailing_zeros((Decimal(count) / size).quantize(Decimal('0.1')))}{unit}"
     return str(count)
 
 
@@ -160,12 +160,12 @@ def format_millis(millis: int) -> str:
     return "".join(parts) or "0s"
 
 
-def format_micros(amount: int) -> str:
+def format_dollars(amount: int) -> str:
     """Dollars without needless zeros: 384000 is 0.384, 414720000 is 414.72."""
-    return _plain(dollars(amount))
+    return _without_trailing_zeros(micros_to_dollars(amount))
 
 
-def dollars(amount: int) -> Decimal:
+def micros_to_dollars(amount: int) -> Decimal:
     """The exact number of dollars in so many micro-dollars."""
     return Decimal(amount).scaleb(-6)
 
@@ -176,7 +176,7 @@ def quantity_problems(path: str, value: Quantity | None, parse: Callable[[Any], 
         if value is not None:
             parse(value)
     except Invalid as error:
-        yield Cause(path, error.what)
+        yield Cause(path, error.message)
 
 
 def threshold_problems(path: str, value: Decimal | None) -> Iterator[Cause]:
@@ -190,14 +190,14 @@ def threshold_problems(path: str, value: Decimal | None) -> Iterator[Cause]:
 def number_problems(value: object, path: str) -> Iterator[Cause]:
     """Every plain number in this part that is not finite, negative, or of a size that no real supply has."""
     if isinstance(value, Decimal):
-        if not _is_sane(value):
-            yield Cause(path, f"must be a number from 0 to {MOST:,f}, got {_quoted(value)}")
+        if not _is_in_range(value):
+            yield Cause(path, f"must be a number from 0 to {MAX_PLAIN_NUMBER:,f}, got {_quoted(value)}")
     elif isinstance(value, msgspec.Struct):
         for field in msgspec.structs.fields(value):
             yield from number_problems(getattr(value, field.name), f"{path}.{field.encode_name}")
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from number_problems(item, join(path, key))
+            yield from number_problems(item, join_path(path, key))
     elif isinstance(value, tuple):
         for index, item in enumerate(value):
             yield from number_problems(item, f"{path}[{index}]")
@@ -205,7 +205,7 @@ def number_problems(value: object, path: str) -> Iterator[Cause]:
 
 def _scaled(value: Quantity | Decimal, unit: str, hint: str) -> int:
     if isinstance(value, Decimal):
-        return _whole(_bounded(value) * _UNITS[unit][""], value)
+        return _round_up_to_int64(_checked_range(value) * _UNITS[unit][""], value)
     return _scaled_text(str(value), unit, hint)
 
 
@@ -214,38 +214,38 @@ def _scaled_text(text: str, unit: str, hint: str) -> int:
     found = _NUMBER.fullmatch(text)
     scale = _UNITS[unit].get(found[3]) if found else None
     if found is None or scale is None:
-        if (beyond := _BEYOND.fullmatch(text)) and beyond[1] in _UNITS[unit]:
-            raise _uncountable(text)
+        if (beyond := _OVERSIZED_NUMBER.fullmatch(text)) and beyond[1] in _UNITS[unit]:
+            raise _int64_overflow(text)
         raise Invalid(f"must be 0 or more, {hint}, got {_quoted(text)}")
     exact = Decimal(found[1]).scaleb(int(found[2][1:]) if found[2] else 0) * scale
     if unit == "count" and exact != exact.to_integral_value():
         raise Invalid(f"must be {hint}, got {_quoted(text)}")
-    return _whole(exact, text)
+    return _round_up_to_int64(exact, text)
 
 
-def _whole(exact: Decimal, given: object) -> int:
-    if exact > LARGEST:
-        raise _uncountable(given)
+def _round_up_to_int64(exact: Decimal, given: object) -> int:
+    if exact > MAX_INT64:
+        raise _int64_overflow(given)
     return int(exact.to_integral_value(rounding=ROUND_CEILING))
 
 
-def _uncountable(given: object) -> Invalid:
+def _int64_overflow(given: object) -> Invalid:
     return Invalid(f"is more than can be counted (2^63 - 1), got {_quoted(given)}")
 
 
-def _bounded(value: Decimal) -> Decimal:
-    if not _is_sane(value):
-        raise Invalid(f"must be a number from 0 to {MOST:,f}, got {_quoted(value)}")
+def _checked_range(value: Decimal) -> Decimal:
+    if not _is_in_range(value):
+        raise Invalid(f"must be a number from 0 to {MAX_PLAIN_NUMBER:,f}, got {_quoted(value)}")
     return value
 
 
-def _is_sane(value: Decimal) -> bool:
+def _is_in_range(value: Decimal) -> bool:
     """Looks at the exponent first: comparing or printing 1e999999 in full would take the server with it."""
     return (
         value.is_finite()
         and not value.is_signed()
         and value.adjusted() <= 9
-        and value <= MOST
+        and value <= MAX_PLAIN_NUMBER
         and len(value.as_tuple().digits) <= _DIGITS
     )
 
@@ -255,6 +255,6 @@ def _quoted(value: object) -> str:
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
-def _plain(number: Decimal) -> str:
+def _without_trailing_zeros(number: Decimal) -> str:
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -10,8 +10,8 @@ from lattice.kinds.meta.base import Kind
 
 Schema = dict[str, Any]
 
-API_VERSION = "The version of the API this object is written for, group and version."
-KIND = "The kind of this object."
+API_VERSION_DESCRIPTION = "The version of the API this object is written for, group and version."
+KIND_DESCRIPTION = "The kind of this object."
 
 
 @cache
@@ -20,8 +20,8 @@ def structural_schema(kind: type[Kind]) -> Schema:
     schema = struct_schema(inspect.type_info(kind))
     schema["properties"] = {
         **schema["properties"],
-        "apiVersion": {"type": "string", "description": API_VERSION},
-        "kind": {"type": "string", "description": KIND},
+        "apiVersion": {"type": "string", "description": API_VERSION_DESCRIPTION},
+        "kind": {"type": "string", "description": KIND_DESCRIPTION},
         "metadata": {"type": "object"},
     }
     required = [name for name in schema.pop("required", ()) if name not in {"apiVersion", "kind", "metadata"}]

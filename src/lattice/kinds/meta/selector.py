@@ -8,14 +8,14 @@ from msgspec import Meta
 
 from lattice.errors import Cause, Malformed
 from lattice.kinds.meta.base import Part
-from lattice.kinds.meta.validator import join
+from lattice.kinds.meta.validator import join_path
 
 Labels = Mapping[str, Any]  # a value is a string, or a list of strings that matches whatever it contains
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _TOKEN = re.compile(r"\s*(==|!=|[=!,()<>]|[^\s=!,()<>]+)\s*")
-_WORDS = frozenset({"=", "==", "!=", "!", ",", "(", ")", "<", ">"})
+_OPERATORS = frozenset({"=", "==", "!=", "!", ",", "(", ")", "<", ">"})
 
 
 class Requirement(Part):
@@ -47,13 +47,13 @@ class Requirement(Part):
             case "DoesNotExist":
                 return self.key not in labels
             case "Gt":
-                return any(_above(value, bound) for value in found for bound in self.values)
+                return any(_is_greater(value, bound) for value in found for bound in self.values)
             case "Lt":
-                return any(_above(bound, value) for value in found for bound in self.values)
+                return any(_is_greater(bound, value) for value in found for bound in self.values)
 
     def problems(self, path: str, *, numeric: bool = False) -> Iterator[Cause]:
         """`numeric`: this place also takes Gt and Lt."""
-        if wrong := key_problem(self.key):
+        if wrong := label_key_problem(self.key):
             yield Cause(f"{path}.key", wrong)
         if self.operator in ("Gt", "Lt") and not numeric:
             yield Cause(
@@ -64,7 +64,7 @@ class Requirement(Part):
         elif wrong := self._count_problem():
             yield Cause(f"{path}.values", wrong)
         for index, value in enumerate(self.values):
-            if wrong := value_problem(value):
+            if wrong := label_value_problem(value):
                 yield Cause(f"{path}.values[{index}]", wrong)
 
     def _count_problem(self) -> str:
@@ -142,22 +142,22 @@ def parse_selector(text: str) -> LabelSelector:
             raise _unreadable(text, "expected a comma between demands")
 
 
-def key_problem(key: str) -> str:
+def label_key_problem(key: str) -> str:
     """What is wrong with a label key; "" when nothing is."""
     prefix, slash, name = key.rpartition("/")
     if slash and (wrong := subdomain_problem(prefix)):
-        return f'prefix of label key "{_short(key)}" {wrong}'
+        return f'prefix of label key "{_truncate(key)}" {wrong}'
     if len(name) > 63 or not _NAME.fullmatch(name):
-        return f'label key must be 1 to 63 letters, digits, "-", "_" or ".", starting and ending with a letter or digit, got "{_short(key)}"'
+        return f'label key must be 1 to 63 letters, digits, "-", "_" or ".", starting and ending with a letter or digit, got "{_truncate(key)}"'
     return ""
 
 
-def value_problem(value: str) -> str:
+def label_value_problem(value: str) -> str:
     """What is wrong with a label value; "" when nothing is."""
     if value and (len(value) > 63 or not _NAME.fullmatch(value)):
         return (
             'label value must be empty or at most 63 letters, digits, "-", "_" or ".", '
-            f'starting and ending with a letter or digit, got "{_short(value)}"'
+            f'starting and ending with a letter or digit, got "{_truncate(value)}"'
         )
     return ""
 
@@ -166,20 +166,20 @@ def subdomain_problem(name: str) -> str:
     """What is wrong with a DNS subdomain such as the name of an object; "" when nothing is."""
     if len(name) <= 253 and all(_DNS_LABEL.fullmatch(part) for part in name.split(".")):
         return ""
-    return f'must be 1 to 253 lower-case letters, digits, "-" or ".", starting and ending with a letter or digit, got "{_short(name)}"'
+    return f'must be 1 to 253 lower-case letters, digits, "-" or ".", starting and ending with a letter or digit, got "{_truncate(name)}"'
 
 
 def dns_label_problem(name: str) -> str:
     """What is wrong with a DNS label such as the name of a namespace or container; "" when nothing is."""
     if len(name) <= 63 and _DNS_LABEL.fullmatch(name):
         return ""
-    return f'must be 1 to 63 lower-case letters, digits or "-", starting and ending with a letter or digit, got "{_short(name)}"'
+    return f'must be 1 to 63 lower-case letters, digits or "-", starting and ending with a letter or digit, got "{_truncate(name)}"'
 
 
 def label_problems(labels: Mapping[str, str], path: str) -> Iterator[Cause]:
     for key, value in labels.items():
-        for wrong in filter(None, (key_problem(key), value_problem(value))):
-            yield Cause(join(path, key), wrong)
+        for wrong in filter(None, (label_key_problem(key), label_value_problem(value))):
+            yield Cause(join_path(path, key), wrong)
 
 
 def _values(labels: Labels, key: str) -> Iterable[str]:
@@ -191,7 +191,7 @@ def _integer(text: str) -> int | None:
     return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII) else None
 
 
-def _above(left: str, right: str) -> bool:
+def _is_greater(left: str, right: str) -> bool:
     a, b = _integer(left), _integer(right)
     return a is not None and b is not None and a > b
 
@@ -217,31 +217,31 @@ def _requirement(tokens: list[str], text: str) -> Requirement:
         case "!=":
             found = Requirement(key=key, operator="NotIn", values=(_optional_word(tokens),))
         case "in":
-            found = Requirement(key=key, operator="In", values=_listed(tokens, text))
+            found = Requirement(key=key, operator="In", values=_parse_value_list(tokens, text))
         case "notin":
-            found = Requirement(key=key, operator="NotIn", values=_listed(tokens, text))
+            found = Requirement(key=key, operator="NotIn", values=_parse_value_list(tokens, text))
         case ">":
             found = Requirement(key=key, operator="Gt", values=(_word(tokens, text, "a whole number"),))
         case "<":
             found = Requirement(key=key, operator="Lt", values=(_word(tokens, text, "a whole number"),))
         case other:
             raise _unreadable(
-                text, f'expected =, !=, in, notin, < or > after "{_short(key)}", got "{_short(other)}"'
+                text, f'expected =, !=, in, notin, < or > after "{_truncate(key)}", got "{_truncate(other)}"'
             )
     return _checked(found, text)
 
 
 def _word(tokens: list[str], text: str, wanted: str) -> str:
-    if not tokens or tokens[0] in _WORDS:
+    if not tokens or tokens[0] in _OPERATORS:
         raise _unreadable(text, f"expected {wanted}" + (f', got "{tokens[0]}"' if tokens else " at the end"))
     return tokens.pop(0)
 
 
 def _optional_word(tokens: list[str]) -> str:
-    return tokens.pop(0) if tokens and tokens[0] not in _WORDS else ""
+    return tokens.pop(0) if tokens and tokens[0] not in _OPERATORS else ""
 
 
-def _listed(tokens: list[str], text: str) -> tuple[str, ...]:
+def _parse_value_list(tokens: list[str], text: str) -> tuple[str, ...]:
     if not tokens or tokens.pop(0) != "(":
         raise _unreadable(text, 'expected "(" after in or notin')
     if tokens[:1] == [")"]:
@@ -263,10 +263,10 @@ def _checked(requirement: Requirement, text: str) -> Requirement:
 
 def _unreadable(text: str, why: str) -> Malformed:
     return Malformed(
-        f'cannot read the label selector "{_short(text, 120)}": {why}',
+        f'cannot read the label selector "{_truncate(text, 120)}": {why}',
         fix="write it like env=prod,tier!=db,zone in (a,b),gpu,!spot",
     )
 
 
-def _short(text: str, most: int = 70) -> str:
+def _truncate(text: str, most: int = 70) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."

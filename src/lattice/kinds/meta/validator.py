@@ -1,10 +1,11 @@
 """Does this JSON fit the schema? Prunes, defaults and validates in one walk, and reports everything that is wrong."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import Any
 
 from lattice.errors import Cause
@@ -12,9 +13,9 @@ from lattice.kinds.meta.json_body import encode
 from lattice.kinds.meta.schema import Schema
 
 INT64 = range(-(1 << 63), 1 << 63)
-SHOWN = 80  # characters of an offending value that a message repeats
+MAX_SHOWN_CHARS = 80  # characters of an offending value that a message repeats
 
-Walk = Callable[[Any, str, "Findings"], Any]  # value, its path, where to report -> the value to keep
+Validator = Callable[[Any, str, "Findings"], Any]  # value, its path, where to report -> the value to keep
 
 
 @dataclass(slots=True)
@@ -22,31 +23,31 @@ class Findings:
     """What a walk met: fields the schema does not know (dropped from the result) and values it refuses."""
 
     defaulting: bool = True
-    unknown: list[str] = field(default_factory=list)
+    unknown_fields: list[str] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
 
-    def refuse(self, path: str, message: str, reason: str = "FieldValueInvalid") -> None:
+    def add_cause(self, path: str, message: str, reason: str = "FieldValueInvalid") -> None:
         self.causes.append(Cause(path, message, reason))
 
-    def wrong(self, path: str, value: Any, rule: str) -> Any:
-        self.refuse(path, f"Invalid value: {shown(value)}: {rule}")
+    def add_invalid_value(self, path: str, value: Any, rule: str) -> Any:
+        self.add_cause(path, f"Invalid value: {truncated_json(value)}: {rule}")
         return value
 
 
-def shown(value: Any) -> str:
+def truncated_json(value: Any) -> str:
     """A value as JSON, short enough for a message."""
     text = encode(value).decode()
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
 
 
-def join(path: str, name: str) -> str:
+def join_path(path: str, name: str) -> str:
     """spec.containers.main; keys with dots or slashes stand in brackets."""
     if "." in name or "/" in name:
         return f"{path}[{name}]"
     return f"{path}.{name}" if path else name
 
 
-def compile_schema(schema: Schema) -> Walk:
+def compile_schema(schema: Schema) -> Validator:
     """The walk for a schema; compile once per kind."""
     if schema.get("x-kubernetes-int-or-string"):
         return _int_or_string(schema)
@@ -69,19 +70,19 @@ def _anything(value: Any, path: str, out: Findings) -> Any:
 
 
 def _boolean(value: Any, path: str, out: Findings) -> Any:
-    return value if isinstance(value, bool) else out.wrong(path, value, "must be true or false")
+    return value if isinstance(value, bool) else out.add_invalid_value(path, value, "must be true or false")
 
 
-def _int_or_string(schema: Schema) -> Walk:
+def _int_or_string(schema: Schema) -> Validator:
     def walk(value: Any, path: str, out: Findings) -> Any:
         if isinstance(value, str | int | Decimal) and not isinstance(value, bool):
             return value
-        return out.wrong(path, value, "must be a number or a string")
+        return out.add_invalid_value(path, value, "must be a number or a string")
 
     return walk
 
 
-def _string(schema: Schema) -> Walk:
+def _string(schema: Schema) -> Validator:
     rules: list[tuple[Callable[[str], bool], str]] = []
     if (least := schema.get("minLength")) is not None:
         rules.append((lambda text: len(text) >= least, f"must have {least} characters or more"))
@@ -95,37 +96,37 @@ def _string(schema: Schema) -> Walk:
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, str):
-            return out.wrong(path, value, "must be a string")
+            return out.add_invalid_value(path, value, "must be a string")
         if allowed and value not in allowed:
-            out.refuse(
+            out.add_cause(
                 path,
-                f"Unsupported value: {shown(value)}: supported values: {choices}",
+                f"Unsupported value: {truncated_json(value)}: supported values: {choices}",
                 "FieldValueNotSupported",
             )
         for holds, rule in rules:
             if not holds(value):
-                out.wrong(path, value, rule)
+                out.add_invalid_value(path, value, rule)
         return value
 
     return walk
 
 
-def _number(schema: Schema) -> Walk:
+def _number(schema: Schema) -> Validator:
     whole = schema["type"] == "integer"
     rules = list(_limits(schema))
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
-            return out.wrong(path, value, "must be an integer" if whole else "must be a number")
+            return out.add_invalid_value(path, value, "must be an integer" if whole else "must be a number")
         if isinstance(value, Decimal) and whole:
             if value != value.to_integral_value():
-                return out.wrong(path, value, "must be an integer")
+                return out.add_invalid_value(path, value, "must be an integer")
             value = int(value)
         if isinstance(value, int) and value not in INT64:
-            return out.wrong(path, value, "must fit in 64 bits")
+            return out.add_invalid_value(path, value, "must fit in 64 bits")
         for holds, rule in rules:
             if not holds(value):
-                out.wrong(path, value, rule)
+                out.add_invalid_value(path, value, rule)
         return value
 
     return walk
@@ -143,18 +144,20 @@ def _limits(schema: Schema) -> Any:
         yield (lambda n: n <= most), f"must be {most} or less"
 
 
-def _array(schema: Schema) -> Walk:
+def _array(schema: Schema) -> Validator:
     item = compile_schema(schema["items"])
     least, most = schema.get("minItems", 0), schema.get("maxItems")
     unique = _uniqueness(schema)
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, list):
-            return out.wrong(path, value, "must be a list")
+            return out.add_invalid_value(path, value, "must be a list")
         if len(value) < least:
-            out.wrong(path, value, f"must have {least} items or more")
+            out.add_invalid_value(path, value, f"must have {least} items or more")
         if most is not None and len(value) > most:
-            out.refuse(path, f"Too many: {len(value)}: must have at most {most} items", "FieldValueTooMany")
+            out.add_cause(
+                path, f"Too many: {len(value)}: must have at most {most} items", "FieldValueTooMany"
+            )
         kept = [item(each, f"{path}[{i}]", out) for i, each in enumerate(value)]
         if unique is not None and len(kept) > 1:
             unique(kept, path, out)
@@ -173,36 +176,36 @@ def _uniqueness(schema: Schema) -> Callable[[list[Any], str, Findings], None] | 
         seen: set[str] = set()
         for i, item in enumerate(items):
             identity = {key: item.get(key) for key in keys} if keys and isinstance(item, dict) else item
-            token = shown(identity)
+            token = truncated_json(identity)
             if token in seen:
-                out.refuse(f"{path}[{i}]", f"Duplicate value: {token}", "FieldValueDuplicate")
+                out.add_cause(f"{path}[{i}]", f"Duplicate value: {token}", "FieldValueDuplicate")
             seen.add(token)
 
     return check
 
 
-def _object(schema: Schema) -> Walk:
+def _object(schema: Schema) -> Validator:
     if "properties" in schema:
         return _record(schema)
     if isinstance(values := schema.get("additionalProperties"), Mapping):
         return _map(compile_schema(dict(values)))
 
     def walk(value: Any, path: str, out: Findings) -> Any:
-        return value if isinstance(value, dict) else out.wrong(path, value, "must be an object")
+        return value if isinstance(value, dict) else out.add_invalid_value(path, value, "must be an object")
 
     return walk
 
 
-def _map(item: Walk) -> Walk:
+def _map(item: Validator) -> Validator:
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, dict):
-            return out.wrong(path, value, "must be an object")
-        return {name: item(each, join(path, name), out) for name, each in value.items()}
+            return out.add_invalid_value(path, value, "must be an object")
+        return {name: item(each, join_path(path, name), out) for name, each in value.items()}
 
     return walk
 
 
-def _record(schema: Schema) -> Walk:
+def _record(schema: Schema) -> Validator:
     fields = {name: compile_schema(each) for name, each in schema["properties"].items()}
     defaults = {name: each["default"] for name, each in schema["properties"].items() if "default" in each}
     required = tuple(schema.get("required", ()))
@@ -210,7 +213,7 @@ def _record(schema: Schema) -> Walk:
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, dict):
-            return out.wrong(path, value, "must be an object")
+            return out.add_invalid_value(path, value, "must be an object")
         kept: dict[str, Any] = {}
         for name, each in value.items():
             known = fields.get(name)
@@ -218,7 +221,7 @@ def _record(schema: Schema) -> Walk:
                 if open_ended:
                     kept[name] = each
                 else:
-                    out.unknown.append(join(path, name))
+                    out.unknown_fields.append(join_path(path, name))
             elif each is not None:  # an explicit null is the same as saying nothing
                 kept[name] = known(each, f"{path}.{name}" if path else name, out)
         for name, default in defaults.items():
@@ -226,7 +229,14 @@ def _record(schema: Schema) -> Walk:
                 kept[name] = deepcopy(default)
         for name in required:
             if name not in kept:
-                out.refuse(join(path, name), "Required value", "FieldValueRequired")
+                out.add_cause(join_path(path, name), "Required value", "FieldValueRequired")
         return kept
 
     return walk
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean BinPacking?`, whatever the case; nothing if nothing is near."""
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.7)
+    return f"; did you mean {by_lower[near[0]]}?" if near else ""

@@ -12,7 +12,7 @@ from lattice.kinds.meta import yaml_scalar as scalar
 from lattice.kinds.meta.json_body import (
     MAX_BYTES,
     MAX_DEPTH,
-    MAX_NODES,
+    MAX_VALUES,
     Parsed,
     decode_stored,
     encode,
@@ -22,13 +22,13 @@ from lattice.kinds.meta.json_body import (
 __all__ = [
     "MAX_BYTES",
     "MAX_DEPTH",
-    "MAX_NODES",
+    "MAX_VALUES",
     "Document",
     "Mark",
     "Parsed",
     "decode_stored",
     "encode",
-    "load",
+    "load_documents",
     "parse_json",
 ]
 
@@ -42,7 +42,7 @@ class Mark:
     """Where a value begins, and where the values inside it do."""
 
     line: int
-    inside: "dict[str | int, Mark]" = field(default_factory=dict)
+    children: "dict[str | int, Mark]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,50 +58,52 @@ class Document:
         """The line of a field such as `spec.ports[0].name`; of its nearest ancestor that was written if it was not."""
         mark, rest = self.mark, path
         while rest:
-            step = _step(mark, rest)
+            step = _descend(mark, rest)
             if step is None:
                 break
             mark, rest = step
         return mark.line
 
-    def at(self, path: str = "") -> str:
+    def location(self, path: str = "") -> str:
         return f"{self.source}:{self.line_of(path)}"
 
 
-def _step(mark: Mark, path: str) -> tuple[Mark, str] | None:
+def _descend(mark: Mark, path: str) -> tuple[Mark, str] | None:
     """One level down. Keys may hold dots themselves, so the longest key that fits wins."""
     if found := _BRACKETED.match(path):
         index, *names = found.groups()
         key = (
             int(index)
-            if index is not None and int(index) in mark.inside
+            if index is not None and int(index) in mark.children
             else index or next((n for n in names if n is not None), "")
         )
-        return (mark.inside[key], path[found.end() :].removeprefix(".")) if key in mark.inside else None
+        return (mark.children[key], path[found.end() :].removeprefix(".")) if key in mark.children else None
     fitting = [
-        k for k in mark.inside if path.startswith(str(k)) and path[len(str(k)) :][:1] in ("", ".", "[")
+        k for k in mark.children if path.startswith(str(k)) and path[len(str(k)) :][:1] in ("", ".", "[")
     ]
     if not fitting:
         return None
     longest = max(fitting, key=lambda k: len(str(k)))
-    return mark.inside[longest], path[len(str(longest)) :].removeprefix(".")
+    return mark.children[longest], path[len(str(longest)) :].removeprefix(".")
 
 
-def load(text: str | bytes, source: str = "<input>", *, lists: bool = True) -> list[Document]:
+def load_documents(
+    text: str | bytes, source: str = "<input>", *, expand_lists: bool = True
+) -> list[Document]:
     """The manifests in a YAML (or JSON) text, empty ones left out.
 
     With `lists`, a List becomes its items, and the limits hold for each item; without, a document is one object.
     """
     readable = _decoded(text, source)
-    composer = _Composer(source, lists)
+    composer = _Composer(source, expand_lists)
     try:
         for event in yaml.parse(readable, Loader=_Loader):
-            composer.take(event)
+            composer.feed(event)
     except yaml.YAMLError as e:
         if (found := _as_json(readable)) is None:
             raise _unreadable(e, source, readable) from e
-        composer.done = [(found, Mark(1))]
-    return [d for value, mark in composer.done for d in _documents(value, mark, source, lists)]
+        composer.documents = [(found, Mark(1))]
+    return [d for value, mark in composer.documents for d in _documents(value, mark, source, expand_lists)]
 
 
 def _decoded(text: str | bytes, source: str) -> str:
@@ -145,7 +147,7 @@ def _documents(value: Any, mark: Mark, source: str, lists: bool) -> Iterator[Doc
     where = f"{source}:{mark.line}"
     if not isinstance(value, dict):
         raise Malformed(
-            f"a manifest is a mapping, got {_kind_of(value)}",
+            f"a manifest is a mapping, got {_describe_type(value)}",
             where=where,
             fix="begin with apiVersion, kind and metadata",
         )
@@ -153,12 +155,12 @@ def _documents(value: Any, mark: Mark, source: str, lists: bool) -> Iterator[Doc
     if not (lists and isinstance(items, list) and str(value.get("kind", "")).endswith("List")):
         yield Document(value, source, mark.line, mark)
         return
-    marks = mark.inside.get("items", mark).inside
+    marks = mark.children.get("items", mark).children
     for i, item in enumerate(items):
         yield from _documents(item, marks.get(i, mark), source, lists)
 
 
-def _kind_of(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return (
         "a list"
         if isinstance(value, list)
@@ -183,19 +185,19 @@ class _Composer:
 
     def __init__(self, source: str, lists: bool) -> None:
         self.source = source
-        self.lists = lists
-        self.done: list[tuple[Any, Mark]] = []
-        self.open: list[_Open] = []
-        self.nodes = 0
-        self.began = 0  # offset of what the limits count from
-        self.listing = False  # inside `items` at the top
+        self.expand_lists = lists
+        self.documents: list[tuple[Any, Mark]] = []
+        self.stack: list[_Open] = []
+        self.value_count = 0
+        self.start_offset = 0  # offset of what the limits count from
+        self.in_list_items = False  # inside `items` at the top
 
-    def take(self, event: yaml.Event) -> None:
+    def feed(self, event: yaml.Event) -> None:
         if isinstance(event, yaml.NodeEvent):
             self._count(event)
         match event:
             case yaml.AliasEvent():
-                self._refuse(
+                self._fail(
                     event,
                     f"the alias *{event.anchor} is not read",
                     "write the value out: a few lines of aliases can grow without bound",
@@ -207,98 +209,100 @@ class _Composer:
             case yaml.SequenceStartEvent():
                 self._begin(event, [])
             case yaml.CollectionEndEvent():
-                self.open.pop()
+                self.stack.pop()
             case yaml.DocumentStartEvent():
                 self._restart(event)
 
     def _restart(self, event: Any) -> None:
-        self.nodes, self.began, self.listing = 0, event.start_mark.index, False
+        self.value_count, self.start_offset, self.in_list_items = 0, event.start_mark.index, False
 
     def _count(self, event: Any) -> None:
         if getattr(event, "anchor", None) is not None and not isinstance(event, yaml.AliasEvent):
-            self._refuse(
+            self._fail(
                 event, f"the anchor &{event.anchor} is not read", "write the value out where it is needed"
             )
-        if self.lists and len(self.open) == 2 and self.listing:
-            self.nodes, self.began = 0, event.start_mark.index
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            self._refuse(
-                event, f"has more than {MAX_NODES:,} values", "split it into several objects", TooLarge
+        if self.expand_lists and len(self.stack) == 2 and self.in_list_items:
+            self.value_count, self.start_offset = 0, event.start_mark.index
+        self.value_count += 1
+        if self.value_count > MAX_VALUES:
+            self._fail(
+                event, f"has more than {MAX_VALUES:,} values", "split it into several objects", TooLarge
             )
-        if event.end_mark.index - self.began > MAX_BYTES:
-            self._refuse(event, "is larger than 1 MiB", "split it into several objects", TooLarge)
+        if event.end_mark.index - self.start_offset > MAX_BYTES:
+            self._fail(event, "is larger than 1 MiB", "split it into several objects", TooLarge)
 
     def _begin(self, event: Any, value: dict[str, Any] | list[Any]) -> None:
-        self._known_tag(event, "map" if isinstance(value, dict) else "seq")
-        if self.open and isinstance(self.open[-1].value, dict) and self.open[-1].key is None:
-            self._refuse(
+        self._check_tag(event, "map" if isinstance(value, dict) else "seq")
+        if self.stack and isinstance(self.stack[-1].value, dict) and self.stack[-1].key is None:
+            self._fail(
                 event,
-                f"a key must be text, got {_kind_of(value)}",
+                f"a key must be text, got {_describe_type(value)}",
                 "write a plain or quoted word before the colon",
             )
-        if len(self.open) >= MAX_DEPTH:
-            self._refuse(
+        if len(self.stack) >= MAX_DEPTH:
+            self._fail(
                 event,
                 f"is nested deeper than {MAX_DEPTH} levels",
                 "no kind needs that; look for a missing closing bracket",
             )
-        self.listing = (
-            (len(self.open) == 1 and self.open[0].key == "items") if len(self.open) < 2 else self.listing
+        self.in_list_items = (
+            (len(self.stack) == 1 and self.stack[0].key == "items")
+            if len(self.stack) < 2
+            else self.in_list_items
         )
-        self.open.append(_Open(value, self._place(value, event)))
+        self.stack.append(_Open(value, self._attach(value, event)))
 
     def _scalar(self, event: Any) -> None:
-        if self.open and isinstance(self.open[-1].value, dict) and self.open[-1].key is None:
-            self._key(event, self.open[-1])
+        if self.stack and isinstance(self.stack[-1].value, dict) and self.stack[-1].key is None:
+            self._key(event, self.stack[-1])
             return
-        self._place(self._value(event), event)
+        self._attach(self._value(event), event)
 
     def _key(self, event: Any, into: _Open) -> None:
         key = self._value(event)
         if not isinstance(key, str):
-            self._refuse(
+            self._fail(
                 event, f"a key must be text, got {event.value or 'nothing'}", f'quote it: "{event.value}"'
             )
         if key == "<<" and event.implicit[0]:
-            self._refuse(event, "merge keys (<<) are not read", "write the merged fields out")
+            self._fail(event, "merge keys (<<) are not read", "write the merged fields out")
         if key in into.value:
-            first = into.mark.inside[key].line
-            self._refuse(
+            first = into.mark.children[key].line
+            self._fail(
                 event, f'the key "{key[:60]}" is given twice, first on line {first}', "keep one of them"
             )
         into.key, into.key_line = key, event.start_mark.line + 1
 
     def _value(self, event: Any) -> scalar.Scalar:
-        self._known_tag(event, "str")
+        self._check_tag(event, "str")
         if not event.implicit[0] or event.style:
             return str(event.value)
         try:
-            return scalar.read(event.value)
+            return scalar.parse_scalar(event.value)
         except Malformed as e:
-            self._refuse(event, e.what, e.fix)
+            self._fail(event, e.message, e.fix)
 
-    def _place(self, value: Any, event: Any) -> Mark:
+    def _attach(self, value: Any, event: Any) -> Mark:
         line = event.start_mark.line + 1
-        if not self.open:
+        if not self.stack:
             mark = Mark(line)
-            self.done.append((value, mark))
+            self.documents.append((value, mark))
             return mark
-        into = self.open[-1]
+        into = self.stack[-1]
         if isinstance(into.value, list):
-            mark = into.mark.inside[len(into.value)] = Mark(line)
+            mark = into.mark.children[len(into.value)] = Mark(line)
             into.value.append(value)
         else:
             key = into.key or ""
-            mark = into.mark.inside[key] = Mark(into.key_line)
+            mark = into.mark.children[key] = Mark(into.key_line)
             into.value[key] = value
             into.key = None
         return mark
 
-    def _known_tag(self, event: Any, plain: str) -> None:
+    def _check_tag(self, event: Any, plain: str) -> None:
         if event.tag not in (None, "!", _TAG + plain):
             shown = event.tag.replace(_TAG, "!!")
-            self._refuse(event, f"the tag {shown} is not read", "drop the tag; quote the value if it is text")
+            self._fail(event, f"the tag {shown} is not read", "drop the tag; quote the value if it is text")
 
-    def _refuse(self, event: Any, what: str, fix: str, kind: type[LatticeError] = Malformed) -> NoReturn:
+    def _fail(self, event: Any, what: str, fix: str, kind: type[LatticeError] = Malformed) -> NoReturn:
         raise kind(what, where=f"{self.source}:{event.start_mark.line + 1}", fix=fix)

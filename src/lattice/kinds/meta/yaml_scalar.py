@@ -7,7 +7,7 @@ from lattice.errors import Malformed
 
 Scalar = str | int | bool | Decimal | None
 
-_WORDS: dict[str, bool | None] = {
+_KEYWORDS: dict[str, bool | None] = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
 }  # fmt: skip
@@ -21,29 +21,29 @@ NUMBER = re.compile(
 NUMBER_LIKE = re.compile(
     f"(?:{NUMBER.pattern})$", re.VERBOSE
 )  # as PyYAML asks for it: match() from the start
-_FIRST = frozenset("+-.0123456789")
-_SHOWN = 24  # characters of a refused number that are repeated to the user
-_MOST_DIGITS = 64  # of a decimal: far beyond any quantity, and cheap to add up
-_MOST_EXPONENT = 307  # what every JSON reader can hold as a double
+_NUMBER_FIRST_CHARS = frozenset("+-.0123456789")
+_MAX_SHOWN_CHARS = 24  # characters of a refused number that are repeated to the user
+_MAX_DECIMAL_CHARS = 64  # of a decimal: far beyond any quantity, and cheap to add up
+_MAX_EXPONENT = 307  # what every JSON reader can hold as a double
 
 
-def read(text: str) -> Scalar:
+def parse_scalar(text: str) -> Scalar:
     """An unquoted YAML scalar; what is not null, a boolean or a number is text."""
-    if text in _WORDS:
-        return _WORDS[text]
-    if text[0] not in _FIRST:
+    if text in _KEYWORDS:
+        return _KEYWORDS[text]
+    if text[0] not in _NUMBER_FIRST_CHARS:
         return text
     found = NUMBER.fullmatch(text)
     if found is None:
         return text
     match found.lastgroup:
         case "int":
-            return integer(_without_guessing(text))
+            return integer(_reject_leading_zero(text))
         case "based":
             return _in_range(int(text, 0), text)
         case "decimal":
             return decimal(text)
-    raise endless(text)
+    raise not_finite_error(text)
 
 
 def integer(text: str) -> int:
@@ -53,33 +53,33 @@ def integer(text: str) -> int:
 
 
 def decimal(text: str) -> Decimal:
-    if len(text) > _MOST_DIGITS:
+    if len(text) > _MAX_DECIMAL_CHARS:
         raise Malformed(
-            f"the number {_short(text)} has more than {_MOST_DIGITS} characters",
+            f"the number {_truncate(text)} has more than {_MAX_DECIMAL_CHARS} characters",
             fix="round it, or quote it if it is text",
         )
     try:
         number = Decimal(text)
     except InvalidOperation:  # an exponent that not even Decimal has room for
         number = None
-    if number is None or abs(number.adjusted()) > _MOST_EXPONENT:
+    if number is None or abs(number.adjusted()) > _MAX_EXPONENT:
         raise Malformed(
-            f"the number {_short(text)} is out of range", fix=f"keep the exponent within ±{_MOST_EXPONENT}"
+            f"the number {_truncate(text)} is out of range", fix=f"keep the exponent within ±{_MAX_EXPONENT}"
         )
     return number
 
 
-def endless(text: str) -> Malformed:
+def not_finite_error(text: str) -> Malformed:
     return Malformed(
         f"{text} is not a number we can keep", fix="give a finite number, or leave the field out for no limit"
     )
 
 
-def _without_guessing(text: str) -> str:
+def _reject_leading_zero(text: str) -> str:
     digits = text.lstrip("+-")
     if len(digits) > 1 and digits[0] == "0":
         raise Malformed(
-            f"{_short(text)} is octal to some YAML readers and decimal to others",
+            f"{_truncate(text)} is octal to some YAML readers and decimal to others",
             fix="drop the leading zero, write octal as 0o17, or quote it if it is text",
         )
     return text
@@ -93,10 +93,10 @@ def _in_range(number: int, text: str) -> int:
 
 def _too_long(text: str) -> Malformed:
     return Malformed(
-        f"the integer {_short(text)} does not fit in 64 bits",
+        f"the integer {_truncate(text)} does not fit in 64 bits",
         fix="use a smaller number, or quote it if it is text",
     )
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.infrastructure import (
     Location,
     StaticCapacity,
@@ -15,50 +14,53 @@ from lattice.kinds.infrastructure import (
     StaticNetwork,
     StaticSpec,
 )
-from lattice.kinds.node_class import ClassOnProvider, ClassResources, LatticeNodeClass, NodeClassSpec
+from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.meta.quantity import MIB, MILLI, format_bytes, format_cores
+from lattice.kinds.node_class import ClassResources, LatticeNodeClass, NodeClassSpec, ProviderNodeClass
+from lattice.placement.explain.blockers import PlacementFailure, open_rows
 from lattice.placement.model.demand import ClusterRules, Demand
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.explain.blockers import Failure, open_rows
-from lattice.placement.plugins.filters.region import Elsewhere, Known
-from lattice.placement.model.reasons import Because
+from lattice.placement.model.rejection_reasons import FixedReason
+from lattice.placement.plugins.filters.region import NotInRequiredRegion, RegionAlreadyUsed
 
-API = "lattice.dev/v1alpha1"
+API_VERSION = "lattice.dev/v1alpha1"
 
 
 @dataclass(frozen=True, slots=True)
-class Required:
+class RequiredInfrastructure:
     """`count` places, each with all of this; one in each of `regions`, the others wherever it is not `other_than`.
 
     None at all: no place would help.
     """
 
-    count: int
+    place_count: int
     machines: int  # of one replica's size, with nothing on them
-    machine: Mapping[str, int]  # milli-cores, bytes, milli-GPUs and counts
+    machine_size: Mapping[str, int]  # milli-cores, bytes, milli-GPUs and counts
     regions: tuple[str, ...] = ()
-    other_than: tuple[str, ...] = ()  # regions that would not help
+    excluded_regions: tuple[str, ...] = ()  # regions that would not help
     compliance: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     residency: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    near: tuple[tuple[str, int, tuple[str, ...]], ...] = ()  # dependency, milliseconds, and where it is
+    latency_limits: tuple[
+        tuple[str, int, tuple[str, ...]], ...
+    ] = ()  # dependency, milliseconds, and where it is
     node_labels: Mapping[str, str] = field(default_factory=dict)
     gpu_model: str = ""
 
     def properties(self) -> dict[str, Any]:
         """As a platform engineer reads it; what does not matter is left out."""
-        if not self.count:
+        if not self.place_count:
             return {}
-        size = {name: _shown(name, amount) for name, amount in self.machine.items()}
+        size = {name: _format_amount(name, amount) for name, amount in self.machine_size.items()}
         listed = {
-            "region": pattern(self.regions),
-            "regionOtherThan": list(self.other_than),
+            "region": region_pattern(self.regions),
+            "regionOtherThan": list(self.excluded_regions),
             "compliance": list(self.compliance),
             "capabilities": list(self.capabilities),
             "dataResidency": ", ".join(self.residency),
             "labels": dict(self.labels),
-            "latency": {name: {"maxMs": ms, "to": list(places)} for name, ms, places in self.near},
+            "latency": {name: {"maxMs": ms, "to": list(places)} for name, ms, places in self.latency_limits},
             "machine": {
                 **size,
                 **({"gpuModel": self.gpu_model} if self.gpu_model else {}),
@@ -67,21 +69,21 @@ class Required:
             "machines": self.machines,
         }
         return {
-            "places": self.count,
+            "places": self.place_count,
             "requiredProperties": {name: value for name, value in listed.items() if value},
         }
 
 
-NOTHING = Required(count=0, machines=0, machine={})
+NO_INFRASTRUCTURE = RequiredInfrastructure(place_count=0, machines=0, machine_size={})
 
 
-def _shown(name: str, amount: int) -> str | int:
+def _format_amount(name: str, amount: int) -> str | int:
     if name in ("cpu", "gpu"):
         return format_cores(amount)
     return format_bytes(amount) if name in ("memory", "storage") else amount
 
 
-def pattern(regions: Sequence[str]) -> str:
+def region_pattern(regions: Sequence[str]) -> str:
     """One name for several regions: us-* if they begin alike."""
     if len(regions) < 2:
         return "".join(regions)
@@ -91,46 +93,49 @@ def pattern(regions: Sequence[str]) -> str:
     )
 
 
-def required_for(demand: Demand, failure: Failure | None, fleet: Fleet) -> Required:
-    missing = max(1, demand.replicas - len(fleet.seats.get(demand.name, ())))
-    regions, other_than, count = _where(demand, failure, fleet)
-    return Required(
-        count=count,
-        machines=_machines(missing, demand.rules),
-        machine=demand.effective_needs,
+def required_for(demand: Demand, failure: PlacementFailure | None, fleet: Fleet) -> RequiredInfrastructure:
+    missing = max(1, demand.replicas - len(fleet.assignments.get(demand.name, ())))
+    regions, other_than, count = _required_regions(demand, failure, fleet)
+    return RequiredInfrastructure(
+        place_count=count,
+        machines=_machine_count(missing, demand.rules),
+        machine_size=demand.effective_needs,
         regions=regions,
-        other_than=other_than,
+        excluded_regions=other_than,
         compliance=_values(demand, "compliance"),
         capabilities=_values(demand, "capability"),
         residency=_values(demand, "residency"),
         labels=dict(_labels(demand)),
-        near=tuple(_near(demand, fleet)),
+        latency_limits=tuple(_latency_limits(demand, fleet)),
         node_labels=dict(demand.node_selector),
         gpu_model=demand.gpu_model if demand.needs.get("gpu") else "",
     )
 
 
 def _values(demand: Demand, kind: Any) -> tuple[str, ...]:
-    return tuple(sorted({each.value for each in demand.of(kind)}))
+    return tuple(sorted({each.value for each in demand.requirements_of(kind)}))
 
 
-def _machines(replicas: int, rules: ClusterRules) -> int:
+def _machine_count(replicas: int, rules: ClusterRules) -> int:
     """Clusters are filled one after the other, and each begins with as many machines as the rules say."""
     most = max(1, rules.max_nodes)
     whole = (replicas - 1) // most
     return whole * most + max(rules.min_nodes, replicas - whole * most)
 
 
-def _where(
-    demand: Demand, failure: Failure | None, fleet: Fleet
+def _required_regions(
+    demand: Demand, failure: PlacementFailure | None, fleet: Fleet
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     """Required regions where nothing could take it; regions that are there already, if others are wanted; and how many places it takes."""
     if failure is None:
         return (), (), 1
     able = [
-        fleet.offers[row] for row in np.flatnonzero(open_rows(failure, Elsewhere, Known, Because)).tolist()
+        fleet.offers[row]
+        for row in np.flatnonzero(
+            open_rows(failure, NotInRequiredRegion, RegionAlreadyUsed, FixedReason)
+        ).tolist()
     ]
-    held = [fleet.offers[row] for row in fleet.rows_of(demand.name)]
+    held = [fleet.offers[row] for row in fleet.offer_rows_of(demand.name)]
     lacking = tuple(
         each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in (*able, *held))
     )
@@ -149,28 +154,28 @@ def _labels(demand: Demand) -> Iterator[tuple[str, str]]:
             yield each.label.key, "yes"
 
 
-def _near(demand: Demand, fleet: Fleet) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+def _latency_limits(demand: Demand, fleet: Fleet) -> Iterator[tuple[str, int, tuple[str, ...]]]:
     targets = dict(demand.latency_to)
     for each in demand.latency:
-        places = sorted({fleet.offers[row].name for row in fleet.rows_of(targets[each.value])})
+        places = sorted({fleet.offers[row].name for row in fleet.offer_rows_of(targets[each.value])})
         yield each.value, each.amount, tuple(places)
 
 
-def as_infrastructure(required: Required, name: str = "required") -> list[Kind]:
+def as_infrastructure(required: RequiredInfrastructure, name: str = "required") -> list[Kind]:
     """Exactly that, as objects one could apply: a data center for each place, and the class of its machines."""
-    if not required.count:
+    if not required.place_count:
         return []
-    elsewhere = (f"{name}-{number}" for number in range(len(required.regions) + 1, required.count + 1))
+    elsewhere = (f"{name}-{number}" for number in range(len(required.regions) + 1, required.place_count + 1))
     regions = (*required.regions, *elsewhere)
     return [
         machine_class(required, name, name),
-        *(_place(required, name, region, number) for number, region in enumerate(regions, 1)),
+        *(_data_center(required, name, region, number) for number, region in enumerate(regions, 1)),
     ]
 
 
-def machine_class(required: Required, name: str, provider: str) -> LatticeNodeClass:
+def machine_class(required: RequiredInfrastructure, name: str, provider: str) -> LatticeNodeClass:
     """Machines that hold one replica, and nothing beside it."""
-    size = dict(required.machine)
+    size = dict(required.machine_size)
     memory, storage = size.pop("memory", 0), size.pop("storage", 0)
     resources = ClassResources(
         cores=Decimal(size.pop("cpu", 0)).scaleb(-3),
@@ -180,15 +185,19 @@ def machine_class(required: Required, name: str, provider: str) -> LatticeNodeCl
         extended=dict(size.items()),
     )
     spec = NodeClassSpec(
-        providers={provider: ClassOnProvider(memory=f"{memory}b")},
+        providers={provider: ProviderNodeClass(memory=f"{memory}b")},
         resources=resources,
         labels=dict(required.node_labels),
     )
-    return LatticeNodeClass(api_version=API, kind="LatticeNodeClass", metadata=Metadata(name=name), spec=spec)
+    return LatticeNodeClass(
+        api_version=API_VERSION, kind="LatticeNodeClass", metadata=Metadata(name=name), spec=spec
+    )
 
 
-def _place(required: Required, name: str, region: str, number: int) -> StaticInfrastructure:
-    near = {place: f"{ms}ms" for _, ms, places in reversed(required.near) for place in places}
+def _data_center(
+    required: RequiredInfrastructure, name: str, region: str, number: int
+) -> StaticInfrastructure:
+    near = {place: f"{ms}ms" for _, ms, places in reversed(required.latency_limits) for place in places}
     spec = StaticSpec(
         location=Location(name=f"{name}-{number}", region=region),
         capacity=StaticCapacity(nodes=required.machines),
@@ -199,4 +208,6 @@ def _place(required: Required, name: str, region: str, number: int) -> StaticInf
         data_residency="".join(required.residency[:1]),
     )
     metadata = Metadata(name=f"{name}-{number}", labels=dict(required.labels))
-    return StaticInfrastructure(api_version=API, kind="StaticInfrastructure", metadata=metadata, spec=spec)
+    return StaticInfrastructure(
+        api_version=API_VERSION, kind="StaticInfrastructure", metadata=metadata, spec=spec
+    )

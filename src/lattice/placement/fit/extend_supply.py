@@ -7,107 +7,121 @@ from typing import Any
 from lattice.engine.plugin import Reason
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.pool import LatticePool
-from lattice.placement.model.machine_catalog import is_allowed
-from lattice.placement.model.edits import Change, Option, once, plain, respecified, within, written
-from lattice.placement.model.demand import Requirement
-from lattice.placement.fit.raise_limits import more_money, more_room, price
-from lattice.placement.plugins.filters.available import TooBig
-from lattice.placement.plugins.filters.budget import OverBudget, Unpriced
-from lattice.placement.plugins.filters.capacity import Full
-from lattice.placement.plugins.filters.overflow import Gated, utilisation
-from lattice.placement.model.reasons import Lacks, show
 from lattice.placement.explain.required_infrastructure import machine_class, required_for
-from lattice.placement.model.stand import Stand, set_field
+from lattice.placement.fit.raise_limits import budget_options, capacity_options, price_options
+from lattice.placement.model.demand import Requirement
+from lattice.placement.model.machine_catalog import is_type_allowed
+from lattice.placement.model.object_changes import (
+    ChangeOption,
+    ObjectChange,
+    RejectedCandidate,
+    change_at_path,
+    platform_change,
+    single_change,
+    to_json_value,
+    with_fields,
+    with_spec,
+)
+from lattice.placement.model.rejection_reasons import MissingProperty, format_amount
 from lattice.placement.model.supply import compile_supply
-from lattice.placement.model.world import key
+from lattice.placement.model.world import object_key
+from lattice.placement.plugins.filters.available import ReplicaTooLarge
+from lattice.placement.plugins.filters.budget import OverBudget, UnknownPrice
+from lattice.placement.plugins.filters.capacity import InsufficientCapacity
+from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
 
-WRITTEN = {  # kind of requirement: as people write the field, as the class has it
+PROPERTY_FIELDS = {  # kind of requirement: as people write the field, as the class has it
     "compliance": ("compliance", "compliance"),
     "capability": ("capabilities", "capabilities"),
     "residency": ("dataResidency", "data_residency"),
 }
-PLACE = frozenset({"region", "zone", "provider"})  # labels that say where an offer is
+LOCATION_LABELS = frozenset({"region", "zone", "provider"})  # labels that say where an offer is
 
 
-def extensions(stand: Stand, reason: Reason) -> list[Option]:
+def extensions(stand: RejectedCandidate, reason: Reason) -> list[ChangeOption]:
     """All of these together would do away with the reason; none: the platform cannot."""
     match reason:
-        case Lacks(requirement=lacked):
+        case MissingProperty(requirement=lacked):
             return _property(stand, lacked)
-        case Full():
-            return list(more_room(stand))
+        case InsufficientCapacity():
+            return list(capacity_options(stand))
         case OverBudget():
-            return list(more_money(stand))
-        case Unpriced():
-            return list(price(stand))
-        case TooBig():
+            return list(budget_options(stand))
+        case UnknownPrice():
+            return list(price_options(stand))
+        case ReplicaTooLarge():
             return _bigger_class(stand)
-        case Gated(static=static):
-            return _gate(stand, static)
+        case OverflowClosed(static=static):
+            return _open_overflow(stand, static)
     return []
 
 
 # --- properties ---
 
 
-def _property(stand: Stand, lacked: Requirement) -> list[Option]:
+def _property(stand: RejectedCandidate, lacked: Requirement) -> list[ChangeOption]:
     if lacked.kind == "label":
         return _label(stand, lacked)
-    path, field = WRITTEN[lacked.kind]
+    path, field = PROPERTY_FIELDS[lacked.kind]
     sentence = f"add {lacked.kind if lacked.kind != 'residency' else 'data residency'} {lacked.value} to {stand.offer.name}"
-    match stand.kind:
+    match stand.supply_object:
         case LatticePool():
-            rewrite, where = (lambda kind: _pool_word(kind, path, lacked.value)), f"spec.labels.{path}"
+            rewrite, where = (
+                (lambda kind: _with_pool_property(kind, path, lacked.value)),
+                f"spec.labels.{path}",
+            )
         case CloudInfrastructure():
             if field == "data_residency" and stand.offer.residency:
                 return []
             rewrite, where = (
-                (lambda kind: _region_word(kind, stand.region, field, lacked.value)),
+                (lambda kind: _with_region_property(kind, stand.region, field, lacked.value)),
                 f"spec.regions.{stand.region}.{path}",
             )
         case _:
             if field == "data_residency" and stand.offer.residency:
                 return []
-            rewrite, where = (lambda kind: _static_word(kind, field, lacked.value)), f"spec.{path}"
-    return [once(set_field(stand, where, sentence, rewrite, adds_property=True))]
+            rewrite, where = (lambda kind: _with_static_property(kind, field, lacked.value)), f"spec.{path}"
+    return [single_change(platform_change(stand, where, sentence, rewrite, adds_property=True))]
 
 
-def _pool_word(pool: LatticePool, label: str, value: str) -> Any:
+def _with_pool_property(pool: LatticePool, label: str, value: str) -> Any:
     return _pool_labels(pool, {label: [*pool.spec.label_values(label), value]})
 
 
 def _pool_labels(pool: LatticePool, more: Mapping[str, Any]) -> Any:
     """A pool without labels of its own is known by its metadata's: those must not be lost by giving it one."""
-    return respecified(pool, labels={**(pool.spec.labels or pool.metadata.labels or {}), **more})
+    return with_spec(pool, labels={**(pool.spec.labels or pool.metadata.labels or {}), **more})
 
 
-def _region_word(cloud: CloudInfrastructure, region: str, field: str, value: str) -> Any:
+def _with_region_property(cloud: CloudInfrastructure, region: str, field: str, value: str) -> Any:
     spec = cloud.spec
     known = {"compliance": spec.compliance_of, "capabilities": spec.capabilities_of}
     word = value if field == "data_residency" else (*known[field](region), value)
-    return respecified(cloud, regions={**spec.regions, region: within(spec.regions[region], **{field: word})})
+    return with_spec(
+        cloud, regions={**spec.regions, region: with_fields(spec.regions[region], **{field: word})}
+    )
 
 
-def _static_word(static: StaticInfrastructure, field: str, value: str) -> Any:
-    return respecified(
+def _with_static_property(static: StaticInfrastructure, field: str, value: str) -> Any:
+    return with_spec(
         static, **{field: value if field == "data_residency" else (*getattr(static.spec, field), value)}
     )
 
 
-def _label(stand: Stand, lacked: Requirement) -> list[Option]:
+def _label(stand: RejectedCandidate, lacked: Requirement) -> list[ChangeOption]:
     """A value more for a pool; a label that is not there yet for the others. What says where a place is stays true."""
     demanded = lacked.label
-    if demanded is None or demanded.operator not in ("In", "Exists") or demanded.key in PLACE:
+    if demanded is None or demanded.operator not in ("In", "Exists") or demanded.key in LOCATION_LABELS:
         return []
     name, value = demanded.key, demanded.values[0] if demanded.values else "yes"
     sentence = f"label {stand.offer.name} with {name}={value}"
-    if isinstance(stand.kind, LatticePool):
-        has = (stand.kind.spec.labels or stand.kind.metadata.labels or {}).get(name, ())
+    if isinstance(stand.supply_object, LatticePool):
+        has = (stand.supply_object.spec.labels or stand.supply_object.metadata.labels or {}).get(name, ())
         values = [*([has] if isinstance(has, str) else has), value]
         word = values if len(values) > 1 else value
         return [
-            once(
-                set_field(
+            single_change(
+                platform_change(
                     stand,
                     f"spec.labels.{name}",
                     sentence,
@@ -119,8 +133,8 @@ def _label(stand: Stand, lacked: Requirement) -> list[Option]:
     if name in stand.offer.labels:
         return []
     return [
-        once(
-            set_field(
+        single_change(
+            platform_change(
                 stand,
                 f"metadata.labels.{name}",
                 sentence,
@@ -132,61 +146,73 @@ def _label(stand: Stand, lacked: Requirement) -> list[Option]:
 
 
 def _metadata_label(kind: Any, name: str, value: str) -> Any:
-    return within(kind, metadata=within(kind.metadata, labels={**(kind.metadata.labels or {}), name: value}))
+    return with_fields(
+        kind, metadata=with_fields(kind.metadata, labels={**(kind.metadata.labels or {}), name: value})
+    )
 
 
 # --- machines and overflow ---
 
 
-def _bigger_class(stand: Stand) -> list[Option]:
+def _bigger_class(stand: RejectedCandidate) -> list[ChangeOption]:
     """The cheapest class that is defined, not yet in the pool, and big enough; else one to be defined."""
-    if isinstance(stand.kind, StaticInfrastructure):
+    if isinstance(stand.supply_object, StaticInfrastructure):
         return []
-    name = _fitting_class(stand) if isinstance(stand.kind, LatticePool) else ""
+    name = _fitting_class(stand) if isinstance(stand.supply_object, LatticePool) else ""
     new = [] if name else [_new_class(stand)]
-    if isinstance(stand.kind, CloudInfrastructure):
+    if isinstance(stand.supply_object, CloudInfrastructure):
         return new
     added = name or f"{stand.demand.name.rpartition('/')[2]}-machine"
     sentence = f"allow machines of class {added} in {stand.offer.name}"
-    return [*new, once(set_field(stand, "spec.nodeClasses", sentence, lambda kind: _with_class(kind, added)))]
+    return [
+        *new,
+        single_change(
+            platform_change(stand, "spec.nodeClasses", sentence, lambda kind: _with_class(kind, added))
+        ),
+    ]
 
 
 def _with_class(pool: LatticePool, name: str) -> Any:
-    return respecified(pool, node_classes=(*pool.spec.node_classes, name))
+    return with_spec(pool, node_classes=(*pool.spec.node_classes, name))
 
 
-def _fitting_class(stand: Stand) -> str:
+def _fitting_class(stand: RejectedCandidate) -> str:
     classes = {
         name: each for (kind, _, name), each in stand.world.objects.items() if kind == "LatticeNodeClass"
     }
-    widened = respecified(stand.kind, node_classes=tuple(classes))
-    offer = compile_supply([*classes.values(), widened], stand.world.book).offers[0]
-    needs, known = stand.demand.effective_needs, set(stand.kind.spec.node_classes)
+    widened = with_spec(stand.supply_object, node_classes=tuple(classes))
+    offer = compile_supply([*classes.values(), widened], stand.world.price_book).offers[0]
+    needs, known = stand.demand.effective_needs, set(stand.supply_object.spec.node_classes)
     fitting = [
         each
         for each in offer.types
         if each.name not in known
-        and is_allowed(stand.demand, each)
+        and is_type_allowed(stand.demand, each)
         and all(each.size.get(name, 0) >= amount for name, amount in needs.items())
     ]
     best = min(fitting, key=lambda each: (not each.is_priced, each.rate, each.name), default=None)
     return best.name if best else ""
 
 
-def _new_class(stand: Stand) -> Option:
+def _new_class(stand: RejectedCandidate) -> ChangeOption:
     """Exactly as big as one replica. What it costs only its provider knows."""
     name, provider = f"{stand.demand.name.rpartition('/')[2]}-machine", stand.offer.place.provider
     made = machine_class(required_for(stand.demand, None, stand.fleet), name, provider)
     size = " and ".join(
-        f"{show(resource, amount)} {resource}" for resource, amount in stand.demand.effective_needs.items()
+        f"{format_amount(resource, amount)} {resource}"
+        for resource, amount in stand.demand.effective_needs.items()
     )
     sentence = (
         f"define a class {name} of machines with {size} on {provider}, at a price that is not known here"
     )
-    return once(Change("platform", key(made), "spec", None, plain(made.spec), sentence, lambda _: made))
+    return single_change(
+        ObjectChange(
+            "platform", object_key(made), "spec", None, to_json_value(made.spec), sentence, lambda _: made
+        )
+    )
 
 
-def _gate(stand: Stand, static: str) -> list[Option]:
+def _open_overflow(stand: RejectedCandidate, static: str) -> list[ChangeOption]:
     """Let the data center overflow to here: enable it, or lower the trigger to where it is now."""
     kind = stand.world.objects.get(("StaticInfrastructure", "", static))
     if (
@@ -195,15 +221,15 @@ def _gate(stand: Stand, static: str) -> list[Option]:
         or stand.offer.kind != "cloud"
     ):
         return []
-    overflow, used = kind.spec.overflow, utilisation(stand.fleet, stand.fleet.row(static))
+    overflow, used = kind.spec.overflow, offer_utilisation(stand.fleet, stand.fleet.row(static))
     found = []
     if not overflow.enabled or overflow.target != stand.offer.owner:
         sentence = f"let {static} overflow to {stand.offer.owner}"
         opened = {"enabled": True, "target": stand.offer.owner}
         found.append(
-            once(
-                written(
-                    kind, "platform", "spec.overflow", sentence, lambda each: _overflowing(each, **opened)
+            single_change(
+                change_at_path(
+                    kind, "platform", "spec.overflow", sentence, lambda each: _with_overflow(each, **opened)
                 )
             )
         )
@@ -211,16 +237,16 @@ def _gate(stand: Stand, static: str) -> list[Option]:
         if not used:
             return []
         share = Decimal(used).scaleb(-6).normalize()
-        trigger = within(overflow.trigger, capacity_threshold=share)
+        trigger = with_fields(overflow.trigger, capacity_threshold=share)
         sentence = f"let {static} overflow from {_percent(used)} % in use instead of {_percent(overflow.trigger_millionths)} %"
         found.append(
-            once(
-                written(
+            single_change(
+                change_at_path(
                     kind,
                     "platform",
                     "spec.overflow.trigger.capacityThreshold",
                     sentence,
-                    lambda each: _overflowing(each, trigger=trigger),
+                    lambda each: _with_overflow(each, trigger=trigger),
                 )
             )
         )
@@ -231,5 +257,5 @@ def _percent(millionths: int) -> str:
     return f"{millionths / 10_000:g}"
 
 
-def _overflowing(static: Any, **fields: Any) -> Any:
-    return respecified(static, overflow=within(static.spec.overflow, **fields))
+def _with_overflow(static: Any, **fields: Any) -> Any:
+    return with_spec(static, overflow=with_fields(static.spec.overflow, **fields))

@@ -2,19 +2,82 @@
 
 from dataclasses import replace
 
-from lattice.engine.decide import NOWHERE, RULED_OUT, Decision, decide
+import numpy as np
+
+from lattice.engine.decide import NO_ROW, RULED_OUT, Decision, best_row, decide
 from lattice.engine.plugin import Profile
-from lattice.placement.model.demand import Demand, ReplicaAsk
-from lattice.placement.greedy.fill import Filling
-from lattice.placement.model.fleet import Fleet, Seat
-from lattice.placement.model.offer import NO_LIMIT, MachineType
-from lattice.placement.plugins.filters.overflow import sources
+from lattice.engine.table import Floats, Integers
+from lattice.placement.greedy.machine_choice import OfferFiller, next_machine_type
 from lattice.placement.greedy.profile import profile_of
-from lattice.placement.greedy.machine_choice import offered
-from lattice.placement.greedy.turns import Turns, only_price_counts
+from lattice.placement.model.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
+from lattice.placement.model.fleet import Assignment, Fleet
+from lattice.placement.model.offer import NO_LIMIT, MachineType
+from lattice.placement.model.quotes import UNSET, TypeIds
+from lattice.placement.plugins.filters.overflow import overflow_sources
+from lattice.placement.plugins.scores.cost import cost_scores
+
+SCORE_PRECISION_BITS = 22  # of a score, in bits: what differs by less than that may come out as equal
 
 
-class Series:
+def is_price_only(demand: Demand, fleet: Fleet) -> bool:
+    """Among what is rented: do neither other services, nor where its own replicas are, nor what is free make a difference?"""
+    looks_around = (
+        demand.neighbours or demand.latency or demand.spread or demand.soft_spread or fleet.overflow_rows
+    )
+    return (
+        not looks_around
+        and demand.preferences in ((), CHEAPEST_FIRST)
+        and "capacity" not in demand.ignored_limits
+    )
+
+
+class PriceOrder:
+    """The offers of one decision, by what a replica costs there, while nothing changes but that those chosen have no machine left."""
+
+    def __init__(self, ask: ReplicaAsk, fleet: Fleet, decision: Decision) -> None:
+        self.fleet, self.decision, self._capacity_target = fleet, decision, ask.capacity_target
+        quote = fleet.table.quotes.quote_for(ask)
+        self._rate_per_replica: Integers = quote.rate_per_replica.copy()
+        self._type_ids: TypeIds = np.where(quote.affordable & quote.within_limits, quote.type_id, UNSET)
+        self._is_lost = fleet.table.column("lost").copy()
+        self._max_rate = int(self._rate_per_replica[self._rate_per_replica < NO_LIMIT].max(initial=0))
+        self._exclusions: Floats = np.where(decision.totals == RULED_OUT, RULED_OUT, np.float32(0))
+
+    def is_valid_for(self, ask: ReplicaAsk, row: int) -> bool:
+        """Is all the same, but that in the offer that was chosen not one machine more may be made, of whatever class?"""
+        table = self.fleet.table
+        return ask.capacity_target == self._capacity_target and bool(
+            table.free(table.resource_index["nodes"])[row] < 1
+        )
+
+    def next_offer(self, row: int, *, has_free_capacity: bool) -> int:
+        """The best, now that `row` is sold out, and has room on its machines or not."""
+        self._rate_per_replica[row], self._type_ids[row] = NO_LIMIT, UNSET
+        if has_free_capacity:
+            cheapest = int(self._rate_per_replica.min())
+            self._rate_per_replica[row] = 0
+            if cheapest > self._max_rate >> SCORE_PRECISION_BITS:
+                return row
+        else:
+            self._exclusions[row] = RULED_OUT
+        return best_row(
+            self.fleet.table, cost_scores(self._rate_per_replica, self._is_lost) + self._exclusions
+        )
+
+    def decision_for(self, row: int, ask: ReplicaAsk) -> Decision:
+        """Its scores and reasons are those of before."""
+        before = self.decision
+        return Decision(
+            ask, before.table, before.profile, row, before.runner_up, before.totals, before.reasons
+        )
+
+    def machine_type_at(self, row: int) -> MachineType | None:
+        """The class that a new machine would be of."""
+        catalogue, number = self.fleet.table.quotes.catalog, int(self._type_ids[row])
+        return None if number == UNSET else catalogue.types[row][catalogue.type_names[number]]
+
+
+class IncrementalPlacer:
     """While nothing but its own replicas comes to the fleet. Decisions and seats are those of deciding and settling each replica anew.
 
     A decision looks at the offer that was chosen only through whether there is room on its machines, and what the next one would cost.
@@ -25,144 +88,164 @@ class Series:
         """`with_scores`: decisions are told to people, so that all their scores have to be those of the moment, too."""
         self.demand, self.fleet, self.with_scores = demand, fleet, with_scores
         self.profile = profile_of(demand.preferences)
-        self._asked = ReplicaAsk(demand)
-        self._at: tuple[int, str] | None = (
+        self._last_ask = ReplicaAsk(demand)
+        self._current_offer: tuple[int, str] | None = (
             None  # the offer that was chosen last, and the data center that it is the overflow of
         )
-        self._fillings: dict[tuple[int, str], Filling] = {}
-        self._known: dict[
+        self._fillers: dict[tuple[int, str], OfferFiller] = {}
+        self._reusable_decisions: dict[
             bool, Decision
         ] = {}  # with room on its machines and without: decisions for it that would come out the same now
-        self._next: MachineType | None = (
+        self._next_type: MachineType | None = (
             None  # the class of machine that would be bought there; None: that is not known
         )
-        self._sold_out: set[tuple[int, str]] = (
+        self._exhausted_offers: set[tuple[int, str]] = (
             set()
         )  # where nothing more can be bought: what is left only becomes less
-        self._weighs_room = any(sort == "availableCapacity" for sort, _, _ in demand.preferences)
-        self._takes_turns = not with_scores and only_price_counts(demand, fleet)
-        self._turns: Turns | None = (
+        self._weighs_free_capacity = any(sort == "availableCapacity" for sort, _, _ in demand.preferences)
+        self._uses_price_order = not with_scores and is_price_only(demand, fleet)
+        self._price_order: PriceOrder | None = (
             None  # as long as only offers that were chosen are different from what they were
         )
 
     def decide(self, ask: ReplicaAsk) -> Decision:
-        if self._at and not ask.region and not ask.avoid:
-            known = self._known.get(self._filling.has_room) if self._known else None
-            known = known or self._next_turn(ask)
+        if self._current_offer and not ask.region and not ask.excluded_regions:
+            known = (
+                self._reusable_decisions.get(self._filler.has_free_capacity)
+                if self._reusable_decisions
+                else None
+            )
+            known = known or self._decide_by_price(ask)
             if known is not None:
                 return known
         asked, decision = decide_with_overflow(ask, self.fleet, self.profile)
-        self._turns = None
+        self._price_order = None
         if decision.fits:
-            self._go_to(asked, decision)
-            if self._takes_turns and not self.fleet.offers[decision.chosen].is_static:
-                self._turns = Turns(asked, self.fleet, decision)
+            self._set_current_offer(asked, decision)
+            if self._uses_price_order and not self.fleet.offers[decision.chosen].is_static:
+                self._price_order = PriceOrder(asked, self.fleet, decision)
         return decision
 
-    def _next_turn(self, ask: ReplicaAsk) -> Decision | None:
+    def _decide_by_price(self, ask: ReplicaAsk) -> Decision | None:
         """None: every plugin has to be asked."""
-        filling, turns = self._filling, self._turns
-        if turns is None or not turns.hold_for(ask, filling.row) or self._is_shared(filling.row):
+        filling, turns = self._filler, self._price_order
+        if turns is None or not turns.is_valid_for(ask, filling.row) or self._shares_budget(filling.row):
             return None
-        row = turns.next(filling.row, has_room=filling.has_room)
-        if row == NOWHERE:
+        row = turns.next_offer(filling.row, has_free_capacity=filling.has_free_capacity)
+        if row == NO_ROW:
             return None
-        decision = turns.to(row, ask)
-        self._go_to(ask, decision)
-        self._next = turns.offered(row)
+        decision = turns.decision_for(row, ask)
+        self._set_current_offer(ask, decision)
+        self._next_type = turns.machine_type_at(row)
         return decision
 
-    def _go_to(self, asked: ReplicaAsk, decision: Decision) -> None:
-        at = (decision.chosen, asked.overflow)
-        if at != self._at:
-            self._known, self._next = {}, None
-        self._at, self._asked = at, asked
-        if at not in self._fillings:
-            self._fillings[at] = Filling(asked, self.fleet, decision.chosen)
-        if not asked.region and not asked.avoid and not asked.room_for and self._is_steady(decision):
-            self._known[self._fillings[at].has_room] = decision.copied() if self.with_scores else decision
+    def _set_current_offer(self, asked: ReplicaAsk, decision: Decision) -> None:
+        at = (decision.chosen, asked.overflow_source)
+        if at != self._current_offer:
+            self._reusable_decisions, self._next_type = {}, None
+        self._current_offer, self._last_ask = at, asked
+        if at not in self._fillers:
+            self._fillers[at] = OfferFiller(asked, self.fleet, decision.chosen)
+        if (
+            not asked.region
+            and not asked.excluded_regions
+            and not asked.capacity_target
+            and self._is_reusable(decision)
+        ):
+            self._reusable_decisions[self._fillers[at].has_free_capacity] = (
+                decision.copy() if self.with_scores else decision
+            )
 
-    def _is_steady(self, decision: Decision) -> bool:
+    def _is_reusable(self, decision: Decision) -> bool:
         """Does it not matter how many replicas are there already, but for the room that they leave?"""
         row = decision.chosen
         if (
             self.demand.spread
-            or self.demand.even
-            or self._is_rationed(row)
-            or row not in self.fleet.counts(self.demand.name)
+            or self.demand.soft_spread
+            or self._has_per_replica_limits(row)
+            or row not in self.fleet.replicas_by_offer(self.demand.name)
         ):
             return False
         if not self.fleet.offers[row].is_static:
             return True
-        others = (each for each in self.fleet.statics if each != row)
+        others = (each for each in self.fleet.static_rows if each != row)
         return not self.with_scores and all(decision.totals[each] == RULED_OUT for each in others)
 
-    def _is_rationed(self, row: int) -> bool:
+    def _has_per_replica_limits(self, row: int) -> bool:
         """Are there limits that are counted by replica rather than by machine?"""
         offer = self.fleet.offers[row]
         return bool(offer.reserved_nodes or (offer.limits.gpus and self.demand.needs.get("gpu")))
 
-    def settle(self) -> Seat:
+    def assign(self) -> Assignment:
         """The replica that was decided about last."""
-        filling = self._filling
-        seat = filling.seat(filling=True)
+        filling = self._filler
+        seat = filling.assign(below_threshold=True)
         if seat is None:
-            seat = self._buy(filling) or filling.seat(filling=False)
+            seat = self._provision(filling) or filling.assign(below_threshold=False)
         if seat is None:
             raise LookupError(f"{self.fleet.offers[filling.row].name} has no room for {self.demand.name}")
         return seat
 
     @property
-    def _filling(self) -> Filling:
-        if self._at is None:
+    def _filler(self) -> OfferFiller:
+        if self._current_offer is None:
             raise LookupError(f"nothing is decided about {self.demand.name} yet")
-        return self._fillings[self._at]
+        return self._fillers[self._current_offer]
 
-    def _buy(self, filling: Filling) -> Seat | None:
-        kind = self._next or self._offered(filling.row)
+    def _provision(self, filling: OfferFiller) -> Assignment | None:
+        kind = self._next_type or self._offered(filling.row)
         if kind is None:
             return None
         grows = filling.may_grow
-        seat = filling.buy(kind)
-        self._next = kind if grows and filling.may_grow and self._is_offered(kind, filling.row) else None
-        if self._next is None:
-            self._known.pop(False, None)
-        if self._asked.room_for or self._changes_more(filling.row):
-            self._known, self._next = {}, None
+        seat = filling.provision(kind)
+        self._next_type = kind if grows and filling.may_grow and self._is_offered(kind, filling.row) else None
+        if self._next_type is None:
+            self._reusable_decisions.pop(False, None)
+        if self._last_ask.capacity_target or self._affects_other_offers(filling.row):
+            self._reusable_decisions, self._next_type = {}, None
         return seat
 
-    def _changes_more(self, row: int) -> bool:
+    def _affects_other_offers(self, row: int) -> bool:
         """Does one more machine there change other things than what the next one costs?"""
         return (
-            bool(self._weighs_room or self._asked.overflow) or self._is_rationed(row) or self._is_shared(row)
+            bool(self._weighs_free_capacity or self._last_ask.overflow_source)
+            or self._has_per_replica_limits(row)
+            or self._shares_budget(row)
         )
 
     def _offered(self, row: int) -> MachineType | None:
-        at = (row, self._asked.overflow)
-        if at in self._sold_out:
+        at = (row, self._last_ask.overflow_source)
+        if at in self._exhausted_offers:
             return None
-        kind = offered(self._asked, self.fleet, row)
+        kind = next_machine_type(self._last_ask, self.fleet, row)
         if kind is None:
-            self._sold_out.add(at)
+            self._exhausted_offers.add(at)
         return kind
 
     def _is_offered(self, kind: MachineType, row: int) -> bool:
         """One more of the class that was the best before: others can only have become fewer."""
-        fleet, ignoring = self.fleet, self.demand.ignoring
+        fleet, ignoring = self.fleet, self.demand.ignored_limits
         table = fleet.table
         if "capacity" not in ignoring:
             needed = {"nodes": 1, "cpu": kind.size.get("cpu", 0), "memory": kind.size.get("memory", 0)}
             if any(
-                amount < NO_LIMIT and table.free(table.index[name])[row] < amount
+                amount < NO_LIMIT and table.free(table.resource_index[name])[row] < amount
                 for name, amount in needed.items()
             ):
                 return False
-        return "budget" in ignoring or fleet.left[row] >= kind.rate or (kind.is_priced and not kind.rate)
+        return (
+            "budget" in ignoring
+            or fleet.headroom_by_offer[row] >= kind.rate
+            or (kind.is_priced and not kind.rate)
+        )
 
-    def _is_shared(self, row: int) -> bool:
+    def _shares_budget(self, row: int) -> bool:
         """Is a machine there paid from a budget that others are paid from, too?"""
         fleet = self.fleet
-        return any(fleet.cap(each) < NO_LIMIT and fleet.is_shared(each) for each in fleet.offers[row].budgets)
+        return any(
+            fleet.commit_cap(each) < NO_LIMIT and fleet.is_shared_ledger(each)
+            for each in fleet.offers[row].budgets
+        )
 
 
 def decide_with_overflow(ask: ReplicaAsk, fleet: Fleet, profile: Profile) -> tuple[ReplicaAsk, Decision]:
@@ -170,8 +253,8 @@ def decide_with_overflow(ask: ReplicaAsk, fleet: Fleet, profile: Profile) -> tup
     first = decide(ask, fleet.table, profile)
     if first.fits:
         return ask, first
-    for static in sources(ask, fleet):
-        spilling = replace(ask, overflow=static)
+    for static in overflow_sources(ask, fleet):
+        spilling = replace(ask, overflow_source=static)
         second = decide(spilling, fleet.table, profile)
         if second.fits:
             return spilling, second

@@ -12,17 +12,25 @@ from enum import StrEnum
 import msgspec
 
 from lattice.errors import Invalid
+from lattice.kinds.ledger import (
+    MICROSECONDS_PER_HOUR,
+    Account,
+    LatticeLedger,
+    LedgerSpec,
+    LedgerStatus,
+    Lot,
+    cluster_number,
+)
 from lattice.kinds.meta.base import Metadata
-from lattice.kinds.ledger import HOUR, Account, LatticeLedger, LedgerSpec, LedgerStatus, Lot, number_in
 from lattice.kinds.meta.quantity import MICRO
 
-HOURS = 720  # a budget's month is 30 days
-UNLIMITED = 1 << 61  # headroom where nothing is refused; two of them still add up in 64 bits
-KEPT_MONTHS = 13
-_TICK = timedelta(microseconds=1)
+HOURS_PER_MONTH = 720  # a budget's month is 30 days
+UNLIMITED_HEADROOM = 1 << 61  # headroom where nothing is refused; two of them still add up in 64 bits
+RETAINED_MONTHS = 13
+_MICROSECOND = timedelta(microseconds=1)
 
 
-class State(StrEnum):
+class BudgetState(StrEnum):
     OK = "Ok"
     ALERT = "Alert"
     EXCEEDED = "Exceeded"
@@ -38,32 +46,32 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BudgetStatus:
     """Where a budget stands, in micro-dollars of the calendar month."""
 
     spent: int
     projected: int  # spent, and the present rate until the month ends
     limit: int | None
     utilisation: int | None  # projected in millionths of the limit; None without one
-    state: State
-    hard: bool
+    state: BudgetState
+    is_hard: bool
 
     @property
     def is_exceeded(self) -> bool:
-        return self.state is State.EXCEEDED
+        return self.state is BudgetState.EXCEEDED
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class BudgetApproval:
     """`warns`: a soft limit is passed, or was before."""
 
     ledger: str
-    after: Standing
-    warns: bool = False
+    resulting_status: BudgetStatus
+    is_over_soft_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class BudgetRejection:
     """Micro-dollars per hour, but for the limit: that is per month, and so is what it would have to be raised by."""
 
     ledger: str
@@ -79,47 +87,55 @@ class Refused:
 
     def __str__(self) -> str:
         return (
-            f"{self.payer or self.ledger}: needs {per_hour(self.need)}, "
-            f"has {per_hour(self.have)} left of {per_month(self.limit)}, missing {per_hour(self.missing)}; "
-            f"raise the budget by {per_month(self.raise_by)}"
+            f"{self.payer or self.ledger}: needs {format_per_hour(self.need)}, "
+            f"has {format_per_hour(self.have)} left of {format_per_month(self.limit)}, missing {format_per_hour(self.missing)}; "
+            f"raise the budget by {format_per_month(self.raise_by)}"
         )
 
 
-def opened(stated: LedgerSpec, found: LatticeLedger | None, now: datetime) -> LatticeLedger:
+def open_ledger(stated: LedgerSpec, found: LatticeLedger | None, now: datetime) -> LatticeLedger:
     """The ledger under the budget as it is stated now: the one there is, else an empty one that begins now."""
     if found is not None:
         return msgspec.structs.replace(found, spec=stated)
     resource = LatticeLedger.resource
-    begin = written(now)
+    begin = format_timestamp(now)
     return LatticeLedger(
         api_version=resource.api_version,
         kind=resource.kind,
-        metadata=Metadata(name=stated.budget.ledger),
+        metadata=Metadata(name=stated.budget.ledger_name),
         spec=stated,
         status=LedgerStatus(month=begin[:7], as_of=begin),
     )
 
 
-def counting(account: Account, found: LatticeLedger | None, cluster: str, now: datetime) -> LatticeLedger:
+def record_cluster_number(
+    account: Account, found: LatticeLedger | None, cluster: str, now: datetime
+) -> LatticeLedger:
     """The ledger, having seen this cluster, which it does not pay for."""
-    ledger = found or opened(LedgerSpec(budget=account), None, now)
-    return _with(ledger, last_cluster=max(ledger.status.last_cluster, number_in(cluster)))
+    ledger = found or open_ledger(LedgerSpec(budget=account), None, now)
+    return _with_status(ledger, last_cluster=max(ledger.status.last_cluster, cluster_number(cluster)))
 
 
 def accrue(ledger: LatticeLedger, now: datetime) -> LatticeLedger:
     """Counts what was spent until `now`, in each calendar month its own. A clock that goes back un-spends nothing."""
     status = ledger.status
-    at, until = instant(status.as_of), _utc(now)
+    at, until = parse_timestamp(status.as_of), _utc(now)
     if until <= at:
         return ledger
-    parts, past = status.spent_micros * HOUR + status.remainder, dict(status.past)
+    parts, past = status.spent_micros * MICROSECONDS_PER_HOUR + status.remainder, dict(status.past)
     while (end := month_end(at)) <= until:
-        past[written(at)[:7]], parts = divmod(parts + status.committed_micros * _ticks(end - at), HOUR)
+        past[format_timestamp(at)[:7]], parts = divmod(
+            parts + status.committed_micros * _microseconds(end - at), MICROSECONDS_PER_HOUR
+        )
         at = end
-    spent, remainder = divmod(parts + status.committed_micros * _ticks(until - at), HOUR)
-    kept = dict(sorted(past.items())[-KEPT_MONTHS:])
-    as_of = written(until)
-    return _with(ledger, spent_micros=spent, remainder=remainder, past=kept, month=as_of[:7], as_of=as_of)
+    spent, remainder = divmod(
+        parts + status.committed_micros * _microseconds(until - at), MICROSECONDS_PER_HOUR
+    )
+    kept = dict(sorted(past.items())[-RETAINED_MONTHS:])
+    as_of = format_timestamp(until)
+    return _with_status(
+        ledger, spent_micros=spent, remainder=remainder, past=kept, month=as_of[:7], as_of=as_of
+    )
 
 
 def month_end(at: datetime) -> datetime:
@@ -127,7 +143,7 @@ def month_end(at: datetime) -> datetime:
     return datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
 
 
-def time_left(now: datetime) -> timedelta:
+def time_left_in_month(now: datetime) -> timedelta:
     """Until the calendar month ends: never nothing, since at midnight the next one begins."""
     at = _utc(now)
     return month_end(at) - at
@@ -140,7 +156,7 @@ def charge(ledger: LatticeLedger, cluster: str, lot: Lot, now: datetime) -> Latt
             f'cannot pay for {lot.count} machines at {lot.micros} micro-dollars in cluster "{cluster}"',
             where=ledger.metadata.name,
         )
-    return _moved(accrue(ledger, now), cluster, lot, lot.count)
+    return _adjust_lot(accrue(ledger, now), cluster, lot, lot.count)
 
 
 def release(ledger: LatticeLedger, cluster: str, lot: Lot, now: datetime) -> LatticeLedger:
@@ -148,14 +164,14 @@ def release(ledger: LatticeLedger, cluster: str, lot: Lot, now: datetime) -> Lat
     paid = sum(each.count for each in ledger.status.machines.get(cluster, ()) if _same_price(each, lot))
     if not 1 <= lot.count <= paid:
         raise Invalid(
-            f"pays for {paid} {lot.node_class} at {per_hour(lot.micros)} in cluster {cluster}, cannot release {lot.count}",
+            f"pays for {paid} {lot.node_class} at {format_per_hour(lot.micros)} in cluster {cluster}, cannot release {lot.count}",
             where=f"latticeledger/{ledger.metadata.name}",
             fix="release what status.machines lists, once, when it is gone",
         )
-    return _moved(accrue(ledger, now), cluster, lot, -lot.count)
+    return _adjust_lot(accrue(ledger, now), cluster, lot, -lot.count)
 
 
-def _moved(ledger: LatticeLedger, cluster: str, lot: Lot, by: int) -> LatticeLedger:
+def _adjust_lot(ledger: LatticeLedger, cluster: str, lot: Lot, by: int) -> LatticeLedger:
     before = ledger.status.machines.get(cluster, ())
     count = by + sum(each.count for each in before if _same_price(each, lot))
     others = [each for each in before if not _same_price(each, lot)]
@@ -164,8 +180,8 @@ def _moved(ledger: LatticeLedger, cluster: str, lot: Lot, by: int) -> LatticeLed
     if after:
         machines[cluster] = tuple(sorted(after, key=lambda each: (each.node_class, each.micros)))
     committed = ledger.status.committed_micros + by * lot.micros
-    last = max(ledger.status.last_cluster, number_in(cluster))
-    return _with(
+    last = max(ledger.status.last_cluster, cluster_number(cluster))
+    return _with_status(
         ledger, machines=dict(sorted(machines.items())), committed_micros=committed, last_cluster=last
     )
 
@@ -174,13 +190,13 @@ def _same_price(one: Lot, other: Lot) -> bool:
     return (one.node_class, one.micros) == (other.node_class, other.micros)
 
 
-def _with(ledger: LatticeLedger, **changes: object) -> LatticeLedger:
+def _with_status(ledger: LatticeLedger, **changes: object) -> LatticeLedger:
     return msgspec.structs.replace(ledger, status=msgspec.structs.replace(ledger.status, **changes))
 
 
-def settle(
+def settle_charges(
     ledger: LatticeLedger, releases: Sequence[Charge], charges: Sequence[Charge], now: datetime
-) -> tuple[LatticeLedger, Allowed | Refused]:
+) -> tuple[LatticeLedger, BudgetApproval | BudgetRejection]:
     """The ledger after all of this, and whether it may be: what is gone makes room for what comes."""
     for each in releases:
         ledger = release(ledger, each.cluster, each.lot, now)
@@ -190,77 +206,90 @@ def settle(
     return accrue(ledger, now), answer
 
 
-def may_commit(ledger: LatticeLedger, more: int, now: datetime) -> Allowed | Refused:
+def may_commit(ledger: LatticeLedger, more: int, now: datetime) -> BudgetApproval | BudgetRejection:
     """May it pay for `more` micro-dollars per hour from `now` on? What costs nothing more it always may."""
-    have, name = room(ledger, now), ledger.metadata.name
+    have, name = headroom_to_limit(ledger, now), ledger.metadata.name
     limit = ledger.spec.limit_micros
     if limit is None or more <= have or not ledger.spec.hard:
-        after = standing(ledger, now, more)
-        return Allowed(name, after, not ledger.spec.hard and (more > have or after.is_exceeded))
-    return Refused(name, more, have, limit, limit_needed(ledger, more, now) - limit, str(ledger.spec.budget))
+        after = budget_status(ledger, now, more)
+        return BudgetApproval(name, after, not ledger.spec.hard and (more > have or after.is_exceeded))
+    return BudgetRejection(
+        name, more, have, limit, required_limit(ledger, more, now) - limit, str(ledger.spec.budget)
+    )
 
 
 def headroom(ledger: LatticeLedger, now: datetime) -> int:
     """The most additional micro-dollars per hour that may be committed: `more <= headroom` exactly if `may_commit` allows it."""
-    return room(ledger, now) if ledger.spec.hard else UNLIMITED
+    return headroom_to_limit(ledger, now) if ledger.spec.hard else UNLIMITED_HEADROOM
 
 
-def room(ledger: LatticeLedger, now: datetime) -> int:
+def headroom_to_limit(ledger: LatticeLedger, now: datetime) -> int:
     """How much more per hour stays within the limit, hard or not; 0 when it is passed, UNLIMITED when there is none."""
     limit = ledger.spec.limit_micros
     if limit is None:
-        return UNLIMITED
-    spent, left, committed = _so_far(ledger, now)
-    return max(0, min(limit // HOURS, (limit * HOUR - spent) // left) - committed)
+        return UNLIMITED_HEADROOM
+    spent, left, committed = _month_to_date(ledger, now)
+    return max(0, min(limit // HOURS_PER_MONTH, (limit * MICROSECONDS_PER_HOUR - spent) // left) - committed)
 
 
-def limit_needed(ledger: LatticeLedger, more: int, now: datetime) -> int:
+def required_limit(ledger: LatticeLedger, more: int, now: datetime) -> int:
     """The smallest limit, in micro-dollars per month, within which `more` per hour would be."""
-    spent, left, committed = _so_far(ledger, now)
-    return max((committed + more) * HOURS, -(-(spent + (committed + more) * left) // HOUR))
+    spent, left, committed = _month_to_date(ledger, now)
+    return max(
+        (committed + more) * HOURS_PER_MONTH, -(-(spent + (committed + more) * left) // MICROSECONDS_PER_HOUR)
+    )
 
 
-def standing(ledger: LatticeLedger, now: datetime, more: int = 0) -> Standing:
+def budget_status(ledger: LatticeLedger, now: datetime, more: int = 0) -> BudgetStatus:
     """Where the budget stands, with `more` micro-dollars per hour from now on."""
-    spent, left, committed = _so_far(ledger, now)
+    spent, left, committed = _month_to_date(ledger, now)
     projected = spent + (committed + more) * left
     limit = ledger.spec.limit_micros
-    utilisation, state = None, State.OK
+    utilisation, state = None, BudgetState.OK
     if limit is not None:
-        whole = limit * HOUR
+        whole = limit * MICROSECONDS_PER_HOUR
         utilisation = projected * MICRO // whole if whole else MICRO  # a budget of nothing is used up
         is_alert = projected * MICRO >= ledger.spec.alert_millionths * whole
-        state = State.EXCEEDED if projected >= whole else State.ALERT if is_alert else State.OK
-    return Standing(spent // HOUR, projected // HOUR, limit, utilisation, state, ledger.spec.hard)
+        state = (
+            BudgetState.EXCEEDED if projected >= whole else BudgetState.ALERT if is_alert else BudgetState.OK
+        )
+    return BudgetStatus(
+        spent // MICROSECONDS_PER_HOUR,
+        projected // MICROSECONDS_PER_HOUR,
+        limit,
+        utilisation,
+        state,
+        ledger.spec.hard,
+    )
 
 
 def projected_month_cost(ledger: LatticeLedger, now: datetime) -> int:
     """Micro-dollars spent in this calendar month, and the present rate until it ends."""
-    return standing(ledger, now).projected
+    return budget_status(ledger, now).projected
 
 
-def _so_far(ledger: LatticeLedger, now: datetime) -> tuple[int, int, int]:
+def _month_to_date(ledger: LatticeLedger, now: datetime) -> tuple[int, int, int]:
     """Parts spent this month, microseconds left of it, and the rate."""
     status = accrue(ledger, now).status
-    spent = status.spent_micros * HOUR + status.remainder
-    return spent, _ticks(time_left(instant(status.as_of))), status.committed_micros
+    spent = status.spent_micros * MICROSECONDS_PER_HOUR + status.remainder
+    return spent, _microseconds(time_left_in_month(parse_timestamp(status.as_of))), status.committed_micros
 
 
-def described(ledger: LatticeLedger) -> LatticeLedger:
+def with_status_message(ledger: LatticeLedger) -> LatticeLedger:
     """With phase and message for people, as of the moment that it is counted to."""
     status = ledger.status
-    now = standing(ledger, instant(status.as_of))
-    of = "no limit" if now.limit is None else per_month(now.limit)
-    spent = f"{dollars(now.spent)} spent until {status.as_of[:16].replace('T', ' ')} UTC"
-    message = f"{per_hour(status.committed_micros)}; {spent}, {dollars(now.projected)} projected in {status.month}; {of}"
-    return _with(ledger, phase=now.state.value, message=message)
+    now = budget_status(ledger, parse_timestamp(status.as_of))
+    of = "no limit" if now.limit is None else format_per_month(now.limit)
+    spent = f"{format_dollars(now.spent)} spent until {status.as_of[:16].replace('T', ' ')} UTC"
+    message = f"{format_per_hour(status.committed_micros)}; {spent}, {format_dollars(now.projected)} projected in {status.month}; {of}"
+    return _with_status(ledger, phase=now.state.value, message=message)
 
 
-def thirty_days(per_hour_micros: int) -> int:
-    return per_hour_micros * HOURS
+def rate_per_30_days(per_hour_micros: int) -> int:
+    return per_hour_micros * HOURS_PER_MONTH
 
 
-def dollars(micros: int, *, signed: bool = False) -> str:
+def format_dollars(micros: int, *, signed: bool = False) -> str:
     """Exact, with two digits or as many as it takes: $0.576, $1,105.92, -$0.25; signed +$3.00."""
     whole, part = divmod(abs(micros), MICRO)
     digits = f"{part:06}".rstrip("0").ljust(2, "0")
@@ -268,20 +297,20 @@ def dollars(micros: int, *, signed: bool = False) -> str:
     return f"{sign}${whole:,}.{digits}"
 
 
-def per_hour(micros: int) -> str:
-    return f"{dollars(micros)}/h"
+def format_per_hour(micros: int) -> str:
+    return f"{format_dollars(micros)}/h"
 
 
-def per_month(micros: int) -> str:
+def format_per_month(micros: int) -> str:
     """Of an amount that is per month already: `thirty_days` makes one of a rate."""
-    return f"{dollars(micros)}/30d"
+    return f"{format_dollars(micros)}/30d"
 
 
-def instant(text: str) -> datetime:
+def parse_timestamp(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def written(when: datetime) -> str:
+def format_timestamp(when: datetime) -> str:
     """To the microsecond: 2026-11-15T07:40:00.000000Z."""
     return _utc(when).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -292,5 +321,5 @@ def _utc(when: datetime) -> datetime:
     return when.astimezone(UTC)
 
 
-def _ticks(span: timedelta) -> int:
-    return span // _TICK
+def _microseconds(span: timedelta) -> int:
+    return span // _MICROSECOND

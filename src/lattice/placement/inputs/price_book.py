@@ -10,15 +10,15 @@ from functools import cache
 from typing import NamedTuple
 
 from lattice.errors import Invalid
+from lattice.kinds.meta.quantity import MAX_PLAIN_NUMBER, MICRO, dollars_to_micros
 from lattice.kinds.node_class import LatticeNodeClass
-from lattice.kinds.meta.quantity import MICRO, MOST, micros
 from lattice.placement.inputs import price_catalog as listed
 
-MOST_SCALE = 1000 * MICRO  # a thousandfold price still fits into int64, whatever the price was
+MAX_SCALE_MILLIONTHS = 1000 * MICRO  # a thousandfold price still fits into int64, whatever the price was
 
 _CLOUDS = ("aws", "gcp", "azure")
-_OURS = ("region", "instance_type", "usd_per_hour")
-_SKYPILOT = ("region", "instancetype", "price")
+_LATTICE_COLUMNS = ("region", "instance_type", "usd_per_hour")
+_SKYPILOT_COLUMNS = ("region", "instancetype", "price")
 # SkyPilot prices these GCP machines without the accelerators that always come with them: an a2-highgpu-1g at a fifth of what it costs.
 _WITHOUT_ACCELERATORS = re.compile(r"(a|g|ct)\d\w*-")
 
@@ -49,29 +49,31 @@ class PriceBook:
 
     def with_csv(self, text: str, source: str, as_of: str = "", provider: str = "") -> "PriceBook":
         """This book with the rows of the file on top. `provider` is for files that do not name it themselves."""
-        found = {key: Price(amount, source, as_of) for key, amount in _read(text, source, provider).items()}
+        found = {
+            key: Price(amount, source, as_of) for key, amount in _parse_prices(text, source, provider).items()
+        }
         return replace(self, prices={**self.prices, **found})
 
     def scaled(self, millionths: int) -> "PriceBook":
         """Every price times this factor, declared ones too: 1_200_000 is 20 percent more."""
-        if not 0 <= millionths <= MOST_SCALE:
+        if not 0 <= millionths <= MAX_SCALE_MILLIONTHS:
             raise Invalid(
-                f"prices can be multiplied by 0 to 1000, got {_plain(Fraction(millionths, MICRO))}",
+                f"prices can be multiplied by 0 to 1000, got {_format_factor(Fraction(millionths, MICRO))}",
                 fix="give a change such as +20%",
             )
         return replace(self, scale=self.scale * Fraction(millionths, MICRO))
 
-    def listed(self, provider: str, instance_type: str, region: str) -> Price | None:
+    def list_price(self, provider: str, instance_type: str, region: str) -> Price | None:
         price = self.prices.get(_key(provider, instance_type, region))
-        return None if price is None else self.applied(price)
+        return None if price is None else self.scale_price(price)
 
-    def applied(self, price: Price) -> Price:
+    def scale_price(self, price: Price) -> Price:
         """The price after this book's scale, rounded half up to micro-dollars, saying that it was scaled."""
         if self.scale == 1:
             return price
         exact = price.micros * self.scale
         return replace(
-            price, micros=int(exact + Fraction(1, 2)), source=f"{price.source} × {_plain(self.scale)}"
+            price, micros=int(exact + Fraction(1, 2)), source=f"{price.source} × {_format_factor(self.scale)}"
         )
 
 
@@ -79,12 +81,12 @@ def price_of(node_class: LatticeNodeClass, provider: str, region: str, book: Pri
     """What the class declares for the provider, else what the book lists for its machine type there; None is unknown, not free."""
     declared = node_class.spec.price_on(provider)
     if declared is not None:
-        return book.applied(Price(declared, f"costPerHour of class {node_class.metadata.name}"))
+        return book.scale_price(Price(declared, f"costPerHour of class {node_class.metadata.name}"))
     there = node_class.spec.providers.get(provider)
-    return book.listed(provider, there.instance_type, region) if there and there.instance_type else None
+    return book.list_price(provider, there.instance_type, region) if there and there.instance_type else None
 
 
-class Row(NamedTuple):
+class CsvRow(NamedTuple):
     """One line of a CSV file: its cells by column name in lower case, and where it stands, for messages."""
 
     cells: Mapping[str, str]
@@ -102,13 +104,13 @@ class Row(NamedTuple):
             )
         return value
 
-    def word(self, column: str) -> str:
+    def required_text(self, column: str) -> str:
         if not self.cells[column]:
             raise Invalid(f"{column} is empty", where=self.where, fix="fill it in, or remove the line")
         return self.cells[column]
 
 
-def read_rows(text: str, source: str, forms: Sequence[Sequence[str]]) -> Iterator[Row]:
+def read_csv(text: str, source: str, forms: Sequence[Sequence[str]]) -> Iterator[CsvRow]:
     """The lines of a CSV file whose header has all columns of one of the forms."""
     reader = csv.reader(text.removeprefix("\ufeff").splitlines(), strict=True)
     try:
@@ -124,7 +126,7 @@ def read_rows(text: str, source: str, forms: Sequence[Sequence[str]]) -> Iterato
                 )
             if any(cell.strip() for cell in cells):
                 padded = [cell.strip() for cell in cells] + [""] * (len(header) - len(cells))
-                yield Row(dict(zip(header, padded, strict=True)), where)
+                yield CsvRow(dict(zip(header, padded, strict=True)), where)
     except csv.Error as error:
         raise Invalid(
             f"is not CSV: {error}",
@@ -147,12 +149,12 @@ def _check_header(header: Sequence[str], source: str, forms: Sequence[Sequence[s
         )
 
 
-def _read(text: str, source: str, provider: str) -> dict[_Key, int]:
+def _parse_prices(text: str, source: str, provider: str) -> dict[_Key, int]:
     found: dict[_Key, tuple[int, str]] = {}
-    fallback = provider or _provider_named(source)
-    for row in read_rows(text, source, (_OURS, _SKYPILOT)):
+    fallback = provider or _provider_in_file_name(source)
+    for row in read_csv(text, source, (_LATTICE_COLUMNS, _SKYPILOT_COLUMNS)):
         if "usd_per_hour" in row.cells:
-            key, amount = _our_price(row, fallback)
+            key, amount = _lattice_price(row, fallback)
             if key in found and found[key][0] != amount:
                 raise Invalid(
                     f"gives another price than {found[key][1]} for the same machine",
@@ -170,30 +172,32 @@ def _read(text: str, source: str, provider: str) -> dict[_Key, int]:
     return {key: amount for key, (amount, _) in found.items()}
 
 
-def _our_price(row: Row, fallback: str) -> tuple[_Key, int]:
-    provider = row.cells.get("provider") or _required(fallback, row)
-    return _key(provider, row.word("instance_type"), row.word("region")), micros(_price(row, "usd_per_hour"))
-
-
-def _skypilot_price(row: Row, fallback: str) -> tuple[_Key, int]:
-    return _key(_required(fallback, row), row.cells["instancetype"], row.word("region")), micros(
-        _price(row, "price")
+def _lattice_price(row: CsvRow, fallback: str) -> tuple[_Key, int]:
+    provider = row.cells.get("provider") or _require_provider(fallback, row)
+    return _key(provider, row.required_text("instance_type"), row.required_text("region")), dollars_to_micros(
+        _price(row, "usd_per_hour")
     )
 
 
-def _is_skypilot_machine(row: Row, provider: str) -> bool:
+def _skypilot_price(row: CsvRow, fallback: str) -> tuple[_Key, int]:
+    return _key(
+        _require_provider(fallback, row), row.cells["instancetype"], row.required_text("region")
+    ), dollars_to_micros(_price(row, "price"))
+
+
+def _is_skypilot_machine(row: CsvRow, provider: str) -> bool:
     """Lines without a type are accelerators on their own; lines without a price are sold as spot only."""
     name = row.cells["instancetype"].lower()
     partial = provider.lower() == "gcp" and _WITHOUT_ACCELERATORS.match(name)
     return bool(name and row.cells["price"] and not partial)
 
 
-def _price(row: Row, column: str) -> Decimal:
+def _price(row: CsvRow, column: str) -> Decimal:
     # Catalogs may print more digits than people are allowed to write: round before micros() counts them.
-    return row.number(column, MOST).quantize(Decimal("1e-6"), rounding=ROUND_HALF_UP)
+    return row.number(column, MAX_PLAIN_NUMBER).quantize(Decimal("1e-6"), rounding=ROUND_HALF_UP)
 
 
-def _required(provider: str, row: Row) -> str:
+def _require_provider(provider: str, row: CsvRow) -> str:
     if not provider:
         raise Invalid(
             "does not say which provider the price is of",
@@ -203,7 +207,7 @@ def _required(provider: str, row: Row) -> str:
     return provider
 
 
-def _provider_named(source: str) -> str:
+def _provider_in_file_name(source: str) -> str:
     """The cloud that a file name speaks of: aws_on_demand.csv, prices-gcp.csv, catalogs/azure/vms.csv; "" unless it is exactly one."""
     words = set(re.split(r"[^a-z0-9]+", "/".join(source.lower().replace("\\", "/").split("/")[-2:])))
     named = [cloud for cloud in _CLOUDS if cloud in words]
@@ -214,11 +218,13 @@ def _key(provider: str, instance_type: str, region: str) -> _Key:
     return provider.lower(), instance_type.lower(), region.lower()
 
 
-def _plain(scale: Fraction) -> str:
+def _format_factor(scale: Fraction) -> str:
     return f"{float(scale):.6f}".rstrip("0").rstrip(".")
 
 
 @cache
 def _builtin() -> PriceBook:
     rows = listed.listed_prices()
-    return PriceBook({_key(*names): Price(amount, listed.SOURCE, listed.AS_OF) for *names, amount in rows})
+    return PriceBook(
+        {_key(*names): Price(amount, listed.PRICE_SOURCE, listed.PRICES_AS_OF) for *names, amount in rows}
+    )

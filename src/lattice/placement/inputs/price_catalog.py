@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from decimal import Decimal
 from functools import cache
 
-from lattice.kinds.meta.quantity import gibibytes, micros, parse_cores
+from lattice.kinds.meta.quantity import dollars_to_micros, gib_to_bytes, parse_cores
 
-AS_OF = "2026-08-22"
-SOURCE = "built-in table"
+PRICES_AS_OF = "2026-08-22"
+PRICE_SOURCE = "built-in table"
 # As gathered in the public SkyPilot catalog of that day; Azure there covers US regions only.
-ORIGIN = "list prices published by the providers: Linux, on demand, US dollars per hour, cheapest zone of the region"
+PRICE_ORIGIN = "list prices published by the providers: Linux, on demand, US dollars per hour, cheapest zone of the region"
 
 
 def listed_prices() -> Iterator[tuple[str, str, str, int]]:
@@ -22,7 +22,7 @@ def listed_prices() -> Iterator[tuple[str, str, str, int]]:
                 regions = cells
                 continue
             yield from (
-                (provider, name, region, micros(Decimal(cell)))
+                (provider, name, region, dollars_to_micros(Decimal(cell)))
                 for region, cell in zip(regions, cells, strict=True)
                 if cell != "-"
             )
@@ -41,7 +41,7 @@ def _sizes() -> dict[tuple[str, str], tuple[int, int]]:
         for entry in entries:
             name, _, size = entry.partition("=")
             vcpus, _, memory = size.partition("x")
-            found[provider, name.lower()] = (parse_cores(vcpus), gibibytes(Decimal(memory)))
+            found[provider, name.lower()] = (parse_cores(vcpus), gib_to_bytes(Decimal(memory)))
     return found
 
 

@@ -16,14 +16,14 @@ def site_of(provider: str, region: str) -> Site | None:
     """By the provider's own table; a provider without one (a data center) is found when its region is called like a known one."""
     known = _sites()
     own, name = provider.lower(), region.lower()
-    if own in _TEXTS:
+    if own in _REGION_TABLES:
         return known.get((own, name))
     return next(
-        (known[cloud, name] for cloud in _TEXTS if (cloud, name) in known), None
+        (known[cloud, name] for cloud in _REGION_TABLES if (cloud, name) in known), None
     )  # the clouds' names do not collide
 
 
-def is_on_the_map(name: str) -> bool:
+def is_cloud_region(name: str) -> bool:
     """Is this a region of a cloud, by its own name or after its provider's: eu-west-1, aws-eu-west-1?"""
     return name.lower() in _names()
 
@@ -36,7 +36,7 @@ def _names() -> frozenset[str]:
 @cache
 def _sites() -> dict[tuple[str, str], Site]:
     found = {}
-    for provider, text in _TEXTS.items():
+    for provider, text in _REGION_TABLES.items():
         for line in text.splitlines():
             region, latitude, longitude, city = line.split(maxsplit=3)
             found[provider, region] = Site(city, float(latitude), float(longitude))
@@ -198,4 +198,4 @@ westus2 47.23 -119.85 Quincy
 westus3 33.45 -112.07 Phoenix
 """
 
-_TEXTS = {"aws": _AWS, "gcp": _GCP, "azure": _AZURE}
+_REGION_TABLES = {"aws": _AWS, "gcp": _GCP, "azure": _AZURE}

@@ -7,20 +7,25 @@ from functools import cached_property
 from typing import Literal
 
 from lattice.kinds.constraint import Spread, Toleration
-from lattice.kinds.policy import DEFAULT_MAX_NODES, DEFAULT_MIN_NODES, DEFAULT_PACKING, LatticePlacementPolicy
 from lattice.kinds.meta.selector import Requirement as LabelDemand
-from lattice.kinds.service import LatticeService
+from lattice.kinds.policy import (
+    DEFAULT_MAX_NODES,
+    DEFAULT_MIN_NODES,
+    DEFAULT_PACKING_MILLIONTHS,
+    LatticePlacementPolicy,
+)
+from lattice.kinds.service import LatticeService, service_key
 
 RequirementKind = Literal[
     "label", "compliance", "capability", "residency", "region", "minRegions", "spread", "latency", "resource"
 ]
-Ignored = Literal["prices", "budget", "capacity", "dependencies", "overflow", "reservation"]
-Sort = Literal["cost", "availableCapacity"]
-Preferences = tuple[tuple[Sort, bool, int], ...]  # what to sort by, whether small comes first, weight
-PLACE_KEYS = ("region", "zone", "provider", "pool")
-NODE_KEYS = ("node", "kubernetes.io/hostname")
+IgnorableLimit = Literal["prices", "budget", "capacity", "dependencies", "overflow", "reservation"]
+SortKey = Literal["cost", "availableCapacity"]
+Preferences = tuple[tuple[SortKey, bool, int], ...]  # what to sort by, whether small comes first, weight
+OFFER_TOPOLOGY_KEYS = ("region", "zone", "provider", "pool")
+NODE_TOPOLOGY_KEYS = ("node", "kubernetes.io/hostname")
 CHEAPEST_FIRST: Preferences = (("cost", True, 1),)
-DEFAULT = "the default"
+DEFAULT_SOURCE = "the default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class ClusterRules:
 
     min_nodes: int = DEFAULT_MIN_NODES
     max_nodes: int = DEFAULT_MAX_NODES
-    packing: int = DEFAULT_PACKING  # millionths
+    packing: int = DEFAULT_PACKING_MILLIONTHS  # millionths
     prefix: str = ""
 
     @cached_property
@@ -74,69 +79,71 @@ class Demand:
     name: str  # namespace/name
     replicas: int
     requirements: tuple[Requirement, ...]
-    amounts: tuple[tuple[str, int], ...]  # of one replica, by resource
+    requests: tuple[tuple[str, int], ...]  # of one replica, by resource
     gpu_model: str = ""
     rules: ClusterRules = ClusterRules()
-    sized_by: tuple[str, str] = (
+    size_sources: tuple[str, str] = (
         "",
         "",
     )  # who wants as many machines in a cluster as the rules say, and who allows no more
     preferences: Preferences = ()
-    even: tuple[
+    soft_spread: tuple[
         tuple[str, int], ...
     ] = ()  # what it would like to be spread over, and the skew up to which that is even enough
     neighbours: tuple[str, ...] = ()  # services that it talks to, or that talk to it
     latency_to: tuple[tuple[str, str], ...] = ()  # name of a dependency -> service
-    admitted: frozenset[str] = frozenset()  # offers whose reserve it may use
+    usable_reserves: frozenset[str] = frozenset()  # offers whose reserve it may use
     tolerations: tuple[Toleration, ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()
-    per_node: int = 0  # most replicas on one machine; 0: as many as fit
+    max_per_node: int = 0  # most replicas on one machine; 0: as many as fit
     priority: int = 0
-    problem: str = ""  # a contradiction that no supply can cure
-    ignoring: frozenset[Ignored] = frozenset()
-    least: int | None = None  # replicas.min of the service; None: `replicas` does not follow from the rules
-    most: int | None = None  # replicas.max
+    rule_conflict: str = ""  # a contradiction that no supply can cure
+    ignored_limits: frozenset[IgnorableLimit] = frozenset()
+    min_replicas: int | None = (
+        None  # replicas.min of the service; None: `replicas` does not follow from the rules
+    )
+    max_replicas: int | None = None  # replicas.max
 
-    def of(self, kind: RequirementKind) -> tuple[Requirement, ...]:
+    def requirements_of(self, kind: RequirementKind) -> tuple[Requirement, ...]:
         return tuple(each for each in self.requirements if each.kind == kind)
 
     @cached_property
     def labels(self) -> tuple[Requirement, ...]:
-        return self.of("label")
+        return self.requirements_of("label")
 
     @cached_property
     def compliance(self) -> tuple[Requirement, ...]:
-        return self.of("compliance")
+        return self.requirements_of("compliance")
 
     @cached_property
     def capabilities(self) -> tuple[Requirement, ...]:
-        return self.of("capability")
+        return self.requirements_of("capability")
 
     @cached_property
     def residency(self) -> tuple[Requirement, ...]:
-        return self.of("residency")
+        return self.requirements_of("residency")
 
     @cached_property
     def regions(self) -> tuple[Requirement, ...]:
-        return self.of("region")
+        return self.requirements_of("region")
 
     @cached_property
     def min_regions(self) -> int:
-        return max((each.amount for each in self.of("minRegions")), default=0)
+        return max((each.amount for each in self.requirements_of("minRegions")), default=0)
 
     @cached_property
     def spread(self) -> tuple[Requirement, ...]:
-        return self.of("spread")
+        return self.requirements_of("spread")
 
     @cached_property
     def latency(self) -> tuple[Requirement, ...]:
-        return self.of("latency")
+        return self.requirements_of("latency")
 
     @cached_property
     def needs(self) -> dict[str, int]:
         """Of one replica; a resource whose requirement was dropped is not asked for."""
-        kept = {each.value for each in self.of("resource")}
-        return {name: amount for name, amount in self.amounts if name in kept}
+        kept = {each.value for each in self.requirements_of("resource")}
+        return {name: amount for name, amount in self.requests if name in kept}
 
     @cached_property
     def effective_needs(self) -> dict[str, int]:
@@ -160,16 +167,16 @@ class Demand:
             self.gpu_model,
             self.tolerations,
             self.node_selector,
-            self.per_node,
+            self.max_per_node,
         )
 
     @cached_property
     def machine_shape(self) -> Hashable:
         """Everything that decides which machines would do, and how many."""
         needs = tuple(sorted(self.needs.items()))
-        whose = self.name if self.per_node else ""
-        where = (self.tolerations, self.node_selector, self.per_node, whose, self.admitted)
-        return (needs, self.gpu_model, self.rules, self.replicas, self.ignoring, where)
+        whose = self.name if self.max_per_node else ""
+        where = (self.tolerations, self.node_selector, self.max_per_node, whose, self.usable_reserves)
+        return (needs, self.gpu_model, self.rules, self.replicas, self.ignored_limits, where)
 
     @cached_property
     def shape(self) -> Hashable:
@@ -180,36 +187,38 @@ class Demand:
             bool(self.latency),
             bool(self.spread),
             bool(self.neighbours),
-            bool(self.even),
+            bool(self.soft_spread),
         )
 
-    def may_use(self, offer: str) -> bool:
+    def may_use_reserve(self, offer: str) -> bool:
         """What is reserved there?"""
-        return offer in self.admitted or "reservation" in self.ignoring
+        return offer in self.usable_reserves or "reservation" in self.ignored_limits
 
     def without(self, dropped: Iterable[Requirement]) -> "Demand":
         gone = set(dropped)
         return replace(
             self, requirements=tuple(each for each in self.requirements if each not in gone)
-        ).counted()
+        ).with_replica_count()
 
-    def under(self, rules: ClusterRules) -> "Demand":
-        return replace(self, rules=rules).counted()
+    def with_rules(self, rules: ClusterRules) -> "Demand":
+        return replace(self, rules=rules).with_replica_count()
 
-    def counted(self) -> "Demand":
+    def with_replica_count(self) -> "Demand":
         """With as many replicas as it wants under its rules, and the contradiction that is in them."""
-        if self.least is None:
+        if self.min_replicas is None:
             return self
-        wanted = max(self.least, len({each.value for each in self.regions}), self.min_regions)
-        return replace(self, replicas=wanted, problem=self._contradiction(wanted))
+        wanted = max(self.min_replicas, len({each.value for each in self.regions}), self.min_regions)
+        return replace(self, replicas=wanted, rule_conflict=self._find_rule_conflict(wanted))
 
-    def _contradiction(self, wanted: int) -> str:
-        if self.most is not None and wanted > self.most:
-            widest = max(self.of("minRegions"), key=lambda each: each.amount, default=None)
+    def _find_rule_conflict(self, wanted: int) -> str:
+        if self.max_replicas is not None and wanted > self.max_replicas:
+            widest = max(self.requirements_of("minRegions"), key=lambda each: each.amount, default=None)
             who = widest.source if widest else self.name
-            return f"{who} wants replicas in {self.min_regions} regions, replicas.max allows {self.most}"
+            return (
+                f"{who} wants replicas in {self.min_regions} regions, replicas.max allows {self.max_replicas}"
+            )
         if self.rules.min_nodes > self.rules.max_nodes:
-            least, most = self.sized_by
+            least, most = self.size_sources
             return f"{least} wants clusters of at least {self.rules.min_nodes} nodes, {most} of at most {self.rules.max_nodes}"
         return ""
 
@@ -220,9 +229,11 @@ class ReplicaAsk:
 
     demand: Demand
     region: str = ""  # only there
-    avoid: frozenset[str] = frozenset()  # only in other regions than these
-    overflow: str = ""  # only where this data center overflows to
-    room_for: int = 0  # on the class that holds most of so many replicas; 0: on the one that costs least
+    excluded_regions: frozenset[str] = frozenset()  # only in other regions than these
+    overflow_source: str = ""  # only where this data center overflows to
+    capacity_target: int = (
+        0  # on the class that holds most of so many replicas; 0: on the one that costs least
+    )
 
     @property
     def name(self) -> str:
@@ -230,7 +241,7 @@ class ReplicaAsk:
 
     @property
     def shape(self) -> Hashable:
-        return (self.demand.shape, self.overflow, self.room_for)
+        return (self.demand.shape, self.overflow_source, self.capacity_target)
 
     @property
     def fixed_shape(self) -> Hashable:
@@ -250,15 +261,11 @@ def group_name(rules: str, overflow: str, reserve: str) -> str:
     return f"{rules}/{overflow}/{reserve}"
 
 
-def key_of(service: LatticeService) -> str:
-    return f"{service.metadata.namespace or 'default'}/{service.metadata.name}"
-
-
-def resolve(
+def resolve_demand(
     service: LatticeService,
     policies: Iterable[LatticePlacementPolicy],
     neighbours: Sequence[str] = (),
-    admitted: Iterable[str] = (),
+    usable_reserves: Iterable[str] = (),
 ) -> Demand:
     """Hard rules of all matching policies hold, all their preferences count. `neighbours`: services that call this one."""
     spec = service.spec
@@ -266,45 +273,47 @@ def resolve(
         (each for each in policies if each.spec.applies_to(service.metadata.labels or {})),
         key=lambda each: each.metadata.name,
     )
-    own = own_source(service.metadata.name)
+    own = service_source(service.metadata.name)
     requests = spec.requests
     requirements = list(_own_requirements(service, own, requests))
     for policy in matching:
         requirements.extend(_policy_requirements(policy))
     demand = Demand(
-        name=key_of(service),
+        name=service_key(service),
         replicas=0,
         requirements=tuple(dict.fromkeys(requirements)),
-        amounts=tuple(sorted(requests.items())),
+        requests=tuple(sorted(requests.items())),
         gpu_model=spec.placement.resources.gpu_model,
         rules=_rules(matching),
-        sized_by=_sized_by(matching),
+        size_sources=_size_sources(matching),
         preferences=tuple(
             (each.preference.sort_by, each.preference.order == "ascending", each.weight)
             for p in matching
             for each in p.spec.preferences
             if each.weight
         ),
-        even=tuple((each.topology_key, each.max_skew) for each in _over_places(service, "ScheduleAnyway")),
-        neighbours=tuple(dict.fromkeys([*_called(service).values(), *neighbours])),
+        soft_spread=tuple(
+            (each.topology_key, each.max_skew) for each in _offer_spreads(service, "ScheduleAnyway")
+        ),
+        neighbours=tuple(dict.fromkeys([*_called_services(service).values(), *neighbours])),
         latency_to=tuple(latency_targets(service).items()),
-        admitted=frozenset(admitted),
+        usable_reserves=frozenset(usable_reserves),
         tolerations=spec.placement.tolerations,
         node_selector=tuple(sorted(spec.placement.node_selector.items())),
-        per_node=_per_node(service, matching),
+        max_per_node=_max_per_node(service, matching),
         priority=spec.priority,
-        least=spec.least,
-        most=spec.replicas.max,
+        min_replicas=spec.min_replicas,
+        max_replicas=spec.replicas.max,
     )
-    return demand.counted()
+    return demand.with_replica_count()
 
 
-def _per_node(service: LatticeService, policies: Sequence[LatticePlacementPolicy]) -> int:
+def _max_per_node(service: LatticeService, policies: Sequence[LatticePlacementPolicy]) -> int:
     """Most replicas on one machine, by rules that spread them over nodes; 0: none does."""
     own = (
         each.max_skew
         for each in service.spec.spread
-        if each.topology_key in NODE_KEYS and each.when_unsatisfiable == "DoNotSchedule"
+        if each.topology_key in NODE_TOPOLOGY_KEYS and each.when_unsatisfiable == "DoNotSchedule"
     )
     rules = (each.spec.requirements.spread_constraint for each in policies)
     return min((*own, *(each.max_skew for each in rules if each and each.topology_key == "node")), default=0)
@@ -326,18 +335,18 @@ def _own_requirements(
         yield Requirement("region", value, source)
     for name, latency in placement.latency.items():
         yield Requirement("latency", name, source, latency.max_ms)
-    for each in _over_places(service, "DoNotSchedule"):
+    for each in _offer_spreads(service, "DoNotSchedule"):
         yield Requirement("spread", each.topology_key, source, each.max_skew)
     for name, amount in requests.items():
         yield Requirement("resource", name, source, amount)
 
 
-def _over_places(service: LatticeService, when: Literal["DoNotSchedule", "ScheduleAnyway"]) -> list[Spread]:
+def _offer_spreads(service: LatticeService, when: Literal["DoNotSchedule", "ScheduleAnyway"]) -> list[Spread]:
     """Its own rules, or wishes, for how it is spread over offers; those about nodes are the scheduler's."""
     return [
         each
         for each in service.spec.spread
-        if each.topology_key in PLACE_KEYS and each.when_unsatisfiable == when
+        if each.topology_key in OFFER_TOPOLOGY_KEYS and each.when_unsatisfiable == when
     ]
 
 
@@ -350,7 +359,7 @@ def _policy_requirements(policy: LatticePlacementPolicy) -> Iterable[Requirement
     if rules.min_regions and rules.min_regions > 1:
         yield Requirement("minRegions", "regions", source, rules.min_regions)
     spread = rules.spread_constraint
-    if spread and spread.topology_key in PLACE_KEYS:
+    if spread and spread.topology_key in OFFER_TOPOLOGY_KEYS:
         yield Requirement("spread", spread.topology_key, source, spread.max_skew)
 
 
@@ -366,13 +375,13 @@ def _rules(policies: Sequence[LatticePlacementPolicy]) -> ClusterRules:
         ),
         packing=min(
             (each.packing_millionths for each in stated if each.bin_packing_threshold is not None),
-            default=DEFAULT_PACKING,
+            default=DEFAULT_PACKING_MILLIONTHS,
         ),
         prefix=next((each.name_prefix for each in stated if each.name_prefix), ""),
     )
 
 
-def _sized_by(policies: Sequence[LatticePlacementPolicy]) -> tuple[str, str]:
+def _size_sources(policies: Sequence[LatticePlacementPolicy]) -> tuple[str, str]:
     """The policies whose minNodes and maxNodes count; the defaults are nobody's."""
     stated = [
         (f"policy/{each.metadata.name}", each.spec.cluster_policy)
@@ -381,15 +390,15 @@ def _sized_by(policies: Sequence[LatticePlacementPolicy]) -> tuple[str, str]:
     ]
     least = [(-each.min_nodes, name) for name, each in stated if each.min_nodes is not None]
     most = [(each.max_nodes, name) for name, each in stated if each.max_nodes is not None]
-    return min(least, default=(0, DEFAULT))[1], min(most, default=(0, DEFAULT))[1]
+    return min(least, default=(0, DEFAULT_SOURCE))[1], min(most, default=(0, DEFAULT_SOURCE))[1]
 
 
-def _called(service: LatticeService) -> dict[str, str]:
+def _called_services(service: LatticeService) -> dict[str, str]:
     """Services that it calls, by the name it has for them."""
     own = service.metadata.namespace or "default"
     found = {}
     for name, dependency in service.spec.resources.items():
-        if name != "*" and dependency.is_service and dependency.calls:
+        if name != "*" and dependency.is_service and dependency.is_outbound:
             found[name] = f"{dependency.namespace or own}/{dependency.id or name}"
     return found
 
@@ -405,15 +414,15 @@ def latency_targets(service: LatticeService) -> dict[str, str]:
     return {name: named.get(name, f"{own}/{name}") for name in service.spec.placement.latency}
 
 
-def own_source(name: str) -> str:
+def service_source(name: str) -> str:
     """Who states what a service itself requires; its namespace may be with its name."""
     return f"service/{name.rpartition('/')[2]}"
 
 
-def callers(services: Iterable[LatticeService]) -> dict[str, list[str]]:
+def callers_by_service(services: Iterable[LatticeService]) -> dict[str, list[str]]:
     """Who calls whom, the other way round."""
     found: dict[str, list[str]] = {}
     for service in services:
-        for called in _called(service).values():
-            found.setdefault(called, []).append(key_of(service))
+        for called in _called_services(service).values():
+            found.setdefault(called, []).append(service_key(service))
     return found

@@ -15,7 +15,7 @@ class Journal:
     _undo: list[tuple[Callable[..., None], tuple[object, ...]]] = field(default_factory=list)
     _depth: int = 0
 
-    def note(self, undo: Callable[..., None], *arguments: object) -> None:
+    def record_undo(self, undo: Callable[..., None], *arguments: object) -> None:
         if self._depth:
             self._undo.append((undo, arguments))
 

@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import Literal
 
 from lattice.kinds.constraint import Taint
-from lattice.kinds.infrastructure import DEFAULT_ALERT, Overflow, Reservation
+from lattice.kinds.infrastructure import DEFAULT_ALERT_MILLIONTHS, Overflow, Reservation
 from lattice.kinds.ledger import Account
 from lattice.placement.inputs.latency import Place
 from lattice.placement.inputs.price_book import Price
 
 NO_LIMIT = 1 << 61  # an absent limit; two of them still add up in 64 bits
-OWNED = "static"  # the one class of machines that fixed capacity divides into
+STATIC_MACHINE_TYPE = "static"  # the one class of machines that fixed capacity divides into
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +52,19 @@ class Budget:
 
     account: Account
     limit: int | None  # micro-dollars per month
-    hard: bool = True
-    alert: int = DEFAULT_ALERT  # millionths
-    cap: int = (
+    is_hard: bool = True
+    alert_millionths: int = DEFAULT_ALERT_MILLIONTHS  # millionths
+    commit_cap: int = (
         NO_LIMIT  # micro-dollars per hour that may be committed in all; NO_LIMIT where nothing is refused
     )
-    spent: int = 0  # micro-dollars this calendar month
-    left: timedelta | None = None  # of that month, after what is counted as spent; None: from now on
+    spent_this_month: int = 0  # micro-dollars this calendar month
+    month_remaining: timedelta | None = (
+        None  # of that month, after what is counted as spent; None: from now on
+    )
 
     @property
     def name(self) -> str:
-        return self.account.ledger
+        return self.account.ledger_name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,8 +85,8 @@ class Offer:
     reservation: Reservation | None = None
     reserved_nodes: int = 0
     overflow: Overflow | None = None
-    closed: str = ""  # why nothing new goes here
-    reopen: str = ""  # what would open it again
+    closed_reason: str = ""  # why nothing new goes here
+    reopen_hint: str = ""  # what would open it again
 
     @property
     def region(self) -> str:
@@ -95,7 +97,7 @@ class Offer:
     def is_static(self) -> bool:
         return self.kind == "static"
 
-    def first_nodes(self, least: int) -> int:
+    def initial_nodes(self, least: int) -> int:
         """Machines that a new cluster begins with: what a policy wants, within what a cluster may have here."""
         return max(1, min(least, self.limits.nodes_per_cluster))
 

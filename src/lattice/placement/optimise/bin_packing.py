@@ -7,53 +7,61 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lattice.placement.optimise.problem import UNLIMITED, Load, Model, Program, Source
+from lattice.placement.optimise.problem import (
+    SOLVER_NO_LIMIT,
+    Load,
+    MachineModel,
+    MachineSource,
+    PlacementProblem,
+)
 
-Key = tuple[str, str]  # source and model
+ModelKey = tuple[str, str]  # source and model
 Vector = tuple[int, ...]
-Counts = dict[str, dict[Key, int]]  # load -> where its replicas are
+ReplicaCounts = dict[str, dict[ModelKey, int]]  # load -> where its replicas are
 Bins = tuple[tuple[Vector, int], ...]  # what is free on a machine, and how many machines are like that
 
 
-def fits(needs: Vector, free: Vector) -> int:
+def count_fitting(needs: Vector, free: Vector) -> int:
     """How many of these go into one of those; UNLIMITED if it asks for nothing."""
-    return min((have // need for need, have in zip(needs, free, strict=True) if need), default=UNLIMITED)
+    return min(
+        (have // need for need, have in zip(needs, free, strict=True) if need), default=SOLVER_NO_LIMIT
+    )
 
 
-def less(free: Vector, needs: Vector, times: int) -> Vector:
+def subtract_needs(free: Vector, needs: Vector, times: int) -> Vector:
     return tuple(have - times * need for need, have in zip(needs, free, strict=True))
 
 
-def room(bins: Bins, needs: Vector) -> int:
+def free_slots(bins: Bins, needs: Vector) -> int:
     """Replicas that fit without another machine."""
-    return sum(fits(needs, free) * count for free, count in bins)
+    return sum(count_fitting(needs, free) * count for free, count in bins)
 
 
 def fill(bins: Bins, needs: Vector, replicas: int) -> tuple[Bins, int]:
     """Into the first that have room; returns how many stay outside."""
     after: list[tuple[Vector, int]] = []
     for free, count in bins:
-        each = fits(needs, free)
+        each = count_fitting(needs, free)
         if not each or not replicas:
             after.append((free, count))
             continue
         full, rest = divmod(min(replicas, each * count), each)
         replicas -= full * each + rest
         split = [
-            (less(free, needs, each), full),
-            (less(free, needs, rest), 1 if rest else 0),
+            (subtract_needs(free, needs, each), full),
+            (subtract_needs(free, needs, rest), 1 if rest else 0),
             (free, count - full - (1 if rest else 0)),
         ]
         after += [(left, machines) for left, machines in split if machines]
     return tuple(after), replicas
 
 
-def put(bins: Bins, size: Vector, needs: Vector, replicas: int) -> Bins:
+def fill_or_open(bins: Bins, size: Vector, needs: Vector, replicas: int) -> Bins:
     """Into the first that have room, then onto as many new machines as it takes."""
     bins, outside = fill(bins, needs, replicas)
     if not outside:
         return bins
-    fresh, _ = fill(((size, -(-outside // fits(needs, size))),), needs, outside)
+    fresh, _ = fill(((size, -(-outside // count_fitting(needs, size))),), needs, outside)
     return bins + fresh
 
 
@@ -62,11 +70,11 @@ def pack(size: Vector, items: Iterable[tuple[Vector, int]]) -> int:
     listed = [(needs, count) for needs, count in items if count]
     if not listed:
         return 0
-    best = UNLIMITED
+    best = SOLVER_NO_LIMIT
     for order in (max, sum):
         bins: Bins = ()
         for needs, count in sorted(listed, key=lambda item: (-order(_part(item[0], size)), item[0])):
-            bins = put(bins, size, needs, count)
+            bins = fill_or_open(bins, size, needs, count)
         best = min(best, sum(count for _, count in bins))
     return best
 
@@ -76,57 +84,63 @@ def _part(needs: Vector, size: Vector) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Index:
+class ProblemIndex:
     """The program, by name."""
 
-    program: Program
-    sources: Mapping[str, Source]
-    models: Mapping[Key, Model]
+    problem: PlacementProblem
+    sources: Mapping[str, MachineSource]
+    models: Mapping[ModelKey, MachineModel]
     loads: Mapping[str, Load]
-    keys: Mapping[str, tuple[Key, ...]]  # load -> where a replica fits, sorted
+    keys: Mapping[str, tuple[ModelKey, ...]]  # load -> where a replica fits, sorted
     committed: Mapping[str, int] = field(default_factory=dict)  # ledger -> what its existing machines cost
-    tied: tuple[str, ...] = ()  # loads that have to be near others
+    proximity_bound: tuple[str, ...] = ()  # loads that have to be near others
 
     def ledger_limit(self, ledger: str) -> int:
-        return max(self.program.ledgers.get(ledger, UNLIMITED), self.committed.get(ledger, 0))
+        return max(self.problem.ledger_limits.get(ledger, SOLVER_NO_LIMIT), self.committed.get(ledger, 0))
 
-    def machine_limit(self, source: Source) -> int:
+    def machine_limit(self, source: MachineSource) -> int:
         existing = sum(model.existing for model in source.models)
-        return UNLIMITED if source.most_machines is None else max(source.most_machines, existing)
+        return SOLVER_NO_LIMIT if source.max_machines is None else max(source.max_machines, existing)
 
-    def resource_limit(self, source: Source, resource: int) -> int:
-        limit = source.most[resource] if source.most else None
+    def resource_limit(self, source: MachineSource, resource: int) -> int:
+        limit = source.resource_limits[resource] if source.resource_limits else None
         return (
-            UNLIMITED
+            SOLVER_NO_LIMIT
             if limit is None
             else max(limit, sum(model.size[resource] * model.existing for model in source.models))
         )
 
 
-def index(program: Program) -> Index:
+def index_problem(program: PlacementProblem) -> ProblemIndex:
     sources = {source.name: source for source in sorted(program.sources, key=lambda source: source.name)}
     models = {(source.name, model.name): model for source in sources.values() for model in source.models}
     loads = {load.name: load for load in sorted(program.loads, key=lambda load: load.name)}
-    known: dict[tuple[object, ...], tuple[Key, ...]] = {}
+    known: dict[tuple[object, ...], tuple[ModelKey, ...]] = {}
     keys = {}
     for load in loads.values():
-        shape = (load.needs, tuple(sorted((source, *names) for source, names in load.serves.items())))
+        shape = (load.needs, tuple(sorted((source, *names) for source, names in load.usable_models.items())))
         if shape not in known:
-            pairs = sorted((source, name) for source, names in load.serves.items() for name in set(names))
-            known[shape] = tuple(key for key in pairs if key in models and fits(load.needs, models[key].size))
+            pairs = sorted(
+                (source, name) for source, names in load.usable_models.items() for name in set(names)
+            )
+            known[shape] = tuple(
+                key for key in pairs if key in models and count_fitting(load.needs, models[key].size)
+            )
         keys[load.name] = known[shape]
     committed: Counter[str] = Counter()
     for source in sources.values():
         for ledger in source.ledgers:
             committed[ledger] += sum(model.price * model.existing for model in source.models)
-    tied = tuple(load.name for load in loads.values() if load.near)
-    return Index(program, sources, models, loads, keys, committed, tied)
+    tied = tuple(load.name for load in loads.values() if load.proximity_rules)
+    return ProblemIndex(program, sources, models, loads, keys, committed, tied)
 
 
-def packed(world: Index, counts: Counts, keys: Iterable[Key] | None = None) -> dict[Key, int]:
+def machines_needed(
+    world: ProblemIndex, counts: ReplicaCounts, keys: Iterable[ModelKey] | None = None
+) -> dict[ModelKey, int]:
     """Machines that the replicas pack onto, for these keys or all."""
     wanted = None if keys is None else set(keys)
-    items: dict[Key, list[tuple[Vector, int]]] = {}
+    items: dict[ModelKey, list[tuple[Vector, int]]] = {}
     for name, placed in counts.items():
         for key, count in placed.items():
             if count and (wanted is None or key in wanted):
@@ -134,56 +148,58 @@ def packed(world: Index, counts: Counts, keys: Iterable[Key] | None = None) -> d
     return {key: pack(world.models[key].size, listed) for key, listed in sorted(items.items())}
 
 
-def with_least(world: Index, machines: Mapping[Key, int]) -> dict[Key, int]:
+def with_minimums(world: ProblemIndex, machines: Mapping[ModelKey, int]) -> dict[ModelKey, int]:
     """And as many more, of the cheapest that may be had, as have to be there where one is."""
     found = dict(machines)
     for name, source in world.sources.items():
-        for least in source.least:
+        for least in source.minimums:
             keys = sorted(
                 ((name, model) for model in least.models), key=lambda key: (world.models[key].price, key)
             )
-            missing = least.machines - (there := sum(found.get(key, 0) for key in keys))
+            missing = least.min_machines - (there := sum(found.get(key, 0) for key in keys))
             for key in keys if there and missing > 0 else ():
-                most = world.models[key].most
+                most = world.models[key].max_machines
                 more = missing if most is None else min(missing, max(0, most - found.get(key, 0)))
                 found[key] = found.get(key, 0) + more
                 missing -= more
     return found
 
 
-def moves_of(load: Load, keys: Sequence[Key], placed: Mapping[Key, int]) -> int:
+def count_load_moves(load: Load, keys: Sequence[ModelKey], placed: Mapping[ModelKey, int]) -> int:
     """Replicas that leave machines which could keep them; shrinking is no move, nor is leaving what no longer serves."""
-    keepable = {key: count for key, count in load.current.items() if key in keys}
+    keepable = {key: count for key, count in load.current_counts.items() if key in keys}
     leaving = sum(max(0, count - placed.get(key, 0)) for key, count in keepable.items())
     return max(0, leaving - max(0, sum(keepable.values()) - sum(placed.values())))
 
 
-def cost_of(world: Index, machines: Mapping[Key, int]) -> int:
+def hourly_cost(world: ProblemIndex, machines: Mapping[ModelKey, int]) -> int:
     return sum(world.models[key].price * count for key, count in machines.items())
 
 
-def moving_of(world: Index, counts: Counts) -> tuple[int, int]:
+def moves_and_penalty(world: ProblemIndex, counts: ReplicaCounts) -> tuple[int, int]:
     """Moves, and what they weigh an hour."""
-    moves = {name: moves_of(world.loads[name], world.keys[name], placed) for name, placed in counts.items()}
+    moves = {
+        name: count_load_moves(world.loads[name], world.keys[name], placed) for name, placed in counts.items()
+    }
     return sum(moves.values()), sum(
-        world.program.move_price(world.loads[name]) * count for name, count in moves.items()
+        world.problem.move_price(world.loads[name]) * count for name, count in moves.items()
     )
 
 
-def broken(world: Index, counts: Counts, machines: Mapping[Key, int]) -> list[str]:
+def violations(world: ProblemIndex, counts: ReplicaCounts, machines: Mapping[ModelKey, int]) -> list[str]:
     """Every rule that this answer breaks; empty if it may be used."""
-    found = list(broken_supply(world, machines))
+    found = list(supply_violations(world, machines))
     for name, placed in counts.items():
         if sum(placed.values()):
-            found += [f"load {name}: {what}" for what in broken_rules(world, world.loads[name], placed)]
-    found += [f"load {name}: too far from {other}" for name, other in too_far(world, counts)]
-    most = world.program.most_moves
-    if most is not None and (moves := moving_of(world, counts)[0]) > most:
+            found += [f"load {name}: {what}" for what in load_violations(world, world.loads[name], placed)]
+    found += [f"load {name}: too far from {other}" for name, other in proximity_violations(world, counts)]
+    most = world.problem.max_moves
+    if most is not None and (moves := moves_and_penalty(world, counts)[0]) > most:
         found.append(f"{moves} moves, {most} allowed")
     return found
 
 
-def broken_supply(world: Index, machines: Mapping[Key, int]) -> Iterable[str]:
+def supply_violations(world: ProblemIndex, machines: Mapping[ModelKey, int]) -> Iterable[str]:
     spent: Counter[str] = Counter()
     for name, source in world.sources.items():
         here = [(model, machines.get((name, model.name), 0)) for model in source.models]
@@ -192,12 +208,12 @@ def broken_supply(world: Index, machines: Mapping[Key, int]) -> Iterable[str]:
         yield from (
             f"source {name}: too many {model.name}"
             for model, count in here
-            if model.most is not None and count > model.most
+            if model.max_machines is not None and count > model.max_machines
         )
-        for least in source.least:
-            if 0 < sum(machines.get((name, model), 0) for model in least.models) < least.machines:
-                yield f"source {name}: fewer than {least.machines} machines"
-        for resource, word in enumerate(world.program.resources):
+        for least in source.minimums:
+            if 0 < sum(machines.get((name, model), 0) for model in least.models) < least.min_machines:
+                yield f"source {name}: fewer than {least.min_machines} machines"
+        for resource, word in enumerate(world.problem.resources):
             if sum(model.size[resource] * count for model, count in here) > world.resource_limit(
                 source, resource
             ):
@@ -211,7 +227,7 @@ def broken_supply(world: Index, machines: Mapping[Key, int]) -> Iterable[str]:
     )
 
 
-def broken_rules(world: Index, load: Load, placed: Mapping[Key, int]) -> Iterable[str]:
+def load_violations(world: ProblemIndex, load: Load, placed: Mapping[ModelKey, int]) -> Iterable[str]:
     sources: Counter[str] = Counter()
     regions: Counter[str] = Counter()
     for (source, _), count in placed.items():
@@ -220,20 +236,25 @@ def broken_rules(world: Index, load: Load, placed: Mapping[Key, int]) -> Iterabl
     yield from (
         f"too many in {sorted(cap.sources)}"
         for cap in load.caps
-        if sum(sources[each] for each in cap.sources) > cap.replicas
+        if sum(sources[each] for each in cap.sources) > cap.max_replicas
     )
     if len(+regions) < load.min_regions:
         yield "too few regions"
     yield from (
-        f"none in {sorted(group)}" for group in load.groups if not any(sources[source] for source in group)
+        f"none in {sorted(group)}"
+        for group in load.required_source_groups
+        if not any(sources[source] for source in group)
     )
 
 
-def too_far(world: Index, counts: Counts) -> Iterable[tuple[str, str]]:
+def proximity_violations(world: ProblemIndex, counts: ReplicaCounts) -> Iterable[tuple[str, str]]:
     """Loads with replicas that are not near enough to another, and that other."""
-    for name in world.tied:
-        for near in world.loads[name].near:
-            others = {source for (source, _), count in counts.get(near.load, {}).items() if count}
+    for name in world.proximity_bound:
+        for near in world.loads[name].proximity_rules:
+            others = {source for (source, _), count in counts.get(near.target_load, {}).items() if count}
             used = (source for (source, _), count in counts[name].items() if count)
-            if any(source in near.within and not near.within[source] & others for source in used):
-                yield name, near.load
+            if any(
+                source in near.reachable_sources and not near.reachable_sources[source] & others
+                for source in used
+            ):
+                yield name, near.target_load

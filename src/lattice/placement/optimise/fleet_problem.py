@@ -14,40 +14,49 @@ from functools import cached_property
 import numpy as np
 
 from lattice.engine.table import Flags, Integers
-from lattice.placement.model.machine_catalog import is_allowed
 from lattice.placement.model.demand import ClusterRules, Demand, ReplicaAsk
-from lattice.placement.plugins.filters.feasible import eligible
 from lattice.placement.model.fleet import Cluster, Fleet
+from lattice.placement.model.machine_catalog import is_type_allowed
 from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer
-from lattice.placement.plan.plan import Settled
-from lattice.placement.plugins.filters.overflow import able
+from lattice.placement.optimise.problem import (
+    SOLVER_NO_LIMIT,
+    Load,
+    MachineMinimum,
+    MachineModel,
+    MachineSource,
+    PlacementProblem,
+    ProximityRule,
+    ReplicaCap,
+)
+from lattice.placement.plan.plan import FleetState
+from lattice.placement.plugins.filters.eligibility import eligible_offers
+from lattice.placement.plugins.filters.overflow import overflow_candidates
 from lattice.placement.plugins.filters.spread import domain_of
-from lattice.placement.optimise.problem import UNLIMITED, Cap, Least, Load, Model, Near, Program, Source
 
 Vector = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Question:
+class FleetProblem:
     """The program, and the price of machines that stay whatever it says."""
 
-    program: Program
-    staying: int
+    problem: PlacementProblem
+    fixed_rate: int
 
 
-def question_of(settled: Settled, move_cost: int) -> Question:
-    view = _View(settled)
-    rows = {demand.name: _may_go(demand, view.fleet) for demand in view.placed}
+def build_fleet_problem(settled: FleetState, move_cost: int) -> FleetProblem:
+    view = _FleetView(settled)
+    rows = {demand.name: _allowed_offers(demand, view.fleet) for demand in view.placed}
     loads = tuple(_load(view, demand, rows, move_cost) for demand in view.placed)
-    staying = {machine: view.fleet.machines.kind[machine].rate for machine in view.bare}
+    staying = {machine: view.fleet.machines.machine_type[machine].rate for machine in view.unmanaged_usage}
     held: Counter[str] = Counter()
     for machine, price in staying.items():
         cluster = view.fleet.machines.cluster[machine]
-        held.update(dict.fromkeys(view.fleet.offers[cluster.row].budgets, price))
-    caps = {name: view.fleet.cap(name) for name in view.fleet.budgets}
+        held.update(dict.fromkeys(view.fleet.offers[cluster.offer_row].budgets, price))
+    caps = {name: view.fleet.commit_cap(name) for name in view.fleet.budgets}
     ledgers = {name: cap - held[name] for name, cap in caps.items() if cap < NO_LIMIT}
     sources = tuple(_source(view, row) for row in range(view.fleet.table.count))
-    return Question(Program(view.resources, sources, loads, ledgers), sum(staying.values()))
+    return FleetProblem(PlacementProblem(view.resources, sources, loads, ledgers), sum(staying.values()))
 
 
 def class_of(model: str) -> str:
@@ -59,7 +68,7 @@ def rules_hash(cluster: Cluster) -> str:
 
 
 @dataclass
-class _Odd:
+class _UnlistedMachines:
     """Machines that are not as listed, all alike."""
 
     name: str
@@ -72,52 +81,54 @@ class _Odd:
     tenants: set[str] = field(default_factory=set)
 
 
-class _View:
+class _FleetView:
     """What is there, by the names that the program has for it."""
 
-    def __init__(self, settled: Settled) -> None:
+    def __init__(self, settled: FleetState) -> None:
         fleet, demands = settled.fleet, settled.world.demands
         self.fleet = fleet
-        self.placed = [demand for name, demand in sorted(demands.items()) if name in fleet.seats]
+        self.placed = [demand for name, demand in sorted(demands.items()) if name in fleet.assignments]
         self.resources = tuple(
             sorted({name for demand in self.placed for name in demand.effective_needs} | {"cpu", "memory"})
         )
-        self.bare: dict[int, Counter[str]] = {}  # machine -> what those take of it who are no service
-        self.taken: dict[int, Counter[str]] = {}  # machine -> what services take of it
-        for name, seats in fleet.seats.items():
+        self.unmanaged_usage: dict[
+            int, Counter[str]
+        ] = {}  # machine -> what those take of it who are no service
+        self.service_usage: dict[int, Counter[str]] = {}  # machine -> what services take of it
+        for name, seats in fleet.assignments.items():
             for seat in seats:
-                (self.taken if name in demands else self.bare).setdefault(seat.machine, Counter()).update(
-                    dict(seat.needs)
-                )
+                (self.service_usage if name in demands else self.unmanaged_usage).setdefault(
+                    seat.machine, Counter()
+                ).update(dict(seat.needs))
         self.rules: dict[str, ClusterRules] = {demand.rules.hash: demand.rules for demand in self.placed}
-        self.is_one = len({*self.rules, *map(rules_hash, fleet.clusters.values())}) == 1
-        self.model: dict[int, str] = {}  # of each machine
-        self.there: list[Counter[str]] = [Counter() for _ in fleet.offers]
-        self.odd: list[dict[str, _Odd]] = [{} for _ in fleet.offers]
+        self.has_single_rules = len({*self.rules, *map(rules_hash, fleet.clusters.values())}) == 1
+        self.model_of_machine: dict[int, str] = {}  # of each machine
+        self.listed_counts: list[Counter[str]] = [Counter() for _ in fleet.offers]
+        self.unlisted: list[dict[str, _UnlistedMachines]] = [{} for _ in fleet.offers]
         for row in range(len(fleet.offers)):
-            self._survey(row)
+            self._classify_machines(row)
         self._serving: dict[object, dict[str, tuple[str, ...]]] = {}
 
-    def label(self, name: str, rules: str) -> str:
-        return name if self.is_one else f"{name}@{rules}"
+    def model_name(self, name: str, rules: str) -> str:
+        return name if self.has_single_rules else f"{name}@{rules}"
 
     def vector(self, amounts: Mapping[str, int]) -> Vector:
         return tuple(min(amounts.get(name, 0), NO_LIMIT) for name in self.resources)
 
-    def _survey(self, row: int) -> None:
+    def _classify_machines(self, row: int) -> None:
         fleet, names = self.fleet, self.fleet.machines.names
         listed = {kind.name: kind for kind in fleet.offers[row].types if kind.is_priced}
-        known: dict[object, _Odd] = {}
-        for machine in sorted(fleet.on_row[row], key=lambda each: names[each]):
-            kind, rules = fleet.machines.kind[machine], rules_hash(fleet.machines.cluster[machine])
-            closed, size = bool(fleet.machines.column("closed")[machine]), self._room(machine)
+        known: dict[object, _UnlistedMachines] = {}
+        for machine in sorted(fleet.machines_by_offer[row], key=lambda each: names[each]):
+            kind, rules = fleet.machines.machine_type[machine], rules_hash(fleet.machines.cluster[machine])
+            closed, size = bool(fleet.machines.column("closed")[machine]), self._service_capacity(machine)
             usual = listed.get(kind.name)
             is_listed = usual is not None and (usual.rate, self.vector(usual.size)) == (kind.rate, size)
-            if is_listed and not closed and machine not in self.bare:
-                self.model[machine] = self.label(kind.name, rules)
-                self.there[row][self.model[machine]] += 1
+            if is_listed and not closed and machine not in self.unmanaged_usage:
+                self.model_of_machine[machine] = self.model_name(kind.name, rules)
+                self.listed_counts[row][self.model_of_machine[machine]] += 1
                 continue
-            price = 0 if machine in self.bare else kind.rate
+            price = 0 if machine in self.unmanaged_usage else kind.rate
             like = (
                 rules,
                 kind.name,
@@ -128,17 +139,17 @@ class _View:
                 price,
                 closed,
             )
-            name = self.label(f"{kind.name}#{len(known)}", rules)
-            odd = known.setdefault(like, _Odd(name, rules, kind, size, price, closed))
+            name = self.model_name(f"{kind.name}#{len(known)}", rules)
+            odd = known.setdefault(like, _UnlistedMachines(name, rules, kind, size, price, closed))
             odd.count += 1
-            odd.tenants |= fleet.machines.holds[machine].keys()
-            self.model[machine] = odd.name
-            self.odd[row][odd.name] = odd
+            odd.tenants |= fleet.machines.replica_counts[machine].keys()
+            self.model_of_machine[machine] = odd.name
+            self.unlisted[row][odd.name] = odd
 
-    def _room(self, machine: int) -> Vector:
+    def _service_capacity(self, machine: int) -> Vector:
         """For services: what others leave of it, and never less than services have."""
-        size, nothing = self.fleet.machines.kind[machine].size, Counter[str]()
-        others, own = self.bare.get(machine, nothing), self.taken.get(machine, nothing)
+        size, nothing = self.fleet.machines.machine_type[machine].size, Counter[str]()
+        others, own = self.unmanaged_usage.get(machine, nothing), self.service_usage.get(machine, nothing)
         left = {name: max(size.get(name, 0) - others[name], own[name]) for name in self.resources}
         return self.vector(left)
 
@@ -146,7 +157,7 @@ class _View:
     def useful(self) -> list[list[MachineType]]:
         """By offer: classes to make machines of."""
         return [
-            useful_types(offer, self.resources, {class_of(name) for name in self.there[row]})
+            useful_types(offer, self.resources, {class_of(name) for name in self.listed_counts[row]})
             for row, offer in enumerate(self.fleet.offers)
         ]
 
@@ -162,20 +173,20 @@ class _View:
 
     def _models(self, demand: Demand, row: int) -> Iterable[str]:
         quotes, rules = self.fleet.table.quotes, demand.rules.hash
-        serves = quotes.serving(demand).serves[:, row]
+        serves = quotes.machine_fit(demand).can_host[:, row]
         yield from (
-            self.label(kind.name, rules)
+            self.model_name(kind.name, rules)
             for kind in self.useful[row]
-            if serves[self.fleet.type_names[kind.name]]
+            if serves[self.fleet.type_ids[kind.name]]
         )
-        for odd in self.odd[row].values():
-            if odd.rules == rules and not odd.closed and is_allowed(demand, odd.kind):
+        for odd in self.unlisted[row].values():
+            if odd.rules == rules and not odd.closed and is_type_allowed(demand, odd.kind):
                 yield odd.name
 
     @cached_property
     def milliseconds(self) -> Integers:
         """To each offer (row) from each (column)."""
-        return np.stack([self.fleet.nearest([row]) for row in range(self.fleet.table.count)])
+        return np.stack([self.fleet.ms_to_nearest([row]) for row in range(self.fleet.table.count)])
 
 
 def useful_types(offer: Offer, resources: tuple[str, ...], there: Iterable[str] = ()) -> list[MachineType]:
@@ -202,19 +213,25 @@ def useful_types(offer: Offer, resources: tuple[str, ...], there: Iterable[str] 
     return sorted(kept, key=lambda each: each.name)
 
 
-def _source(view: _View, row: int) -> Source:
-    offer, there = view.fleet.offers[row], view.there[row]
-    groups = sorted({*view.rules, *(rules_hash(each) for each in view.fleet.in_offer[row].values())})
+def _source(view: _FleetView, row: int) -> MachineSource:
+    offer, there = view.fleet.offers[row], view.listed_counts[row]
+    groups = sorted({*view.rules, *(rules_hash(each) for each in view.fleet.clusters_by_offer[row].values())})
     models = [
-        Model(name, view.vector(kind.size), kind.rate, there[name])
+        MachineModel(name, view.vector(kind.size), kind.rate, there[name])
         for rules in groups
         for kind in view.useful[row]
-        if (name := view.label(kind.name, rules)) in there or rules in view.rules
+        if (name := view.model_name(kind.name, rules)) in there or rules in view.rules
     ]
-    models += [Model(odd.name, odd.size, odd.price, odd.count, odd.count) for odd in view.odd[row].values()]
+    models += [
+        MachineModel(odd.name, odd.size, odd.price, odd.count, odd.count)
+        for odd in view.unlisted[row].values()
+    ]
     limits = {"cpu": offer.limits.milli, "memory": offer.limits.memory}
     beyond = [
-        sum(odd.count * max(0, odd.size[at] - odd.kind.size.get(name, 0)) for odd in view.odd[row].values())
+        sum(
+            odd.count * max(0, odd.size[at] - odd.kind.size.get(name, 0))
+            for odd in view.unlisted[row].values()
+        )
         for at, name in enumerate(view.resources)
     ]
     most = tuple(
@@ -224,73 +241,80 @@ def _source(view: _View, row: int) -> Source:
     nodes = (
         offer.limits.nodes
     )  # the reserved ones too: a bound must not lie above what somebody who may use them can reach
-    return Source(
+    return MachineSource(
         offer.name,
         offer.region,
         tuple(models),
-        nodes if nodes < UNLIMITED else None,
+        nodes if nodes < SOLVER_NO_LIMIT else None,
         most,
         offer.budgets,
-        tuple(_least(view, row, models)),
+        tuple(_minimums(view, row, models)),
     )
 
 
-def _least(view: _View, row: int, models: Iterable[Model]) -> Iterable[Least]:
+def _minimums(view: _FleetView, row: int, models: Iterable[MachineModel]) -> Iterable[MachineMinimum]:
     """Machines that a cluster begins with, or one that is there has less than that."""
     offer, listed = view.fleet.offers[row], [model.name for model in models]
     for name, rules in sorted(view.rules.items()):
-        here = [each for each in view.fleet.in_offer[row].values() if rules_hash(each) == name]
+        here = [each for each in view.fleet.clusters_by_offer[row].values() if rules_hash(each) == name]
         fewest = [min(each.min_nodes, len(each.machines)) for each in here]
-        least = min(offer.first_nodes(min(rules.min_nodes, rules.max_nodes)), *fewest, NO_LIMIT)
+        least = min(offer.initial_nodes(min(rules.min_nodes, rules.max_nodes)), *fewest, NO_LIMIT)
         if least > 1:
-            yield Least(tuple(each for each in listed if view.is_one or each.endswith(f"@{name}")), least)
+            yield MachineMinimum(
+                tuple(each for each in listed if view.has_single_rules or each.endswith(f"@{name}")), least
+            )
 
 
-def _load(view: _View, demand: Demand, rows: Mapping[str, Flags], move_cost: int) -> Load:
+def _load(view: _FleetView, demand: Demand, rows: Mapping[str, Flags], move_cost: int) -> Load:
     fleet, needs = view.fleet, demand.effective_needs
     may = rows[demand.name]
     current: Counter[tuple[str, str]] = Counter()
-    for seat in fleet.seats[demand.name]:
-        current[fleet.offers[fleet.machines.cluster[seat.machine].row].name, view.model[seat.machine]] += 1
+    for seat in fleet.assignments[demand.name]:
+        current[
+            fleet.offers[fleet.machines.cluster[seat.machine].offer_row].name,
+            view.model_of_machine[seat.machine],
+        ] += 1
     serves = dict(view.serving(demand, may))
     for offer, model in sorted(current):
         if model not in serves.get(offer, ()):
             serves[offer] = (*serves.get(offer, ()), model)
-    counts = fleet.counts(demand.name)
+    counts = fleet.replicas_by_offer(demand.name)
     here = [fleet.offers[row] for row in counts]
     able_to = [fleet.offers[row] for row in np.flatnonzero(may).tolist()]
     return Load(
         name=demand.name,
         replicas=counts.total(),
         needs=tuple(needs.get(name, 0) for name in view.resources),
-        serves={name: types for name, types in serves.items() if types},
-        groups=tuple(
+        usable_models={name: types for name, types in serves.items() if types},
+        required_source_groups=tuple(
             frozenset(offer.name for offer in able_to if offer.is_in(each.value))
             for each in demand.regions
             if any(offer.is_in(each.value) for offer in here)
         ),
         min_regions=max(1, min(demand.min_regions, len({offer.region for offer in here}))),
         caps=tuple(_caps(demand, fleet, able_to)),
-        near=tuple(_near(view, demand, rows)),
-        current=current,
+        proximity_rules=tuple(_proximity_rules(view, demand, rows)),
+        current_counts=current,
         move_cost=move_cost,
     )
 
 
-def _may_go(demand: Demand, fleet: Fleet) -> Flags:
+def _allowed_offers(demand: Demand, fleet: Fleet) -> Flags:
     """Where it is, and every offer it may be in; rented ones only where no data center keeps it, or one overflows to them."""
-    is_waiting = any(target != demand.name and target not in fleet.seats for _, target in demand.latency_to)
-    ask = ReplicaAsk(_anywhere(demand))
-    may: Flags = np.zeros(fleet.table.count, np.bool_) if is_waiting else eligible(ask, fleet)
-    if keepers := [] if is_waiting else able(ask, fleet):
+    is_waiting = any(
+        target != demand.name and target not in fleet.assignments for _, target in demand.latency_to
+    )
+    ask = ReplicaAsk(_without_latency(demand))
+    may: Flags = np.zeros(fleet.table.count, np.bool_) if is_waiting else eligible_offers(ask, fleet)
+    if keepers := [] if is_waiting else overflow_candidates(ask, fleet):
         targets = {rule.target for row in keepers if (rule := fleet.offers[row].overflow) and rule.enabled}
         may &= np.array([offer.is_static or offer.owner in targets for offer in fleet.offers], np.bool_)
-    for row in fleet.counts(demand.name):
+    for row in fleet.replicas_by_offer(demand.name):
         may[row] = True
     return may
 
 
-def _anywhere(demand: Demand) -> Demand:
+def _without_latency(demand: Demand) -> Demand:
     """Without what depends on where others are: they may move too."""
     return replace(demand, requirements=tuple(each for each in demand.requirements if each.kind != "latency"))
 
@@ -299,23 +323,23 @@ def skew(demand: Demand, fleet: Fleet, key: str) -> int:
     """Replicas in the fullest domain beyond those in the emptiest that it may be in."""
     counts = {
         domain_of(fleet.offers[row], key): 0
-        for row in np.flatnonzero(eligible(ReplicaAsk(demand), fleet)).tolist()
+        for row in np.flatnonzero(eligible_offers(ReplicaAsk(demand), fleet)).tolist()
     }
-    for row, count in fleet.counts(demand.name).items():
+    for row, count in fleet.replicas_by_offer(demand.name).items():
         domain = domain_of(fleet.offers[row], key)
         counts[domain] = counts.get(domain, 0) + count
     return max(counts.values(), default=0) - min(counts.values(), default=0)
 
 
-def _caps(demand: Demand, fleet: Fleet, offers: Iterable[Offer]) -> Iterable[Cap]:
+def _caps(demand: Demand, fleet: Fleet, offers: Iterable[Offer]) -> Iterable[ReplicaCap]:
     """With so many domains to spread over, no one can have more than this; an uneven spread may stay as uneven as it is.
 
     How many there are to spread over is not known of a service that has to be near others.
     """
     if not demand.spread or demand.latency:
         return
-    may = [fleet.offers[row] for row in np.flatnonzero(eligible(ReplicaAsk(demand), fleet)).tolist()]
-    replicas = fleet.counts(demand.name).total()
+    may = [fleet.offers[row] for row in np.flatnonzero(eligible_offers(ReplicaAsk(demand), fleet)).tolist()]
+    replicas = fleet.replicas_by_offer(demand.name).total()
     for each in demand.spread:
         allowed = max(each.amount, skew(demand, fleet, each.value))
         domains: dict[str, set[str]] = {}
@@ -323,20 +347,22 @@ def _caps(demand: Demand, fleet: Fleet, offers: Iterable[Offer]) -> Iterable[Cap
             domains.setdefault(domain_of(offer, each.value), set()).add(offer.name)
         count = max(1, len({domain_of(offer, each.value) for offer in may}))
         most = allowed + max(0, replicas - allowed) // count
-        yield from (Cap(frozenset(names), most) for _, names in sorted(domains.items()) if most < replicas)
+        yield from (
+            ReplicaCap(frozenset(names), most) for _, names in sorted(domains.items()) if most < replicas
+        )
 
 
-def _near(view: _View, demand: Demand, rows: Mapping[str, Flags]) -> Iterable[Near]:
+def _proximity_rules(view: _FleetView, demand: Demand, rows: Mapping[str, Flags]) -> Iterable[ProximityRule]:
     """Where it is too far away already, it may stay."""
     fleet, targets = view.fleet, dict(demand.latency_to)
-    here, names = fleet.counts(demand.name), [offer.name for offer in fleet.offers]
+    here, names = fleet.replicas_by_offer(demand.name), [offer.name for offer in fleet.offers]
     for each in demand.latency:
         target = targets[each.value]
         if target == demand.name or target not in rows:
             continue
         close = view.milliseconds <= each.amount
         others = np.flatnonzero(rows[target])
-        now = fleet.rows_of(target)
+        now = fleet.offer_rows_of(target)
         known: dict[bytes, frozenset[str]] = {}
         within = {}
         for row in np.flatnonzero(rows[demand.name]).tolist():
@@ -346,4 +372,4 @@ def _near(view: _View, demand: Demand, rows: Mapping[str, Flags]) -> Iterable[Ne
             within[names[row]] = known.setdefault(
                 beside.tobytes(), frozenset(names[other] for other in others[beside].tolist())
             )
-        yield Near(target, within)
+        yield ProximityRule(target, within)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lattice.placement.optimise.lp_matrix import LARGEST, Column, Matrix
+from lattice.placement.optimise.lp_matrix import MAX_COEFFICIENT, Column, Matrix
 
 if TYPE_CHECKING:
     import highspy
 
-DOUBT = 1e-6  # of a bound: what floating point may have added to it
+BOUND_TOLERANCE = 1e-6  # of a bound: what floating point may have added to it
 
 
 OPTIONS: dict[str, bool | int | float | str] = {
@@ -23,12 +23,12 @@ OPTIONS: dict[str, bool | int | float | str] = {
 }
 
 
-class NoSolver(Exception):
+class SolverUnavailable(Exception):
     """The solver is not installed, or gave up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class SolverResult:
     """Values by column, none if it found nothing; `bound` holds for every answer, None if there is no answer at all."""
 
     values: Mapping[Column, float]
@@ -36,54 +36,54 @@ class Solved:
     finished: bool
 
 
-def relaxed(matrix: Matrix, seconds: float) -> Solved:
+def solve_relaxed(matrix: Matrix, seconds: float) -> SolverResult:
     """Fractions allowed: quick, and a true bound."""
-    return _run(matrix, {"time_limit": seconds}, None, whole=False)
+    return _run(matrix, {"time_limit": seconds}, None, integer=False)
 
 
-def whole(
+def solve_integer(
     matrix: Matrix, seconds: float, gap: float = 0.0, start: Mapping[Column, int] | None = None
-) -> Solved:
-    return _run(matrix, {"time_limit": seconds, "mip_rel_gap": gap}, start, whole=True)
+) -> SolverResult:
+    return _run(matrix, {"time_limit": seconds, "mip_rel_gap": gap}, start, integer=True)
 
 
 def _run(
-    matrix: Matrix, limits: dict[str, float], start: Mapping[Column, int] | None, *, whole: bool
-) -> Solved:
-    columns = list(matrix.most)
+    matrix: Matrix, limits: dict[str, float], start: Mapping[Column, int] | None, *, integer: bool
+) -> SolverResult:
+    columns = list(matrix.upper_bounds)
     if not columns:
         possible = all(lower <= 0 <= upper for lower, _, upper in matrix.rows)
-        return Solved({}, matrix.offset if possible else None, True)
+        return SolverResult({}, matrix.offset if possible else None, True)
     try:
         import highspy
     except ImportError as missing:
-        raise NoSolver("highspy is not installed") from missing
+        raise SolverUnavailable("highspy is not installed") from missing
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in (OPTIONS | limits).items():
         solver.setOptionValue(option, value)
-    solver.passModel(_model(matrix, columns, whole))
+    solver.passModel(_model(matrix, columns, integer))
     if start is not None:
         solution = highspy.HighsSolution()
         solution.col_value = [float(start.get(column, 0)) for column in columns]
         solver.setSolution(solution)
     solver.run()
-    return _read(solver, matrix, columns, whole)
+    return _read(solver, matrix, columns, integer)
 
 
-def _read(solver: "highspy.Highs", matrix: Matrix, columns: list[Column], whole: bool) -> Solved:
+def _read(solver: "highspy.Highs", matrix: Matrix, columns: list[Column], whole: bool) -> SolverResult:
     from highspy import HighsModelStatus, SolutionStatus
 
     status, info = solver.getModelStatus(), solver.getInfo()
     if status in (HighsModelStatus.kInfeasible, HighsModelStatus.kUnboundedOrInfeasible):
-        return Solved({}, None, True)
+        return SolverResult({}, None, True)
     finished = status == HighsModelStatus.kOptimal
     if not finished and status != HighsModelStatus.kTimeLimit:
-        raise NoSolver(f"the solver stopped: {solver.modelStatusToString(status)}")
+        raise SolverUnavailable(f"the solver stopped: {solver.modelStatusToString(status)}")
     found = info.primal_solution_status == SolutionStatus.kSolutionStatusFeasible
     values = dict(zip(columns, solver.getSolution().col_value, strict=True)) if found else {}
     proven = info.mip_dual_bound if whole else info.objective_function_value if finished else -math.inf
     step = math.gcd(*matrix.cost.values()) or 1
-    return Solved(
+    return SolverResult(
         values,
         _safe(proven, step) + matrix.offset if math.isfinite(proven) else min(0, matrix.offset),
         finished,
@@ -92,7 +92,7 @@ def _read(solver: "highspy.Highs", matrix: Matrix, columns: list[Column], whole:
 
 def _safe(bound: float, step: int) -> int:
     """Costs are sums of prices, so a bound may be rounded up to one, once what floating point may have added is taken off."""
-    return math.ceil((bound - DOUBT * max(1.0, abs(bound))) / step) * step
+    return math.ceil((bound - BOUND_TOLERANCE * max(1.0, abs(bound))) / step) * step
 
 
 def _model(matrix: Matrix, columns: list[Column], whole: bool) -> "highspy.HighsLp":
@@ -104,7 +104,7 @@ def _model(matrix: Matrix, columns: list[Column], whole: bool) -> "highspy.Highs
     lp.col_cost_ = np.array([matrix.cost[column] for column in columns], float)
     lp.col_lower_, lp.col_upper_ = (
         np.zeros(len(columns)),
-        np.array([matrix.most[column] for column in columns], float),
+        np.array([matrix.upper_bounds[column] for column in columns], float),
     )
     scales = [_scale(terms) for _, terms, _ in matrix.rows]
     lp.row_lower_ = np.array(
@@ -130,4 +130,4 @@ def _scale(terms: Mapping[Column, int]) -> float:
     """Bytes against bytes come down to small whole numbers; where they do not, at least to a size that tolerances suit."""
     common = math.gcd(*terms.values()) or 1
     largest = max((abs(value) for value in terms.values()), default=1) / common
-    return common * max(1.0, largest / LARGEST)
+    return common * max(1.0, largest / MAX_COEFFICIENT)

@@ -11,9 +11,9 @@ from typing import Literal
 
 from lattice.errors import Invalid
 
-UNLIMITED = 1 << 60  # a limit of this size or more does not limit
+SOLVER_NO_LIMIT = 1 << 60  # a limit of this size or more does not limit
 
-Status = Literal[
+SolverStatus = Literal[
     "optimal",  # proven: the gap is no more than was asked for
     "packed",  # the solver is done, but whole machines cost more than its bound, and nobody can tell whether they must
     "time limit",
@@ -22,51 +22,53 @@ Status = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class MachineModel:
     """One machine class as a source has it."""
 
     name: str
     size: tuple[int, ...]  # by resource, in the program's order
     price: int  # micro-dollars an hour; 0 for what is owned
     existing: int = 0  # machines that are there and paid for; they may stay or go
-    most: int | None = None  # machines; what can no longer be had has as many as are there
+    max_machines: int | None = None  # machines; what can no longer be had has as many as are there
 
 
 @dataclass(frozen=True, slots=True)
-class Least:
+class MachineMinimum:
     """If any of these models has a machine, there are at least so many machines of them."""
 
     models: tuple[str, ...]
-    machines: int
+    min_machines: int
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MachineSource:
     """Where machines come from. What exists may stay even where a limit has fallen below it."""
 
     name: str
     region: str
-    models: tuple[Model, ...]
-    most_machines: int | None = None
-    most: tuple[int | None, ...] = ()  # of each resource, over its machines' sizes; empty: no limit
+    models: tuple[MachineModel, ...]
+    max_machines: int | None = None
+    resource_limits: tuple[
+        int | None, ...
+    ] = ()  # of each resource, over its machines' sizes; empty: no limit
     ledgers: tuple[str, ...] = ()  # every one pays for each machine
-    least: tuple[Least, ...] = ()
+    minimums: tuple[MachineMinimum, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Cap:
+class ReplicaCap:
     """At most so many replicas in these sources together."""
 
     sources: frozenset[str]
-    replicas: int
+    max_replicas: int
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class ProximityRule:
     """Replicas in a source need one of another load in one of the sources beside it; where none is listed they need nothing."""
 
-    load: str
-    within: Mapping[str, frozenset[str]]  # source -> sources of the other
+    target_load: str
+    reachable_sources: Mapping[str, frozenset[str]]  # source -> sources of the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,33 +78,33 @@ class Load:
     name: str
     replicas: int
     needs: tuple[int, ...]
-    serves: Mapping[str, tuple[str, ...]]  # source -> models that may take it
-    groups: tuple[frozenset[str], ...] = ()  # of sources: at least one replica in each
+    usable_models: Mapping[str, tuple[str, ...]]  # source -> models that may take it
+    required_source_groups: tuple[frozenset[str], ...] = ()  # of sources: at least one replica in each
     min_regions: int = 1
-    caps: tuple[Cap, ...] = ()
-    near: tuple[Near, ...] = ()
-    current: Mapping[tuple[str, str], int] = field(
+    caps: tuple[ReplicaCap, ...] = ()
+    proximity_rules: tuple[ProximityRule, ...] = ()
+    current_counts: Mapping[tuple[str, str], int] = field(
         default_factory=dict
     )  # source and model -> replicas there now
     move_cost: int = 0  # micro-dollars, once, for each replica that leaves machines which could keep it
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class PlacementProblem:
     """The whole question. A move pays back if what it saves in `payback_hours` is at least what it costs."""
 
     resources: tuple[str, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[MachineSource, ...]
     loads: tuple[Load, ...]
-    ledgers: Mapping[str, int] = field(
+    ledger_limits: Mapping[str, int] = field(
         default_factory=dict
     )  # most micro-dollars an hour; a ledger that is over it may not grow
     payback_hours: int = 720
-    most_moves: int | None = None
+    max_moves: int | None = None
 
     def __post_init__(self) -> None:
-        _refuse_twice("source", [source.name for source in self.sources])
-        _refuse_twice("load", [load.name for load in self.loads])
+        _reject_duplicates("source", [source.name for source in self.sources])
+        _reject_duplicates("load", [load.name for load in self.loads])
         if self.payback_hours < 1:
             raise Invalid(
                 f"a move must pay back within at least 1 hour, got {self.payback_hours}",
@@ -122,7 +124,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Share:
+class ReplicaAllocation:
     """So many replicas of a load on machines of one model of a source."""
 
     load: str
@@ -132,7 +134,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Fill:
+class MachineCount:
     """So many machines of one model of a source."""
 
     source: str
@@ -141,25 +143,25 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Solution:
     """An answer that keeps every rule and can really be packed onto its machines; `bound` is what no such answer can go below.
 
     Replicas `left_out` found no room; cost and bound are then those of placing the others.
     """
 
-    shares: tuple[Share, ...]
-    machines: tuple[Fill, ...]
+    allocations: tuple[ReplicaAllocation, ...]
+    machines: tuple[MachineCount, ...]
     cost: int  # micro-dollars an hour of all machines
     moves: int  # replicas that leave machines which could keep them
-    moving: int  # what the moves weigh, micro-dollars an hour over the payback time
+    move_penalty: int  # what the moves weigh, micro-dollars an hour over the payback time
     bound: int  # of cost + moving
-    status: Status
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    status: SolverStatus
+    unplaced: Mapping[str, int] = field(default_factory=dict)
     note: str = ""  # why the solver did not take part
 
     @property
     def total(self) -> int:
-        return self.cost + self.moving
+        return self.cost + self.move_penalty
 
     @property
     def gap(self) -> float:
@@ -167,7 +169,7 @@ class Outcome:
         return (self.total - self.bound) / self.total if self.total > self.bound else 0.0
 
 
-def _refuse_twice(kind: str, names: list[str]) -> None:
+def _reject_duplicates(kind: str, names: list[str]) -> None:
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise Invalid(

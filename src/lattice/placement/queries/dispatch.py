@@ -7,12 +7,14 @@ from typing import Any, cast
 
 from lattice.errors import Malformed, NotFound
 from lattice.kinds.meta.base import Kind
-from lattice.placement.optimise.deadline import Clock, stopped
+from lattice.placement.explain.verdict import judge
 from lattice.placement.fit.fit import fit
-from lattice.placement.queries.lack import lack
-from lattice.placement.optimise.optimise import MOVE_COST, PAYBACK_HOURS, Effort, optimise
-from lattice.placement.plan.plan import Plan, Settled, compare, plan, settle, settle_both
-from lattice.placement.queries.plan_document import Document, cost_document, plan_document, rate
+from lattice.placement.model.world import ObjectKey, World
+from lattice.placement.optimise.optimise import MOVE_COST_MICROS, PAYBACK_HOURS, OptimiserOptions, optimise
+from lattice.placement.optimise.solve import Clock, frozen_clock
+from lattice.placement.plan.plan import FleetState, Plan, compare, converge, converge_both, plan
+from lattice.placement.plan.whatif import WhatIfEvent, apply_event, loss_impacts, plan_event
+from lattice.placement.queries.plan_document import Document, cost_document, plan_document, rate_document
 from lattice.placement.queries.service_documents import (
     drill_document,
     event_document,
@@ -20,82 +22,91 @@ from lattice.placement.queries.service_documents import (
     optimum_document,
     why_document,
 )
-from lattice.placement.explain.verdict import judge
-from lattice.placement.plan.whatif import Event, after, happening, losses
-from lattice.placement.queries.why import why
-from lattice.placement.model.world import Key, World
+from lattice.placement.queries.why import explain_service, unplaced_replicas
 
-Question = Mapping[str, Any]
-SOME = 10  # names listed where none is near
+Query = Mapping[str, Any]
+MAX_LISTED_NAMES = 10  # names listed where none is near
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class QueryContext:
     """What a question is about: everything settled, the world as it is, and a clock for those that may take time."""
 
-    settled: Settled
+    state: FleetState
     world: World
     clock: Clock
 
 
-def answer(
-    question: Question,
+def answer_query(
+    question: Query,
     world: World,
     changes: Sequence[Kind] = (),
-    gone: Sequence[Key] = (),
-    clock: Clock = stopped,
+    deleted: Sequence[ObjectKey] = (),
+    clock: Clock = frozen_clock,
 ) -> Document:
     """`changes` and `gone`: manifests to be applied and objects to be deleted. A plan is about them; other questions are asked
     of the world that such a plan leads to. `clock`: for questions that look for the best within a time."""
     if question["ask"] == "plan":
-        return _planned(_plan(world, changes, gone), world)
-    asked = ASKS.get(question["ask"])
+        return _document_of_plan(_plan(world, changes, deleted), world)
+    asked = QUERY_HANDLERS.get(question["ask"])
     if asked is None:
         raise Malformed(
-            f"there is no question {question['ask']!r}", fix=f"ask one of plan, {', '.join(ASKS)}"
+            f"there is no question {question['ask']!r}", fix=f"ask one of plan, {', '.join(QUERY_HANDLERS)}"
         )
     if "service" in question:
-        _known(question["service"], world.having(changes, gone) if changes or gone else world)
-    settled = settle_both(world, changes, gone)[1] if changes or gone else settle(world)
-    return asked(question, Subject(settled, world, clock))
+        _require_service(
+            question["service"], world.with_objects(changes, deleted) if changes or deleted else world
+        )
+    settled = converge_both(world, changes, deleted)[1] if changes or deleted else converge(world)
+    return asked(question, QueryContext(settled, world, clock))
 
 
-def _plan(world: World, changes: Sequence[Kind], gone: Sequence[Key]) -> Plan:
+def _plan(world: World, changes: Sequence[Kind], gone: Sequence[ObjectKey]) -> Plan:
     """Of no change: what is still to be done for what is declared already."""
     if changes or gone:
         return plan(world, changes, gone)
-    return compare(Settled.now(world), settle(world, keep=1))
+    return compare(FleetState.current(world), converge(world, max_decisions=1))
 
 
-def _planned(made: Plan, now: World) -> Document:
-    return plan_document(made, cast("Settled", made.before), cast("Settled", made.after), now)
+def _document_of_plan(made: Plan, now: World) -> Document:
+    return plan_document(
+        made, cast("FleetState", made.state_before), cast("FleetState", made.state_after), now
+    )
 
 
-def _why(question: Question, about: Subject) -> Document:
-    settled = about.settled
+def _explain(question: Query, about: QueryContext) -> Document:
+    settled = about.state
     service, pool = question["service"], question.get("pool", "")
     if pool and pool not in settled.fleet.table.row_of:
-        raise NotFound(f"there is no pool {pool}", fix=_nearest(pool, settled.fleet.table.row_of, "pools"))
-    now = dict(Settled.now(about.world).where.get(service, {}))
-    return {**why_document(why(settled, service, now), settled, pool), "placed": settled.placed(service)}
+        raise NotFound(
+            f"there is no pool {pool}", fix=_suggest_name(pool, settled.fleet.table.row_of, "pools")
+        )
+    now = dict(FleetState.current(about.world).replica_counts.get(service, {}))
+    return {
+        **why_document(explain_service(settled, service, now), settled, pool),
+        "placed": settled.placed_replicas(service),
+    }
 
 
-def _fit(question: Question, about: Subject) -> Document:
+def _fit(question: Query, about: QueryContext) -> Document:
     """Where something happens, too: what would make it fit then."""
     service, event = question["service"], _event(question)
-    settled = about.settled if event == Event() else after(about.settled, event)
-    has: Document = {"replicas": settled.world.demands[service].replicas, "placed": settled.placed(service)}
-    has |= {"event": event_document(event)} if event != Event() else {}
-    has["serviceCost"] = rate(settled.costs.get(service, 0))
-    with lack(settled, service) as missing:
+    settled = about.state if event == WhatIfEvent() else apply_event(about.state, event)
+    has: Document = {
+        "replicas": settled.world.demands[service].replicas,
+        "placed": settled.placed_replicas(service),
+    }
+    has |= {"event": event_document(event)} if event != WhatIfEvent() else {}
+    has["serviceCost"] = rate_document(settled.service_rates.get(service, 0))
+    with unplaced_replicas(settled, service) as missing:
         if missing is None:
             return {**fit_document(service, (), None), **has}
         verdict = judge(missing.placement, settled.fleet, settled.world.services)
-        adrift = settled.adrift.cost(service)
+        adrift = settled.orphaned.service_cost(service)
         found = [
             replace(
                 each,
-                rate=each.rate - missing.freed,
+                rate_increase=each.rate_increase - missing.freed_rate,
                 service_rate=None if each.service_rate is None else each.service_rate + adrift,
             )
             for each in fit(settled.world, service, settled.fleet)
@@ -103,58 +114,62 @@ def _fit(question: Question, about: Subject) -> Document:
     return {**fit_document(service, found, verdict), **has}
 
 
-def _whatif(question: Question, about: Subject) -> Document:
+def _whatif(question: Query, about: QueryContext) -> Document:
     if question.get("loseEach"):
-        return drill_document(losses(about.settled), about.settled)
+        return drill_document(loss_impacts(about.state), about.state)
     event = _event(question)
     return {
-        **_planned(happening(about.settled, event), about.world),
+        **_document_of_plan(plan_event(about.state, event), about.world),
         "ask": "whatif",
         "event": event_document(event),
     }
 
 
-def _event(question: Question) -> Event:
+def _event(question: Query) -> WhatIfEvent:
     """What is said twice happens once."""
     drop = {
         (pool, certificate.lower()): (pool, certificate) for pool, certificate in question.get("drop", ())
     }
-    return Event(
+    return WhatIfEvent(
         tuple(dict.fromkeys(question.get("lose", ()))),
         tuple(drop.values()),
         question.get("priceMillionths", 1_000_000),
     )
 
 
-def _cost(question: Question, about: Subject) -> Document:
-    return cost_document(about.settled, question.get("by", "pool"), question.get("inNamespace", ""))
+def _cost(question: Query, about: QueryContext) -> Document:
+    return cost_document(about.state, question.get("by", "pool"), question.get("inNamespace", ""))
 
 
-def _optimise(question: Question, about: Subject) -> Document:
-    effort = Effort(
+def _optimise(question: Query, about: QueryContext) -> Document:
+    effort = OptimiserOptions(
         question.get("maxMoves"),
         question.get("paybackHours", PAYBACK_HOURS),
-        question.get("moveCostMicros", MOVE_COST),
+        question.get("moveCostMicros", MOVE_COST_MICROS),
         question.get("timeLimitSeconds", 10.0),
     )
-    found = optimise(about.settled, effort, about.clock)
-    return {**_planned(found.plan, about.world), "ask": "optimise", **optimum_document(found, effort)}
+    found = optimise(about.state, effort, about.clock)
+    return {
+        **_document_of_plan(found.plan, about.world),
+        "ask": "optimise",
+        **optimum_document(found, effort),
+    }
 
 
-def _known(name: str, world: World) -> None:
+def _require_service(name: str, world: World) -> None:
     if name not in world.services:
-        raise NotFound(f"there is no service {name}", fix=_nearest(name, world.services, "services"))
+        raise NotFound(f"there is no service {name}", fix=_suggest_name(name, world.services, "services"))
 
 
-def demand_namespace(name: str, known: Collection[str]) -> None:
+def require_namespace(name: str, known: Collection[str]) -> None:
     """Refuses one that nobody declared: whatever is asked about it, the answer would be nothing, and look like one."""
     if name not in known:
         raise NotFound(
-            f"there is no namespace {name}", fix=_nearest(name, dict.fromkeys(known), "namespaces")
+            f"there is no namespace {name}", fix=_suggest_name(name, dict.fromkeys(known), "namespaces")
         )
 
 
-def _nearest(name: str, known: Mapping[str, object], nouns: str) -> str:
+def _suggest_name(name: str, known: Mapping[str, object], nouns: str) -> str:
     """The same in another namespace, what begins so, or what looks alike; the namespace alone makes no two names alike."""
     bare = _bare(name)
     same = [each for each in known if _bare(each) == bare]
@@ -165,16 +180,20 @@ def _nearest(name: str, known: Mapping[str, object], nouns: str) -> str:
         return f"did you mean {min(near)}?"
     if not known:
         return f"there are no {nouns} here"
-    more = f", and {len(known) - SOME:,} more: `lattice get {nouns}` lists them" if len(known) > SOME else ""
-    return f"there {'is' if len(known) == 1 else 'are'} {', '.join(sorted(known)[:SOME])}{more}"
+    more = (
+        f", and {len(known) - MAX_LISTED_NAMES:,} more: `lattice get {nouns}` lists them"
+        if len(known) > MAX_LISTED_NAMES
+        else ""
+    )
+    return f"there {'is' if len(known) == 1 else 'are'} {', '.join(sorted(known)[:MAX_LISTED_NAMES])}{more}"
 
 
 def _bare(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-ASKS: Mapping[str, Callable[[Question, Subject], Document]] = {
-    "why": _why,
+QUERY_HANDLERS: Mapping[str, Callable[[Query, QueryContext], Document]] = {
+    "why": _explain,
     "fit": _fit,
     "whatif": _whatif,
     "cost": _cost,

@@ -6,55 +6,58 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lattice.engine.plugin import Shortfall
-from lattice.kinds.meta.quantity import format_micros
-from lattice.placement.greedy.place_all import in_order
-from lattice.placement.explain.contradiction import Contradiction
-from lattice.placement.model.costs_part import cost_of, placed_costs
-from lattice.placement.plan.declared import Declared
-from lattice.placement.model.demand import Demand, own_source
+from lattice.kinds.meta.quantity import format_dollars
+from lattice.placement.explain.blockers import Blocker
+from lattice.placement.explain.verdict import ConflictingRequirements, Verdict, judge
+from lattice.placement.greedy.place_all import by_priority
+from lattice.placement.inputs.ledger_math import rate_per_30_days
+from lattice.placement.model.costs import fleet_costs, placed_costs
+from lattice.placement.model.demand import Demand, service_source
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.inputs.ledger_math import thirty_days
-from lattice.placement.explain.blockers import Obstacle
 from lattice.placement.model.offer import MachineType
+from lattice.placement.model.world import World
 from lattice.placement.plan.plan import (
     BudgetChange,
     ClusterChange,
-    Moving,
+    FleetState,
+    ManifestChange,
+    MisplacedService,
+    PlacementKey,
     Plan,
     ServiceChange,
-    Settled,
-    Where,
 )
-from lattice.placement.explain.verdict import Verdict, judge
-from lattice.placement.model.world import World
 
 Document = dict[str, Any]
-JUDGED = 50  # unplaced services that are judged one by one; of more, those that ask for the same are judged together
-DECLARED = "costPerHour of class "
-ESTIMATED = "estimated"
+MAX_INDIVIDUAL_VERDICTS = 50  # unplaced services that are judged one by one; of more, those that ask for the same are judged together
+DECLARED_PRICE_PREFIX = "costPerHour of class "
+ESTIMATED_PREFIX = "estimated"
 
 
-def money(micros: int) -> Document:
+def money_document(micros: int) -> Document:
     """An amount: exact as an integer, and as people write it."""
-    return {"micros": micros, "dollars": format_micros(micros)}
+    return {"micros": micros, "dollars": format_dollars(micros)}
 
 
-def rate(micros: int) -> Document:
+def rate_document(micros: int) -> Document:
     """What something costs in an hour, and in 30 days."""
-    month = thirty_days(micros)
+    month = rate_per_30_days(micros)
     return {
         "hourlyMicros": micros,
-        "hourly": format_micros(micros),
+        "hourly": format_dollars(micros),
         "projected30DayMicros": month,
-        "projected30Day": format_micros(month),
+        "projected30Day": format_dollars(month),
     }
 
 
-def changing(before: int, after: int) -> Document:
-    return {"before": rate(before), "after": rate(after), "change": rate(after - before)}
+def rate_change_document(before: int, after: int) -> Document:
+    return {
+        "before": rate_document(before),
+        "after": rate_document(after),
+        "change": rate_document(after - before),
+    }
 
 
-def places(counts: Mapping[Where, int]) -> list[Document]:
+def place_documents(counts: Mapping[PlacementKey, int]) -> list[Document]:
     """Most replicas first, then by name."""
     most_first = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     return [
@@ -63,12 +66,12 @@ def places(counts: Mapping[Where, int]) -> list[Document]:
     ]
 
 
-def shortfall(each: Shortfall, plugin: str = "") -> Document:
+def shortfall_document(each: Shortfall, plugin: str = "") -> Document:
     found = {"what": each.what, "need": each.need, "have": each.have, "missing": each.missing}
     return {"filter": plugin, **found} if plugin else found
 
 
-def plan_document(made: Plan, before: Settled, after: Settled, now: World) -> Document:
+def plan_document(made: Plan, before: FleetState, after: FleetState, now: World) -> Document:
     """The whole of a plan. `now`: what there is, before anything that is only assumed."""
     changed = [each.name for each in made.services]
     return {
@@ -76,44 +79,47 @@ def plan_document(made: Plan, before: Settled, after: Settled, now: World) -> Do
         "id": made.id,
         "isEmpty": made.is_empty,
         "isFeasible": made.is_feasible,
-        "declared": [_declared(each) for each in made.declared],
+        "declared": [_manifest_change(each) for each in made.manifest_changes],
         "services": [_service(each, after) for each in made.services],
         "clusters": [_cluster(each, before, after) for each in made.clusters],
-        "pools": [{"name": name, **changing(*each)} for name, each in made.rates.items()],
-        "total": changing(*made.total),
-        "pending": pending(before, now),
-        "overhead": changing(_overhead(before), _overhead(after)),
+        "pools": [{"name": name, **rate_change_document(*each)} for name, each in made.rates.items()],
+        "total": rate_change_document(*made.total),
+        "pending": pending_document(before, now),
+        "overhead": rate_change_document(_overhead(before), _overhead(after)),
         "month": after.world.now.strftime("%Y-%m") if after.world.now else None,
         "budgets": [_budget(each, before) for each in made.budgets],
-        "wouldMove": [_moving(each) for each in made.would_move if each.name not in made.unplaced],
+        "wouldMove": [_misplaced_service(each) for each in made.would_move if each.name not in made.unplaced],
         "unplaced": [
             {**each, "isUntouched": each["name"] in made.untouched}
-            for each in unplaced(made.unplaced, before, after)
+            for each in unplaced_documents(made.unplaced, before, after)
         ],
         "risks": list(made.risks),
-        "findings": findings(after),
-        "prices": prices(after.fleet),
-        "latencies": latencies(after, changed),
+        "findings": finding_documents(after),
+        "prices": price_document(after.fleet),
+        "latencies": latency_documents(after, changed),
     }
 
 
-def pending(before: Settled, now: World) -> Document | None:
+def pending_document(before: FleetState, now: World) -> Document | None:
     """What is taken as done though it is not: what has its place only on paper. None: it is as it is.
 
     What is paid now is what the machines cost that are there, whatever is asked.
     """
-    real = Settled.now(now)
+    real = FleetState.current(now)
     late = [
         name
-        for name in sorted({*real.where, *before.where})
-        if real.where.get(name) != before.where.get(name)
+        for name in sorted({*real.replica_counts, *before.replica_counts})
+        if real.replica_counts.get(name) != before.replica_counts.get(name)
     ]
-    if not late and real.rates == before.rates:
+    if not late and real.offer_rates == before.offer_rates:
         return None
-    return {"services": late, "cost": changing(sum(real.rates.values()), sum(before.rates.values()))}
+    return {
+        "services": late,
+        "cost": rate_change_document(sum(real.offer_rates.values()), sum(before.offer_rates.values())),
+    }
 
 
-def _declared(each: Declared) -> Document:
+def _manifest_change(each: ManifestChange) -> Document:
     kind, namespace, name = each.object
     fields = [{"path": path, "before": old, "after": new} for path, old, new in each.fields]
     return {
@@ -126,89 +132,91 @@ def _declared(each: Declared) -> Document:
     }
 
 
-def _overhead(settled: Settled) -> int:
+def _overhead(settled: FleetState) -> int:
     """Machines that nobody is on: no service pays for them."""
-    return sum(cost_of(settled.fleet).overhead.values()) + sum(settled.adrift.overhead.values())
+    return sum(fleet_costs(settled.fleet).overhead.values()) + sum(settled.orphaned.overhead.values())
 
 
-def _service(each: ServiceChange, after: Settled) -> Document:
+def _service(each: ServiceChange, after: FleetState) -> Document:
     wanted = after.world.demands.get(each.name)
     return {
         "mark": each.mark,
         "name": each.name,
         "isPlaced": each.is_placed,
         "replicas": wanted.replicas if wanted else 0,
-        "before": places(each.before),
-        "after": places(each.after),
-        "cost": changing(each.cost_before, each.cost_after),
+        "before": place_documents(each.placed_before),
+        "after": place_documents(each.placed_after),
+        "cost": rate_change_document(each.cost_before, each.cost_after),
     }
 
 
-def _cluster(each: ClusterChange, before: Settled, after: Settled) -> Document:
+def _cluster(each: ClusterChange, before: FleetState, after: FleetState) -> Document:
     return {
         "mark": each.mark,
         "name": each.name,
         "pool": each.offer,
-        "before": dict(sorted(each.before.items())),
-        "after": dict(sorted(each.after.items())),
-        "cost": changing(_bill_of(each.name, before), _bill_of(each.name, after)),
+        "before": dict(sorted(each.nodes_before.items())),
+        "after": dict(sorted(each.nodes_after.items())),
+        "cost": rate_change_document(_bill_of(each.name, before), _bill_of(each.name, after)),
     }
 
 
-def _bill_of(cluster: str, settled: Settled) -> int:
+def _bill_of(cluster: str, settled: FleetState) -> int:
     fleet = settled.fleet
     found = fleet.clusters.get(cluster)
     return (
-        sum(fleet.machines.kind[machine].rate for machine in found.machines)
+        sum(fleet.machines.machine_type[machine].rate for machine in found.machines)
         if found
-        else settled.adrift.bills.get(cluster, 0)
+        else settled.orphaned.cluster_rates.get(cluster, 0)
     )
 
 
-def _budget(each: BudgetChange, before: Settled) -> Document:
+def _budget(each: BudgetChange, before: FleetState) -> Document:
     """The limit itself may change; a budget that is new had none."""
     known = before.world.supply.budgets.get(each.ledger)
     old = each.limit if known is None or known.limit is None else known.limit
     return {
         "ledger": each.ledger,
         "subject": each.subject,
-        "limit": money(each.limit),
-        "limitBefore": money(old),
-        "before": money(each.before),
-        "after": money(each.after),
-        "percentBefore": replace(each, limit=old).percent(each.before),
-        "percentAfter": each.percent(each.after),
-        "alertPercent": each.alert // 10_000,
+        "limit": money_document(each.limit),
+        "limitBefore": money_document(old),
+        "before": money_document(each.projected_before),
+        "after": money_document(each.projected_after),
+        "percentBefore": replace(each, limit=old).percent(each.projected_before),
+        "percentAfter": each.percent(each.projected_after),
+        "alertPercent": each.alert_millionths // 10_000,
         "isHard": each.hard,
-        "left": None if each.left is None else rate(each.left),
-        "cheapestMachine": None if each.machine is None else rate(each.machine),
-        "isUsedUp": each.is_used_up,
+        "left": None if each.headroom is None else rate_document(each.headroom),
+        "cheapestMachine": None
+        if each.cheapest_machine_rate is None
+        else rate_document(each.cheapest_machine_rate),
+        "isUsedUp": each.is_exhausted,
     }
 
 
-def _moving(each: Moving) -> Document:
+def _misplaced_service(each: MisplacedService) -> Document:
     return {
         "name": each.name,
         "reasons": list(each.reasons),
-        "to": None if each.to is None else places(each.to),
+        "to": None if each.destination is None else place_documents(each.destination),
     }
 
 
-def unplaced(names: Sequence[str], before: Settled, after: Settled) -> list[Document]:
+def unplaced_documents(names: Sequence[str], before: FleetState, after: FleetState) -> list[Document]:
     """Each with its verdict. Of very many, those that ask for the same get the verdict of the first of them, in their own name."""
     known: dict[object, tuple[str, Document]] = {}
     found = []
     for number, name in enumerate(names):
         placement = after.placements[name]
-        asked = (_asked(placement.demand), len(after.fleet.seats.get(name, ())))
-        first, told = known.get(asked, ("", {})) if number >= JUDGED else ("", {})
+        asked = (_demand_signature(placement.demand), len(after.fleet.assignments.get(name, ())))
+        first, told = known.get(asked, ("", {})) if number >= MAX_INDIVIDUAL_VERDICTS else ("", {})
         told = (
-            _in_the_name_of(placement.demand, first, told)
+            _with_own_source(placement.demand, first, told)
             if first
-            else verdict(judge(placement, after.fleet, after.world.services))
+            else verdict_document(judge(placement, after.fleet, after.world.services))
         )
         if not told["contradictions"]:
-            known.setdefault(asked, (own_source(placement.demand.name), told))
+            known.setdefault(asked, (service_source(placement.demand.name), told))
         is_new, wanted = name not in before.unplaced, after.world.demands[name].replicas
         found.append(
             {"name": name, "isNew": is_new, "replicas": wanted, "missing": placement.missing, **told}
@@ -216,18 +224,18 @@ def unplaced(names: Sequence[str], before: Settled, after: Settled) -> list[Docu
     return found
 
 
-def _asked(demand: Demand) -> object:
+def _demand_signature(demand: Demand) -> object:
     """Equal for services that differ in their name only."""
-    own = own_source(demand.name)
+    own = service_source(demand.name)
     requirements = tuple(
         (each.kind, each.value, each.amount, each.source != own and each.source)
         for each in demand.requirements
     )
-    return (requirements, demand.machine_shape, demand.latency_to, demand.problem)
+    return (requirements, demand.machine_shape, demand.latency_to, demand.rule_conflict)
 
 
-def _in_the_name_of(demand: Demand, first: str, told: Document) -> Document:
-    own = own_source(demand.name)
+def _with_own_source(demand: Demand, first: str, told: Document) -> Document:
+    own = service_source(demand.name)
     conflicts = [
         [{**part, "source": own if part["source"] == first else part["source"]} for part in parts]
         for parts in told["conflicts"]
@@ -235,28 +243,28 @@ def _in_the_name_of(demand: Demand, first: str, told: Document) -> Document:
     return {**told, "conflicts": conflicts}
 
 
-def verdict(found: Verdict) -> Document:
+def verdict_document(found: Verdict) -> Document:
     return {
         "verdict": found.kind,
         "reason": found.reason,
-        "conflicts": [[obstacle(part) for part in parts] for parts in found.conflicts],
-        "contradictions": [_contradiction(each) for each in found.contradictions],
+        "conflicts": [[blocker_document(part) for part in parts] for parts in found.blocker_sets],
+        "contradictions": [_conflicting_requirements(each) for each in found.conflicting_requirements],
         "waits": list(found.waits),
         "required": found.required.properties(),
     }
 
 
-def _contradiction(each: Contradiction) -> Document:
-    sides = [{"text": side.text, "source": side.source} for side in (each.one, each.other)]
-    return {"sides": sides, "because": each.because, "text": str(each)}
+def _conflicting_requirements(each: ConflictingRequirements) -> Document:
+    sides = [{"text": side.text, "source": side.source} for side in (each.first, each.second)]
+    return {"sides": sides, "because": each.reason, "text": str(each)}
 
 
-def obstacle(each: Obstacle) -> Document:
+def blocker_document(each: Blocker) -> Document:
     """Something in the way, and who says so."""
     return {"kind": each.kind, "text": str(each), "source": getattr(each, "source", "")}
 
 
-def findings(settled: Settled) -> list[Document]:
+def finding_documents(settled: FleetState) -> list[Document]:
     """What is wrong with the supply as it is declared."""
     return [
         {"subject": each.subject, "type": each.type, "reason": each.reason, "message": each.message}
@@ -264,10 +272,10 @@ def findings(settled: Settled) -> list[Document]:
     ]
 
 
-def prices(fleet: Fleet) -> Document:
+def price_document(fleet: Fleet) -> Document:
     """Where the prices of the machines come from, and as of when; and of which nobody knows one."""
     used = Counter(
-        (fleet.offers[fleet.machines.cluster[row].row].name, kind) for row, kind in _machines(fleet)
+        (fleet.offers[fleet.machines.cluster[row].offer_row].name, kind) for row, kind in _machines(fleet)
     )
     classes = [
         _priced(pool, kind, count)
@@ -276,7 +284,7 @@ def prices(fleet: Fleet) -> Document:
     sources: Counter[tuple[str, str]] = Counter()
     for each in classes:
         source = (
-            "costPerHour of node classes" + each["source"][len(each["class"]) + len(DECLARED) :]
+            "costPerHour of node classes" + each["source"][len(each["class"]) + len(DECLARED_PRICE_PREFIX) :]
             if each["isDeclared"]
             else each["source"]
         )
@@ -295,7 +303,7 @@ def prices(fleet: Fleet) -> Document:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _PricedClass:
     """A class of machines in an offer; hashed by what is shown of it."""
 
     name: str
@@ -304,29 +312,31 @@ class _Kind:
     as_of: str
 
 
-def _machines(fleet: Fleet) -> Iterator[tuple[int, _Kind]]:
-    for row, kind in fleet.machines.kind.items():
-        yield row, _kind(kind)
+def _machines(fleet: Fleet) -> Iterator[tuple[int, _PricedClass]]:
+    for row, kind in fleet.machines.machine_type.items():
+        yield row, _priced_class(kind)
 
 
-def _kind(kind: MachineType) -> _Kind:
+def _priced_class(kind: MachineType) -> _PricedClass:
     price = kind.price
-    return _Kind(kind.name, kind.rate, price.source if price else "unknown", price.as_of if price else "")
+    return _PricedClass(
+        kind.name, kind.rate, price.source if price else "unknown", price.as_of if price else ""
+    )
 
 
-def _priced(pool: str, kind: _Kind, count: int) -> Document:
+def _priced(pool: str, kind: _PricedClass, count: int) -> Document:
     return {
         "pool": pool,
         "class": kind.name,
         "machines": count,
-        **rate(kind.micros),
+        **rate_document(kind.micros),
         "source": kind.source,
         "asOf": kind.as_of,
-        "isDeclared": kind.source.startswith(DECLARED),
+        "isDeclared": kind.source.startswith(DECLARED_PRICE_PREFIX),
     }
 
 
-def latencies(settled: Settled, names: Iterable[str]) -> list[Document]:
+def latency_documents(settled: FleetState, names: Iterable[str]) -> list[Document]:
     """Of the limits that these services state, what each place they are in comes to, and who says so."""
     demands = [settled.world.demands[name] for name in names if name in settled.world.demands]
     return [
@@ -339,14 +349,14 @@ def latencies(settled: Settled, names: Iterable[str]) -> list[Document]:
         for demand in demands
         for required in demand.latency
         for target in [dict(demand.latency_to)[required.value]]
-        for row in sorted(settled.fleet.counts(demand.name))
+        for row in sorted(settled.fleet.replicas_by_offer(demand.name))
     ]
 
 
-def _nearest(settled: Settled, row: int, target: str) -> Document:
+def _nearest(settled: FleetState, row: int, target: str) -> Document:
     fleet = settled.fleet
     here = fleet.offers[row].place
-    there = [fleet.offers[each].place for each in sorted(fleet.counts(target))]
+    there = [fleet.offers[each].place for each in sorted(fleet.replicas_by_offer(target))]
     known = [
         (rtt.ms, place.name, rtt.source) for place in there if (rtt := fleet.latencies.between(here, place))
     ]
@@ -356,11 +366,11 @@ def _nearest(settled: Settled, row: int, target: str) -> Document:
         "to": to,
         "ms": ms,
         "source": source,
-        "isEstimate": source.startswith(ESTIMATED),
+        "isEstimate": source.startswith(ESTIMATED_PREFIX),
     }
 
 
-def cost_document(settled: Settled, by: str, namespace: str = "") -> Document:
+def cost_document(settled: FleetState, by: str, namespace: str = "") -> Document:
     """Every machine is in exactly one row: rows sum to the total. `by`: pool, service or label:KEY.
 
     With a namespace: what its services pay, and nothing for machines that nobody is on.
@@ -369,24 +379,24 @@ def cost_document(settled: Settled, by: str, namespace: str = "") -> Document:
     total, overhead = sum(each[1] for each in found), sum(each[2] for each in found)
     short = [
         each
-        for each in in_order(settled.world.demands[name] for name in settled.unplaced)
+        for each in by_priority(settled.world.demands[name] for name in settled.unplaced)
         if _is_in(each.name, namespace)
     ]
-    seats = {each.name: settled.placed(each.name) for each in short}
+    seats = {each.name: settled.placed_replicas(each.name) for each in short}
     return {
         "ask": "cost",
         "by": by,
         "namespace": namespace or None,
         "rows": [_cost_row(total, *each) for each in found],
-        "overhead": rate(overhead),
-        "total": rate(total),
+        "overhead": rate_document(overhead),
+        "total": rate_document(total),
         "unplaced": [each.name for each in short if not seats[each.name]],
         "partlyPlaced": [
             {"name": each.name, "placed": seats[each.name], "replicas": each.replicas}
             for each in short
             if seats[each.name]
         ],
-        "prices": prices(settled.fleet),
+        "prices": price_document(settled.fleet),
     }
 
 
@@ -394,17 +404,17 @@ def _is_in(service: str, namespace: str) -> bool:
     return not namespace or service.startswith(f"{namespace}/")
 
 
-def _costs_in(settled: Settled, by: str, namespace: str) -> list[tuple[str, int, int]]:
+def _costs_in(settled: FleetState, by: str, namespace: str) -> list[tuple[str, int, int]]:
     names: Counter[str] = Counter()
-    for service in {*settled.fleet.seats, *settled.adrift.shares}:
+    for service in {*settled.fleet.assignments, *settled.orphaned.service_shares}:
         if _is_in(service, namespace):
             seated = [(pool, micros) for (pool, _, _), micros in placed_costs(settled.fleet, service).items()]
-            for pool, micros in (*seated, *settled.adrift.shares.get(service, {}).items()):
+            for pool, micros in (*seated, *settled.orphaned.service_shares.get(service, {}).items()):
                 names[_row_name(settled, by, service, pool)] += micros
     return sorted(((name, micros, 0) for name, micros in names.items()), key=lambda each: (-each[1], each[0]))
 
 
-def _row_name(settled: Settled, by: str, service: str, pool: str) -> str:
+def _row_name(settled: FleetState, by: str, service: str, pool: str) -> str:
     if by in ("pool", "service"):
         return pool if by == "pool" else service
     return _label(settled, service, by.removeprefix("label:"))
@@ -412,17 +422,22 @@ def _row_name(settled: Settled, by: str, service: str, pool: str) -> str:
 
 def _cost_row(total: int, name: str, micros: int, overhead: int) -> Document:
     share = micros * 1_000_000 // total if total else 0
-    return {"name": name, **rate(micros), "shareMillionths": share, "overhead": rate(overhead)}
+    return {
+        "name": name,
+        **rate_document(micros),
+        "shareMillionths": share,
+        "overhead": rate_document(overhead),
+    }
 
 
-def _costs(settled: Settled, by: str) -> list[tuple[str, int, int]]:
+def _costs(settled: FleetState, by: str) -> list[tuple[str, int, int]]:
     """Name, micro-dollars per hour, and how much of that is empty machines; the dearest first."""
-    overhead = {**cost_of(settled.fleet).overhead, **settled.adrift.overhead}
+    overhead = {**fleet_costs(settled.fleet).overhead, **settled.orphaned.overhead}
     if by == "pool":
-        found = [(name, micros, overhead.get(name, 0)) for name, micros in settled.rates.items()]
+        found = [(name, micros, overhead.get(name, 0)) for name, micros in settled.offer_rates.items()]
         return sorted(found, key=lambda each: (-each[1], each[0]))
     names: Counter[str] = Counter()
-    for service, micros in settled.costs.items():
+    for service, micros in settled.service_rates.items():
         names[_row_name(settled, by, service, "")] += micros
     empty = [(f"(empty nodes in {pool})", micros, micros) for pool, micros in sorted(overhead.items())]
     return [
@@ -431,6 +446,6 @@ def _costs(settled: Settled, by: str) -> list[tuple[str, int, int]]:
     ]
 
 
-def _label(settled: Settled, service: str, key: str) -> str:
+def _label(settled: FleetState, service: str, key: str) -> str:
     found = settled.world.services.get(service)
     return (found.metadata.labels or {}).get(key, f"(no label {key})") if found else f"(no label {key})"

@@ -1,1 +1,7 @@
-"""status."""
+"""Status and conditions of services, pools, infrastructure and clusters, computed from a fleet.
+
+Imported by: controllers.services placement.plan placement.queries.
+May import: errors kinds kinds.meta engine lifecycle placement.inputs placement.model placement.greedy
+placement.explain placement.plugins.filters.
+May touch: values only: no clock, randomness, files, sockets, threads or logs.
+"""

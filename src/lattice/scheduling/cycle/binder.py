@@ -6,12 +6,12 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 from lattice.errors import LatticeError
-from lattice.kinds.container import show_amount
+from lattice.kinds.container import format_amount
+from lattice.scheduling.cycle.reservations import Reservation, Reservations
 from lattice.scheduling.table.ask import GPU
 from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.cycle.reservations import Reservation, Reservations
 
-LOCK_SECONDS = 10.0  # a lock whose holder died is free again after this
+NODE_LOCK_TTL_S = 10.0  # a lock whose holder died is free again after this
 
 
 class BindingMode(StrEnum):
@@ -30,17 +30,17 @@ class BindRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeState:
+class StoredNodeState:
     """What the durable side knows of a node."""
 
     revision: int  # grows with each binding to it
     free: Mapping[str, int]  # by resource name
 
 
-class Ledger(Protocol):
+class BindingStore(Protocol):
     """The durable side of binding. Each method is one atomic step."""
 
-    async def read(self, node: str) -> NodeState | None: ...
+    async def read(self, node: str) -> StoredNodeState | None: ...
 
     async def try_commit(self, request: BindRequest, expected: int) -> int | None:
         """Bind, if the node is still at that revision; its new revision. None: it is not, and nothing was written."""
@@ -72,8 +72,8 @@ class Ledger(Protocol):
 @dataclass(frozen=True, slots=True)
 class ResourceUpdate:
     resource: str
-    before: int
-    after: int
+    used_before: int
+    used_after: int
     total: int
 
 
@@ -88,7 +88,7 @@ class BindEvent:
     outcome: Literal["bound", "failed"]
     at: float
     reason: str = ""
-    again: bool = False  # somebody was faster: selecting anew may help
+    is_retriable: bool = False  # somebody was faster: selecting anew may help
     updates: tuple[ResourceUpdate, ...] = ()
 
     @property
@@ -96,12 +96,12 @@ class BindEvent:
         return f"{self.workload}.{self.reservation}"
 
 
-class _Failed(Exception):
+class _BindFailed(Exception):
     """One attempt is over. Stays inside this module: outside, failure is an event."""
 
-    def __init__(self, why: str, *, again: bool = False) -> None:
+    def __init__(self, why: str, *, is_retriable: bool = False) -> None:
         super().__init__(why)
-        self.again = again
+        self.is_retriable = is_retriable
 
 
 @dataclass(slots=True)
@@ -122,84 +122,88 @@ def _ignore(event: BindEvent) -> None:
 class Binder:
     """`seen`: the revision of each node that the table reflects; its owner keeps it up as news of nodes arrives."""
 
-    ledger: Ledger
+    binding_store: BindingStore
     reservations: Reservations
     now: Callable[[], float]
     mode: BindingMode = BindingMode.OPTIMISTIC
-    seen: dict[str, int] = field(default_factory=dict)
+    node_revisions: dict[str, int] = field(default_factory=dict)
     emit: Callable[[BindEvent], None] = _ignore
 
     async def bind(self, reservation: Reservation) -> BindEvent:
-        request = _request(reservation)
+        request = _bind_request(reservation)
         if not_ours := self._claim(request):
-            return self._tell(self._failed(request, self.mode, not_ours))
+            return self._emit_event(self._failed_event(request, self.mode, not_ours))
         try:
             self._verify(request)
-            await self._steps()(request)
+            await self._bind_strategy()(request)
         except Exception as problem:  # noqa: BLE001 - whatever a ledger raises, it may have written before
-            return await self._give_up(reservation, problem)
+            return await self._abort_failed(reservation, problem)
         except GeneratorExit:
             raise  # nothing can be awaited any more: the room stays held until it expires
         except BaseException:
-            await self._give_up(reservation, _cancelled())
+            await self._abort_failed(reservation, _cancelled())
             raise
         finally:
-            self.reservations.in_hand.discard(request.reservation)
-        return self._tell(self._bound(request, self.mode))
+            self.reservations.in_flight.discard(request.reservation)
+        return self._emit_event(self._bound_event(request, self.mode))
 
-    async def _give_up(self, reservation: Reservation, problem: Exception) -> BindEvent:
+    async def _abort_failed(self, reservation: Reservation, problem: Exception) -> BindEvent:
         """Undone, if nobody cancels that and it is not bound; told of either way."""
         bound: Collection[str] = ()
         try:
-            bound = await self._undo([reservation])
+            bound = await self._abort([reservation])
         finally:
-            request = _request(reservation)
-            event = self._tell(
-                self._bound(request, self.mode) if bound else self._failed(request, self.mode, problem)
+            request = _bind_request(reservation)
+            event = self._emit_event(
+                self._bound_event(request, self.mode)
+                if bound
+                else self._failed_event(request, self.mode, problem)
             )
         return event
 
-    async def bind_together(self, reservations: Sequence[Reservation], least: int) -> list[BindEvent]:
+    async def bind_gang(self, reservations: Sequence[Reservation], least: int) -> list[BindEvent]:
         """All or nothing: every one is prepared, then all are committed in one write. Fewer than `least`, and none leaves a trace."""
-        members = [_Member(each, _request(each)) for each in reservations]
+        members = [_Member(each, _bind_request(each)) for each in reservations]
         for each in members:
             each.problem = self._claim(each.request)
         ours = [each for each in members if each.problem is None]
         try:
             for each in ours:
                 await self._prepare_member(each)
-            await self._commit_together(ours, least)
-            await self._undo_members([each for each in ours if each.problem])
+            await self._commit_gang(ours, least)
+            await self._abort_members([each for each in ours if each.problem])
         except GeneratorExit:
             raise
         except BaseException:
             try:
-                await self._call_off(ours)
+                await self._cancel_gang(ours)
             finally:
-                self._tell_all(members)
+                self._emit_events(members)
             raise
         finally:
-            self.reservations.in_hand -= {each.request.reservation for each in ours}
-        return self._tell_all(members)
+            self.reservations.in_flight -= {each.request.reservation for each in ours}
+        return self._emit_events(members)
 
-    async def _call_off(self, members: Sequence[_Member]) -> None:
+    async def _cancel_gang(self, members: Sequence[_Member]) -> None:
         """The attempt was cancelled while it was under way; those that are bound by then stay bound."""
         left = [each for each in members if each.event is None]
         for each in left:
             each.problem = each.problem or _cancelled()
-        await self._undo_members(left)
+        await self._abort_members(left)
 
-    async def _undo_members(self, members: Sequence[_Member]) -> None:
-        bound = await self._undo([each.reservation for each in members])
-        self._confirm(each for each in members if each.request.reservation in bound)
+    async def _abort_members(self, members: Sequence[_Member]) -> None:
+        bound = await self._abort([each.reservation for each in members])
+        self._mark_bound(each for each in members if each.request.reservation in bound)
 
-    def _confirm(self, members: Iterable[_Member]) -> None:
+    def _mark_bound(self, members: Iterable[_Member]) -> None:
         for each in members:
-            each.event = self._bound(each.request, BindingMode.TWO_PHASE)
+            each.event = self._bound_event(each.request, BindingMode.TWO_PHASE)
 
-    def _tell_all(self, members: Sequence[_Member]) -> list[BindEvent]:
+    def _emit_events(self, members: Sequence[_Member]) -> list[BindEvent]:
         return [
-            self._tell(each.event or self._failed(each.request, BindingMode.TWO_PHASE, each.problem))
+            self._emit_event(
+                each.event or self._failed_event(each.request, BindingMode.TWO_PHASE, each.problem)
+            )
             for each in members
         ]
 
@@ -210,64 +214,67 @@ class Binder:
         except Exception as problem:  # noqa: BLE001 - as in bind
             member.problem = problem
 
-    async def _commit_together(self, members: Sequence[_Member], least: int) -> None:
+    async def _commit_gang(self, members: Sequence[_Member], least: int) -> None:
         """Who has lost its record drops out, and the others are tried again while they are enough."""
-        while ready := self._enough(members, least, self.now()):
+        while ready := self._ready_if_enough(members, least, self.now()):
             try:
-                missing = await self.ledger.commit_all([each.request for each in ready])
+                missing = await self.binding_store.commit_all([each.request for each in ready])
             except Exception as problem:  # noqa: BLE001 - as in bind
                 for each in ready:
                     each.problem = problem
                 return
             if not missing:
-                self._confirm(ready)
+                self._mark_bound(ready)
                 return
             for each in ready:
                 if each.request.reservation in missing:
-                    each.problem = _lost(each.request)
+                    each.problem = _record_lost(each.request)
 
-    def _enough(self, members: Sequence[_Member], least: int, now: float) -> list[_Member]:
+    def _ready_if_enough(self, members: Sequence[_Member], least: int, now: float) -> list[_Member]:
         """Those with nothing against them if they are at least so many; else nobody, and that is what is against them."""
         for each in members:
-            if each.problem is None and (why := self.reservations.refusal(each.request.reservation, now)):
-                each.problem = _Failed(why, again=True)
+            if each.problem is None and (
+                why := self.reservations.rejection_reason(each.request.reservation, now)
+            ):
+                each.problem = _BindFailed(why, is_retriable=True)
         left = [each for each in members if each.problem is None]
         ready = len(left)
         if ready < least:
             for each in left:
-                each.problem = _Failed(
-                    f"only {ready} of its group could be bound, at least {least} are needed", again=True
+                each.problem = _BindFailed(
+                    f"only {ready} of its group could be bound, at least {least} are needed",
+                    is_retriable=True,
                 )
             return []
         return left
 
     async def rollback(self, reservation: Reservation) -> bool:
         """As if never tried, here and in the ledger. Once more, after it was concluded or while it is being bound, changes nothing."""
-        if self._claim(_request(reservation)):
+        if self._claim(_bind_request(reservation)):
             return False
         try:
-            if await self._undo([reservation]):
-                self.reservations.keep(reservation.id)
+            if await self._abort([reservation]):
+                self.reservations.confirm_bound(reservation.id)
                 return False
         finally:
-            self.reservations.in_hand.discard(reservation.id)
+            self.reservations.in_flight.discard(reservation.id)
         return self.reservations.get(reservation.id) is None
 
-    def _claim(self, request: BindRequest) -> _Failed | None:
+    def _claim(self, request: BindRequest) -> _BindFailed | None:
         """Why it is not for a new attempt to write, and so to undo, anything for this reservation; None: it is, from now on."""
-        if request.reservation in self.reservations.in_hand:
-            return _Failed(f"reservation {request.reservation} is being bound already")
+        if request.reservation in self.reservations.in_flight:
+            return _BindFailed(f"reservation {request.reservation} is being bound already")
         if self.reservations.get(request.reservation) is None:
-            return _unknown(request)
-        self.reservations.in_hand.add(request.reservation)
+            return _unknown_reservation(request)
+        self.reservations.in_flight.add(request.reservation)
         return None
 
-    async def _undo(self, reservations: Sequence[Reservation]) -> Collection[str]:
+    async def _abort(self, reservations: Sequence[Reservation]) -> Collection[str]:
         """Those that are bound after all. If the ledger cannot be asked the room stays held until it expires: it may have been written."""
         if not reservations:
             return ()
         try:
-            bound = await self.ledger.abort_all([_request(each) for each in reservations])
+            bound = await self.binding_store.abort_all([_bind_request(each) for each in reservations])
         except Exception:  # noqa: BLE001 - what made undoing necessary is told; whether the ledger wrote is not known
             return ()
         for each in reservations:
@@ -275,11 +282,11 @@ class Binder:
                 self.reservations.release(each.id)
         return bound
 
-    def _tell(self, event: BindEvent) -> BindEvent:
+    def _emit_event(self, event: BindEvent) -> BindEvent:
         self.emit(event)
         return event
 
-    def _steps(self) -> Callable[[BindRequest], Coroutine[Any, Any, None]]:
+    def _bind_strategy(self) -> Callable[[BindRequest], Coroutine[Any, Any, None]]:
         match self.mode:
             case BindingMode.OPTIMISTIC:
                 return self._optimistic
@@ -289,23 +296,27 @@ class Binder:
                 return self._two_phase
 
     async def _optimistic(self, request: BindRequest) -> None:
-        expected = await self._expected(request)
+        expected = await self._expected_revision(request)
         self._verify(request)
-        self._advance(request, expected, await self.ledger.try_commit(request, expected))
+        self._advance_revision(request, expected, await self.binding_store.try_commit(request, expected))
 
     async def _pessimistic(self, request: BindRequest) -> None:
-        token = await self.ledger.lock(request.node, self.reservations.holder, self.now() + LOCK_SECONDS)
+        token = await self.binding_store.lock(
+            request.node, self.reservations.holder, self.now() + NODE_LOCK_TTL_S
+        )
         if token is None:
-            raise _Failed(f"node {request.node} is locked by somebody else", again=True)
+            raise _BindFailed(f"node {request.node} is locked by somebody else", is_retriable=True)
         try:
-            state = await self._state(request)
-            _verify_room(request, state)
-            if self.seen.get(request.node, state.revision) != state.revision:
-                raise _changed(request)  # there may be room, and its ports another's
+            state = await self._read_node(request)
+            _verify_capacity(request, state)
+            if self.node_revisions.get(request.node, state.revision) != state.revision:
+                raise _node_changed(request)  # there may be room, and its ports another's
             self._verify(request)
-            self._advance(request, state.revision, await self.ledger.try_commit(request, state.revision))
+            self._advance_revision(
+                request, state.revision, await self.binding_store.try_commit(request, state.revision)
+            )
         finally:
-            await self.ledger.unlock(request.node, token)
+            await self.binding_store.unlock(request.node, token)
 
     async def _two_phase(self, request: BindRequest) -> None:
         await self._prepare(request)
@@ -313,55 +324,55 @@ class Binder:
         await self._commit(request)
 
     async def _prepare(self, request: BindRequest) -> None:
-        expected = await self._expected(request)
-        self._advance(request, expected, await self.ledger.prepare(request, expected))
+        expected = await self._expected_revision(request)
+        self._advance_revision(request, expected, await self.binding_store.prepare(request, expected))
 
     async def _commit(self, request: BindRequest) -> None:
-        if await self.ledger.commit_all([request]):
-            raise _lost(request)
+        if await self.binding_store.commit_all([request]):
+            raise _record_lost(request)
 
-    async def _expected(self, request: BindRequest) -> int:
+    async def _expected_revision(self, request: BindRequest) -> int:
         """The revision that deciding was based on; of a node never heard of, what it is now, provided that there is room."""
-        if request.node in self.seen:
-            return self.seen[request.node]
-        state = await self._state(request)
-        _verify_room(request, state)
+        if request.node in self.node_revisions:
+            return self.node_revisions[request.node]
+        state = await self._read_node(request)
+        _verify_capacity(request, state)
         return state.revision
 
-    async def _state(self, request: BindRequest) -> NodeState:
-        state = await self.ledger.read(request.node)
+    async def _read_node(self, request: BindRequest) -> StoredNodeState:
+        state = await self.binding_store.read(request.node)
         if state is None:
-            raise _Failed(f"node {request.node} is gone", again=True)
+            raise _BindFailed(f"node {request.node} is gone", is_retriable=True)
         return state
 
-    def _advance(self, request: BindRequest, expected: int, revision: int | None) -> None:
+    def _advance_revision(self, request: BindRequest, expected: int, revision: int | None) -> None:
         """Our own write is news we have, but only on top of all the news before it."""
         if revision is None:
-            raise _changed(request)
-        if self.seen.get(request.node) == expected:
-            self.seen[request.node] = revision
+            raise _node_changed(request)
+        if self.node_revisions.get(request.node) == expected:
+            self.node_revisions[request.node] = revision
 
     def _verify(self, request: BindRequest) -> None:
         held = self.reservations.get(request.reservation)
         if held is None:
-            raise _unknown(request)
-        if why := self.reservations.refusal(request.reservation, self.now()):
-            raise _Failed(why, again=True)
+            raise _unknown_reservation(request)
+        if why := self.reservations.rejection_reason(request.reservation, self.now()):
+            raise _BindFailed(why, is_retriable=True)
 
-    def _bound(self, request: BindRequest, mode: BindingMode) -> BindEvent:
+    def _bound_event(self, request: BindRequest, mode: BindingMode) -> BindEvent:
         """It is written, too late for its reservation or not. If the table has lost its room it hears of this binding as of any other."""
         updates = (
             resource_updates(request, self.reservations.table)
-            if self.reservations.keep(request.reservation)
+            if self.reservations.confirm_bound(request.reservation)
             else ()
         )
         return BindEvent(
             request.workload, request.node, request.reservation, mode, "bound", self.now(), updates=updates
         )
 
-    def _failed(self, request: BindRequest, mode: BindingMode, problem: Exception | None) -> BindEvent:
-        again = problem.again if isinstance(problem, _Failed) else True
-        known = isinstance(problem, _Failed | LatticeError)
+    def _failed_event(self, request: BindRequest, mode: BindingMode, problem: Exception | None) -> BindEvent:
+        again = problem.is_retriable if isinstance(problem, _BindFailed) else True
+        known = isinstance(problem, _BindFailed | LatticeError)
         why = str(problem) if known else f"{type(problem).__name__}: {problem}"
         return BindEvent(
             request.workload, request.node, request.reservation, mode, "failed", self.now(), why, again
@@ -376,39 +387,44 @@ def resource_updates(request: BindRequest, table: NodeTable) -> tuple[ResourceUp
         if name == GPU:
             free, total = int(table.gpus.free(row).sum()), sum(milli for _, milli in _gpus(table, row))
         else:
-            free, total = int(table.free(table.index[name])[row]), int(table.total(table.index[name])[row])
+            free, total = (
+                int(table.free(table.resource_index[name])[row]),
+                int(table.total(table.resource_index[name])[row]),
+            )
         updates.append(ResourceUpdate(name, total - free - amount, total - free, total))
     return tuple(updates)
 
 
 def _gpus(table: NodeTable, row: int) -> Sequence[tuple[str, int]]:
-    facts = table.facts[row]
+    facts = table.node_infos[row]
     return facts.gpus if facts else ()
 
 
-def _unknown(request: BindRequest) -> _Failed:
-    return _Failed(f"no reservation {request.reservation}: it was bound, released or never made")
+def _unknown_reservation(request: BindRequest) -> _BindFailed:
+    return _BindFailed(f"no reservation {request.reservation}: it was bound, released or never made")
 
 
-def _changed(request: BindRequest) -> _Failed:
-    return _Failed(f"node {request.node} changed since it was chosen", again=True)
+def _node_changed(request: BindRequest) -> _BindFailed:
+    return _BindFailed(f"node {request.node} changed since it was chosen", is_retriable=True)
 
 
-def _cancelled() -> _Failed:
-    return _Failed("binding was cancelled", again=True)
+def _cancelled() -> _BindFailed:
+    return _BindFailed("binding was cancelled", is_retriable=True)
 
 
-def _lost(request: BindRequest) -> _Failed:
-    return _Failed(f"what was prepared for reservation {request.reservation} is gone", again=True)
+def _record_lost(request: BindRequest) -> _BindFailed:
+    return _BindFailed(f"what was prepared for reservation {request.reservation} is gone", is_retriable=True)
 
 
-def _request(held: Reservation) -> BindRequest:
+def _bind_request(held: Reservation) -> BindRequest:
     return BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)
 
 
-def _verify_room(request: BindRequest, state: NodeState) -> None:
+def _verify_capacity(request: BindRequest, state: StoredNodeState) -> None:
     for resource, amount in request.needs:
         have = state.free.get(resource, 0)
         if amount > have:
-            left, need = show_amount(resource, have), show_amount(resource, amount)
-            raise _Failed(f"node {request.node} has {left} {resource} free, {need} needed", again=True)
+            left, need = format_amount(resource, have), format_amount(resource, amount)
+            raise _BindFailed(
+                f"node {request.node} has {left} {resource} free, {need} needed", is_retriable=True
+            )

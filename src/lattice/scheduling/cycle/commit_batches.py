@@ -4,56 +4,60 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from lattice.scheduling.cycle.cycle import Placed
+from lattice.scheduling.cycle.cycle import ScheduledWorkload
 
-PER_BINDING = 2  # operations: the workload and its event; a node is one more, however many are bound to it
-SINGLES = 32  # bindings to one node that go together at most
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    operations: int = 100
-    size: int = 900_000  # bytes: below the store's own limit, since nodes and events come on top
+OPERATIONS_PER_BINDING = (
+    2  # operations: the workload and its event; a node is one more, however many are bound to it
+)
+MAX_BINDINGS_PER_UNIT = 32  # bindings to one node that go together at most
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class CommitLimits:
+    max_operations: int = 100
+    max_bytes: int = 900_000  # bytes: below the store's own limit, since nodes and events come on top
+
+
+@dataclass(frozen=True, slots=True)
+class BindUnit:
     """These stand or fall together if they are a gang, else with their node."""
 
-    placed: tuple[Placed, ...]
-    size: int
+    scheduled: tuple[ScheduledWorkload, ...]
+    size_bytes: int
     nodes: frozenset[str] = field(default=frozenset())
 
     @property
     def operations(self) -> int:
-        return PER_BINDING * len(self.placed) + len(self.nodes)
+        return OPERATIONS_PER_BINDING * len(self.scheduled) + len(self.nodes)
 
-    def fits(self, limits: Limits) -> bool:
-        return self.operations <= limits.operations and self.size <= limits.size
-
-
-def a_unit(placed: Sequence[Placed], size: int) -> Unit:
-    return Unit(tuple(placed), size, frozenset(each.node for each in placed))
+    def fits(self, limits: CommitLimits) -> bool:
+        return self.operations <= limits.max_operations and self.size_bytes <= limits.max_bytes
 
 
-def singles(placed: Iterable[Placed], size_of: dict[str, int], limits: Limits) -> Iterator[Unit]:
+def make_unit(placed: Sequence[ScheduledWorkload], size: int) -> BindUnit:
+    return BindUnit(tuple(placed), size, frozenset(each.node for each in placed))
+
+
+def node_units(
+    placed: Iterable[ScheduledWorkload], size_of: dict[str, int], limits: CommitLimits
+) -> Iterator[BindUnit]:
     """Those of no gang, by node, cut where they would be too many or too large for one commit."""
     for _, here in groupby(sorted(placed, key=lambda each: each.node), key=lambda each: each.node):
-        part: list[Placed] = []
+        part: list[ScheduledWorkload] = []
         size = 0
         for each in here:
             more = size_of[each.ask.name]
-            if part and (len(part) == SINGLES or size + more > limits.size):
-                yield a_unit(part, size)
+            if part and (len(part) == MAX_BINDINGS_PER_UNIT or size + more > limits.max_bytes):
+                yield make_unit(part, size)
                 part, size = [], 0
             part.append(each)
             size += more
-        yield a_unit(part, size)
+        yield make_unit(part, size)
 
 
-def waves(units: Iterable[Unit], limits: Limits) -> list[list[list[Unit]]]:
+def pack_commit_batches(units: Iterable[BindUnit], limits: CommitLimits) -> list[list[list[BindUnit]]]:
     """Commits of each wave, none of which names a node twice over: a wave may be written all at once, one wave after the other."""
-    made: list[list[list[Unit]]] = []
+    made: list[list[list[BindUnit]]] = []
     free: list[tuple[int, int]] = []  # of the last commit of each wave, operations and bytes left
     turn: dict[str, int] = {}  # the wave in which a node may be written next
     for unit in units:
@@ -64,9 +68,9 @@ def waves(units: Iterable[Unit], limits: Limits) -> list[list[list[Unit]]]:
             made.append([])
             free.append((0, 0))
         operations, size = free[wave]
-        if unit.operations > operations or unit.size > size:
+        if unit.operations > operations or unit.size_bytes > size:
             made[wave].append([])
-            operations, size = limits.operations, limits.size
+            operations, size = limits.max_operations, limits.max_bytes
         made[wave][-1].append(unit)
-        free[wave] = (operations - unit.operations, size - unit.size)
+        free[wave] = (operations - unit.operations, size - unit.size_bytes)
     return made

@@ -3,30 +3,38 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from lattice.engine.batch_result import BatchResult
 from lattice.engine.decide import Decision, decide
+from lattice.engine.decide_batch import can_batch, decide_batch
 from lattice.engine.explain import best_rows
-from lattice.engine.decide_batch import decide_many, groupable
-from lattice.engine.batch_result import Picks
 from lattice.engine.plugin import Profile
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.cycle.binder import Binder, BindEvent
-from lattice.scheduling.plugins.cluster_events import ANYTHING, Change
-from lattice.scheduling.cycle.circle import Finding, leans, seat_in_circle
-from lattice.scheduling.cycle.gang import NoSeat, Seat, Together, make_way, seat_together
-from lattice.scheduling.table.node_table import NodeTable, Placement
-from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.cycle.decision_record import rejection_summary
+from lattice.scheduling.cycle.gang import (
+    Assignment,
+    AssignmentFinder,
+    GangAssignment,
+    NoFeasibleNode,
+    assign_cyclic_gang,
+    assign_gang,
+    forget_victims,
+    without_gang_affinity,
+)
 from lattice.scheduling.cycle.profile import ProfileSpec, compile_profile
-from lattice.scheduling.cycle.refusal import refusal
-from lattice.scheduling.cycle.reservations import Refused, Reservation, Reservations
-from lattice.scheduling.cycle.tie_break import Dice, Selector, TieBreaker, shown, weight_of
+from lattice.scheduling.cycle.reservations import Reservation, ReservationRejection, Reservations
+from lattice.scheduling.cycle.tie_break import RandomSource, Selector, TieBreaker, scaled_score, total_weight
+from lattice.scheduling.plugins.cluster_events import ALL_EVENTS, ClusterEvent
+from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.node_table import NodeTable, Placement
 
-GROUP_WAITS = (
+GANG_INCOMPLETE = (
     "its group waits for more"  # the kind of reason that is none of the nodes': there are too few members yet
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ScheduledWorkload:
     """To be bound once its victims are gone, and everybody else who leaves its node (`waits_for` has both): their room is kept for it."""
 
     ask: WorkloadAsk
@@ -38,26 +46,26 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
+class UnschedulableWorkload:
     """It stays pending until one of `wakes_on` happens."""
 
     ask: WorkloadAsk
-    why: str
+    reason: str
     wakes_on: frozenset[Hashable] = frozenset()
-    kinds: tuple[str, ...] = ()  # of its reasons, without counts and amounts
+    reason_kinds: tuple[str, ...] = ()  # of its reasons, without counts and amounts
 
 
 @dataclass(slots=True)
-class Cycle:
-    placed: list[Placed] = field(default_factory=list)
-    unplaced: list[Unplaced] = field(default_factory=list)
+class CycleResult:
+    scheduled: list[ScheduledWorkload] = field(default_factory=list)
+    unschedulable: list[UnschedulableWorkload] = field(default_factory=list)
     expired: list[Reservation] = field(default_factory=list)
-    tried: set[str] = field(default_factory=set)  # reservations that were bound, or were to be
+    bind_attempted: set[str] = field(default_factory=set)  # reservations that were bound, or were to be
 
     @property
     def evictions(self) -> list[tuple[str, str]]:
         """(victim, for whom), in the order in which room is needed."""
-        return [(victim, each.ask.name) for each in self.placed for victim in each.victims]
+        return [(victim, each.ask.name) for each in self.scheduled for victim in each.victims]
 
 
 @dataclass(slots=True)
@@ -75,45 +83,49 @@ class CompositeScheduler:
     selector: Selector = field(default_factory=Selector)
     preemptor: Preemptor | None = None
     binder: Binder | None = None
-    plain: Profile | None = None
-    tell: Callable[[Sequence[WorkloadAsk], Decision | Picks], None] = lambda asks, found: None
+    standalone_profile: Profile | None = None
+    on_decided: Callable[[Sequence[WorkloadAsk], Decision | BatchResult], None] = lambda asks, found: None
 
     @property
     def table(self) -> NodeTable:
         return self.reservations.table
 
     def profile_of(self, ask: WorkloadAsk) -> Profile:
-        return self.profile if self.plain is None or ask.demands.service else self.plain
+        return (
+            self.profile
+            if self.standalone_profile is None or ask.demands.service
+            else self.standalone_profile
+        )
 
-    def cycle(self, batch: Iterable[Sequence[WorkloadAsk]], now: float) -> Cycle:
+    def cycle(self, batch: Iterable[Sequence[WorkloadAsk]], now: float) -> CycleResult:
         """The batch comes in order, in runs of equal priority and shape, as Queue.pop_batch makes them. Placed ones hold reservations."""
-        cycle = Cycle(expired=self.reservations.expire(now))
+        cycle = CycleResult(expired=self.reservations.expire(now))
         runs = list(batch)
         gangs: set[str] = set()
         for run in runs:
             if not run[0].group:
-                self._place_equal(run, now, cycle)
+                self._schedule_equal(run, now, cycle)
             elif run[0].group not in gangs:
                 gangs.add(run[0].group)
-                self._place_gang(
+                self._schedule_gang(
                     [ask for each in runs for ask in each if ask.group == run[0].group], now, cycle
                 )
         return cycle
 
-    def departed(self, workload: str, node: str = "") -> None:
+    def finish_eviction(self, workload: str, node: str = "") -> None:
         """One that was leaving is gone from that node; from all that it was leaving, if none is named."""
-        leaving = self.table.leaving
+        leaving = self.table.evicting
         for each in [node] if node else list(leaving):
             leaving.get(each, {}).pop(workload, None)
             if not leaving.get(each, True):
                 del leaving[each]
 
-    def still_waits_for(self, placed: Placed) -> list[str]:
+    def pending_evictions(self, placed: ScheduledWorkload) -> list[str]:
         """Of those it waits for, who has not left yet."""
-        leaving = {name for each in self.table.leaving.values() for name in each}
+        leaving = {name for each in self.table.evicting.values() for name in each}
         return [name for name in placed.waits_for if name in leaving]
 
-    async def bind(self, cycle: Cycle) -> list[BindEvent]:
+    async def bind(self, cycle: CycleResult) -> list[BindEvent]:
         """Bind what needs nobody to leave first; gangs all or nothing. One event each, also for those that failed.
 
         Once more after somebody departed, it binds what waited.
@@ -122,170 +134,189 @@ class CompositeScheduler:
             return []
         ready = [
             each
-            for each in cycle.placed
-            if each.reservation.id not in cycle.tried and not self.still_waits_for(each)
+            for each in cycle.scheduled
+            if each.reservation.id not in cycle.bind_attempted and not self.pending_evictions(each)
         ]
-        cycle.tried.update(each.reservation.id for each in ready if not each.ask.group)
+        cycle.bind_attempted.update(each.reservation.id for each in ready if not each.ask.group)
         events = [await self.binder.bind(each.reservation) for each in ready if not each.ask.group]
         for group in dict.fromkeys(each.ask.group for each in ready if each.ask.group):
-            gang = [each for each in cycle.placed if each.ask.group == group]
-            if not any(self.still_waits_for(each) for each in gang):
-                cycle.tried.update(each.reservation.id for each in gang)
-                least = self.still_needed(gang[0].ask, of_which=len(gang))
-                events += await self.binder.bind_together([each.reservation for each in gang], least)
+            gang = [each for each in cycle.scheduled if each.ask.group == group]
+            if not any(self.pending_evictions(each) for each in gang):
+                cycle.bind_attempted.update(each.reservation.id for each in gang)
+                least = self.missing_members(gang[0].ask, uncounted=len(gang))
+                events += await self.binder.bind_gang([each.reservation for each in gang], least)
         return events
 
-    def _place_equal(self, run: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> None:
-        refused: NoSeat | None = None
-        for ask in self._place_grouped(self._not_yet_placed(run, cycle), now, cycle):
-            answer = refused or self._seat(ask, self.preemptor)
-            if isinstance(answer, Seat):
-                self._settle(answer, now, cycle)
+    def _schedule_equal(self, run: Sequence[WorkloadAsk], now: float, cycle: CycleResult) -> None:
+        refused: NoFeasibleNode | None = None
+        for ask in self._schedule_equal_at_once(self._drop_already_placed(run, cycle), now, cycle):
+            answer = refused or self._find_assignment(ask, self.preemptor)
+            if isinstance(answer, Assignment):
+                self._reserve(answer, now, cycle)
             else:
                 refused = answer  # nothing has changed for the rest of them
-                cycle.unplaced.append(Unplaced(ask, answer.why, answer.wakes_on, answer.kinds))
+                cycle.unschedulable.append(
+                    UnschedulableWorkload(ask, answer.reason, answer.wakes_on, answer.reason_kinds)
+                )
 
-    def _not_yet_placed(self, run: Sequence[WorkloadAsk], cycle: Cycle) -> list[WorkloadAsk]:
+    def _drop_already_placed(self, run: Sequence[WorkloadAsk], cycle: CycleResult) -> list[WorkloadAsk]:
         placements, fresh = self.table.placements, []
         for ask in run:
             if ask.name in placements:
-                cycle.unplaced.append(
-                    Unplaced(ask, f"it is on node {self.table.names[placements[ask.name].row]} already")
+                cycle.unschedulable.append(
+                    UnschedulableWorkload(
+                        ask, f"it is on node {self.table.names[placements[ask.name].row]} already"
+                    )
                 )
             else:
                 fresh.append(ask)
         return fresh
 
-    def _place_grouped(self, run: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> Sequence[WorkloadAsk]:
+    def _schedule_equal_at_once(
+        self, run: Sequence[WorkloadAsk], now: float, cycle: CycleResult
+    ) -> Sequence[WorkloadAsk]:
         """Equals decided together, with the same rows as one by one; who is left over fits nowhere as things are."""
         profile = self.profile_of(run[0])
         if (
             len(run) < 2
             or self.selector.tie_breaker is not TieBreaker.FIXED
-            or not groupable(run[0], profile, self.table)
+            or not can_batch(run[0], profile, self.table)
         ):
             return run
-        picks = decide_many(run[0], self.table, profile, len(run))
-        self.tell(run, picks)
-        weight = weight_of(run[0], profile)
-        for ask, pick in zip(run, picks.each, strict=False):
-            self._settle(Seat(ask, pick.row, shown(pick.total, weight)), now, cycle)
+        picks = decide_batch(run[0], self.table, profile, len(run))
+        self.on_decided(run, picks)
+        weight = total_weight(run[0], profile)
+        for ask, pick in zip(run, picks.picks, strict=False):
+            self._reserve(Assignment(ask, pick.row, scaled_score(pick.total, weight)), now, cycle)
         return run[len(picks) :]
 
-    def _place_gang(self, members: Sequence[WorkloadAsk], now: float, cycle: Cycle) -> None:
-        members = self._not_yet_placed(members, cycle)
-        least = self.still_needed(members[0]) if members else 0
+    def _schedule_gang(self, members: Sequence[WorkloadAsk], now: float, cycle: CycleResult) -> None:
+        members = self._drop_already_placed(members, cycle)
+        least = self.missing_members(members[0]) if members else 0
         if len(members) < least:
             why = f"its group waits for {least - len(members)} more: minMember is {members[0].min_member}"
-            cycle.unplaced += [
-                Unplaced(ask, why, frozenset({Change.WORKLOAD_ADDED}), (GROUP_WAITS,)) for ask in members
+            cycle.unschedulable += [
+                UnschedulableWorkload(ask, why, frozenset({ClusterEvent.WORKLOAD_ADDED}), (GANG_INCOMPLETE,))
+                for ask in members
             ]
             return
-        together = self._seat_as_things_are(members, least)
-        if not together.seats and self.preemptor:
-            together = self._seat_by_evicting(members, least, self.preemptor)
-        for seat in together.seats:
-            self._settle(seat, now, cycle)
-        self._refuse_gang(members, together, cycle)
+        together = self._assign_without_preemption(members, least)
+        if not together.assignments and self.preemptor:
+            together = self._assign_with_preemption(members, least, self.preemptor)
+        for seat in together.assignments:
+            self._reserve(seat, now, cycle)
+        self._reject_gang(members, together, cycle)
 
-    def _seat_as_things_are(self, members: Sequence[WorkloadAsk], least: int) -> Together:
-        finding = Finding(lambda ask: self._seat(ask, None), self._best_rows)
-        together = seat_together(members, least, self.table, finding.seat)
-        return together if together.seats else seat_in_circle(members, least, self.table, finding) or together
+    def _assign_without_preemption(self, members: Sequence[WorkloadAsk], least: int) -> GangAssignment:
+        finding = AssignmentFinder(lambda ask: self._find_assignment(ask, None), self._best_rows)
+        together = assign_gang(members, least, self.table, finding.find)
+        return (
+            together
+            if together.assignments
+            else assign_cyclic_gang(members, least, self.table, finding) or together
+        )
 
     def _best_rows(self, ask: WorkloadAsk, most: int) -> list[int]:
         return best_rows(decide(ask, self.table, self.profile_of(ask)), most)
 
-    def _seat_by_evicting(self, members: Sequence[WorkloadAsk], least: int, preemptor: Preemptor) -> Together:
+    def _assign_with_preemption(
+        self, members: Sequence[WorkloadAsk], least: int, preemptor: Preemptor
+    ) -> GangAssignment:
         """Limits on disruption are spent while trying, and given back afterwards: who really goes is charged when seats are taken."""
 
         charged: list[Placement] = []
 
-        def find(ask: WorkloadAsk) -> Seat | NoSeat:
-            answer = self._seat(ask, preemptor)
-            if isinstance(answer, Seat):
+        def find(ask: WorkloadAsk) -> Assignment | NoFeasibleNode:
+            answer = self._find_assignment(ask, preemptor)
+            if isinstance(answer, Assignment):
                 preemptor.charge(answer.victims)
                 charged.extend(answer.victims)
             return answer
 
-        together = seat_together(members, least, self.table, find)
+        together = assign_gang(members, least, self.table, find)
         preemptor.charge(charged, -1)
         return together
 
-    def _refuse_gang(self, members: Sequence[WorkloadAsk], together: Together, cycle: Cycle) -> None:
-        reasons = {each.ask.name: each for each in together.refused}
-        seated = {seat.ask.name for seat in together.seats}
-        short = "" if seated else self._short_of(members, together)
+    def _reject_gang(
+        self, members: Sequence[WorkloadAsk], together: GangAssignment, cycle: CycleResult
+    ) -> None:
+        reasons = {each.ask.name: each for each in together.rejections}
+        seated = {seat.ask.name for seat in together.assignments}
+        short = "" if seated else self._gang_shortfall_message(members, together)
         for ask in members:
             if ask.name in seated:
                 continue
-            own = reasons.get(ask.name) or together.refused[0]
-            kinds = own.kinds if seated else ("its group", *own.kinds)
-            cycle.unplaced.append(Unplaced(ask, short + own.why, own.wakes_on, kinds))
+            own = reasons.get(ask.name) or together.rejections[0]
+            kinds = own.reason_kinds if seated else ("its group", *own.reason_kinds)
+            cycle.unschedulable.append(UnschedulableWorkload(ask, short + own.reason, own.wakes_on, kinds))
 
-    def _short_of(self, members: Sequence[WorkloadAsk], together: Together) -> str:
+    def _gang_shortfall_message(self, members: Sequence[WorkloadAsk], together: GangAssignment) -> str:
         first = members[0]
-        there = self.table.members[first.group]
+        there = self.table.gang_sizes[first.group]
         running = f", {there} in place already" if there else ""
-        circle = any(leans(each.ask, members, self.table) for each in together.refused[:1])
+        circle = any(without_gang_affinity(each.ask, members, self.table) for each in together.rejections[:1])
         near = (
             "; it must be near others of its own group, and no node has room for enough of them"
             if circle
             else ""
         )
-        return f"{together.fitting} of {len(members)} would fit, minMember is {first.min_member}{running}{near}; the next: "
+        return f"{together.fitting_count} of {len(members)} would fit, minMember is {first.min_member}{running}{near}; the next: "
 
-    def still_needed(self, ask: WorkloadAsk, of_which: int = 0) -> int:
+    def missing_members(self, ask: WorkloadAsk, uncounted: int = 0) -> int:
         """Besides the members of its group that have their place; of these some may not count yet."""
-        return max(0, ask.min_member - (self.table.members[ask.group] - of_which))
+        return max(0, ask.min_member - (self.table.gang_sizes[ask.group] - uncounted))
 
-    def _seat(self, ask: WorkloadAsk, preemptor: Preemptor | None) -> Seat | NoSeat:
+    def _find_assignment(self, ask: WorkloadAsk, preemptor: Preemptor | None) -> Assignment | NoFeasibleNode:
         """Decide and select; if it fits nowhere, see whether others of lower priority can make way."""
         decision = decide(ask, self.table, self.profile_of(ask))
         selection = self.selector.select(decision)
         if selection.fits:
-            self.tell([ask], decision)
-            return Seat(ask, selection.row, selection.score)
+            self.on_decided([ask], decision)
+            return Assignment(ask, selection.row, selection.score)
         evicting = preemptor.find(ask, decision) if preemptor else None
         if evicting:
-            return Seat(ask, evicting.row, victims=evicting.victims)
-        return _no_seat(ask, decision, preemptor.held_back(ask, decision) if preemptor else "")
+            return Assignment(ask, evicting.row, victims=evicting.victims)
+        return _no_feasible_node(
+            ask, decision, preemptor.disruption_limit_message(ask, decision) if preemptor else ""
+        )
 
-    def _settle(self, seat: Seat, now: float, cycle: Cycle) -> None:
+    def _reserve(self, seat: Assignment, now: float, cycle: CycleResult) -> None:
         """Victims first, then the reservation. Refused means that the profile let through what does not fit by number."""
-        make_way(seat, self.table)
+        forget_victims(seat, self.table)
         held = self.reservations.reserve(seat.ask, seat.row, now)
-        if isinstance(held, Refused):
+        if isinstance(held, ReservationRejection):
             for victim in seat.victims:
                 self.table.restore(victim)
-            cycle.unplaced.append(Unplaced(seat.ask, held.why, ANYTHING, (held.why,)))
+            cycle.unschedulable.append(
+                UnschedulableWorkload(seat.ask, held.reason, ALL_EVENTS, (held.reason,))
+            )
             return
         if self.preemptor:
             self.preemptor.charge(seat.victims)
-        leaving = self.table.leaving
+        leaving = self.table.evicting
         for victim in seat.victims:
             leaving.setdefault(self.table.names[victim.row], {})[victim.ask.name] = None
         victims = tuple(victim.ask.name for victim in seat.victims)
         waits_for = tuple(dict.fromkeys((*victims, *leaving.get(held.node, ()))))
-        cycle.placed.append(Placed(seat.ask, held.node, held, seat.score, victims, waits_for))
+        cycle.scheduled.append(ScheduledWorkload(seat.ask, held.node, held, seat.score, victims, waits_for))
 
 
-def _no_seat(ask: WorkloadAsk, decision: Decision, held_back: str) -> NoSeat:
-    told, wakes = refusal(decision), wakes_on(decision)
+def _no_feasible_node(ask: WorkloadAsk, decision: Decision, held_back: str) -> NoFeasibleNode:
+    told, wakes = rejection_summary(decision), wakes_on(decision)
     if not held_back:
-        return NoSeat(ask, told.why, wakes, told.kinds)
-    return NoSeat(
+        return NoFeasibleNode(ask, told.reason, wakes, told.reason_kinds)
+    return NoFeasibleNode(
         ask,
-        f"{told.why}; {held_back}",
-        wakes | {Change.LIMITS_EASED},
-        (*told.kinds, "held back by a limit on disruption"),
+        f"{told.reason}; {held_back}",
+        wakes | {ClusterEvent.DISRUPTION_LIMITS_EASED},
+        (*told.reason_kinds, "held back by a limit on disruption"),
     )
 
 
 def compose(
     spec: ProfileSpec,
     table: NodeTable,
-    dice: Dice | None = None,
+    dice: RandomSource | None = None,
     holder: str = "scheduler",
     plain: ProfileSpec | None = None,
 ) -> CompositeScheduler:
@@ -298,14 +329,14 @@ def compose(
         Selector(TieBreaker(spec.tie_breaker), dice) if dice else Selector(TieBreaker(spec.tie_breaker))
     )
     other = compile_profile(replace(plain, disabled=spec.disabled)) if plain else None
-    return CompositeScheduler(compile_profile(spec), book, selector, plain=other)
+    return CompositeScheduler(compile_profile(spec), book, selector, standalone_profile=other)
 
 
 def wakes_on(decision: Decision) -> frozenset[Hashable]:
     """The changes that those filters named which ruled anything out; one that names none may be helped by anything."""
     rejecting = {reason.plugin for reason, mask in decision.reasons.items() if mask.any()}
-    named: set[Hashable] = {Change.NODE_ADDED}
+    named: set[Hashable] = {ClusterEvent.NODE_ADDED}
     for each in decision.profile.filters:
         if each.name in rejecting:
-            named |= getattr(each, "wakes_on", ANYTHING)
+            named |= getattr(each, "wakes_on", ALL_EVENTS)
     return frozenset(named)

@@ -3,15 +3,23 @@
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
-from lattice.kinds.container import show_amount
-from lattice.scheduling.table.ask import GPU, PORTS, SLOTS, WHOLE_GPU, Demands, GpuNeed, WorkloadAsk
-from lattice.scheduling.table.node_info import NodeFacts
+from lattice.kinds.container import format_amount
+from lattice.scheduling.cycle.input_checks import InputWarning
+from lattice.scheduling.table.ask import (
+    GPU,
+    MILLI_PER_GPU,
+    PORTS,
+    WORKLOAD_SLOTS,
+    Demands,
+    GpuNeed,
+    WorkloadAsk,
+)
+from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.table.ports import range_of
-from lattice.scheduling.cycle.input_checks import Odd
+from lattice.scheduling.table.port_allocator import port_range_of
 
 
-class Amount(NamedTuple):
+class ResourceCheck(NamedTuple):
     resource: str
     need: int
 
@@ -20,18 +28,20 @@ class Amount(NamedTuple):
         return self.resource
 
     @property
-    def words(self) -> str:
-        return f"{show_amount(self.resource, self.need)} {self.resource}"
+    def description(self) -> str:
+        return f"{format_amount(self.resource, self.need)} {self.resource}"
 
-    def most(self, missing: int) -> str:
-        return show_amount(self.resource, self.need - missing)
+    def largest_available(self, missing: int) -> str:
+        return format_amount(self.resource, self.need - missing)
 
-    def missing(self, facts: NodeFacts) -> int:
+    def missing_on(self, facts: NodeInfo) -> int:
         """A node that does not say how many workloads it takes takes any number."""
-        return self.need - facts.totals.get(self.resource, self.need if self.resource == SLOTS else 0)
+        return self.need - facts.allocatable.get(
+            self.resource, self.need if self.resource == WORKLOAD_SLOTS else 0
+        )
 
 
-class Gpus(NamedTuple):
+class GpuCheck(NamedTuple):
     need: GpuNeed
 
     @property
@@ -39,57 +49,57 @@ class Gpus(NamedTuple):
         return self
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         models = f" of model {' or '.join(self.need.models)}" if self.need.models else ""
-        return f"{show_amount(GPU, self.need.total)} gpu{models}"
+        return f"{format_amount(GPU, self.need.total_milli)} gpu{models}"
 
-    def most(self, missing: int) -> str:
-        return show_amount(GPU, self.need.total - missing)
+    def largest_available(self, missing: int) -> str:
+        return format_amount(GPU, self.need.total_milli - missing)
 
-    def missing(self, facts: NodeFacts) -> int:
+    def missing_on(self, facts: NodeInfo) -> int:
         """Thousandths: of all that are whole together, or of the one that has most, where a part of one is asked for."""
         usable = [milli for model, milli in facts.gpus if not self.need.models or model in self.need.models]
-        if self.need.milli < WHOLE_GPU:
+        if self.need.milli < MILLI_PER_GPU:
             return self.need.milli - max(usable, default=0)
-        return self.need.total - WHOLE_GPU * sum(milli >= WHOLE_GPU for milli in usable)
+        return self.need.total_milli - MILLI_PER_GPU * sum(milli >= MILLI_PER_GPU for milli in usable)
 
 
-class Ports(NamedTuple):
-    chosen: int
-    fixed: frozenset[int]
+class PortCheck(NamedTuple):
+    dynamic_count: int
+    host_ports: frozenset[int]
 
     @property
     def key(self) -> Hashable:
         return self
 
     @property
-    def words(self) -> str:
-        count = self.chosen + len(self.fixed)
+    def description(self) -> str:
+        count = self.dynamic_count + len(self.host_ports)
         return f"{count} port{'' if count == 1 else 's'}"
 
-    def most(self, missing: int) -> str:
-        return str(self.chosen + len(self.fixed) - missing)
+    def largest_available(self, missing: int) -> str:
+        return str(self.dynamic_count + len(self.host_ports) - missing)
 
-    def missing(self, facts: NodeFacts) -> int:
+    def missing_on(self, facts: NodeInfo) -> int:
         """Fixed ones outside the range that ports are chosen from take nothing from it."""
-        numbers = range_of(facts)
-        have = min(len(numbers), facts.totals.get(PORTS, len(numbers)))
-        return self.chosen + sum(number in numbers for number in self.fixed) - have
+        numbers = port_range_of(facts)
+        have = min(len(numbers), facts.allocatable.get(PORTS, len(numbers)))
+        return self.dynamic_count + sum(number in numbers for number in self.host_ports) - have
 
 
-Thing = Amount | Gpus | Ports
+CapacityCheck = ResourceCheck | GpuCheck | PortCheck
 
 
-def too_large(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[Odd]:
+def oversized_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[InputWarning]:
     """Those of whom the same is to be said are told once."""
-    fleet = _Empty(facts for facts in table.facts if facts is not None)
+    fleet = _EmptyNodes(facts for facts in table.node_infos if facts is not None)
     seen: dict[Hashable, str] = {}
     told: dict[str, list[str]] = {}
-    for ask in asks if fleet.sizes else ():
+    for ask in asks if fleet.distinct_nodes else ():
         demands = ask.demands
         key = (demands.requests, demands.gpu, demands.ports, demands.host_ports)
         if key not in seen:
-            seen[key] = fleet.too_small_for(demands)
+            seen[key] = fleet.shortage_message(demands)
         if seen[key]:
             told.setdefault(seen[key], []).append(ask.name)
     for what, (first, *others) in told.items():
@@ -100,45 +110,51 @@ def too_large(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[Odd]:
             if others
             else ""
         )
-        yield Odd("workload", first, f"asks for more than any node has even when empty{alike}: {what}")
+        yield InputWarning(
+            "workload", first, f"asks for more than any node has even when empty{alike}: {what}"
+        )
 
 
-class _Empty:
+class _EmptyNodes:
     """The nodes without anything on them, each size once."""
 
-    def __init__(self, nodes: Iterable[NodeFacts]) -> None:
-        self.sizes = list(
+    def __init__(self, nodes: Iterable[NodeInfo]) -> None:
+        self.distinct_nodes = list(
             {
-                (tuple(sorted(each.totals.items())), tuple(sorted(each.gpus)), each.ports): each
+                (tuple(sorted(each.allocatable.items())), tuple(sorted(each.gpus)), each.port_range): each
                 for each in nodes
             }.values()
         )
-        self._best: dict[Hashable, NodeFacts] = {}
+        self._best_nodes: dict[Hashable, NodeInfo] = {}
 
-    def too_small_for(self, demands: Demands) -> str:
+    def shortage_message(self, demands: Demands) -> str:
         """Each thing that no node has enough of; if there is none such, that no node has enough of all together; "" if one has."""
-        things = list(_things(demands))
-        short = [(each, each.missing(self._best_for(each))) for each in things]
+        things = list(_checks(demands))
+        short = [(each, each.missing_on(self._best_node_for(each))) for each in things]
         if any(missing > 0 for _, missing in short):
             return ", ".join(
-                f"{each.words} of at most {each.most(missing)}" for each, missing in short if missing > 0
+                f"{each.description} of at most {each.largest_available(missing)}"
+                for each, missing in short
+                if missing > 0
             )
-        if any(all(each.missing(facts) <= 0 for each in things) for facts in self.sizes):
+        if any(all(each.missing_on(facts) <= 0 for each in things) for facts in self.distinct_nodes):
             return ""
-        return f"no node has {' and '.join(each.words for each in things)} together"
+        return f"no node has {' and '.join(each.description for each in things)} together"
 
-    def _best_for(self, thing: Thing) -> NodeFacts:
-        if thing.key not in self._best:
-            self._best[thing.key] = min(self.sizes, key=thing.missing)
-        return self._best[thing.key]
+    def _best_node_for(self, thing: CapacityCheck) -> NodeInfo:
+        if thing.key not in self._best_nodes:
+            self._best_nodes[thing.key] = min(self.distinct_nodes, key=thing.missing_on)
+        return self._best_nodes[thing.key]
 
 
-def _things(demands: Demands) -> Iterator[Thing]:
+def _checks(demands: Demands) -> Iterator[CapacityCheck]:
     """It needs a slot of its own besides those that it asks for by name, and ports by name are ports like any others."""
     asked = dict(demands.requests)
     ports = demands.ports + asked.pop(PORTS, 0)
-    yield from (Amount(resource, amount + (resource == SLOTS)) for resource, amount in asked.items())
+    yield from (
+        ResourceCheck(resource, amount + (resource == WORKLOAD_SLOTS)) for resource, amount in asked.items()
+    )
     if demands.gpu:
-        yield Gpus(demands.gpu)
+        yield GpuCheck(demands.gpu)
     if ports or demands.host_ports:
-        yield Ports(ports, frozenset(number for number, _ in demands.host_ports))
+        yield PortCheck(ports, frozenset(number for number, _ in demands.host_ports))

@@ -1,1 +1,6 @@
-"""preemption."""
+"""Which workloads are evicted so that one of higher priority fits.
+
+Imported by: controllers.scheduler scheduling scheduling.cycle scheduling.offline sim.planted_bugs.
+May import: errors kinds engine scheduling.plugins scheduling.plugins.filters scheduling.table.
+May touch: values only: no clock, randomness, files, sockets, threads or logs.
+"""

@@ -10,23 +10,36 @@ from numpy.typing import NDArray
 
 from lattice.engine.decide import Decision
 from lattice.engine.plugin import Filter, Profile
-from lattice.engine.table import Flags, Some, Table
-from lattice.scheduling.preemption.anti_affinity_victims import Apart, kept_apart
+from lattice.engine.table import Flags, RowSubset, Table
+from lattice.scheduling.plugins.cluster_events import ClusterEvent
+from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity, WorkloadAntiAffinity
+from lattice.scheduling.preemption.anti_affinity_conflicts import (
+    AntiAffinityConflicts,
+    anti_affinity_conflicts,
+)
+from lattice.scheduling.preemption.node_victims import (
+    NodeVictims,
+    PreemptionContext,
+    exceeded_limits,
+    service_of,
+)
+from lattice.scheduling.preemption.reclaimable import ReclaimableCache
+from lattice.scheduling.preemption.victim_search import (
+    Cost,
+    SearchBudget,
+    VictimSearch,
+    VictimSet,
+    VictimSetCheck,
+)
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.plugins.cluster_events import Change
 from lattice.scheduling.table.node_table import NodeTable, Placement
-from lattice.scheduling.preemption.victim_groups import Asking, Scene, over_limits, service_of
-from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity
-from lattice.scheduling.plugins.filters.workload_anti_affinity import WorkloadAntiAffinity
-from lattice.scheduling.preemption.reclaimable import Reclaimables
-from lattice.scheduling.table.resource_fit import lacks
-from lattice.scheduling.preemption.victim_search import Accept, Choice, Cost, Effort, Search
+from lattice.scheduling.table.resource_fit import unfit_reason
 
-PER_NODE = 20_000  # steps of a search for the best victims on one node
-PER_WORKLOAD = 100_000  # and on all nodes together
-WIDE = ("domain", "table")  # scopes of filters that look beyond one row
+MAX_STEPS_PER_NODE = 20_000  # steps of a search for the best victims on one node
+MAX_STEPS_PER_WORKLOAD = 100_000  # and on all nodes together
+WIDE_SCOPES = ("domain", "table")  # scopes of filters that look beyond one row
 
-Bound = tuple[
+NodeLowerBound = tuple[
     int, int, int, int
 ]  # the least that a node could cost: how many, sum of their priorities; its rank; its row
 
@@ -36,14 +49,14 @@ class Preemption:
     row: int
     victims: tuple[Placement, ...]  # least important first; not all on this row, if a whole gang must go
     cost: Cost
-    exact: bool = True  # no set of victims anywhere costs less; else that was not proved
+    is_exact: bool = True  # no set of victims anywhere costs less; else that was not proved
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def victim_names(self) -> tuple[str, ...]:
         return tuple(victim.ask.name for victim in self.victims)
 
 
-def _ageless(name: str) -> float:
+def _zero_age(name: str) -> float:
     return 0.0
 
 
@@ -63,20 +76,28 @@ class Preemptor:
 
     table: NodeTable
     profile: Profile
-    may_disrupt: dict[str, int] = field(default_factory=dict)
-    age: Callable[[str], float] = _ageless
-    _sums: Reclaimables | None = None
+    disruptions_allowed: dict[str, int] = field(default_factory=dict)
+    age_of: Callable[[str], float] = _zero_age
+    _reclaimable: ReclaimableCache | None = None
 
     def find(self, ask: WorkloadAsk, decision: Decision) -> Preemption | None:
         """The cheapest set of victims that makes room. The table is as before when this returns."""
         keeps_apart = any(each.name == WorkloadAntiAffinity.name for each in self.profile.filters)
-        apart = kept_apart(self.table, ask) if keeps_apart else Apart(self.table, ask)
-        return _Hunt(self, ask, apart).run(self._promising(ask, decision, apart))
+        apart = (
+            anti_affinity_conflicts(self.table, ask)
+            if keeps_apart
+            else AntiAffinityConflicts(self.table, ask)
+        )
+        return _BestFirstSearch(self, ask, apart).run(self._candidate_bounds(ask, decision, apart))
 
-    def held_back(self, ask: WorkloadAsk, decision: Decision) -> str:
+    def disruption_limit_message(self, ask: WorkloadAsk, decision: Decision) -> str:
         """Who could make way if limits on disruption let them; "" if none is the reason that nobody is found."""
-        found = replace(self, may_disrupt={}).find(ask, decision) if self.may_disrupt != {} else None
-        over = over_limits(found.victims, self.may_disrupt) if found else {}
+        found = (
+            replace(self, disruptions_allowed={}).find(ask, decision)
+            if self.disruptions_allowed != {}
+            else None
+        )
+        over = exceeded_limits(found.victims, self.disruptions_allowed) if found else {}
         if found is None or not over:
             return ""
         limits = " and ".join(f"{max(0, left)} more of service {service}" for service, left in over.items())
@@ -85,21 +106,25 @@ class Preemptor:
     def charge(self, victims: Iterable[Placement], each: int = 1) -> None:
         """They are stopped: of their services fewer may be from now on. With -1 that is taken back."""
         for victim in victims:
-            if (service := service_of(victim)) in self.may_disrupt:
-                self.may_disrupt[service] -= each
+            if (service := service_of(victim)) in self.disruptions_allowed:
+                self.disruptions_allowed[service] -= each
 
-    def _promising(self, ask: WorkloadAsk, decision: Decision, apart: Apart) -> Iterator[Bound]:
+    def _candidate_bounds(
+        self, ask: WorkloadAsk, decision: Decision, apart: AntiAffinityConflicts
+    ) -> Iterator[NodeLowerBound]:
         """Rows with the least that they could cost, cheapest first."""
-        if self._sums is None:
-            self._sums = Reclaimables(self.table)
-        sums = self._sums.below(ask.priority)
-        beyond = _beyond_help(decision) | (_beyond_reach(decision, apart) & ~sums.in_gangs)
+        if self._reclaimable is None:
+            self._reclaimable = ReclaimableCache(self.table)
+        sums = self._reclaimable.for_priority(ask.priority)
+        beyond = _unresolvable_rows(decision) | (
+            _rows_blocked_elsewhere(decision, apart) & ~sums.has_gang_member
+        )
         order = self.table.memo("by rank", _by_rank)
         rows = order[(sums.could_fit(ask) & self.table.column("alive") & ~beyond)[order]]
-        at_least = apart.at_least(sums.at_least(ask))
+        at_least = apart.min_victims(sums.min_victims(ask))
         fewest, cheapest, ranks = (
             at_least[rows],
-            sums.at_least_worth(at_least)[rows],
+            sums.min_priority_sum(at_least)[rows],
             self.table.column("rank"),
         )
         for position in np.lexsort((cheapest, fewest)).tolist():
@@ -107,88 +132,98 @@ class Preemptor:
             yield int(fewest[position]), int(cheapest[position]), int(ranks[row]), row
 
 
-class _Hunt:
+class _BestFirstSearch:
     """For one workload, over all nodes: always on where the bound is lowest, one size of set at a time, until nothing can be cheaper."""
 
-    def __init__(self, preemptor: Preemptor, ask: WorkloadAsk, apart: Apart) -> None:
+    def __init__(self, preemptor: Preemptor, ask: WorkloadAsk, apart: AntiAffinityConflicts) -> None:
         self.table, self.profile, self.ask = preemptor.table, preemptor.profile, ask
-        self.asking = Asking(self.table, ask, preemptor.may_disrupt, preemptor.age, apart)
-        self.effort = Effort(PER_WORKLOAD)
+        self.context = PreemptionContext(
+            self.table, ask, preemptor.disruptions_allowed, preemptor.age_of, apart
+        )
+        self.budget = SearchBudget(MAX_STEPS_PER_WORKLOAD)
         self.best: Preemption | None = None
-        self.tries: dict[int, _Try] = {}
-        self.put_off: set[int] = set()
-        self.waiting: list[Bound] = []
+        self.node_searches: dict[int, _NodeSearch] = {}
+        self.deferred_rows: set[int] = set()
+        self.pending: list[NodeLowerBound] = []
 
-    def run(self, promising: Iterator[Bound]) -> Preemption | None:
-        for count, worth, rank, row in self._in_order(promising):
+    def run(self, promising: Iterator[NodeLowerBound]) -> Preemption | None:
+        for count, worth, rank, row in self._cheapest_first(promising):
             if self.best and (count, worth, 0.0, rank) >= self.best.cost:
                 break
-            if row in self.tries:
-                self._go_on(self.tries[row], count)
+            if row in self.node_searches:
+                self._continue_node(self.node_searches[row], count)
             else:
-                self._begin(row, count)
-        return replace(self.best, exact=not self.effort.is_spent) if self.best else None
+                self._start_node(row, count)
+        return replace(self.best, is_exact=not self.budget.is_exhausted) if self.best else None
 
-    def _in_order(self, promising: Iterator[Bound]) -> Iterator[Bound]:
+    def _cheapest_first(self, promising: Iterator[NodeLowerBound]) -> Iterator[NodeLowerBound]:
         """Those not looked at yet, and those that wait with a better bound."""
         head = next(promising, None)
-        while head or self.waiting:
-            if head is None or (self.waiting and self.waiting[0] < head):
-                yield heappop(self.waiting)
+        while head or self.pending:
+            if head is None or (self.pending and self.pending[0] < head):
+                yield heappop(self.pending)
             else:
                 yield head
                 head = next(promising, None)
 
-    def _begin(self, row: int, count: int) -> None:
+    def _start_node(self, row: int, count: int) -> None:
         """A node where only large gangs may go waits until these are not too many."""
-        scene = Scene(self.asking, row)
-        fewest = scene.fewest
-        if fewest and fewest[0] > count and row not in self.put_off:
-            self.put_off.add(row)
-            heappush(self.waiting, (*fewest, self._rank(row), row))
+        scene = NodeVictims(self.context, row)
+        fewest = scene.smallest_group
+        if fewest and fewest[0] > count and row not in self.deferred_rows:
+            self.deferred_rows.add(row)
+            heappush(self.pending, (*fewest, self._rank(row), row))
         elif fewest:
-            self._wait(self._closely(scene) if scene.short.is_nothing else self._try(scene), count)
+            self._push(
+                self._filtered_search(scene) if scene.deficit.is_empty else self._node_search(scene), count
+            )
 
-    def _try(self, scene: Scene, accept: Accept | None = None) -> "_Try":
+    def _node_search(self, scene: NodeVictims, accept: VictimSetCheck | None = None) -> "_NodeSearch":
         most = self.best.cost[0] if self.best else len(self.table.placements)
-        search = Search(scene.parties(most, alike=accept is None), scene.short, scene.limits, accept)
-        return _Try(scene, search, self.effort.part(PER_NODE))
+        search = VictimSearch(
+            scene.groups(most, by_amount=accept is None), scene.deficit, scene.limits, accept
+        )
+        return _NodeSearch(scene, search, self.budget.sub_budget(MAX_STEPS_PER_NODE))
 
-    def _closely(self, scene: Scene) -> "_Try | None":
+    def _filtered_search(self, scene: NodeVictims) -> "_NodeSearch | None":
         """Numbers are not all there is to it: from now on the filters are asked about every set. None: not even all who may go suffice."""
-        if self._can_be_helped(scene):
-            return self._try(scene, lambda choice: self._makes_room(scene, choice))
+        if self._may_fit_after_evictions(scene):
+            return self._node_search(scene, lambda choice: self._suffices(scene, choice))
         return None
 
-    def _wait(self, each: "_Try | None", count: int) -> None:
-        if each and (bound := each.search.bound(count)):
-            self.tries[each.scene.row] = each
-            heappush(self.waiting, (*bound, self._rank(each.scene.row), each.scene.row))
+    def _push(self, each: "_NodeSearch | None", count: int) -> None:
+        if each and (bound := each.search.lower_bound(count)):
+            self.node_searches[each.node_victims.row] = each
+            heappush(self.pending, (*bound, self._rank(each.node_victims.row), each.node_victims.row))
 
-    def _go_on(self, each: "_Try", count: int) -> None:
+    def _continue_node(self, each: "_NodeSearch", count: int) -> None:
         """Sets of this size. By number first; the filters are asked about the outcome."""
-        search, row = each.search, each.scene.row
-        choice = search.cheapest(count, self._below(row), each.effort)
-        if search.is_cut:
-            self._settle_for_less(each, choice)
+        search, row = each.search, each.node_victims.row
+        choice = search.cheapest(count, self._cost_limit(row), each.budget)
+        if search.is_truncated:
+            self._accept_inexact(each, choice)
         elif choice is None:
-            self._wait(each, count + 1)
-        elif search.accept or self._makes_room(each.scene, choice):
-            self._keep(row, choice)
+            self._push(each, count + 1)
+        elif search.accept or self._suffices(each.node_victims, choice):
+            self._keep_if_cheaper(row, choice)
         else:
-            self._wait(self._closely(each.scene), count)
+            self._push(self._filtered_search(each.node_victims), count)
 
-    def _settle_for_less(self, each: "_Try", choice: Choice | None) -> None:
+    def _accept_inexact(self, each: "_NodeSearch", choice: VictimSet | None) -> None:
         """What was found before the effort was spent, or a greedy choice, if need be one that the filters were asked about all along."""
-        choices = [found for found in (choice, each.search.good_enough()) if found]
+        choices = [found for found in (choice, each.search.greedy_victims()) if found]
         if each.search.accept is None:
-            choices = [found for found in choices if self._makes_room(each.scene, found)]
+            choices = [found for found in choices if self._suffices(each.node_victims, found)]
         for found in choices:
-            self._keep(each.scene.row, found)
-        if not choices and each.search.accept is None and (closely := self._closely(each.scene)):
-            self._settle_for_less(closely, None)
+            self._keep_if_cheaper(each.node_victims.row, found)
+        if (
+            not choices
+            and each.search.accept is None
+            and (closely := self._filtered_search(each.node_victims))
+        ):
+            self._accept_inexact(closely, None)
 
-    def _below(self, row: int) -> tuple[float, ...]:
+    def _cost_limit(self, row: int) -> tuple[float, ...]:
         """At the same cost the lower rank wins: a cost is less than itself with anything after it."""
         if self.best is None:
             return (inf,)
@@ -197,9 +232,9 @@ class _Hunt:
     def _rank(self, row: int) -> int:
         return int(self.table.column("rank")[row])
 
-    def _keep(self, row: int, choice: Choice) -> None:
+    def _keep_if_cheaper(self, row: int, choice: VictimSet) -> None:
         worth = {
-            member.ask.name: (self.asking.worth(member), member)
+            member.ask.name: (self.context.eviction_cost(member), member)
             for party in choice
             for member in party.members
         }
@@ -213,16 +248,16 @@ class _Hunt:
         if self.best is None or cost < self.best.cost:
             self.best = Preemption(row, tuple(member for _, member in ordered), cost)
 
-    def _makes_room(self, scene: Scene, choice: Choice) -> bool:
+    def _suffices(self, scene: NodeVictims, choice: VictimSet) -> bool:
         return self._fits_without(scene, [member for party in choice for member in party.members])
 
-    def _can_be_helped(self, scene: Scene) -> bool:
+    def _may_fit_after_evictions(self, scene: NodeVictims) -> bool:
         """Would it fit without all who might go? Whoever needs neighbours might not, though it does without some of them."""
         if self.ask.demands.near:
             return True
         members = [
             member
-            for party in scene.parties(len(self.table.placements), alike=False)
+            for party in scene.groups(len(self.table.placements), by_amount=False)
             for member in party.members
         ]
         here = [each for each in members if each.row == scene.row]
@@ -230,7 +265,7 @@ class _Hunt:
             len(here) < len(members) and self._fits_without(scene, members)
         )
 
-    def _fits_without(self, scene: Scene, members: Iterable[Placement]) -> bool:
+    def _fits_without(self, scene: NodeVictims, members: Iterable[Placement]) -> bool:
         with self.table.what_if():
             for name in dict.fromkeys(member.ask.name for member in members):
                 self.table.forget(name)
@@ -238,31 +273,31 @@ class _Hunt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Try:
+class _NodeSearch:
     """Where the hunt stands on one node."""
 
-    scene: Scene
-    search: Search
-    effort: Effort
+    node_victims: NodeVictims
+    search: VictimSearch
+    budget: SearchBudget
 
 
 def fits_on(ask: WorkloadAsk, table: NodeTable, profile: Profile, row: int) -> bool:
     """Would it do on this one node as the table stands?"""
-    if lacks(ask, table, row):
+    if unfit_reason(ask, table, row):
         return False
-    one = Some(table, np.array([row], np.intp))
-    return not any(_refuses(each, ask, table, row, one) for each in profile.filters if each.applies(ask))
+    one = RowSubset(table, np.array([row], np.intp))
+    return not any(_rejects(each, ask, table, row, one) for each in profile.filters if each.applies(ask))
 
 
-def _refuses(each: Filter, ask: WorkloadAsk, table: NodeTable, row: int, one: Some) -> bool:
-    if each.scope in WIDE:
+def _rejects(each: Filter, ask: WorkloadAsk, table: NodeTable, row: int, one: RowSubset) -> bool:
+    if each.scope in WIDE_SCOPES:
         return any(mask[row] for mask in each.filter(ask, table).values())
     return any(mask[0] for mask in each.filter(ask, one).values())
 
 
-def _beyond_help(decision: Decision) -> Flags:
+def _unresolvable_rows(decision: Decision) -> Flags:
     """Rows ruled out by something that nobody's leaving could cure."""
-    cured = {each.name for each in decision.profile.filters if can_be_cured(each)}
+    cured = {each.name for each in decision.profile.filters if is_resolvable_by_eviction(each)}
     beyond: Flags = np.zeros(decision.table.count, np.bool_)
     for reason, mask in decision.reasons.items():
         if reason.plugin not in cured:
@@ -270,18 +305,18 @@ def _beyond_help(decision: Decision) -> Flags:
     return beyond
 
 
-def _beyond_reach(decision: Decision, apart: Apart) -> Flags:
+def _rows_blocked_elsewhere(decision: Decision, apart: AntiAffinityConflicts) -> Flags:
     """Rows ruled out by who is, or is not, on other nodes: nobody's leaving cures that, unless mates elsewhere must go along."""
-    beyond = apart.out_of_reach()
+    beyond = apart.unresolvable_rows()
     for reason, mask in decision.reasons.items():
         if reason.plugin == WorkloadAffinity.name:
             beyond |= mask
     return beyond
 
 
-def can_be_cured(plugin: Filter) -> bool:
+def is_resolvable_by_eviction(plugin: Filter) -> bool:
     """Could it change its mind when a workload leaves? One that does not say might."""
-    return Change.WORKLOAD_GONE in getattr(plugin, "wakes_on", {Change.WORKLOAD_GONE})
+    return ClusterEvent.WORKLOAD_GONE in getattr(plugin, "wakes_on", {ClusterEvent.WORKLOAD_GONE})
 
 
 def _by_rank(table: Table) -> NDArray[np.intp]:

@@ -16,8 +16,8 @@ from lattice.kinds.constraint import (
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 
 GPU = "gpu"
-WHOLE_GPU = 1000  # thousandths
-SLOTS = "workloads"  # how many workloads a node takes; a node that does not say takes any number
+MILLI_PER_GPU = 1000  # thousandths
+WORKLOAD_SLOTS = "workloads"  # how many workloads a node takes; a node that does not say takes any number
 PORTS = "ports"
 
 Labels = tuple[tuple[str, str], ...]
@@ -32,7 +32,7 @@ class GpuNeed:
     models: tuple[str, ...] = ()
 
     @property
-    def total(self) -> int:
+    def total_milli(self) -> int:
         return self.count * self.milli
 
 
@@ -82,7 +82,7 @@ class WorkloadAsk:
         return self.demands.gpu is None and not self.demands.host_ports
 
 
-def fixed_part(demands: Demands) -> Hashable:
+def fixed_shape_of(demands: Demands) -> Hashable:
     """What plugins look at whose answers depend on fixed facts of a node only."""
     return (
         bool(demands.service),
@@ -138,9 +138,9 @@ def gpu_need(spec: WorkloadSpec) -> GpuNeed | None:
     milli = spec.request_amounts.get(GPU, 0)
     if milli <= 0:
         return None
-    if milli < WHOLE_GPU:
+    if milli < MILLI_PER_GPU:
         return GpuNeed(1, milli, spec.constraints.gpu_models)
-    return GpuNeed(-(-milli // WHOLE_GPU), WHOLE_GPU, spec.constraints.gpu_models)
+    return GpuNeed(-(-milli // MILLI_PER_GPU), MILLI_PER_GPU, spec.constraints.gpu_models)
 
 
 def runtime_of(spec: WorkloadSpec) -> str:

@@ -8,24 +8,24 @@ import numpy as np
 from lattice.engine.table import Flags, Rows
 from lattice.kinds.constraint import NodeTerm
 from lattice.kinds.meta.selector import Requirement
-from lattice.scheduling.table.node_info import NodeFacts
+from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 
-FEW = 64  # nodes looked at one by one: less work than every distinct value
+MAX_ROWS_CHECKED_SINGLY = 64  # nodes looked at one by one: less work than every distinct value
 
 
-def facts_on(rows: Rows) -> Sequence[NodeFacts | None]:
+def node_infos_on(rows: Rows) -> Sequence[NodeInfo | None]:
     """What is known of the nodes on these rows; None: there is no node."""
-    return rows.each(cast("NodeTable", rows.table).facts)
+    return rows.select_list(cast("NodeTable", rows.table).node_infos)
 
 
-def having(rows: Rows, key: str, value: str) -> Flags:
-    return rows.derived(("label", key, value), lambda some: _having(some, key, value))
+def with_label(rows: Rows, key: str, value: str) -> Flags:
+    return rows.derived(("label", key, value), lambda some: _with_label(some, key, value))
 
 
-def _having(rows: Rows, key: str, value: str) -> Flags:
-    coded = cast("NodeTable", rows.table).coded(key)
-    found: Flags = rows.pick(coded.codes) == coded.numbers.get(value, -2)  # -1 is: no such label
+def _with_label(rows: Rows, key: str, value: str) -> Flags:
+    coded = cast("NodeTable", rows.table).label_codes(key)
+    found: Flags = rows.select(coded.codes) == coded.code_by_value.get(value, -2)  # -1 is: no such label
     return found
 
 
@@ -45,11 +45,11 @@ def _matching_any(rows: Rows, terms: tuple[NodeTerm, ...]) -> Flags:
 
 
 def _matching(rows: Rows, requirement: Requirement) -> Flags:
-    if rows.count <= FEW:
-        labels = [facts.labels if facts else {} for facts in facts_on(rows)]
+    if rows.count <= MAX_ROWS_CHECKED_SINGLY:
+        labels = [facts.labels if facts else {} for facts in node_infos_on(rows)]
         return np.array([requirement.matches(each) for each in labels], np.bool_)
-    coded = cast("NodeTable", rows.table).coded(requirement.key)
-    verdicts = [requirement.matches({requirement.key: value}) for value in coded.names]
+    coded = cast("NodeTable", rows.table).label_codes(requirement.key)
+    verdicts = [requirement.matches({requirement.key: value}) for value in coded.values]
     verdicts.append(requirement.matches({}))  # code -1 finds this one
-    found: Flags = np.array(verdicts, np.bool_)[rows.pick(coded.codes)]
+    found: Flags = np.array(verdicts, np.bool_)[rows.select(coded.codes)]
     return found

@@ -5,54 +5,53 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from lattice.kinds.constraint import Taint
-from lattice.kinds.node import LatticeNode
-from lattice.kinds.meta.quantity import micros
+from lattice.kinds.meta.quantity import dollars_to_micros
+from lattice.kinds.node import DRAINING_TAINT, LatticeNode
 
 PRICE_LABEL = "lattice.dev/price-per-hour"
-DRAINING_TAINT = "lattice.dev/draining"
-TOPOLOGY = ("region", "zone", "provider", "pool", "cluster")
+TOPOLOGY_KEYS = ("region", "zone", "provider", "pool", "cluster")
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeInfo:
     name: str
-    totals: Mapping[str, int]  # allocatable by resource: milli-cores, bytes, counts
+    allocatable: Mapping[str, int]  # allocatable by resource: milli-cores, bytes, counts
     labels: Mapping[str, str] = field(
         default_factory=dict
     )  # its own, and what it is by topology: node, zone, region …
     taints: tuple[Taint, ...] = ()
     gpus: tuple[tuple[str, int], ...] = ()  # (model, thousandths free of what we do not place ourselves)
-    ready: bool = True
-    cordoned: bool = False
-    draining: bool = False
+    is_ready: bool = True
+    is_cordoned: bool = False
+    is_draining: bool = False
     runtimes: frozenset[str] = frozenset()  # empty: not said, so anything goes
     licences: frozenset[str] = frozenset()
     image: str = ""
-    ports: tuple[int, int] | None = None  # first and last that may be given out
-    taken: frozenset[int] = frozenset()  # ports that another program was found to have
+    port_range: tuple[int, int] | None = None  # first and last that may be given out
+    taken_ports: frozenset[int] = frozenset()  # ports that another program was found to have
     price: int = 0  # micro-dollars an hour
 
 
-def facts_of(node: LatticeNode, *, unsaid: str = "Unknown") -> NodeFacts:
+def node_info_of(node: LatticeNode, *, default_ready: str = "Unknown") -> NodeInfo:
     """`unsaid`: what stands for its being ready where nobody has said anything of it; a node that has just joined was not judged yet."""
     spec, status = node.spec, node.status
-    own = {name: getattr(spec, name) for name in TOPOLOGY if getattr(spec, name)}
+    own = {name: getattr(spec, name) for name in TOPOLOGY_KEYS if getattr(spec, name)}
     conditions = {condition.type: condition.status for condition in status.conditions}
-    return NodeFacts(
+    return NodeInfo(
         name=node.metadata.name,
-        totals={name: amount for name, amount in allocatable(node).items() if name != "gpu"},
+        allocatable={name: amount for name, amount in allocatable(node).items() if name != "gpu"},
         labels={**node.metadata.labels, **own, "node": node.metadata.name},
         taints=spec.taints,
         gpus=tuple((gpu.model, gpu.milli_free) for gpu in status.gpus),
-        ready=conditions.get("Ready", unsaid) == "True",
-        cordoned=spec.unschedulable,
-        draining=status.phase == "Draining" or any(taint.key == DRAINING_TAINT for taint in spec.taints),
+        is_ready=conditions.get("Ready", default_ready) == "True",
+        is_cordoned=spec.unschedulable,
+        is_draining=status.phase == "Draining" or any(taint.key == DRAINING_TAINT for taint in spec.taints),
         runtimes=frozenset(status.runtimes),
         licences=frozenset(spec.licences),
         image=spec.machine_image,
-        ports=(status.port_range.first, status.port_range.last) if status.port_range else None,
-        taken=frozenset(map(int, status.taken_ports)),
-        price=micros(Decimal(node.metadata.labels[PRICE_LABEL]))
+        port_range=(status.port_range.first, status.port_range.last) if status.port_range else None,
+        taken_ports=frozenset(map(int, status.taken_ports)),
+        price=dollars_to_micros(Decimal(node.metadata.labels[PRICE_LABEL]))
         if PRICE_LABEL in node.metadata.labels
         else 0,
     )

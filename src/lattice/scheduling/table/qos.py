@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
-from lattice.kinds.container import BYTES, ContainerResources, amounts
+from lattice.kinds.container import BYTE_RESOURCES, ContainerResources, parse_amounts
 from lattice.kinds.workload import WorkloadSpec
 
 COMPRESSIBLE = frozenset(
@@ -26,9 +26,9 @@ def qos_of(spec: WorkloadSpec) -> Qos:
 
     BestEffort: nothing is asked for anywhere. What a workload itself states counts only if none of its containers does, and as one.
     """
-    asked = [_stated(each.resources) for each in spec.containers.values()]
+    asked = [_positive_amounts(each.resources) for each in spec.containers.values()]
     if not any(requests or limits for requests, limits in asked):
-        asked = [_stated(spec)]
+        asked = [_positive_amounts(spec)]
     if not any(requests or limits for requests, limits in asked):
         return Qos.BestEffort
     return (
@@ -38,10 +38,10 @@ def qos_of(spec: WorkloadSpec) -> Qos:
     )
 
 
-def _stated(resources: WorkloadSpec | ContainerResources | None) -> tuple[Amounts, Amounts]:
+def _positive_amounts(resources: WorkloadSpec | ContainerResources | None) -> tuple[Amounts, Amounts]:
     if resources is None:
         return {}, {}
-    requests, limits = amounts(resources.requests), amounts(resources.limits)
+    requests, limits = parse_amounts(resources.requests), parse_amounts(resources.limits)
     return {k: v for k, v in requests.items() if v > 0}, {k: v for k, v in limits.items() if v > 0}
 
 
@@ -52,7 +52,7 @@ def _is_guaranteed(requests: Amounts, limits: Amounts) -> bool:
 
 def is_extended(resource: str) -> bool:
     """A countable thing by any name, which cannot be shared or overcommitted."""
-    return resource != "cpu" and resource not in BYTES and not resource.startswith("hugepages-")
+    return resource != "cpu" and resource not in BYTE_RESOURCES and not resource.startswith("hugepages-")
 
 
 def eviction_order(workloads: Iterable[tuple[str, Qos, int]]) -> list[str]:

@@ -3,10 +3,10 @@
 import numpy as np
 
 from lattice.engine.table import Floats, Rows
-from lattice.scheduling.table.ask import WHOLE_GPU, WorkloadAsk
+from lattice.scheduling.table.ask import MILLI_PER_GPU, WorkloadAsk
 
 
-def asked_count(ask: WorkloadAsk) -> int:
+def requested_count(ask: WorkloadAsk) -> int:
     """Resources that the workload asks for; slots and ports that come with any workload are not among them."""
     return len(ask.demands.requests) + (ask.demands.gpu is not None)
 
@@ -22,7 +22,7 @@ def share_after(ask: WorkloadAsk, rows: Rows, number: int, out: Floats) -> Float
 
 
 def _gpu_share_after(ask: WorkloadAsk, rows: Rows, out: Floats) -> Floats:
-    total = ask.demands.gpu.total if ask.demands.gpu else 0
+    total = ask.demands.gpu.total_milli if ask.demands.gpu else 0
     np.subtract(np.int32(total), rows.column("gpu_free"), out=out, casting="unsafe")
     out *= rows.derived("gpu inverse", _gpu_inverse)
     out += np.float32(1)
@@ -30,20 +30,20 @@ def _gpu_share_after(ask: WorkloadAsk, rows: Rows, out: Floats) -> Floats:
 
 
 def _gpu_inverse(rows: Rows) -> Floats:
-    milli = rows.column("gpu_count") * np.float32(WHOLE_GPU)
+    milli = rows.column("gpu_count") * np.float32(MILLI_PER_GPU)
     inverse: Floats = np.divide(np.float32(1), milli, out=np.zeros(rows.count, np.float32), where=milli > 0)
     return inverse
 
 
 def mean_after(ask: WorkloadAsk, rows: Rows) -> Floats:
     """The mean of those shares; for a workload that asks for nothing, of cpu and memory as they are."""
-    count, total = asked_count(ask), rows.floats()
+    count, total = requested_count(ask), rows.float_buffer()
     if not count:
         np.add(rows.share(0), rows.share(1), out=total)
         count = 2
     else:
         share_after(ask, rows, 0, total)
-        more = rows.floats()
+        more = rows.float_buffer()
         for number in range(1, count):
             total += share_after(ask, rows, number, more)
     total *= np.float32(1 / count)

@@ -4,17 +4,17 @@ from typing import Any
 
 from lattice.errors import Denied, Malformed, UnknownUser
 from lattice.kinds.meta.base import Resource
-from lattice.server.access.authentication import Tokens
+from lattice.server.access.authentication import TokenAuthenticator
 from lattice.server.access.authorization import (
     ADMINS,
     ALL_VERBS,
-    READS,
+    READ_VERBS,
     SYSTEM,
-    USERS_MAY,
+    USER_VERBS_ON_MANAGED_KINDS,
     VIEWERS,
-    Deed,
-    Verdict,
-    judge,
+    AuthorizationDecision,
+    RequestAttributes,
+    check_access,
 )
 from lattice.server.requests.call import User
 from lattice.server.requests.catalog import Catalog
@@ -22,7 +22,7 @@ from lattice.server.requests.catalog import Catalog
 Review = dict[str, Any]
 
 
-async def review(catalog: Catalog, tokens: Tokens, user: User, kind: str, body: Review) -> Review:
+async def review(catalog: Catalog, tokens: TokenAuthenticator, user: User, kind: str, body: Review) -> Review:
     """The body with its status filled in."""
     spec = body.get("spec") or {}
     if not isinstance(spec, dict):
@@ -33,7 +33,7 @@ async def review(catalog: Catalog, tokens: Tokens, user: User, kind: str, body: 
         case "SelfSubjectAccessReview":
             status = _access(catalog, user, spec)
         case "SubjectAccessReview":
-            _demand_admin(user, kind)
+            _require_admin(user, kind)
             groups = spec.get("groups") or []
             if not isinstance(groups, list):
                 raise Malformed("must be a list of names", where="spec.groups")
@@ -42,7 +42,7 @@ async def review(catalog: Catalog, tokens: Tokens, user: User, kind: str, body: 
         case "SelfSubjectRulesReview":
             status = _rules(catalog, user)
         case "TokenReview":
-            _demand_admin(user, kind)
+            _require_admin(user, kind)
             status = await _token(tokens, spec)
         case _:
             raise Malformed(f"no such review: {kind}")
@@ -54,7 +54,7 @@ async def review(catalog: Catalog, tokens: Tokens, user: User, kind: str, body: 
     }
 
 
-def _demand_admin(user: User, kind: str) -> None:
+def _require_admin(user: User, kind: str) -> None:
     if not user.groups & {ADMINS, SYSTEM}:
         raise Denied(
             f'{kind.lower()}s is forbidden: User "{user.name}" may ask about itself only',
@@ -74,7 +74,7 @@ def _access(catalog: Catalog, user: User, spec: Review) -> Review:
             "reason": "reading is open to every known user" if allowed else "paths are read-only",
         }
     about = _attributes(spec, "resourceAttributes")
-    asked = Deed(
+    asked = RequestAttributes(
         about.get("verb", ""),
         about.get("group", ""),
         about.get("resource", ""),
@@ -82,8 +82,8 @@ def _access(catalog: Catalog, user: User, spec: Review) -> Review:
         about.get("namespace", ""),
         about.get("name", ""),
     )
-    verdict = _verdict(catalog, user, asked)
-    return {"allowed": verdict.allowed, "reason": verdict.why} | (
+    verdict = _decide(catalog, user, asked)
+    return {"allowed": verdict.allowed, "reason": verdict.reason} | (
         {} if verdict.allowed else {"denied": False}
     )
 
@@ -95,11 +95,11 @@ def _attributes(spec: Review, name: str) -> dict[str, str]:
     return {key: str(value or "") for key, value in found.items()}
 
 
-def _verdict(catalog: Catalog, user: User, asked: Deed) -> Verdict:
+def _decide(catalog: Catalog, user: User, asked: RequestAttributes) -> AuthorizationDecision:
     if asked.group.endswith(".k8s.io") and asked.verb == "create" and asked.plural.startswith("selfsubject"):
-        return Verdict(True, "anyone may ask about themselves")
+        return AuthorizationDecision(True, "anyone may ask about themselves")
     if asked.verb == "impersonate":
-        return Verdict(False, "impersonation is not supported")
+        return AuthorizationDecision(False, "impersonation is not supported")
     found = next(
         (
             each.resource
@@ -109,13 +109,13 @@ def _verdict(catalog: Catalog, user: User, asked: Deed) -> Verdict:
         None,
     )
     wildcard = "*" in {asked.verb, asked.plural, asked.group}
-    if wildcard and SYSTEM not in user.groups and asked.verb not in READS:
+    if wildcard and SYSTEM not in user.groups and asked.verb not in READ_VERBS:
         return (
-            Verdict(False, "some things are written by Lattice only")
+            AuthorizationDecision(False, "some things are written by Lattice only")
             if ADMINS not in user.groups
-            else Verdict(True, f"group {ADMINS}")
+            else AuthorizationDecision(True, f"group {ADMINS}")
         )
-    return judge(user, asked, found)
+    return check_access(user, asked, found)
 
 
 def _rules(catalog: Catalog, user: User) -> Review:
@@ -151,14 +151,14 @@ def _rule(user: User, resource: Resource) -> Review | None:
     if user.groups & {SYSTEM}:
         verbs = resource.verbs
     elif ADMINS in user.groups:
-        writable = not resource.made
+        writable = not resource.managed_hint
         verbs = tuple(
             verb
             for verb in resource.verbs
-            if writable or verb in READS or verb in USERS_MAY.get(resource.id, ())
+            if writable or verb in READ_VERBS or verb in USER_VERBS_ON_MANAGED_KINDS.get(resource.id, ())
         )
     elif VIEWERS in user.groups and resource.plural != "secrets":
-        verbs = tuple(verb for verb in resource.verbs if verb in READS)
+        verbs = tuple(verb for verb in resource.verbs if verb in READ_VERBS)
     else:
         return None
     return {
@@ -168,9 +168,9 @@ def _rule(user: User, resource: Resource) -> Review | None:
     }
 
 
-async def _token(tokens: Tokens, spec: Review) -> Review:
+async def _token(tokens: TokenAuthenticator, spec: Review) -> Review:
     try:
-        user = await tokens.user(str(spec.get("token") or ""))
+        user = await tokens.user_of_token(str(spec.get("token") or ""))
     except UnknownUser:
         return {"authenticated": False, "user": {}}
     return {"authenticated": True, "user": _info(user)}

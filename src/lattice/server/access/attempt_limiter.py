@@ -4,35 +4,36 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from lattice.clock import Clock
-from lattice.errors import TooMany
+from lattice.errors import TooManyRequests
 
-GUESSES = 5  # refused within
-WINDOW = 60.0  # seconds
-REMEMBERED = 4096  # addresses
+MAX_FAILED_ATTEMPTS = 5  # refused within
+WINDOW_S = 60.0  # seconds
+MAX_TRACKED_ADDRESSES = 4096  # addresses
 
 
 @dataclass
-class Guesses:
+class AttemptLimiter:
     """By the address that they came from."""
 
     clock: Clock
-    of: str = "join tokens"
-    _refused: OrderedDict[str, list[float]] = field(default_factory=OrderedDict)
+    credential: str = "join tokens"
+    _failures: OrderedDict[str, list[float]] = field(default_factory=OrderedDict)
 
-    def admit(self, address: str) -> None:
+    def check(self, address: str) -> None:
         now = self.clock.monotonic()
-        recent = [at for at in self._refused.get(address, ()) if now - at < WINDOW]
+        recent = [at for at in self._failures.get(address, ()) if now - at < WINDOW_S]
         if recent:
-            self._refused[address] = recent
+            self._failures[address] = recent
         else:
-            self._refused.pop(address, None)
-        if len(recent) >= GUESSES:
-            raise TooMany(
-                f"{GUESSES} {self.of} were refused within a minute", fix="wait a minute, then use a good one"
+            self._failures.pop(address, None)
+        if len(recent) >= MAX_FAILED_ATTEMPTS:
+            raise TooManyRequests(
+                f"{MAX_FAILED_ATTEMPTS} {self.credential} were refused within a minute",
+                fix="wait a minute, then use a good one",
             )
 
-    def count(self, address: str) -> None:
-        self._refused.setdefault(address, []).append(self.clock.monotonic())
-        self._refused.move_to_end(address)
-        if len(self._refused) > REMEMBERED:
-            self._refused.popitem(last=False)
+    def record_failure(self, address: str) -> None:
+        self._failures.setdefault(address, []).append(self.clock.monotonic())
+        self._failures.move_to_end(address)
+        if len(self._failures) > MAX_TRACKED_ADDRESSES:
+            self._failures.popitem(last=False)

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from lattice.clock import Clock, stamp
+from lattice.clock import Clock, format_timestamp
 from lattice.errors import Denied, UnknownUser
-from lattice.kinds.meta.stored import Object, unpack
+from lattice.kinds.meta.stored_encoding import Object, unpack
 from lattice.server.requests.call import User
 from lattice.store.protocol import Entry, Key, Store
 
-AUTHENTICATED = "system:authenticated"
+AUTHENTICATED_GROUP = "system:authenticated"
 TOKEN_NAMESPACE = "lattice-system"  # noqa: S105 - where they are kept
 TOKEN_TYPE = "lattice.dev/token"  # noqa: S105 - the type of the secret, not the secret
 TOKEN_PREFIX = "lat-"  # noqa: S105
-REMEMBER = 5.0  # seconds a good token is not looked up again: how long a revoked one may live on
-REMEMBERED = 1024
-COOKIE = "__Host-lattice"  # this prefix: browsers take it only from this very host, and only over TLS
+TOKEN_CACHE_TTL_S = 5.0  # seconds a good token is not looked up again: how long a revoked one may live on
+MAX_CACHED_TOKENS = 1024
+SESSION_COOKIE = "__Host-lattice"  # this prefix: browsers take it only from this very host, and only over TLS
 PAGE_HEADER = "X-Lattice-Page"
 
 
@@ -40,7 +40,7 @@ def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
             "the client certificate names no user", fix="use one whose subject has a common name (CN)"
         )
     groups = {value for key, value in pairs if key == "organizationName"}
-    return User(name, frozenset(groups | {AUTHENTICATED}))
+    return User(name, frozenset(groups | {AUTHENTICATED_GROUP}))
 
 
 def new_token() -> tuple[str, str]:
@@ -73,28 +73,28 @@ def _digest(token: str) -> str:
 
 
 @dataclass
-class Tokens:
+class TokenAuthenticator:
     """Bearer tokens, each kept as a Secret in lattice-system: deleting it revokes the token."""
 
     store: Store
     clock: Clock
-    _known: dict[str, tuple[float, User]] = field(default_factory=dict)
+    _cache: dict[str, tuple[float, User]] = field(default_factory=dict)
 
-    async def user(self, token: str) -> User:
+    async def user_of_token(self, token: str) -> User:
         digest = _digest(token)
-        known = self._known.get(digest)
+        known = self._cache.get(digest)
         if known and known[0] > self.clock.monotonic():
             return known[1]
-        self._known.pop(digest, None)
+        self._cache.pop(digest, None)
         user = await self._look_up(token, digest)
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        self._known[digest] = (self.clock.monotonic() + REMEMBER, user)
+        if len(self._cache) >= MAX_CACHED_TOKENS:
+            self._cache.clear()
+        self._cache[digest] = (self.clock.monotonic() + TOKEN_CACHE_TTL_S, user)
         return user
 
-    def forget(self, token: str) -> None:
+    def invalidate(self, token: str) -> None:
         """Looked up again when it comes next."""
-        self._known.pop(_digest(token), None)
+        self._cache.pop(_digest(token), None)
 
     async def _look_up(self, token: str, digest: str) -> User:
         identity = token.removeprefix(TOKEN_PREFIX).partition(".")[0]
@@ -107,12 +107,12 @@ class Tokens:
                 "Unauthorized: the bearer token is not known",
                 fix="get a new one: lattice kubeconfig --user NAME --group GROUP --token",
             )
-        if is_over(data, self.clock.now()):
+        if is_expired(data, self.clock.now()):
             raise UnknownUser(
                 f"Unauthorized: the bearer token expired at {data['expires']}", fix="sign in again"
             )
         groups = {group for group in data.get("groups", "").split(",") if group}
-        return User(data.get("user", ""), frozenset(groups | {AUTHENTICATED}))
+        return User(data.get("user", ""), frozenset(groups | {AUTHENTICATED_GROUP}))
 
 
 def token_data(entry: Entry | None) -> dict[str, str]:
@@ -126,13 +126,15 @@ def token_data(entry: Entry | None) -> dict[str, str]:
         return {}
 
 
-def is_over(data: Mapping[str, str], now: datetime) -> bool:
+def is_expired(data: Mapping[str, str], now: datetime) -> bool:
     """A token without an end never is; the end of one that cannot be read was long ago."""
     expires = data.get("expires", "")
-    return bool(expires) and expires <= stamp(now)
+    return bool(expires) and expires <= format_timestamp(now)
 
 
-async def authenticate(tokens: Tokens, headers: Mapping[str, str], peer: Mapping[str, Any] | None) -> User:
+async def authenticate(
+    tokens: TokenAuthenticator, headers: Mapping[str, str], peer: Mapping[str, Any] | None
+) -> User:
     """The user, by certificate first; no credentials and unknown ones are refused alike."""
     if any(name.lower().startswith("impersonate-") for name in headers):
         raise Denied(
@@ -145,19 +147,19 @@ async def authenticate(tokens: Tokens, headers: Mapping[str, str], peer: Mapping
         return user
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
-        return await tokens.user(token.strip())
-    if headers.get(PAGE_HEADER) == "1" and (kept := cookie(headers)):
-        return await tokens.user(kept)
+        return await tokens.user_of_token(token.strip())
+    if headers.get(PAGE_HEADER) == "1" and (kept := session_cookie(headers)):
+        return await tokens.user_of_token(kept)
     raise UnknownUser(
         "Unauthorized: no credentials",
         fix="use a client certificate or a bearer token; `lattice kubeconfig` makes both",
     )
 
 
-def cookie(headers: Mapping[str, str]) -> str:
+def session_cookie(headers: Mapping[str, str]) -> str:
     """The token that the page keeps, if any."""
     for part in headers.get("Cookie", "").split(";"):
         name, _, value = part.strip().partition("=")
-        if name == COOKIE:
+        if name == SESSION_COOKIE:
             return value
     return ""

@@ -2,19 +2,21 @@
 
 from dataclasses import dataclass
 
-from lattice.errors import Denied
+import structlog
+
+from lattice.errors import Denied, Invalid, LatticeError, Malformed, TooLarge, TooManyRequests, UnknownUser
 from lattice.kinds.meta.base import Resource
-from lattice.kinds.meta.stored import Object
+from lattice.kinds.meta.stored_encoding import Object
 from lattice.server.requests.call import User
 
 ADMINS = "lattice:admins"
 VIEWERS = "lattice:viewers"
 SYSTEM = "lattice:system"  # Lattice's own processes: the only writers of status and of made kinds
-OURS = "lattice.dev/"  # how the reporting component of Lattice's own events begins
+LATTICE_COMPONENT_PREFIX = "lattice.dev/"  # how the reporting component of Lattice's own events begins
 
-READS = frozenset({"get", "list", "watch"})
+READ_VERBS = frozenset({"get", "list", "watch"})
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-USERS_MAY = {  # what people may do to kinds that Lattice makes
+USER_VERBS_ON_MANAGED_KINDS = {  # what people may do to kinds that Lattice makes
     "latticenodes.lattice.dev": frozenset(
         {"update", "patch", "delete", "deletecollection"}
     ),  # cordon, taint, remove
@@ -22,11 +24,24 @@ USERS_MAY = {  # what people may do to kinds that Lattice makes
         ALL_VERBS
     ),  # bare ones; owned ones are refused object by object
 }
-VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+VERB_BY_METHOD = {
+    "GET": "get",
+    "HEAD": "get",
+    "POST": "create",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+}
+
+
+MAX_LOGGED_CHARS = 200  # characters of an address
+ACCESS_ERRORS = (UnknownUser, Denied, TooManyRequests)
+INPUT_ERRORS = (Malformed, Invalid, TooLarge)
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class RequestAttributes:
     """Something a user wants to do, as access reviews describe it."""
 
     verb: str
@@ -38,44 +53,48 @@ class Deed:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AuthorizationDecision:
     allowed: bool
-    why: str = ""
+    reason: str = ""
     fix: str = ""
 
 
-def judge(user: User, deed: Deed, resource: Resource | None) -> Verdict:
+def check_access(user: User, deed: RequestAttributes, resource: Resource | None) -> AuthorizationDecision:
     """resource: the kind it is about, None when we serve no such kind."""
     if SYSTEM in user.groups:
-        return Verdict(True, f"group {SYSTEM}")
+        return AuthorizationDecision(True, f"group {SYSTEM}")
     if ADMINS in user.groups:
-        return _judge_admin(deed, resource)
+        return _check_admin_access(deed, resource)
     if VIEWERS in user.groups:
-        if deed.verb not in READS:
-            return Verdict(False, f"group {VIEWERS} may only read")
+        if deed.verb not in READ_VERBS:
+            return AuthorizationDecision(False, f"group {VIEWERS} may only read")
         if deed.plural == "secrets":
-            return Verdict(False, f"group {VIEWERS} may not read secrets")
-        return Verdict(True, f"group {VIEWERS}")
-    return Verdict(False, f"the user is in none of the groups {ADMINS}, {VIEWERS}")
+            return AuthorizationDecision(False, f"group {VIEWERS} may not read secrets")
+        return AuthorizationDecision(True, f"group {VIEWERS}")
+    return AuthorizationDecision(False, f"the user is in none of the groups {ADMINS}, {VIEWERS}")
 
 
-def _judge_admin(deed: Deed, resource: Resource | None) -> Verdict:
-    if resource is None or deed.verb in READS:
-        return Verdict(True, f"group {ADMINS}")
+def _check_admin_access(deed: RequestAttributes, resource: Resource | None) -> AuthorizationDecision:
+    if resource is None or deed.verb in READ_VERBS:
+        return AuthorizationDecision(True, f"group {ADMINS}")
     if deed.subresource == "status":
-        return Verdict(False, "status is written by Lattice only", "declare what you want in spec")
-    if resource.made and deed.verb not in USERS_MAY.get(resource.id, frozenset()):
-        return Verdict(False, f"{resource.plural} are made by Lattice only", resource.made)
-    return Verdict(True, f"group {ADMINS}")
+        return AuthorizationDecision(
+            False, "status is written by Lattice only", "declare what you want in spec"
+        )
+    if resource.managed_hint and deed.verb not in USER_VERBS_ON_MANAGED_KINDS.get(resource.id, frozenset()):
+        return AuthorizationDecision(
+            False, f"{resource.plural} are made by Lattice only", resource.managed_hint
+        )
+    return AuthorizationDecision(True, f"group {ADMINS}")
 
 
-def authorize(user: User, deed: Deed, resource: Resource | None) -> None:
-    verdict = judge(user, deed, resource)
+def authorize(user: User, deed: RequestAttributes, resource: Resource | None) -> None:
+    verdict = check_access(user, deed, resource)
     if not verdict.allowed:
-        raise Denied(forbidden(user, deed, verdict.why), fix=verdict.fix)
+        raise Denied(forbidden_message(user, deed, verdict.reason), fix=verdict.fix)
 
 
-def forbidden(user: User, deed: Deed, why: str) -> str:
+def forbidden_message(user: User, deed: RequestAttributes, why: str) -> str:
     """Kubernetes' sentence, then ours."""
     what = f"{deed.plural}/{deed.subresource}" if deed.subresource else deed.plural
     whole = f"{deed.plural}.{deed.group}" if deed.group else deed.plural
@@ -84,7 +103,7 @@ def forbidden(user: User, deed: Deed, why: str) -> str:
     return f'{head}: User "{user.name}" cannot {deed.verb} resource "{what}" in API group "{deed.group}" {scope}: {why}'
 
 
-def refuse_owned(user: User, resource: Resource, *objects: Object | None) -> None:
+def reject_owned_workload(user: User, resource: Resource, *objects: Object | None) -> None:
     """A workload that belongs to a service is that service's to change."""
     if resource.id != "latticeworkloads.lattice.dev" or SYSTEM in user.groups:
         return
@@ -98,13 +117,13 @@ def refuse_owned(user: User, resource: Resource, *objects: Object | None) -> Non
             )
 
 
-def refuse_told(user: User, resource: Resource, old: Object | None) -> None:
+def reject_event_change(user: User, resource: Resource, old: Object | None) -> None:
     """Lattice's own events never change; they go when their time is up."""
     if (
         old is None
         or resource.id != "events"
         or SYSTEM in user.groups
-        or not str(old.get("reportingComponent")).startswith(OURS)
+        or not str(old.get("reportingComponent")).startswith(LATTICE_COMPONENT_PREFIX)
     ):
         return
     raise Denied(
@@ -123,3 +142,24 @@ def _owner(obj: Object) -> str:
         if isinstance(reference, dict) and reference.get("kind") == "LatticeService":
             return f"latticeservice {reference.get('name', '')}"
     return ""
+
+
+def log_rejected_request(error: LatticeError, user: User | None, method: str, path: str) -> None:
+    """Of those that may be an attempt to get what one must not have; being late, or second, is none."""
+    if not isinstance(error, ACCESS_ERRORS + INPUT_ERRORS):
+        return
+    why = (
+        {"why": error.message}
+        if isinstance(error, ACCESS_ERRORS)
+        else {"fields": [cause.field[:MAX_LOGGED_CHARS] for cause in error.causes[:20]]}
+    )
+    name = user.name if user is not None else ""
+    log.warning(
+        "refused",
+        user=name,
+        method=method,
+        path=path[:MAX_LOGGED_CHARS],
+        status=error.status,
+        reason=error.reason,
+        **why,
+    )

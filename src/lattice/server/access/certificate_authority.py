@@ -17,11 +17,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 CA_LIFE = timedelta(days=3650)
 LEAF_LIFE = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
-SLACK = timedelta(minutes=5)  # clocks differ
+CLOCK_SKEW = timedelta(minutes=5)  # clocks differ
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificateKeyPair:
     """A certificate and its private key, PEM."""
 
     certificate: bytes
@@ -29,7 +29,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class CertificateAuthority:
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
@@ -37,7 +37,9 @@ class Authority:
     def pem(self) -> bytes:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue_client(self, user: str, groups: Sequence[str], life: timedelta = LEAF_LIFE) -> Pair:
+    def issue_client(
+        self, user: str, groups: Sequence[str], life: timedelta = LEAF_LIFE
+    ) -> CertificateKeyPair:
         """A client certificate: CN is the user, each O a group."""
         names = [
             x509.NameAttribute(NameOID.COMMON_NAME, user),
@@ -45,7 +47,7 @@ class Authority:
         ]
         return self._issue(x509.Name(names), ExtendedKeyUsageOID.CLIENT_AUTH, [], life)
 
-    def issue_server(self, hosts: Sequence[str]) -> Pair:
+    def issue_server(self, hosts: Sequence[str]) -> CertificateKeyPair:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lattice-server")])
         return self._issue(
             name, ExtendedKeyUsageOID.SERVER_AUTH, [_alternative(host) for host in hosts], LEAF_LIFE
@@ -57,7 +59,7 @@ class Authority:
         usage: x509.ObjectIdentifier,
         hosts: Sequence[x509.GeneralName],
         life: timedelta,
-    ) -> Pair:
+    ) -> CertificateKeyPair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
             _builder(name, self.certificate.subject, key.public_key(), life)
@@ -70,12 +72,12 @@ class Authority:
         )
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
-        return Pair(
+        return CertificateKeyPair(
             builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), _key_pem(key)
         )
 
 
-def new_authority() -> tuple[Authority, Pair]:
+def new_authority() -> tuple[CertificateAuthority, CertificateKeyPair]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lattice-ca")])
     certificate = (
@@ -85,29 +87,33 @@ def new_authority() -> tuple[Authority, Pair]:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return Authority(certificate, key), Pair(
+    return CertificateAuthority(certificate, key), CertificateKeyPair(
         certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key)
     )
 
 
-def load_authority(pair: Pair) -> Authority:
+def load_authority(pair: CertificateKeyPair) -> CertificateAuthority:
     key = serialization.load_pem_private_key(pair.key, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise TypeError("the key of the certificate authority is not an elliptic curve key")
-    return Authority(x509.load_pem_x509_certificate(pair.certificate), key)
+    return CertificateAuthority(x509.load_pem_x509_certificate(pair.certificate), key)
 
 
-def open_server_pair(authority: Authority, folder: Path, hosts: Sequence[str]) -> tuple[Path, Path]:
+def ensure_server_certificate(
+    authority: CertificateAuthority, folder: Path, hosts: Sequence[str]
+) -> tuple[Path, Path]:
     """The files of the server's certificate: kept while it names every host and is not about to end."""
     certificate, key = folder / "server.crt", folder / "server.key"
-    if not (certificate.exists() and key.exists() and _serves(certificate.read_bytes(), authority, hosts)):
+    if not (
+        certificate.exists() and key.exists() and _is_valid_for(certificate.read_bytes(), authority, hosts)
+    ):
         pair = authority.issue_server(hosts)
         write_private(key, pair.key)
         write_private(certificate, pair.certificate)
     return certificate, key
 
 
-def _serves(pem: bytes, authority: Authority, hosts: Sequence[str]) -> bool:
+def _is_valid_for(pem: bytes, authority: CertificateAuthority, hosts: Sequence[str]) -> bool:
     try:
         found = x509.load_pem_x509_certificate(pem)
     except ValueError:
@@ -152,7 +158,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - SLACK)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + life)
     )
 

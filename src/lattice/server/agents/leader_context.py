@@ -8,7 +8,7 @@ from lattice.store.cache import Cache
 from lattice.store.protocol import Check, Store, Term, Write
 
 
-class Leading(Protocol):
+class LeaderContext(Protocol):
     """What this server has while it leads; made anew for each term. An Office is one."""
 
     @property
@@ -17,11 +17,11 @@ class Leading(Protocol):
     def term(self) -> Term: ...
     @property
     def presence(self) -> Presence: ...
-    def copy(self, kind: type[Any]) -> Cache[Any]: ...
+    def cache(self, kind: type[Any]) -> Cache[Any]: ...
     async def commit(self, writes: Sequence[Write], checks: Sequence[Check] = ()) -> int: ...
 
 
-class Refused(Exception):
+class SessionRejected(Exception):
     """The conversation ends with this reason."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -30,9 +30,9 @@ class Refused(Exception):
         self.message = message
 
 
-class Quarantined(Refused):
+class NodeQuarantined(SessionRejected):
     """What it says cannot be, and its node is marked: nothing is put there until it says something better."""
 
 
-class Elsewhere(Exception):
+class NotLeader(Exception):
     """Another server leads."""

@@ -12,17 +12,17 @@ import aiohttp
 
 from lattice.errors import Unavailable
 from lattice.server.access.authorization import SYSTEM
+from lattice.server.access.certificate_authority import CertificateAuthority, write_private
 from lattice.server.requests.call import Reply, User
-from lattice.server.access.certificate_authority import Authority, write_private
 from lattice.server.requests.status_error import warning_text
 
-CONNECT_WITHIN = 5.0  # seconds
-IDENTITY = "lattice-server"
-LIFE = timedelta(days=365)
+CONNECT_TIMEOUT_S = 5.0  # seconds
+SERVER_USER = "lattice-server"
+PROXY_CERTIFICATE_LIFETIME = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ForwardedRequest:
     """What is to be read, and who wants to."""
 
     user: User
@@ -31,19 +31,19 @@ class Question:
 
 
 @dataclass
-class Relay:
+class LeaderProxy:
     """`leader`: https://HOST:PORT of the leader's API, as it wrote it down; `own` is ours."""
 
-    leader: Callable[[], str | None]
-    own: Callable[[], str]
+    leader_url: Callable[[], str | None]
+    own_url: Callable[[], str]
     tls: ssl.SSLContext
     _session: aiohttp.ClientSession | None = field(default=None)
 
-    async def pass_on(self, asked: Question) -> Reply:
+    async def forward(self, asked: ForwardedRequest) -> Reply:
         """The leader's answer to a question that its asker was found to have a right to. It is put by us, and passed on once."""
-        url = self._leader(asked.user)
+        url = self._require_leader_url(asked.user)
         session = self._session = self._session or aiohttp.ClientSession()
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         query = f"?{urlencode(asked.query)}" if asked.query else ""
         try:
             response = await session.get(f"{url}{asked.path}{query}", ssl=self.tls, timeout=timeout)
@@ -58,12 +58,16 @@ class Relay:
                     await response.read(), response.status, response.headers.get("Content-Type", ""), told
                 )
         return Reply(
-            _pieces(response), response.status, response.headers.get("Content-Type", ""), told, is_quiet=True
+            _pieces(response),
+            response.status,
+            response.headers.get("Content-Type", ""),
+            told,
+            is_idle_stream=True,
         )
 
-    def _leader(self, user: User) -> str:
-        url = self.leader()
-        if not url or url == self.own() or SYSTEM in user.groups:
+    def _require_leader_url(self, user: User) -> str:
+        url = self.leader_url()
+        if not url or url == self.own_url() or SYSTEM in user.groups:
             raise Unavailable(
                 "no server leads just now, and only the leader can answer this", fix="try again in a moment"
             )
@@ -84,9 +88,9 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         response.close()
 
 
-def relay_tls(authority: Authority, folder: Path) -> ssl.SSLContext:
+def leader_proxy_tls(authority: CertificateAuthority, folder: Path) -> ssl.SSLContext:
     """As one of Lattice's own servers, to another."""
-    pair = authority.issue_client(IDENTITY, [SYSTEM], LIFE)
+    pair = authority.issue_client(SERVER_USER, [SYSTEM], PROXY_CERTIFICATE_LIFETIME)
     file = folder / "relay.pem"
     write_private(file, pair.certificate + pair.key)
     context = ssl.create_default_context(cadata=authority.pem.decode())

@@ -11,140 +11,151 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from lattice import __version__, metrics, tracing as traces
-from lattice.clock import Clock, within
+from lattice import __version__, metrics
+from lattice import tracing as traces
+from lattice.clock import Clock, with_timeout
 from lattice.errors import LatticeError, Unavailable
 from lattice.kinds.agreement import LatticeAgreement
-from lattice.kinds.join_token import JOINED_KEY
+from lattice.kinds.join_token import AGENT_KEY_ANNOTATION
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
+from lattice.lifecycle.workload import desired_run
 from lattice.presence import Session
-from lattice.lifecycle.orders import wanted
-from lattice.server.agents.leader_context import Elsewhere, Leading, Quarantined, Refused
-from lattice.server.agents.log_requests import NodeLogs
+from lattice.server.access.node_certificates import NodeIdentity
+from lattice.server.agents.codec import decode_heartbeat, encode_assignment, heartbeat_problem
+from lattice.server.agents.leader_context import LeaderContext, NodeQuarantined, NotLeader, SessionRejected
+from lattice.server.agents.node_logs import NodeLogReader
 from lattice.server.agents.registration import Registrar
-from lattice.server.access.node_certificates import Peer
-from lattice.server.agents.codec import beat_of, beat_problem, order_of
 from lattice.store.protocol import Change
 from lattice.wire import agent_pb2 as pb
-from lattice.wire.channel import PROTOCOL, ServerEnd
+from lattice.wire.connection import PROTOCOL_VERSION, ServerConnection
 
-HELLO_WITHIN = 10.0  # seconds
-SWEEP = 5.0
-SILENT_BEATS = 4  # so many missed, and the connection is given up
-BURST, PER_SECOND = 500.0, 60.0  # messages of one agent; an honest one sends 20 a second at most, and logs
+HELLO_TIMEOUT_S = 10.0  # seconds
+SWEEP_INTERVAL_S = 5.0
+MAX_MISSED_HEARTBEATS = 4  # so many missed, and the connection is given up
+MESSAGE_BURST, MESSAGES_PER_SECOND = (
+    500.0,
+    60.0,
+)  # messages of one agent; an honest one sends 20 a second at most, and logs
 log = structlog.get_logger()
 
 Environment = Callable[[LatticeWorkload], Mapping[str, str]]
 
 
 @dataclass(eq=False)
-class Line:
+class AgentSession:
     """One connection of one node."""
 
-    peer: Peer
-    end: ServerEnd
-    leading: Leading
-    session: Session
-    heard_at: float
-    said_at: float
-    heard: int = 0  # number of the last beat
-    answered: int = 0
-    is_whole_due: bool = True
-    dirty: set[str] = field(default_factory=set)  # workloads that changed since the agent was told
-    sent: dict[str, int] = field(default_factory=dict)  # by path: hash of what it was told
-    patience: float = BURST  # messages that it may still send at once
-    asks: list[pb.LogAsk] = field(default_factory=list)
+    peer: NodeIdentity
+    stream: ServerConnection
+    leader_context: LeaderContext
+    presence_session: Session
+    last_heartbeat_at: float
+    last_message_at: float
+    last_heartbeat: int = 0  # number of the last beat
+    acknowledged_heartbeat: int = 0
+    is_full_sync_due: bool = True
+    changed_workloads: set[str] = field(
+        default_factory=set
+    )  # workloads that changed since the agent was told
+    sent_hashes: dict[str, int] = field(default_factory=dict)  # by path: hash of what it was told
+    message_tokens: float = MESSAGE_BURST  # messages that it may still send at once
+    pending_log_requests: list[pb.LogAsk] = field(default_factory=list)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    over: Exception | None = None  # why it is to end
-    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    close_reason: Exception | None = None  # why it is to end
+    close_requested: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def finish(self, why: Exception) -> None:
-        self.over = self.over or why
-        self.ending.set()
+    def request_close(self, why: Exception) -> None:
+        self.close_reason = self.close_reason or why
+        self.close_requested.set()
 
-    def refuse_flood(self, now: float) -> None:
+    def check_message_rate(self, now: float) -> None:
         """Every message counts; silence makes up for it. Call it with the time of each."""
-        self.patience = min(BURST, self.patience + (now - self.said_at) * PER_SECOND) - 1
-        self.said_at = now
-        if self.patience < 0:
-            raise Refused("TOO_MUCH", f"it sends more than {PER_SECOND:g} messages a second")
+        self.message_tokens = (
+            min(MESSAGE_BURST, self.message_tokens + (now - self.last_message_at) * MESSAGES_PER_SECOND) - 1
+        )
+        self.last_message_at = now
+        if self.message_tokens < 0:
+            raise SessionRejected("TOO_MUCH", f"it sends more than {MESSAGES_PER_SECOND:g} messages a second")
 
-    def ask(self, asked: pb.LogAsk) -> None:
-        self.asks.append(asked)
+    def send_log_request(self, asked: pb.LogAsk) -> None:
+        self.pending_log_requests.append(asked)
         self.wake.set()
 
 
 @dataclass
-class NodeLinks:
+class AgentSessions:
     """`leading` says None unless this server leads by its own clock; `leader` is the address at which the leader's agents connect."""
 
     clock: Clock
-    leading: Callable[[], Leading | None]
-    leader: Callable[[], str | None]
-    heartbeat: float = 10.0
+    leader_context: Callable[[], LeaderContext | None]
+    leader_address: Callable[[], str | None]
+    heartbeat_interval_s: float = 10.0
     environment: Environment = lambda workload: {}
 
     def __post_init__(self) -> None:
-        self.lines: dict[str, Line] = {}  # by node
-        self.logs = NodeLogs(self.lines)
-        self._board: Leading | None = None  # the term that the lines are of
-        self._homes: dict[str, str] = {}  # workload -> node that it was last seen bound to
-        self._callers: set[str] = set()  # services that may call somebody who is elsewhere by now
-        self._stop: Callable[[], None] = lambda: None
+        self.sessions: dict[str, AgentSession] = {}  # by node
+        self.logs = NodeLogReader(self.sessions)
+        self._current_context: LeaderContext | None = None  # the term that the lines are of
+        self._node_by_workload: dict[str, str] = {}  # workload -> node that it was last seen bound to
+        self._changed_callers: set[str] = set()  # services that may call somebody who is elsewhere by now
+        self._unsubscribe: Callable[[], None] = lambda: None
         self._registrar = Registrar(self.clock)
 
     async def run(self) -> None:
         """Until cancelled: ends connections that are silent, outlived their certificate or their node, or are of a former term."""
         while True:
-            await self.clock.sleep(SWEEP)
+            await self.clock.sleep(SWEEP_INTERVAL_S)
             self.sweep()
 
     def sweep(self) -> None:
-        self._leads(self._board)
-        self._tell_callers()
-        for line in list(self.lines.values()):
-            if self.clock.monotonic() - line.heard_at > SILENT_BEATS * self.heartbeat:
-                line.finish(Unavailable("silent"))
-            elif (why := self._stranger(line)) is not None:
-                line.finish(why)
+        self._is_current_leader(self._current_context)
+        self._mark_changed_callers()
+        for line in list(self.sessions.values()):
+            if (
+                self.clock.monotonic() - line.last_heartbeat_at
+                > MAX_MISSED_HEARTBEATS * self.heartbeat_interval_s
+            ):
+                line.request_close(Unavailable("silent"))
+            elif (why := self._session_problem(line)) is not None:
+                line.request_close(why)
 
     def leadership_changed(self) -> None:
         """Call it when a term begins or ends, and nobody has to wait for the next sweep."""
-        self._leads(self._board)
+        self._is_current_leader(self._current_context)
 
-    def touch(self, paths: Sequence[str]) -> None:
+    def mark_changed(self, paths: Sequence[str]) -> None:
         """What these workloads are to be told may have changed, though they have not: their environment."""
         for path in paths:
-            self._mark(path, self._homes.get(path, ""))
+            self._mark_workload(path, self._node_by_workload.get(path, ""))
 
-    async def serve(self, peer: Peer, end: ServerEnd) -> None:
+    async def serve(self, peer: NodeIdentity, end: ServerConnection) -> None:
         """One connection, from hello to its end."""
         try:
-            line = await self._begin(peer, end)
-        except (Refused, Elsewhere) as why:
-            await self._part(end, peer, why)
+            line = await self._handshake(peer, end)
+        except (SessionRejected, NotLeader) as why:
+            await self._close_with_reason(end, peer, why)
             return
         except LatticeError as error:
-            await self._part(end, peer, Refused("UNAVAILABLE", str(error)))
+            await self._close_with_reason(end, peer, SessionRejected("UNAVAILABLE", str(error)))
             return
         if line is None:
             end.close()
             return
         try:
-            await self._talk(line)
+            await self._run_session(line)
         finally:
-            line.leading.presence.end(line.session)
-            self.logs.lost(line)
-            if self.lines.get(peer.node) is line:
-                del self.lines[peer.node]
-            metrics.AGENTS.set(len(self.lines))
+            line.leader_context.presence.end_session(line.presence_session)
+            self.logs.session_closed(line)
+            if self.sessions.get(peer.node) is line:
+                del self.sessions[peer.node]
+            metrics.AGENTS_CONNECTED.set(len(self.sessions))
             end.close()
 
-    async def _part(self, end: ServerEnd, peer: Peer, why: Exception) -> None:
-        if isinstance(why, Elsewhere):
-            last = pb.ToAgent(elsewhere=pb.Elsewhere(address=self.leader() or ""))
-        elif isinstance(why, Refused):
+    async def _close_with_reason(self, end: ServerConnection, peer: NodeIdentity, why: Exception) -> None:
+        if isinstance(why, NotLeader):
+            last = pb.ToAgent(elsewhere=pb.Elsewhere(address=self.leader_address() or ""))
+        elif isinstance(why, SessionRejected):
             metrics.AGENTS_REFUSED.labels(why.reason).inc()
             log.warning("agent refused", node=peer.node, reason=why.reason, message=why.message)
             last = pb.ToAgent(refusal=pb.Refusal(reason=why.reason, message=why.message))
@@ -152,246 +163,271 @@ class NodeLinks:
             end.close()
             return
         with suppress(Unavailable, TimeoutError):
-            await within(self.clock, HELLO_WITHIN, end.send(last))
+            await with_timeout(self.clock, HELLO_TIMEOUT_S, end.send(last))
         end.close()
 
-    async def _begin(self, peer: Peer, end: ServerEnd) -> Line | None:
+    async def _handshake(self, peer: NodeIdentity, end: ServerConnection) -> AgentSession | None:
         """None if the agent went away before it was known."""
         try:
-            said = await within(self.clock, HELLO_WITHIN, end.receive())
+            said = await with_timeout(self.clock, HELLO_TIMEOUT_S, end.receive())
         except TimeoutError:
-            raise Refused("OUT_OF_TURN", f"nothing was said for {HELLO_WITHIN:g} s") from None
+            raise SessionRejected("OUT_OF_TURN", f"nothing was said for {HELLO_TIMEOUT_S:g} s") from None
         if said is None:
             return None
         hello = said.hello
         if said.WhichOneof("said") != "hello":
-            raise Refused("OUT_OF_TURN", "an agent says hello first")
-        if hello.protocol != PROTOCOL:
-            raise Refused(
+            raise SessionRejected("OUT_OF_TURN", "an agent says hello first")
+        if hello.protocol != PROTOCOL_VERSION:
+            raise SessionRejected(
                 "PROTOCOL",
-                f"agent {hello.version or 'of unknown version'} speaks protocol {hello.protocol}, server {__version__} speaks {PROTOCOL}:"
+                f"agent {hello.version or 'of unknown version'} speaks protocol {hello.protocol}, server {__version__} speaks {PROTOCOL_VERSION}:"
                 " run the same version of lattice on both",
             )
-        leading = self.leading()
+        leading = self.leader_context()
         if (
             leading is None or hello.term > leading.term.number
         ):  # it obeyed a later leader already: we are not it any more
-            raise Elsewhere
+            raise NotLeader
         try:
             revision = await self._registrar.register(leading, peer, hello)
-        except Quarantined as refusal:
-            if (former := self.lines.get(peer.node)) is not None:
-                former.finish(refusal)
+        except NodeQuarantined as refusal:
+            if (former := self.sessions.get(peer.node)) is not None:
+                former.request_close(refusal)
             raise
-        await leading.copy(LatticeNode).wait_for(revision)
-        await leading.copy(LatticeWorkload).wait_for()
-        if not self._leads(leading):
-            raise Elsewhere
-        return self._admit(leading, peer, end)
+        await leading.cache(LatticeNode).wait_for(revision)
+        await leading.cache(LatticeWorkload).wait_for()
+        if not self._is_current_leader(leading):
+            raise NotLeader
+        return self._add_session(leading, peer, end)
 
-    def _admit(self, leading: Leading, peer: Peer, end: ServerEnd) -> Line:
-        former, now = self.lines.get(peer.node), self.clock.monotonic()
-        line = Line(peer, end, leading, leading.presence.begin(peer.node), now, now)
-        self.lines[peer.node] = line
+    def _add_session(self, leading: LeaderContext, peer: NodeIdentity, end: ServerConnection) -> AgentSession:
+        former, now = self.sessions.get(peer.node), self.clock.monotonic()
+        line = AgentSession(peer, end, leading, leading.presence.start_session(peer.node), now, now)
+        self.sessions[peer.node] = line
         if former is not None:
-            former.finish(Refused("REPLACED", "the node has connected anew"))
-        metrics.AGENTS.set(len(self.lines))
+            former.request_close(SessionRejected("REPLACED", "the node has connected anew"))
+        metrics.AGENTS_CONNECTED.set(len(self.sessions))
         return line
 
-    async def _talk(self, line: Line) -> None:
+    async def _run_session(self, line: AgentSession) -> None:
         welcome = pb.Welcome(
-            protocol=PROTOCOL,
+            protocol=PROTOCOL_VERSION,
             version=__version__,
-            term=line.leading.term.number,
-            heartbeat=self.heartbeat,
+            term=line.leader_context.term.number,
+            heartbeat=self.heartbeat_interval_s,
             node=line.peer.node,
         )
         tasks = [
             asyncio.ensure_future(each)
-            for each in (self._write(line, welcome), self._read(line), line.ending.wait())
+            for each in (
+                self._send_loop(line, welcome),
+                self._receive_loop(line),
+                line.close_requested.wait(),
+            )
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            why = line.over or next((error for each in done if (error := each.exception()) is not None), None)
+            why = line.close_reason or next(
+                (error for each in done if (error := each.exception()) is not None), None
+            )
         finally:
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if why is not None and not isinstance(why, Refused | Elsewhere | Unavailable):
+        if why is not None and not isinstance(why, SessionRejected | NotLeader | Unavailable):
             raise why
         if why is not None:
-            await self._part(line.end, line.peer, why)
+            await self._close_with_reason(line.stream, line.peer, why)
 
-    async def _read(self, line: Line) -> None:
-        while (said := await line.end.receive()) is not None:
-            line.refuse_flood(self.clock.monotonic())
+    async def _receive_loop(self, line: AgentSession) -> None:
+        while (said := await line.stream.receive()) is not None:
+            line.check_message_rate(self.clock.monotonic())
             which = said.WhichOneof("said")
             if which == "beat":
-                self._hear(line, said.beat)
+                self._handle_heartbeat(line, said.beat)
             elif which == "log":
-                self.logs.heard(line, said.log)
+                self.logs.deliver(line, said.log)
             else:
-                raise Refused("OUT_OF_TURN", "hello is said once")
+                raise SessionRejected("OUT_OF_TURN", "hello is said once")
 
-    def _hear(self, line: Line, beat: pb.Beat) -> None:
-        if not self._leads(line.leading):
-            raise Elsewhere
-        if why := self._stranger(line):
+    def _handle_heartbeat(self, line: AgentSession, beat: pb.Beat) -> None:
+        if not self._is_current_leader(line.leader_context):
+            raise NotLeader
+        if why := self._session_problem(line):
             raise why
-        if wrong := beat_problem(beat):
-            raise Refused("TOO_MUCH", wrong)
-        if not line.leading.presence.hear(line.session, beat_of(beat)):
-            raise Refused("REPLACED", "the node has connected anew, or was removed")
-        line.heard_at = self.clock.monotonic()
-        line.heard = max(line.heard, beat.number)
+        if wrong := heartbeat_problem(beat):
+            raise SessionRejected("TOO_MUCH", wrong)
+        if not line.leader_context.presence.record_heartbeat(line.presence_session, decode_heartbeat(beat)):
+            raise SessionRejected("REPLACED", "the node has connected anew, or was removed")
+        line.last_heartbeat_at = self.clock.monotonic()
+        line.last_heartbeat = max(line.last_heartbeat, beat.number)
         line.wake.set()
 
-    async def _write(self, line: Line, welcome: pb.Welcome) -> None:
-        await line.end.send(pb.ToAgent(welcome=welcome))
+    async def _send_loop(self, line: AgentSession, welcome: pb.Welcome) -> None:
+        await line.stream.send(pb.ToAgent(welcome=welcome))
         while True:
-            if not self._leads(line.leading):
-                raise Elsewhere
-            if (orders := self._orders(line)) is not None:
+            if not self._is_current_leader(line.leader_context):
+                raise NotLeader
+            if (orders := self._pending_assignments(line)) is not None:
                 with traces.span(
                     "order", node=line.peer.node, term=orders.term, number=orders.number
                 ) as span:
-                    if span.is_kept:
-                        span.tell(
-                            workloads=traces.first(
+                    if span.is_recording:
+                        span.set_attributes(
+                            workloads=traces.first_paths(
                                 [*(each.workload for each in orders.assignments), *orders.dropped]
                             )
                         )
-                    await line.end.send(pb.ToAgent(orders=orders))
-            elif line.heard > line.answered:
-                line.answered = line.heard
-                await line.end.send(pb.ToAgent(heard=pb.Heard(beat=line.heard)))
-            elif line.asks:
-                await line.end.send(pb.ToAgent(log=line.asks.pop(0)))
+                    await line.stream.send(pb.ToAgent(orders=orders))
+            elif line.last_heartbeat > line.acknowledged_heartbeat:
+                line.acknowledged_heartbeat = line.last_heartbeat
+                await line.stream.send(pb.ToAgent(heard=pb.Heard(beat=line.last_heartbeat)))
+            elif line.pending_log_requests:
+                await line.stream.send(pb.ToAgent(log=line.pending_log_requests.pop(0)))
             else:
                 line.wake.clear()
                 await line.wake.wait()
 
-    def _orders(self, line: Line) -> pb.Orders | None:
+    def _pending_assignments(self, line: AgentSession) -> pb.Orders | None:
         """Everything the first time, then what changed; None if nothing did. Counted as sent from here on."""
-        node, copy = line.peer.node, line.leading.copy(LatticeWorkload)
-        is_whole, dirty = line.is_whole_due, line.dirty
-        line.is_whole_due, line.dirty = False, set()
+        node, copy = line.peer.node, line.leader_context.cache(LatticeWorkload)
+        is_whole, dirty = line.is_full_sync_due, line.changed_workloads
+        line.is_full_sync_due, line.changed_workloads = False, set()
         if is_whole:
-            mine = {f"{each.metadata.namespace}/{each.metadata.name}": each for each in copy.by("node", node)}
+            mine = {
+                f"{each.metadata.namespace}/{each.metadata.name}": each
+                for each in copy.by_index("node", node)
+            }
         else:
             mine = {path: copy.get(path) for path in sorted(dirty)}
         told, changed, dropped = {}, [], []
         for path, workload in mine.items():
-            order = wanted(workload) if workload is not None and _is_bound_to(workload, line) else None
-            made = None if order is None else order_of(path, workload, order, self.environment(workload))
+            order = desired_run(workload) if workload is not None and _is_bound_to(workload, line) else None
+            made = (
+                None
+                if order is None
+                else encode_assignment(path, workload, order, self.environment(workload))
+            )
             print_of = None if made is None else hash(made.SerializeToString(deterministic=True))
-            if line.sent.get(path) == print_of:
+            if line.sent_hashes.get(path) == print_of:
                 continue
             told[path] = order
             if made is None or print_of is None:
-                line.sent.pop(path, None)
+                line.sent_hashes.pop(path, None)
                 dropped.append(path)
             else:
-                line.sent[path] = print_of
+                line.sent_hashes[path] = print_of
                 changed.append(made)
         if not told and not is_whole:
             return None
-        number = line.leading.presence.order(line.session, told, is_whole)
+        number = line.leader_context.presence.record_assignments(line.presence_session, told, is_whole)
         return pb.Orders(
-            term=line.leading.term.number,
+            term=line.leader_context.term.number,
             number=number,
             is_whole=is_whole,
             assignments=changed,
             dropped=[] if is_whole else dropped,
         )
 
-    def _leads(self, leading: Leading | None) -> bool:
+    def _is_current_leader(self, leading: LeaderContext | None) -> bool:
         """Whether that is the term in which we lead now; when another has begun, everybody of the former is sent on."""
-        now = self.leading()
-        if now is not self._board:
-            self._stop()
-            self._stop = lambda: None
-            for line in self.lines.values():
-                if line.leading is not now:
-                    line.finish(Elsewhere())
-            self._board = now
+        now = self.leader_context()
+        if now is not self._current_context:
+            self._unsubscribe()
+            self._unsubscribe = lambda: None
+            for line in self.sessions.values():
+                if line.leader_context is not now:
+                    line.request_close(NotLeader())
+            self._current_context = now
             if now is not None:
-                self._follow(now)
+                self._subscribe(now)
         return now is not None and now is leading
 
-    def _follow(self, leading: Leading) -> None:
-        copy = leading.copy(LatticeWorkload)
-        self._homes = {
-            f"{each.metadata.namespace}/{each.metadata.name}": _home(each)
-            for each in copy.all()
-            if _home(each)
+    def _subscribe(self, leading: LeaderContext) -> None:
+        copy = leading.cache(LatticeWorkload)
+        self._node_by_workload = {
+            f"{each.metadata.namespace}/{each.metadata.name}": _bound_node(each)
+            for each in copy.objects()
+            if _bound_node(each)
         }
-        stops = (copy.on_change(self._changed), leading.copy(LatticeAgreement).on_change(self._agreed))
-        self._callers.clear()
+        stops = (
+            copy.on_change(self._on_workload_change),
+            leading.cache(LatticeAgreement).on_change(self._on_agreement_change),
+        )
+        self._changed_callers.clear()
 
         def stop() -> None:
             for each in stops:
                 each()
 
-        self._stop = stop
+        self._unsubscribe = stop
 
-    def _agreed(self, change: Change) -> None:
+    def _on_agreement_change(self, change: Change) -> None:
         """Told at the next sweep: with the replicas of the other side an agreement changes many times a second."""
-        agreements = self._board.copy(LatticeAgreement) if self._board is not None else None
-        for each in (agreements.get(change.key.path), agreements.before) if agreements is not None else ():
+        agreements = (
+            self._current_context.cache(LatticeAgreement) if self._current_context is not None else None
+        )
+        for each in (
+            (agreements.get(change.key.path), agreements.previous_object) if agreements is not None else ()
+        ):
             if each is not None:
-                self._callers.add(
+                self._changed_callers.add(
                     f"{each.spec.caller.namespace or each.metadata.namespace}/{each.spec.caller.name}"
                 )
 
-    def _tell_callers(self) -> None:
-        callers, self._callers = self._callers, set()
-        if self._board is None:
+    def _mark_changed_callers(self) -> None:
+        callers, self._changed_callers = self._changed_callers, set()
+        if self._current_context is None:
             return
         for caller in callers:
-            replicas = self._board.copy(LatticeWorkload).by("service", caller)
-            self.touch([f"{each.metadata.namespace}/{each.metadata.name}" for each in replicas])
+            replicas = self._current_context.cache(LatticeWorkload).by_index("service", caller)
+            self.mark_changed([f"{each.metadata.namespace}/{each.metadata.name}" for each in replicas])
 
-    def _changed(self, change: Change) -> None:
-        if self._board is None:
+    def _on_workload_change(self, change: Change) -> None:
+        if self._current_context is None:
             return
         path = change.key.path
-        workload = self._board.copy(LatticeWorkload).get(path)
-        home, former = (_home(workload) if workload is not None else ""), self._homes.get(path, "")
+        workload = self._current_context.cache(LatticeWorkload).get(path)
+        home, former = (
+            (_bound_node(workload) if workload is not None else ""),
+            self._node_by_workload.get(path, ""),
+        )
         if home:
-            self._homes[path] = home
+            self._node_by_workload[path] = home
         else:
-            self._homes.pop(path, None)
-        self._mark(path, home)
+            self._node_by_workload.pop(path, None)
+        self._mark_workload(path, home)
         if former != home:
-            self._mark(path, former)
+            self._mark_workload(path, former)
 
-    def _mark(self, path: str, node: str) -> None:
-        line = self.lines.get(node)
+    def _mark_workload(self, path: str, node: str) -> None:
+        line = self.sessions.get(node)
         if line is not None:
-            line.dirty.add(path)
+            line.changed_workloads.add(path)
             line.wake.set()
 
-    def _stranger(self, line: Line) -> Refused | None:
+    def _session_problem(self, line: AgentSession) -> SessionRejected | None:
         """Why a connection may not go on: its certificate is over, its node was removed, or another machine joined as it."""
-        if self.clock.now() >= line.peer.until:
-            return Refused("EXPIRED", f"the certificate ended at {line.peer.until:%Y-%m-%dT%H:%M:%SZ}")
-        node = line.leading.copy(LatticeNode).get(f"/{line.peer.node}")
-        if node is None or node.metadata.annotations.get(JOINED_KEY) != line.peer.key:
-            return Refused(
+        if self.clock.now() >= line.peer.expires_at:
+            return SessionRejected(
+                "EXPIRED", f"the certificate ended at {line.peer.expires_at:%Y-%m-%dT%H:%M:%SZ}"
+            )
+        node = line.leader_context.cache(LatticeNode).get(f"/{line.peer.node}")
+        if node is None or node.metadata.annotations.get(AGENT_KEY_ANNOTATION) != line.peer.key_digest:
+            return SessionRejected(
                 "UNKNOWN_NODE", f"node {line.peer.node} was removed, or another machine has joined as it"
             )
         return None
 
 
-def _home(workload: LatticeWorkload) -> str:
+def _bound_node(workload: LatticeWorkload) -> str:
     return workload.status.binding.node if workload.status.binding else ""
 
 
-def _is_bound_to(workload: LatticeWorkload, line: Line) -> bool:
+def _is_bound_to(workload: LatticeWorkload, line: AgentSession) -> bool:
     """To this very node: one that came back under the same name is another."""
     binding = workload.status.binding
     if binding is None or binding.node != line.peer.node:
         return False
-    node: LatticeNode | None = line.leading.copy(LatticeNode).get(f"/{line.peer.node}")
+    node: LatticeNode | None = line.leader_context.cache(LatticeNode).get(f"/{line.peer.node}")
     return node is not None and binding.uid in ("", node.metadata.uid)

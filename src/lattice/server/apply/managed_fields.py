@@ -32,24 +32,24 @@ class Shape(IntEnum):
 class TypeNode:
     """How values at one place of a schema split into owned parts."""
 
-    __slots__ = ("fields", "hidden", "item", "keys", "loose", "rest", "shape")
+    __slots__ = ("fields", "hidden", "is_untyped", "item", "keys", "shape", "undeclared")
 
     def __init__(
-        self, shape: Shape, fields: dict[str, "TypeNode"] | None = None, rest: "TypeNode | None" = None
+        self, shape: Shape, fields: dict[str, "TypeNode"] | None = None, undeclared: "TypeNode | None" = None
     ) -> None:
         self.shape = shape
         self.fields = fields if fields is not None else {}
-        self.rest = rest  # what undeclared keys are; None: there may be none
+        self.undeclared = undeclared  # what undeclared keys are; None: there may be none
         self.keys: tuple[tuple[str, Any], ...] = ()  # of a list-map: name and default
         self.item: TypeNode = self
         self.hidden = False  # never itself a member, as metadata
-        self.loose = False  # any value will do: maps split, all else is whole
+        self.is_untyped = False  # any value will do: maps split, all else is whole
 
 
 LEAF = TypeNode(Shape.LEAF)
 IGNORED = TypeNode(Shape.IGNORED)
-ANY = TypeNode(Shape.MAP)
-ANY.rest, ANY.loose = ANY, True
+UNTYPED = TypeNode(Shape.MAP)
+UNTYPED.undeclared, UNTYPED.is_untyped = UNTYPED, True
 
 SERVER_OWNED = (
     *(
@@ -91,8 +91,8 @@ METADATA: dict[str, Any] = {
 def compile_types(schema: Mapping[str, Any]) -> TypeNode:
     """The types of a whole object from its structural schema; compile once per schema and keep the result."""
     root = _compile(schema)
-    if root.shape is not Shape.MAP or root.loose:
-        root = TypeNode(Shape.MAP, rest=ANY)
+    if root.shape is not Shape.MAP or root.is_untyped:
+        root = TypeNode(Shape.MAP, undeclared=UNTYPED)
     metadata = _compile(METADATA)
     metadata.hidden = True
     metadata.fields.update(dict.fromkeys(SERVER_OWNED, IGNORED))
@@ -112,10 +112,10 @@ def _compile(schema: Mapping[str, Any]) -> TypeNode:
     rest = schema.get("additionalProperties")
     undeclared = _compile(rest) if isinstance(rest, Mapping) else None
     if schema.get("x-kubernetes-preserve-unknown-fields") or rest is True:
-        undeclared = ANY
+        undeclared = UNTYPED
     properties = schema.get("properties")
-    if properties is None and (undeclared is ANY or (kind is None and undeclared is None)):
-        return ANY
+    if properties is None and (undeclared is UNTYPED or (kind is None and undeclared is None)):
+        return UNTYPED
     return TypeNode(Shape.MAP, {name: _compile(sub) for name, sub in (properties or {}).items()}, undeclared)
 
 
@@ -176,47 +176,49 @@ def is_member(node: FieldSet) -> bool:
     return not node or "." in node
 
 
-def owned(value: Any, types: TypeNode) -> FieldSet:
+def applied_fields(value: Any, types: TypeNode) -> FieldSet:
     """Every path that an applied object sets: leaves, items with their keys, free map keys; declared maps and lists only where empty."""
-    return _paths(value, types, False) if type(value) is dict else {}
+    return _field_set(value, types, False) if type(value) is dict else {}
 
 
-def present(value: Any, types: TypeNode) -> FieldSet:
+def all_fields(value: Any, types: TypeNode) -> FieldSet:
     """Every path there is, maps and lists themselves included: what a writer owns who made it all."""
-    return _paths(value, types, True) if type(value) is dict else {}
+    return _field_set(value, types, True) if type(value) is dict else {}
 
 
-def _paths(value: Any, node: TypeNode, whole: bool) -> FieldSet:
+def _field_set(value: Any, node: TypeNode, whole: bool) -> FieldSet:
     """The subtree of one non-leaf value; `whole` adds the declared maps and lists themselves."""
     out: FieldSet = {}
     if node.shape is Shape.MAP:
         if type(value) is not dict:
             return out
-        fields, rest = node.fields, node.rest
+        fields, rest = node.fields, node.undeclared
         for name, held in value.items():
             child = fields.get(name)
             declared = child is not None
-            child = child or rest or ANY
+            child = child or rest or UNTYPED
             if child is LEAF or (child.shape is Shape.MAP and held.__class__ is not dict):
                 out["f:" + name] = {}
             elif child is not IGNORED:
-                _hang(out, "f:" + name, _paths(held, child, whole), child, whole or not declared)
+                _add_child(out, "f:" + name, _field_set(held, child, whole), child, whole or not declared)
     elif type(value) is list:
         if node.shape is Shape.SET:
             return {"v:" + json_text(item): {} for item in value}
         for item in value:
-            _hang(out, label_of(item, node), _paths(item, node.item, whole), node.item, True)
+            _add_child(out, label_of(item, node), _field_set(item, node.item, whole), node.item, True)
     return out
 
 
-def _hang(out: FieldSet, label: str, below: FieldSet, child: TypeNode, member: bool) -> None:
+def _add_child(out: FieldSet, label: str, below: FieldSet, child: TypeNode, member: bool) -> None:
     if below and member and not child.hidden:
         below["."] = {}
     if below or not child.hidden:  # an empty list counts too, or applying it twice would differ from once
         out[label] = below
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any], types: TypeNode) -> tuple[FieldSet, FieldSet]:
+def changed_fields(
+    old: Mapping[str, Any], new: Mapping[str, Any], types: TypeNode
+) -> tuple[FieldSet, FieldSet]:
     """(paths that are new or have a new value, paths that are gone) on the way from one object to another.
 
     Values compare as Python compares them: 1 and true count as equal, which no typed field can hold both of.
@@ -230,7 +232,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], types: TypeNode) -> 
 def _compare_maps(
     old: Mapping[str, Any], new: Mapping[str, Any], node: TypeNode, out: tuple[FieldSet, FieldSet]
 ) -> None:
-    fields, rest = node.fields, node.rest or ANY
+    fields, rest = node.fields, node.undeclared or UNTYPED
     for name, value in new.items():
         before = old.get(name, out)  # `out` stands for absent: no JSON value is this object
         if before is value or before == value:
@@ -263,15 +265,15 @@ def _compare(label: str, old: _Maybe, new: _Maybe, node: TypeNode, out: tuple[Fi
     taken: FieldSet = {}
     gone: FieldSet = {}
     if fits_before and fits_now:
-        _compare_insides(before or split(), value or split(), node, (taken, gone))
+        _compare_children(before or split(), value or split(), node, (taken, gone))
     else:
-        gone = _paths(before, node, True)
-        taken = {**_paths(value, node, True), ".": {}}
+        gone = _field_set(before, node, True)
+        taken = {**_field_set(value, node, True), ".": {}}
     _attach(out[0], label, taken)
     _attach(out[1], label, gone)
 
 
-def _compare_insides(old: Any, new: Any, node: TypeNode, out: tuple[FieldSet, FieldSet]) -> None:
+def _compare_children(old: Any, new: Any, node: TypeNode, out: tuple[FieldSet, FieldSet]) -> None:
     if node.shape is Shape.MAP:
         _compare_maps(old, new, node, out)
         return
@@ -287,7 +289,7 @@ def _compare_insides(old: Any, new: Any, node: TypeNode, out: tuple[FieldSet, Fi
 
 
 def _record(into: FieldSet, label: str, value: Any, node: TypeNode) -> None:
-    _hang(into, label, {} if node.shape is Shape.LEAF else _paths(value, node, True), node, True)
+    _add_child(into, label, {} if node.shape is Shape.LEAF else _field_set(value, node, True), node, True)
 
 
 def _attach(into: FieldSet, label: str, below: FieldSet) -> None:
@@ -364,13 +366,13 @@ def contains(fields: FieldSet, path: Path) -> bool:
     return node is not None and bool(path) and is_member(node)
 
 
-def paths(fields: FieldSet, start: Path = ()) -> Iterator[Path]:
+def iter_paths(fields: FieldSet, start: Path = ()) -> Iterator[Path]:
     """Every path in the set, parents before children, siblings in text order."""
     if is_member(fields) and start:
         yield start
     for label in sorted(fields):
         if label != ".":
-            yield from paths(fields[label], (*start, label))
+            yield from iter_paths(fields[label], (*start, label))
 
 
 def parse_fields(fields: Any) -> FieldSet:

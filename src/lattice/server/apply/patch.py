@@ -12,7 +12,7 @@ from lattice.errors import Invalid, LatticeError, Malformed, TooLarge
 from lattice.server.apply.managed_fields import json_text
 
 MAX_OPERATIONS = 10_000
-MAX_COPIED = (
+MAX_COPIED_BYTES = (
     3 * 1024 * 1024
 )  # bytes of JSON, about, that `copy` may add in one patch: doubling copies must not fill memory (CVE-2019-1002100)
 
@@ -56,7 +56,7 @@ def json_patch(target: Any, operations: Any) -> Any:
     document = _Document(target)
     for step in read:
         try:
-            _STEPS[step.op](document, step)
+            _OPERATIONS[step.op](document, step)
         except LookupError as e:
             raise Invalid(f"{_REJECTED}: {step.name}: {e.args[0]}") from e
         except RecursionError as e:
@@ -65,7 +65,7 @@ def json_patch(target: Any, operations: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _Operation:
     op: str
     name: str  # for messages: "operation 2 (test /spec/image)"
     path: tuple[str, ...]
@@ -73,19 +73,21 @@ class _Step:
     value: Any = None
 
 
-def _read(i: int, operation: Any) -> _Step:
+def _read(i: int, operation: Any) -> _Operation:
     if type(operation) is not dict:
         raise _unreadable(i, "must be an object", 'write {"op": ..., "path": ...}')
     op = operation.get("op")
-    if type(op) is not str or op not in _STEPS:
-        raise _unreadable(i, f"has no known op: {str(op)[:40]!r}", f"use one of {', '.join(_STEPS)}")
+    if type(op) is not str or op not in _OPERATIONS:
+        raise _unreadable(i, f"has no known op: {str(op)[:40]!r}", f"use one of {', '.join(_OPERATIONS)}")
     source: tuple[str, ...] = ()
     if op in ("move", "copy"):
         source = _pointer(i, operation, "from")
     elif op in ("add", "replace", "test") and "value" not in operation:
         raise _unreadable(i, f"({op}) lacks its value", 'add "value"')
     path = _pointer(i, operation, "path")
-    return _Step(op, f"operation {i} ({op} {operation['path'][:200]})", path, source, operation.get("value"))
+    return _Operation(
+        op, f"operation {i} ({op} {operation['path'][:200]})", path, source, operation.get("value")
+    )
 
 
 def _pointer(i: int, operation: dict[str, Any], name: str) -> tuple[str, ...]:
@@ -108,8 +110,8 @@ class _Document:
     """The value under the patch; a container is copied the first time something in it changes, so the target stays as it was."""
 
     root: Any
-    copied: int = 0
-    own: dict[int, Any] = field(
+    copied_bytes: int = 0
+    owned_containers: dict[int, Any] = field(
         default_factory=dict
     )  # containers made here, by id; holding them keeps the ids theirs
 
@@ -121,39 +123,39 @@ class _Document:
 
     def parent(self, path: tuple[str, ...]) -> Any:
         """The container that holds the last part of `path`, safe to change."""
-        self.root = node = self._owned(self.root)
+        self.root = node = self._ensure_owned(self.root)
         for part in path[:-1]:
-            child = self._owned(_child(node, part))
-            node[_slot(node, part)] = child
+            child = self._ensure_owned(_child(node, part))
+            node[_existing_key(node, part)] = child
             node = child
         if type(node) not in (dict, list):
             raise LookupError("its parent is neither an object nor a list")
         return node
 
-    def _owned(self, node: Any) -> Any:
-        if type(node) not in (dict, list) or id(node) in self.own:
+    def _ensure_owned(self, node: Any) -> Any:
+        if type(node) not in (dict, list) or id(node) in self.owned_containers:
             return node
         fresh = node.copy()
-        self.own[id(fresh)] = fresh
+        self.owned_containers[id(fresh)] = fresh
         return fresh
 
-    def duplicate(self, value: Any) -> Any:
+    def deep_copy(self, value: Any) -> Any:
         """A deep copy, counted against what copies may add."""
-        self.copied += len(value) + 2 if type(value) is str else 8
-        if self.copied > MAX_COPIED:
+        self.copied_bytes += len(value) + 2 if type(value) is str else 8
+        if self.copied_bytes > MAX_COPIED_BYTES:
             raise TooLarge(
-                f"the copy operations of this JSON patch add more than {MAX_COPIED} bytes",
+                f"the copy operations of this JSON patch add more than {MAX_COPIED_BYTES} bytes",
                 fix="send the values, or split the patch",
             )
         if type(value) is list:
-            return [self.duplicate(item) for item in value]
+            return [self.deep_copy(item) for item in value]
         if type(value) is not dict:
             return value
-        self.copied += sum(map(len, value)) + 4 * len(value)
-        return {name: self.duplicate(item) for name, item in value.items()}
+        self.copied_bytes += sum(map(len, value)) + 4 * len(value)
+        return {name: self.deep_copy(item) for name, item in value.items()}
 
 
-def _slot(node: Any, part: str) -> Any:
+def _existing_key(node: Any, part: str) -> Any:
     """Where `part` is in a container that has it."""
     if type(node) is dict and part in node:
         return part
@@ -170,7 +172,7 @@ def _slot(node: Any, part: str) -> Any:
 
 
 def _child(node: Any, part: str) -> Any:
-    return node[_slot(node, part)]
+    return node[_existing_key(node, part)]
 
 
 def _put(document: _Document, path: tuple[str, ...], value: Any) -> None:
@@ -183,33 +185,33 @@ def _put(document: _Document, path: tuple[str, ...], value: Any) -> None:
     elif last in ("-", str(len(parent))):
         parent.append(value)
     else:
-        parent.insert(_slot(parent, last), value)
+        parent.insert(_existing_key(parent, last), value)
 
 
 def _take(document: _Document, path: tuple[str, ...]) -> Any:
     if not path:
         raise LookupError("the whole object cannot be removed")
     parent = document.parent(path)
-    return parent.pop(_slot(parent, path[-1]))
+    return parent.pop(_existing_key(parent, path[-1]))
 
 
-def _add(document: _Document, step: _Step) -> None:
+def _add(document: _Document, step: _Operation) -> None:
     _put(document, step.path, step.value)
 
 
-def _remove(document: _Document, step: _Step) -> None:
+def _remove(document: _Document, step: _Operation) -> None:
     _take(document, step.path)
 
 
-def _replace(document: _Document, step: _Step) -> None:
+def _replace(document: _Document, step: _Operation) -> None:
     if not step.path:
         document.root = step.value
         return
     parent = document.parent(step.path)
-    parent[_slot(parent, step.path[-1])] = step.value
+    parent[_existing_key(parent, step.path[-1])] = step.value
 
 
-def _move(document: _Document, step: _Step) -> None:
+def _move(document: _Document, step: _Operation) -> None:
     if step.path == step.source:
         document.get(step.source)
         return
@@ -218,11 +220,11 @@ def _move(document: _Document, step: _Step) -> None:
     _put(document, step.path, _take(document, step.source))
 
 
-def _copy(document: _Document, step: _Step) -> None:
-    _put(document, step.path, document.duplicate(document.get(step.source)))
+def _copy(document: _Document, step: _Operation) -> None:
+    _put(document, step.path, document.deep_copy(document.get(step.source)))
 
 
-def _test(document: _Document, step: _Step) -> None:
+def _test(document: _Document, step: _Operation) -> None:
     """What is absent counts as null in a parent that exists, as Kubernetes has it. The value found is not told: patching is not reading."""
     try:
         found = document.get(step.path)
@@ -234,7 +236,7 @@ def _test(document: _Document, step: _Step) -> None:
         raise LookupError("the value there is another")
 
 
-_STEPS: dict[str, Callable[[_Document, _Step], None]] = {
+_OPERATIONS: dict[str, Callable[[_Document, _Operation], None]] = {
     "add": _add,
     "remove": _remove,
     "replace": _replace,

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from lattice.errors import Cause, Conflict, Malformed
 from lattice.server.apply import managed_fields as fieldset
 from lattice.server.apply.managed_fields import (
-    ANY,
     IGNORED,
+    UNTYPED,
     FieldSet,
     Path,
     Shape,
@@ -24,15 +24,15 @@ from lattice.server.apply.managed_fields import (
 )
 
 Object = dict[str, Any]
-Entry = dict[str, Any]  # one element of metadata.managedFields
+ManagedFieldsEntry = dict[str, Any]  # one element of metadata.managedFields
 
 _MAX_UPDATE_ENTRIES = 10  # as Kubernetes: beyond it the oldest are folded into one
-_FOLDED = "ancient-changes"
-_UNTRACKED = "before-first-apply"  # owns what was there before anybody kept books
+_FOLDED_MANAGER = "ancient-changes"
+_UNTRACKED_MANAGER = "before-first-apply"  # owns what was there before anybody kept books
 
 
 @dataclass(frozen=True, slots=True)
-class Manager:
+class FieldManager:
     """Who writes: field manager (without one, the user agent up to its first '/'), how, in which version, through which subresource."""
 
     name: str
@@ -41,12 +41,12 @@ class Manager:
     subresource: str = ""
     force: bool = False  # take fields that others own, where an apply changes them
 
-    def entry(self, fields: FieldSet, now: str) -> Entry:
+    def entry(self, fields: FieldSet, now: str) -> ManagedFieldsEntry:
         out = {"manager": self.name, "operation": self.operation, "apiVersion": self.api_version, "time": now}
         books = {**out, "fieldsType": "FieldsV1", "fieldsV1": fields}
         return {**books, "subresource": self.subresource} if self.subresource else books
 
-    def wrote(self, entry: Entry) -> bool:
+    def owns_entry(self, entry: ManagedFieldsEntry) -> bool:
         """Is this entry ours? An applier stays itself across API versions."""
         return (
             entry.get("manager", "") == self.name
@@ -57,25 +57,27 @@ class Manager:
 
 
 def track_update(
-    live: Object | None, new: Object, types: TypeNode, manager: Manager, now: str
-) -> list[Entry]:
+    live: Object | None, new: Object, types: TypeNode, manager: FieldManager, now: str
+) -> list[ManagedFieldsEntry]:
     """managedFields after a create, update or patch made `new` of `live` (None: a create).
 
     The writer owns what it added or changed, nobody owns what is gone. Books that the client wrote itself count, but not through a
     subresource. An existing object without books stays without: its first apply opens them. Nothing changed: the very list that was there.
     """
-    books = _books(live, new, manager)
+    books = _starting_entries(live, new, manager)
     if live is not None and not books:
         return []
-    taken, gone = (fieldset.present(new, types), {}) if live is None else fieldset.changes(live, new, types)
+    taken, gone = (
+        (fieldset.all_fields(new, types), {}) if live is None else fieldset.changed_fields(live, new, types)
+    )
     if not taken and not gone:
         return books
     mine: FieldSet = {}
-    mine_before: Entry | None = None
-    out: list[Entry] = []
+    mine_before: ManagedFieldsEntry | None = None
+    out: list[ManagedFieldsEntry] = []
     for entry in books:
         left = difference(difference(entry["fieldsV1"], taken), gone)
-        if manager.wrote(entry):
+        if manager.owns_entry(entry):
             mine_before, mine = entry, left
         elif left:
             out.append(_with_fields(entry, left))
@@ -83,12 +85,12 @@ def track_update(
         out.append(manager.entry(fieldset.format_fields(union(mine, taken)), now))
     elif mine and mine_before:
         out.append(_with_fields(mine_before, mine))
-    return _settle(out)
+    return _sort_and_fold(out)
 
 
-def _books(live: Object | None, new: Object, manager: Manager) -> list[Entry]:
+def _starting_entries(live: Object | None, new: Object, manager: FieldManager) -> list[ManagedFieldsEntry]:
     """The entries to start from: the live ones, unless the client sent readable ones of its own. `[]` and `[{}]` wipe them."""
-    kept = entries_of(live)
+    kept = managed_fields_of(live)
     given = (new.get("metadata") or {}).get("managedFields")
     if given is None or given is kept or given == kept or manager.subresource:
         return kept
@@ -100,12 +102,12 @@ def _books(live: Object | None, new: Object, manager: Manager) -> list[Entry]:
         return kept
 
 
-def entries_of(obj: Object | None) -> list[Entry]:
+def managed_fields_of(obj: Object | None) -> list[ManagedFieldsEntry]:
     """The managedFields of an object, [] without."""
     return ((obj or {}).get("metadata") or {}).get("managedFields") or []
 
 
-def _read_entry(entry: Any) -> Entry:
+def _read_entry(entry: Any) -> ManagedFieldsEntry:
     if (
         type(entry) is not dict
         or entry.get("operation") not in ("Apply", "Update")
@@ -120,11 +122,11 @@ def _read_entry(entry: Any) -> Entry:
     return {**entry, "fieldsV1": fieldset.parse_fields(entry.get("fieldsV1", {}))}
 
 
-def _with_fields(entry: Entry, fields: FieldSet) -> Entry:
+def _with_fields(entry: ManagedFieldsEntry, fields: FieldSet) -> ManagedFieldsEntry:
     return entry if entry["fieldsV1"] is fields else {**entry, "fieldsV1": fields}
 
 
-def _age(entry: Entry) -> tuple[str, ...]:
+def _sort_key(entry: ManagedFieldsEntry) -> tuple[str, ...]:
     return (
         entry["operation"],
         entry.get("time", ""),
@@ -134,9 +136,9 @@ def _age(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _settle(entries: list[Entry]) -> list[Entry]:
+def _sort_and_fold(entries: list[ManagedFieldsEntry]) -> list[ManagedFieldsEntry]:
     """Appliers first, then by time; too many updaters fold, oldest first."""
-    entries.sort(key=_age)
+    entries.sort(key=_sort_key)
     updates = [entry for entry in entries if entry["operation"] == "Update"]
     if len(updates) <= _MAX_UPDATE_ENTRIES:
         return entries
@@ -148,37 +150,39 @@ def _settle(entries: list[Entry]) -> list[Entry]:
             fields: FieldSet = {}
             for entry in oldest:
                 fields = union(fields, entry["fieldsV1"])
-            folded = Manager(_FOLDED, "Update", version).entry(fields, oldest[-1].get("time", ""))
-            return sorted([folded, *(entry for entry in entries if entry not in oldest)], key=_age)
+            folded = FieldManager(_FOLDED_MANAGER, "Update", version).entry(
+                fields, oldest[-1].get("time", "")
+            )
+            return sorted([folded, *(entry for entry in entries if entry not in oldest)], key=_sort_key)
     return entries
 
 
 def server_side_apply(
-    live: Object | None, applied: Object, types: TypeNode, manager: Manager, now: str
+    live: Object | None, applied: Object, types: TypeNode, manager: FieldManager, now: str
 ) -> Object:
     """The object after `manager` declared `applied`, its full intent, over `live` (None: a create), managedFields included.
 
     Malformed if `applied` does not have the shape of its type, Conflict if it changes what others own and may not force. The server's own
     metadata in `applied` counts on create only; checking name, uid and resourceVersion is the caller's, and so is validating the result.
     """
-    _demand_typed(applied, types)
-    books = entries_of(live)
+    _validate_types(applied, types)
+    books = managed_fields_of(live)
     if live is not None and not books:
         books = [
-            Manager(_UNTRACKED, "Update", manager.api_version, manager.subresource).entry(
-                fieldset.present(live, types), now
+            FieldManager(_UNTRACKED_MANAGER, "Update", manager.api_version, manager.subresource).entry(
+                fieldset.all_fields(live, types), now
             )
         ]
-    before = next((entry for entry in books if manager.wrote(entry)), None)
+    before = next((entry for entry in books if manager.owns_entry(entry)), None)
     others = [entry for entry in books if entry is not before and entry.get("fieldsV1")]
-    mine = fieldset.owned(applied, types)
-    base = live if live is not None else _identity(applied)
+    mine = fieldset.applied_fields(applied, types)
+    base = live if live is not None else _server_owned_base(applied)
     merged: Object = _merge(base, applied, types)
     if before is not None:
-        merged = _prune(merged, before["fieldsV1"], _kept(mine, others), types)
-    taken, gone = fieldset.changes(live or {}, merged, types)
+        merged = _prune(merged, before["fieldsV1"], _still_owned(mine, others), types)
+    taken, gone = fieldset.changed_fields(live or {}, merged, types)
     if not manager.force:
-        _refuse_conflicts(others, taken)
+        _reject_conflicts(others, taken)
     rest = [
         _with_fields(entry, left)
         for entry in others
@@ -193,10 +197,10 @@ def server_side_apply(
         return merged
     if mine:
         rest.append(manager.entry(fieldset.format_fields(mine), now))
-    return _with_books(merged, _settle(rest))
+    return _with_managed_fields(merged, _sort_and_fold(rest))
 
 
-def _identity(applied: Object) -> Object:
+def _server_owned_base(applied: Object) -> Object:
     """What a create takes over although nobody owns it."""
     metadata = applied.get("metadata") or {}
     own = {
@@ -205,12 +209,12 @@ def _identity(applied: Object) -> Object:
     return {**{name: applied[name] for name in ("apiVersion", "kind") if name in applied}, "metadata": own}
 
 
-def _with_books(obj: Object, entries: list[Entry]) -> Object:
+def _with_managed_fields(obj: Object, entries: list[ManagedFieldsEntry]) -> Object:
     metadata = {name: value for name, value in (obj.get("metadata") or {}).items() if name != "managedFields"}
     return {**obj, "metadata": {**metadata, "managedFields": entries} if entries else metadata}
 
 
-def _kept(mine: FieldSet, others: Iterable[Entry]) -> FieldSet:
+def _still_owned(mine: FieldSet, others: Iterable[ManagedFieldsEntry]) -> FieldSet:
     """All that is still wanted by somebody; metadata itself always is."""
     out = union(mine, {"f:metadata": {}})
     for entry in others:
@@ -225,7 +229,7 @@ def _merge(live: Any, applied: Any, node: TypeNode) -> Any:
             _merge_maps(live, applied, node)
             if type(applied) is dict
             else live
-            if applied is None and not node.loose
+            if applied is None and not node.is_untyped
             else applied
         )
     if node.shape in (Shape.LIST_MAP, Shape.SET) and type(live) is list:
@@ -242,7 +246,7 @@ def _merge(live: Any, applied: Any, node: TypeNode) -> Any:
 def _merge_maps(live: Object, applied: Object, node: TypeNode) -> Object:
     out = dict(live)
     for name, value in applied.items():
-        child = node.fields.get(name) or node.rest or ANY
+        child = node.fields.get(name) or node.undeclared or UNTYPED
         if child is not IGNORED:
             out[name] = _merge(live[name], value, child) if name in live else value
     return out
@@ -275,12 +279,15 @@ def _merge_lists(live: list[Any], applied: list[Any], node: TypeNode) -> list[An
 def _prune(value: Any, last: FieldSet, kept: FieldSet, node: TypeNode) -> Any:
     """`value` without what was declared last time and is wanted by nobody now; an item goes whole, keys and all."""
     if node.shape is Shape.MAP and type(value) is dict:
-        drop, inner = _losses({"f:" + name: name in node.fields for name in value}, last, kept)
+        drop, inner = _removed_labels({"f:" + name: name in node.fields for name in value}, last, kept)
         left = {name: held for name, held in value.items() if "f:" + name not in drop}
         for label in inner:
             name = label[2:]
             left[name] = _prune(
-                left[name], last[label], kept.get(label, {}), node.fields.get(name) or node.rest or ANY
+                left[name],
+                last[label],
+                kept.get(label, {}),
+                node.fields.get(name) or node.undeclared or UNTYPED,
             )
         return left
     if node.shape in (Shape.LIST_MAP, Shape.SET) and type(value) is list:
@@ -290,7 +297,7 @@ def _prune(value: Any, last: FieldSet, kept: FieldSet, node: TypeNode) -> Any:
 
 def _prune_list(value: list[Any], last: FieldSet, kept: FieldSet, node: TypeNode) -> list[Any]:
     items = by_label(value, node)
-    drop, inner = _losses(dict.fromkeys(items, False), last, kept)
+    drop, inner = _removed_labels(dict.fromkeys(items, False), last, kept)
     keys = {"f:" + name for name, _ in node.keys}
     for label in inner:
         below = {
@@ -300,7 +307,9 @@ def _prune_list(value: list[Any], last: FieldSet, kept: FieldSet, node: TypeNode
     return [item for label, item in items.items() if label not in drop]
 
 
-def _losses(declared: Mapping[str, bool], last: FieldSet, kept: FieldSet) -> tuple[set[str], list[str]]:
+def _removed_labels(
+    declared: Mapping[str, bool], last: FieldSet, kept: FieldSet
+) -> tuple[set[str], list[str]]:
     """(labels that go, labels to look into): a declared field stays while anything beneath is wanted, all else only for itself."""
     drop: set[str] = set()
     inner: list[str] = []
@@ -318,11 +327,11 @@ def _losses(declared: Mapping[str, bool], last: FieldSet, kept: FieldSet) -> tup
     return drop, inner
 
 
-def _refuse_conflicts(others: Sequence[Entry], taken: FieldSet) -> None:
+def _reject_conflicts(others: Sequence[ManagedFieldsEntry], taken: FieldSet) -> None:
     found = [
-        (_spoken(entry), path)
+        (_manager_description(entry), path)
         for entry in others
-        for path in fieldset.paths(fieldset.intersection(entry["fieldsV1"], taken))
+        for path in fieldset.iter_paths(fieldset.intersection(entry["fieldsV1"], taken))
     ]
     if not found:
         return
@@ -331,7 +340,7 @@ def _refuse_conflicts(others: Sequence[Entry], taken: FieldSet) -> None:
     raise Conflict(_conflict_message(found), causes=causes)
 
 
-def _spoken(entry: Entry) -> str:
+def _manager_description(entry: ManagedFieldsEntry) -> str:
     who = fieldset.json_text(entry.get("manager", ""))
     if entry.get("subresource"):
         who += f" with subresource {fieldset.json_text(entry['subresource'])}"
@@ -350,7 +359,7 @@ def _conflict_message(found: Sequence[tuple[str, Path]]) -> str:
     return f"Apply failed with {len(found)} conflicts: " + "\n".join(lines)
 
 
-def _demand_typed(applied: Object, types: TypeNode) -> None:
+def _validate_types(applied: Object, types: TypeNode) -> None:
     """Apply never prunes: a field outside the schema has no merge rule, so the whole request is refused."""
     wrong: list[Cause] = []
     _find_mistyped(applied, types, (), wrong)
@@ -359,7 +368,11 @@ def _demand_typed(applied: Object, types: TypeNode) -> None:
 
 
 def _find_mistyped(value: Any, node: TypeNode, path: Path, wrong: list[Cause]) -> None:
-    if node.shape in (Shape.LEAF, Shape.IGNORED) or value is None or (node.loose and type(value) is not dict):
+    if (
+        node.shape in (Shape.LEAF, Shape.IGNORED)
+        or value is None
+        or (node.is_untyped and type(value) is not dict)
+    ):
         return
     if node.shape is not Shape.MAP and type(value) is list:
         _find_mistyped_items(value, node, path, wrong)
@@ -369,7 +382,7 @@ def _find_mistyped(value: Any, node: TypeNode, path: Path, wrong: list[Cause]) -
         wrong.append(Cause(format_path(path), f"expected {expected}, got {fieldset.json_text(value)[:80]}"))
         return
     for name, held in value.items():
-        child = node.fields.get(name) or node.rest
+        child = node.fields.get(name) or node.undeclared
         if child is None:
             wrong.append(
                 Cause(

@@ -11,8 +11,8 @@ from lattice.kinds.meta.base import Column, Resource
 Schema = dict[str, Any]
 Manifest = dict[str, Any]
 
-API_VERSION = "apiextensions.k8s.io/v1"
-AGE = Column("Age", ".metadata.creationTimestamp", "date")
+CRD_API_VERSION = "apiextensions.k8s.io/v1"
+AGE_COLUMN = Column("Age", ".metadata.creationTimestamp", "date")
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "lattice.dev")
 
 
@@ -27,7 +27,7 @@ def crd(resource: Resource, schema: Schema) -> Manifest:
     }
     subresources = _subresources(resource, schema)
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": CRD_API_VERSION,
         "kind": "CustomResourceDefinition",
         "metadata": {"name": resource.id},
         "spec": {
@@ -69,11 +69,11 @@ def dump_crds(kinds: Iterable[tuple[Resource, Schema]]) -> str:
         key=lambda found: str(found["metadata"]["name"]),
     )
     return yaml.dump_all(
-        manifests, Dumper=_Plain, sort_keys=True, explicit_start=True, width=120, allow_unicode=True
+        manifests, Dumper=_NoAliasDumper, sort_keys=True, explicit_start=True, width=120, allow_unicode=True
     )
 
 
-class _Plain(yaml.SafeDumper):
+class _NoAliasDumper(yaml.SafeDumper):
     """Writes equal values out in full: Kubernetes' tools do not all follow YAML anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -87,8 +87,8 @@ def _names(resource: Resource) -> Manifest:
         "plural": resource.plural,
         "singular": resource.singular,
     }
-    if resource.short:
-        names["shortNames"] = list(resource.short)
+    if resource.short_names:
+        names["shortNames"] = list(resource.short_names)
     if resource.categories:
         names["categories"] = list(resource.categories)
     return names
@@ -96,8 +96,8 @@ def _names(resource: Resource) -> Manifest:
 
 def _columns(resource: Resource) -> Iterable[Column]:
     yield from resource.columns
-    if all(column.name != AGE.name for column in resource.columns):
-        yield AGE
+    if all(column.name != AGE_COLUMN.name for column in resource.columns):
+        yield AGE_COLUMN
 
 
 def _column(column: Column) -> Manifest:
@@ -112,8 +112,8 @@ def _column(column: Column) -> Manifest:
 
 def _subresources(resource: Resource, schema: Schema) -> Manifest:
     found: Manifest = {"status": {}} if resource.has_status else {}
-    if resource.scale:
-        scale = {"specReplicasPath": f".{resource.scale}", "statusReplicasPath": ".status.replicas"}
+    if resource.scale_path:
+        scale = {"specReplicasPath": f".{resource.scale_path}", "statusReplicasPath": ".status.replicas"}
         if _has(schema, "status", "selector"):
             scale["labelSelectorPath"] = ".status.selector"
         found["scale"] = scale

@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from lattice.errors import NotFound
 from lattice.kinds.meta.base import Resource
-from lattice.server.requests.subresources import parts_of
+from lattice.server.requests.catalog import extra_subresources
 
 Document = dict[str, Any]
-Form = Literal["", "v2", "v2beta1"]  # "": one document per group, as since Kubernetes 1.0
+DiscoveryVersion = Literal["", "v2", "v2beta1"]  # "": one document per group, as since Kubernetes 1.0
 
 JSON = "application/json"
-_FORMS: dict[str, Form] = {"v2": "v2", "v2beta1": "v2beta1"}
+_DISCOVERY_VERSIONS: dict[str, DiscoveryVersion] = {"v2": "v2", "v2beta1": "v2beta1"}
 CREATE = ("create",)
 READ = ("get", "list", "watch")
 SUBRESOURCE_VERBS = ("get", "patch", "update")
@@ -23,18 +23,18 @@ def _review(kind: str, group: str) -> Resource:
     return Resource(kind, f"{kind.lower()}s", group, "v1", categories=(), has_status=False, verbs=CREATE)
 
 
-CRDS = Resource(
+CRD_RESOURCE = Resource(
     "CustomResourceDefinition",
     "customresourcedefinitions",
     "apiextensions.k8s.io",
     "v1",
-    short=("crd", "crds"),
+    short_names=("crd", "crds"),
     categories=("api-extensions",),
     has_status=False,
     verbs=READ,
 )
-VIRTUAL = (
-    CRDS,
+VIRTUAL_RESOURCES = (
+    CRD_RESOURCE,
     _review("SelfSubjectReview", "authentication.k8s.io"),
     _review("TokenReview", "authentication.k8s.io"),
     _review("SelfSubjectAccessReview", "authorization.k8s.io"),
@@ -43,11 +43,11 @@ VIRTUAL = (
 )
 
 
-def served(resources: Iterable[Resource]) -> tuple[Resource, ...]:
+def with_virtual_resources(resources: Iterable[Resource]) -> tuple[Resource, ...]:
     """What is stored, then what is answered without being stored; a stored resource hides a virtual one of its name."""
     stored = tuple(resources)
     taken = {resource.id for resource in stored}
-    return stored + tuple(virtual for virtual in VIRTUAL if virtual.id not in taken)
+    return stored + tuple(virtual for virtual in VIRTUAL_RESOURCES if virtual.id not in taken)
 
 
 def api_versions(address: str) -> Document:
@@ -82,24 +82,26 @@ def resource_list(resources: Sequence[Resource], api_version: str) -> Document:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": entries}
 
 
-def aggregated(resources: Sequence[Resource], *, core: bool, form: Form = "v2") -> Document:
+def aggregated_discovery(
+    resources: Sequence[Resource], *, core: bool, version: DiscoveryVersion = "v2"
+) -> Document:
     """GET /api (core) or /apis for a client that asks for everything in one document."""
     names = dict.fromkeys(resource.group for resource in resources if (resource.group == "") is core)
     return {
         "kind": "APIGroupDiscoveryList",
-        "apiVersion": f"apidiscovery.k8s.io/{form}",
+        "apiVersion": f"apidiscovery.k8s.io/{version}",
         "metadata": {},
         "items": [_group_discovery(resources, name) for name in names],
     }
 
 
-def wanted(accept: str) -> tuple[Form, str]:
+def negotiate_version(accept: str) -> tuple[DiscoveryVersion, str]:
     """The form of discovery that an Accept header asks for first, and the Content-Type to answer it with."""
     for found in sorted(
         (_media_range(item) for item in accept.split(",")), key=lambda found: -_quality(found)
     ):
         asks = (found["type"], found.get("g"), found.get("as"))
-        form = _FORMS.get(found.get("v", ""))
+        form = _DISCOVERY_VERSIONS.get(found.get("v", ""))
         if asks == (JSON, "apidiscovery.k8s.io", "APIGroupDiscoveryList") and form:
             return form, f"{JSON};g=apidiscovery.k8s.io;v={form};as=APIGroupDiscoveryList"
         if found["type"] in (JSON, "*/*", "application/*") and "as" not in found:
@@ -142,8 +144,8 @@ def _entries(resource: Resource) -> Iterable[Document]:
         "kind": resource.kind,
         "verbs": list(resource.verbs),
     }
-    if resource.short:
-        entry["shortNames"] = list(resource.short)
+    if resource.short_names:
+        entry["shortNames"] = list(resource.short_names)
     if resource.categories:
         entry["categories"] = list(resource.categories)
     yield entry
@@ -156,9 +158,9 @@ def _subresources(resource: Resource) -> Iterable[tuple[str, dict[str, str], lis
     usual = [verb for verb in SUBRESOURCE_VERBS if verb in resource.verbs]
     if resource.has_status:
         yield "status", {"kind": resource.kind}, usual
-    if resource.scale:
+    if resource.scale_path:
         yield "scale", {"group": "autoscaling", "version": "v1", "kind": "Scale"}, usual
-    for name, verbs in parts_of(resource).items():
+    for name, verbs in extra_subresources(resource).items():
         yield name, {"kind": resource.kind}, list(verbs)
 
 
@@ -188,8 +190,8 @@ def _discovery(resource: Resource) -> Document:
         "singularResource": resource.singular,
         "verbs": list(resource.verbs),
     }
-    if resource.short:
-        entry["shortNames"] = list(resource.short)
+    if resource.short_names:
+        entry["shortNames"] = list(resource.short_names)
     if resource.categories:
         entry["categories"] = list(resource.categories)
     below = [

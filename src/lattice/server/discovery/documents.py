@@ -10,23 +10,24 @@ from lattice import __version__
 from lattice.errors import NotFound
 from lattice.kinds.meta.base import GROUP
 from lattice.kinds.meta.json_body import encode
-from lattice.server.discovery import crds, discovery, openapi_v2_protobuf as gnostic, openapi
+from lattice.server.discovery import crds, discovery, openapi
+from lattice.server.discovery import openapi_v2_protobuf as gnostic
+from lattice.server.discovery.fleet_query_paths import add_fleet_query_paths
+from lattice.server.discovery.live_paths import add_live_paths
 from lattice.server.requests.call import JSON, Reply
 from lattice.server.requests.catalog import Catalog
-from lattice.server.discovery.extra_paths import with_questions
-from lattice.server.discovery.livepaths import with_live
-from lattice.server.resources.routes import unknown_path
+from lattice.server.resources.routes import unknown_path_error
 
 Document = dict[str, Any]
 
 
-class Documents:
+class DiscoveryDocuments:
     def __init__(self, catalog: Catalog, address: Callable[[], str]) -> None:
         self._address = address
         self._kinds = [
-            (each.resource, each.schema) for each in catalog if each.resource.id != discovery.CRDS.id
+            (each.resource, each.schema) for each in catalog if each.resource.id != discovery.CRD_RESOURCE.id
         ]
-        self._resources = discovery.served(resource for resource, _ in self._kinds)
+        self._resources = discovery.with_virtual_resources(resource for resource, _ in self._kinds)
 
     async def answer(self, path: str, accept: str) -> Reply:
         if path.rstrip("/") == "/version":  # kr8s asks with the slash
@@ -38,10 +39,10 @@ class Documents:
         return self._discovery(path.rstrip("/"), accept)
 
     def _discovery(self, path: str, accept: str) -> Reply:
-        form, media = discovery.wanted(accept)
+        form, media = discovery.negotiate_version(accept)
         if path in {"/api", "/apis"} and form:
             return Reply(
-                encode(discovery.aggregated(self._resources, core=path == "/api", form=form)),
+                encode(discovery.aggregated_discovery(self._resources, core=path == "/api", version=form)),
                 content_type=media,
             )
         match path.strip("/").split("/"):
@@ -56,7 +57,7 @@ class Documents:
             case ["apis", group, version]:
                 document = discovery.resource_list(self._resources, f"{group}/{version}")
             case _:
-                raise unknown_path(path)
+                raise unknown_path_error(path)
         return Reply(encode(document))
 
     def _openapi(self, path: str, accept: str) -> Reply:
@@ -65,15 +66,15 @@ class Documents:
                 return Reply(self._v2_protobuf, content_type=gnostic.MEDIA_TYPE)
             return Reply(encode(openapi.v2_document(self._kinds, __version__)))
         if path.rstrip("/") == "/openapi/v3":
-            return Reply(encode(openapi.v3_index(self._v3)))
-        document = self._v3.get(path.removeprefix("/openapi/v3/"))
+            return Reply(encode(openapi.v3_index(self._openapi_v3)))
+        document = self._openapi_v3.get(path.removeprefix("/openapi/v3/"))
         if document is None:
             raise NotFound(f"no OpenAPI document {path}", fix="GET /openapi/v3 lists them")
         return Reply(document, content_type=JSON, headers={"Etag": f'"{openapi.etag(document)}"'})
 
     @cached_property
-    def _v3(self) -> dict[str, bytes]:
-        return with_live(with_questions(openapi.v3_documents(self._kinds, __version__)))
+    def _openapi_v3(self) -> dict[str, bytes]:
+        return add_live_paths(add_fleet_query_paths(openapi.v3_documents(self._kinds, __version__)))
 
     @cached_property
     def _v2_protobuf(self) -> bytes:

@@ -19,33 +19,33 @@ DELETE_OPTIONS, PATCH, TIME, MICRO_TIME = (
 SCALE: Final = "io.k8s.api.autoscaling.v1.Scale"
 INT_OR_STRING: Final = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
 
-API_VERSION = {
+API_VERSION_SCHEMA = {
     "type": "string",
     "description": "The group and version of the schema that this object is written in. The server refuses versions it does not know.",
 }
-KIND = {
+KIND_SCHEMA = {
     "type": "string",
     "description": "What the object is, in CamelCase. It follows from the endpoint it is sent to and cannot be changed.",
 }
 
 
-def text(description: str, **more: Any) -> Schema:
+def string(description: str, **more: Any) -> Schema:
     return {"type": "string", "description": description, **more}
 
 
-def whole(description: str, form: str = "int64") -> Schema:
+def integer(description: str, form: str = "int64") -> Schema:
     return {"type": "integer", "format": form, "description": description}
 
 
-def yes_no(description: str) -> Schema:
+def boolean(description: str) -> Schema:
     return {"type": "boolean", "description": description}
 
 
-def texts(description: str, **more: Any) -> Schema:
+def string_list(description: str, **more: Any) -> Schema:
     return {"type": "array", "items": {"type": "string"}, "description": description, **more}
 
 
-def text_map(description: str) -> Schema:
+def string_map(description: str) -> Schema:
     return {"type": "object", "additionalProperties": {"type": "string"}, "description": description}
 
 
@@ -53,25 +53,27 @@ def ref(name: str, description: str) -> Schema:
     return {"$ref": name, "description": description}
 
 
-def refs(name: str, description: str, **more: Any) -> Schema:
+def ref_list(name: str, description: str, **more: Any) -> Schema:
     return {"type": "array", "items": {"$ref": name}, "description": description, **more}
 
 
-def shape(description: str, properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> Schema:
+def object_schema(
+    description: str, properties: Mapping[str, Schema], required: tuple[str, ...] = ()
+) -> Schema:
     found: Schema = {"type": "object", "description": description, "properties": dict(properties)}
     return found | ({"required": list(required)} if required else {})
 
 
-def whole_object(
+def resource_schema(
     description: str, properties: Mapping[str, Schema], required: tuple[str, ...] = ()
 ) -> Schema:
     """An object with apiVersion, kind and metadata of its own."""
     own = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
+        "apiVersion": API_VERSION_SCHEMA,
+        "kind": KIND_SCHEMA,
         "metadata": ref(OBJECT_META, "Name, labels and the server's own notes."),
     }
-    return shape(description, own | dict(properties), required)
+    return object_schema(description, own | dict(properties), required)
 
 
 _MERGED_BY_UID = {
@@ -80,14 +82,14 @@ _MERGED_BY_UID = {
     "x-kubernetes-patch-merge-key": "uid",
     "x-kubernetes-patch-strategy": "merge",
 }
-_DRY_RUN = texts(
+_DRY_RUN = string_list(
     "`All`: go through every check and answer as usual, but keep nothing.",
     **{"x-kubernetes-list-type": "atomic"},
 )
 
 SCHEMAS: Final[dict[str, Schema]] = {
-    TIME: text("A moment to the second, in RFC 3339.", format="date-time"),
-    MICRO_TIME: text("A moment to the microsecond, in RFC 3339.", format="date-time"),
+    TIME: string("A moment to the second, in RFC 3339.", format="date-time"),
+    MICRO_TIME: string("A moment to the microsecond, in RFC 3339.", format="date-time"),
     INT_OR_STRING: {"description": "A whole number or text.", "x-kubernetes-int-or-string": True},
     PATCH: {
         "type": "object",
@@ -97,149 +99,151 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "type": "object",
         "description": "A set of fields, as a tree whose keys start with f:, k: or v:.",
     },
-    f"{META}.OwnerReference": shape(
+    f"{META}.OwnerReference": object_schema(
         "An object in the same namespace, or one without a namespace, that this object goes away with.",
         {
-            "apiVersion": text("API version of the owner."),
-            "kind": text("Kind of the owner."),
-            "name": text("Name of the owner."),
-            "uid": text("UID of the owner: a later object of the same name is not the owner."),
-            "controller": yes_no("Whether this owner is the one that manages the object; at most one may."),
-            "blockOwnerDeletion": yes_no(
+            "apiVersion": string("API version of the owner."),
+            "kind": string("Kind of the owner."),
+            "name": string("Name of the owner."),
+            "uid": string("UID of the owner: a later object of the same name is not the owner."),
+            "controller": boolean("Whether this owner is the one that manages the object; at most one may."),
+            "blockOwnerDeletion": boolean(
                 "Whether a foreground deletion of the owner waits for this object to go first."
             ),
         },
         ("apiVersion", "kind", "name", "uid"),
     )
     | {"x-kubernetes-map-type": "atomic"},
-    f"{META}.ManagedFieldsEntry": shape(
+    f"{META}.ManagedFieldsEntry": object_schema(
         "The fields that one manager has set, and how.",
         {
-            "manager": text("Who set the fields."),
-            "operation": text("How: `Apply` (server-side apply) or `Update` (any other write)."),
-            "apiVersion": text("The version that the field names belong to."),
+            "manager": string("Who set the fields."),
+            "operation": string("How: `Apply` (server-side apply) or `Update` (any other write)."),
+            "apiVersion": string("The version that the field names belong to."),
             "time": ref(TIME, "When the set of fields last changed."),
-            "fieldsType": text("The form of the set; always `FieldsV1`."),
+            "fieldsType": string("The form of the set; always `FieldsV1`."),
             "fieldsV1": ref(f"{META}.FieldsV1", "The fields."),
-            "subresource": text(
+            "subresource": string(
                 "The subresource that was written to, such as `status`; empty for the object itself."
             ),
         },
     ),
-    OBJECT_META: shape(
+    OBJECT_META: object_schema(
         "What every object carries besides its own content: its identity, its labels and what the server notes about it.",
         {
-            "name": text("Unique among the objects of its kind in its namespace. It cannot be changed."),
-            "generateName": text("Start of a name that the server completes when `name` is empty."),
-            "namespace": text(
+            "name": string("Unique among the objects of its kind in its namespace. It cannot be changed."),
+            "generateName": string("Start of a name that the server completes when `name` is empty."),
+            "namespace": string(
                 "The namespace that the object lives in; empty for kinds outside namespaces. It cannot be changed."
             ),
-            "labels": text_map("Keys and values to select objects by."),
-            "annotations": text_map("Keys and values for tools and people; nothing selects by them."),
-            "uid": text("Set by the server: tells this object from earlier and later ones of the same name."),
-            "resourceVersion": text(
+            "labels": string_map("Keys and values to select objects by."),
+            "annotations": string_map("Keys and values for tools and people; nothing selects by them."),
+            "uid": string(
+                "Set by the server: tells this object from earlier and later ones of the same name."
+            ),
+            "resourceVersion": string(
                 "Set by the server: the revision of the last change. Send it back to refuse overwriting a newer one."
             ),
-            "generation": whole("Set by the server: grows by one with each change of what is wanted."),
+            "generation": integer("Set by the server: grows by one with each change of what is wanted."),
             "creationTimestamp": ref(TIME, "Set by the server: when the object was created, in UTC."),
             "deletionTimestamp": ref(
                 TIME,
                 "Set by the server: when deletion was asked for. The object stays until `finalizers` is empty.",
             ),
-            "deletionGracePeriodSeconds": whole(
+            "deletionGracePeriodSeconds": integer(
                 "Set by the server: seconds that the object was given to end in good order."
             ),
-            "finalizers": texts(
+            "finalizers": string_list(
                 "What must be done before the object may go; whoever does it removes its entry.",
                 **{"x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"},
             ),
-            "ownerReferences": refs(
+            "ownerReferences": ref_list(
                 f"{META}.OwnerReference", "Objects that this one goes away with.", **_MERGED_BY_UID
             ),
-            "managedFields": refs(
+            "managedFields": ref_list(
                 f"{META}.ManagedFieldsEntry",
                 "Who set which fields. The server keeps it.",
                 **{"x-kubernetes-list-type": "atomic"},
             ),
-            "selfLink": text("No longer set."),
+            "selfLink": string("No longer set."),
         },
     ),
-    LIST_META: shape(
+    LIST_META: object_schema(
         "What a list says about itself.",
         {
-            "resourceVersion": text("The revision that the list shows; a watch from here misses nothing."),
-            "continue": text(
+            "resourceVersion": string("The revision that the list shows; a watch from here misses nothing."),
+            "continue": string(
                 "Send it back to read the next page of the same revision; empty on the last page."
             ),
-            "remainingItemCount": whole("How many objects come on later pages, where that is known."),
-            "selfLink": text("No longer set."),
+            "remainingItemCount": integer("How many objects come on later pages, where that is known."),
+            "selfLink": string("No longer set."),
         },
     ),
-    f"{META}.StatusCause": shape(
+    f"{META}.StatusCause": object_schema(
         "One thing that is wrong.",
         {
-            "field": text("Path of the field, such as `spec.maxNodes`."),
-            "message": text("What is wrong with it."),
-            "reason": text("The same for programs, such as `FieldValueInvalid`."),
+            "field": string("Path of the field, such as `spec.maxNodes`."),
+            "message": string("What is wrong with it."),
+            "reason": string("The same for programs, such as `FieldValueInvalid`."),
         },
     ),
-    f"{META}.StatusDetails": shape(
+    f"{META}.StatusDetails": object_schema(
         "What the answer is about.",
         {
-            "name": text("Name of the object."),
-            "group": text("API group of the object."),
-            "kind": text("Kind or resource name of the object."),
-            "uid": text("UID of the object."),
-            "causes": refs(
+            "name": string("Name of the object."),
+            "group": string("API group of the object."),
+            "kind": string("Kind or resource name of the object."),
+            "uid": string("UID of the object."),
+            "causes": ref_list(
                 f"{META}.StatusCause", "Everything that is wrong.", **{"x-kubernetes-list-type": "atomic"}
             ),
-            "retryAfterSeconds": whole("Seconds to wait before asking again.", "int32"),
+            "retryAfterSeconds": integer("Seconds to wait before asking again.", "int32"),
         },
     ),
-    STATUS: shape(
+    STATUS: object_schema(
         "The answer to a request that yields no object: what happened and why.",
         {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
+            "apiVersion": API_VERSION_SCHEMA,
+            "kind": KIND_SCHEMA,
             "metadata": ref(LIST_META, "Empty."),
-            "status": text("`Success` or `Failure`."),
-            "code": whole("The HTTP status code.", "int32"),
-            "reason": text("Why, in one word for programs."),
-            "message": text("Why, for people."),
+            "status": string("`Success` or `Failure`."),
+            "code": integer("The HTTP status code.", "int32"),
+            "reason": string("Why, in one word for programs."),
+            "message": string("Why, for people."),
             "details": ref(f"{META}.StatusDetails", "What it is about."),
         },
     ),
-    f"{META}.Preconditions": shape(
+    f"{META}.Preconditions": object_schema(
         "What must hold for a deletion to happen.",
         {
-            "uid": text("The object must have this UID."),
-            "resourceVersion": text("The object must still be at this revision."),
+            "uid": string("The object must have this UID."),
+            "resourceVersion": string("The object must still be at this revision."),
         },
     ),
-    DELETE_OPTIONS: shape(
+    DELETE_OPTIONS: object_schema(
         "How to delete.",
         {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
+            "apiVersion": API_VERSION_SCHEMA,
+            "kind": KIND_SCHEMA,
             "dryRun": _DRY_RUN,
-            "gracePeriodSeconds": whole("Seconds to end in good order; 0 deletes at once."),
-            "orphanDependents": yes_no("Older form of propagationPolicy: true is `Orphan`."),
+            "gracePeriodSeconds": integer("Seconds to end in good order; 0 deletes at once."),
+            "orphanDependents": boolean("Older form of propagationPolicy: true is `Orphan`."),
             "preconditions": ref(f"{META}.Preconditions", "What must hold, else 409 Conflict."),
-            "propagationPolicy": text(
+            "propagationPolicy": string(
                 "What happens to owned objects: `Background` (go later), `Foreground` (go first) or `Orphan` (stay)."
             ),
-            "ignoreStoreReadErrorWithClusterBreakingPotential": yes_no("Accepted and without effect here."),
+            "ignoreStoreReadErrorWithClusterBreakingPotential": boolean("Accepted and without effect here."),
         },
     ),
-    SCALE: whole_object(
+    SCALE: resource_schema(
         "How many replicas are wanted and running; the part of an object that autoscalers read and write.",
         {
-            "spec": shape("What is wanted.", {"replicas": whole("Replicas wanted.", "int32")}),
-            "status": shape(
+            "spec": object_schema("What is wanted.", {"replicas": integer("Replicas wanted.", "int32")}),
+            "status": object_schema(
                 "What is.",
                 {
-                    "replicas": whole("Replicas running.", "int32"),
-                    "selector": text("Label selector of the replicas."),
+                    "replicas": integer("Replicas running.", "int32"),
+                    "selector": string("Label selector of the replicas."),
                 },
                 ("replicas",),
             ),

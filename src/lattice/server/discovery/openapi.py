@@ -10,11 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from lattice.kinds.meta.base import Resource
-from lattice.server.discovery.discovery import VIRTUAL
+from lattice.server.discovery.discovery import VIRTUAL_RESOURCES
 from lattice.server.discovery.meta_schemas import (
-    API_VERSION,
+    API_VERSION_SCHEMA,
     INT_OR_STRING,
-    KIND,
+    KIND_SCHEMA,
     LIST_META,
     META,
     OBJECT_META,
@@ -23,9 +23,9 @@ from lattice.server.discovery.meta_schemas import (
     Schema,
 )
 from lattice.server.discovery.operations import (
-    ANSWERS,
     PARAMETERS,
-    STREAM,
+    RESPONSE_MEDIA_TYPES,
+    WATCH_MEDIA_TYPE,
     Operation,
     definition_name,
     group_path,
@@ -33,13 +33,13 @@ from lattice.server.discovery.operations import (
 )
 from lattice.server.discovery.virtual_schemas import VIRTUAL_SCHEMAS
 
-Served = tuple[Resource, Schema]  # a resource and the structural schema of its kind
+KindSchema = tuple[Resource, Schema]  # a resource and the structural schema of its kind
 Document = dict[str, Any]
 
 TITLE = "Lattice"
 V2_PREFIX, V3_PREFIX = "#/definitions/", "#/components/schemas/"
 GVK = "x-kubernetes-group-version-kind"
-PRESERVE, EITHER = "x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string"
+PRESERVE_UNKNOWN_KEY, INT_OR_STRING_KEY = "x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string"
 
 # What a schema may say in OpenAPI v2, where gnostic has a field for it.
 _V2_KEYS: Final = {
@@ -48,11 +48,11 @@ _V2_KEYS: Final = {
 }  # fmt: skip
 
 
-def v3_documents(kinds: Iterable[Served], version: str) -> dict[str, bytes]:
+def v3_documents(kinds: Iterable[KindSchema], version: str) -> dict[str, bytes]:
     """Per group and version (`apis/lattice.dev/v1alpha1`) its OpenAPI v3 document, as JSON."""
     everything = _with_virtual(kinds)
     definitions = {name: _v3_schema(schema) for name, schema in _definitions(everything).items()} | {
-        INT_OR_STRING: _V3_EITHER
+        INT_OR_STRING: _V3_INT_OR_STRING
     }
     paths = dict.fromkeys(group_path(resource) for resource, _ in everything)
     return {
@@ -74,7 +74,7 @@ def etag(document: bytes) -> str:
     return hashlib.sha256(document).hexdigest().upper()
 
 
-def v2_document(kinds: Iterable[Served], version: str) -> Document:
+def v2_document(kinds: Iterable[KindSchema], version: str) -> Document:
     """GET /openapi/v2."""
     everything = _with_virtual(kinds)
     paths: dict[str, Document] = {}
@@ -95,23 +95,23 @@ def _encode(document: Document) -> bytes:
     return msgspec.json.encode(document, order="sorted")
 
 
-def _with_virtual(kinds: Iterable[Served]) -> list[Served]:
+def _with_virtual(kinds: Iterable[KindSchema]) -> list[KindSchema]:
     stored = list(kinds)
     taken = {resource.id for resource, _ in stored}
     return stored + [
-        (resource, VIRTUAL_SCHEMAS[resource.id]) for resource in VIRTUAL if resource.id not in taken
+        (resource, VIRTUAL_SCHEMAS[resource.id]) for resource in VIRTUAL_RESOURCES if resource.id not in taken
     ]
 
 
-def _of_version(kinds: Sequence[Served], path: str) -> list[Served]:
+def _of_version(kinds: Sequence[KindSchema], path: str) -> list[KindSchema]:
     return [found for found in kinds if group_path(found[0]) == path]
 
 
-def _operations(kinds: Sequence[Served]) -> Iterator[Operation]:
+def _operations(kinds: Sequence[KindSchema]) -> Iterator[Operation]:
     return (operation for resource, _ in kinds for operation in operations(resource))
 
 
-def _definitions(kinds: Sequence[Served]) -> dict[str, Schema]:
+def _definitions(kinds: Sequence[KindSchema]) -> dict[str, Schema]:
     versions = sorted({(resource.group, resource.version) for resource, _ in kinds})
     shared = {f"{META}.DeleteOptions": "DeleteOptions", f"{META}.Status": "Status"}
     found = dict(SCHEMAS)
@@ -131,8 +131,8 @@ def _object(resource: Resource, schema: Schema) -> Schema:
     properties = dict(schema.get("properties", {}))
     metadata = properties.get("metadata", {}).get("description", "Name, labels and the server's own notes.")
     own = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
+        "apiVersion": API_VERSION_SCHEMA,
+        "kind": KIND_SCHEMA,
         "metadata": {"$ref": OBJECT_META, "description": metadata},
     }
     required = [name for name in schema.get("required", ()) if name not in own]
@@ -156,7 +156,12 @@ def _list(resource: Resource) -> Schema:
     return {
         "type": "object",
         "description": f"A list of {resource.kind} objects.",
-        "properties": {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "items": items},
+        "properties": {
+            "apiVersion": API_VERSION_SCHEMA,
+            "kind": KIND_SCHEMA,
+            "metadata": metadata,
+            "items": items,
+        },
         "required": ["items"],
         **_gvk_list(resource.group, resource.version, f"{resource.kind}List"),
     }
@@ -174,7 +179,7 @@ def _path_parameters(path: str) -> list[str]:
     return [name for name in ("name", "namespace") if f"{{{name}}}" in path]
 
 
-_V3_EITHER: Final[Schema] = {
+_V3_INT_OR_STRING: Final[Schema] = {
     "description": "A whole number or text.",
     "format": "int-or-string",
     "oneOf": [{"type": "integer"}, {"type": "string"}],
@@ -183,11 +188,11 @@ _V3_EITHER: Final[Schema] = {
 
 def _v3_schema(schema: Schema) -> Schema:
     if schema.get(
-        EITHER
+        INT_OR_STRING_KEY
     ):  # by its Kubernetes name, `kubectl explain` shows <IntOrString> rather than <Object>
-        schema = {key: value for key, value in schema.items() if key not in (EITHER, "anyOf", "type")} | {
-            "$ref": INT_OR_STRING
-        }
+        schema = {
+            key: value for key, value in schema.items() if key not in (INT_OR_STRING_KEY, "anyOf", "type")
+        } | {"$ref": INT_OR_STRING}
     if "$ref" in schema:
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         target = {"$ref": V3_PREFIX + schema["$ref"]}
@@ -204,7 +209,7 @@ def _v3_schema(schema: Schema) -> Schema:
             found[key] = _v3_schema(schema[key])
     # `additionalProperties: true` breaks `kubectl explain --recursive` in 1.27 to 1.30; an open object says the same.
     if schema.get("additionalProperties") is True:
-        found[PRESERVE] = True
+        found[PRESERVE_UNKNOWN_KEY] = True
     return found
 
 
@@ -219,9 +224,9 @@ def _v2_schema(schema: Schema) -> Schema:
         key: value for key, value in schema.items() if key in _V2_KEYS or key.startswith("x-kubernetes-")
     }
     found.pop("x-kubernetes-validations", None)
-    if found.pop(EITHER, False):
+    if found.pop(INT_OR_STRING_KEY, False):
         return found | {"type": "string", "format": "int-or-string"}
-    if schema.get(PRESERVE):  # old kubectl refuses fields it finds no property for
+    if schema.get(PRESERVE_UNKNOWN_KEY):  # old kubectl refuses fields it finds no property for
         found.pop("required", None)
         return found
     if "properties" in schema:
@@ -232,7 +237,7 @@ def _v2_schema(schema: Schema) -> Schema:
     return found
 
 
-def _v3_document(kinds: Sequence[Served], definitions: Mapping[str, Schema], version: str) -> Document:
+def _v3_document(kinds: Sequence[KindSchema], definitions: Mapping[str, Schema], version: str) -> Document:
     paths: dict[str, Document] = {}
     for operation in _operations(kinds):
         item = paths.setdefault(
@@ -247,7 +252,7 @@ def _v3_document(kinds: Sequence[Served], definitions: Mapping[str, Schema], ver
     named |= {
         name
         for operation in _operations(kinds)
-        for name in (operation.body, *(answer for _, answer in operation.answers))
+        for name in (operation.body, *(answer for _, answer in operation.responses))
     }
     return {
         "openapi": "3.0.0",
@@ -292,7 +297,8 @@ def _v3_operation(operation: Operation) -> Document:
         "description": operation.description,
         "tags": [_tag(operation)],
         "parameters": [_v3_parameter(name) for name in operation.parameters],
-        "responses": {str(code): _v3_answer(operation, name) for code, name in operation.answers} | _REFUSED,
+        "responses": {str(code): _v3_answer(operation, name) for code, name in operation.responses}
+        | _UNAUTHORIZED_RESPONSE,
         "x-kubernetes-action": operation.action,
         GVK: _gvk(*operation.gvk),
     }
@@ -304,11 +310,11 @@ def _v3_operation(operation: Operation) -> Document:
     return found
 
 
-_REFUSED: Final[Document] = {"401": {"description": "Unauthorized"}}
+_UNAUTHORIZED_RESPONSE: Final[Document] = {"401": {"description": "Unauthorized"}}
 
 
 def _v3_answer(operation: Operation, name: str) -> Document:
-    kinds = (*ANSWERS, STREAM) if operation.action == "list" else ANSWERS
+    kinds = (*RESPONSE_MEDIA_TYPES, WATCH_MEDIA_TYPE) if operation.action == "list" else RESPONSE_MEDIA_TYPES
     return {"description": "OK", "content": {kind: {"schema": {"$ref": V3_PREFIX + name}} for kind in kinds}}
 
 
@@ -324,17 +330,19 @@ def _v2_operation(operation: Operation) -> Document:
         parameters.insert(0, body | ({"required": True} if operation.method != "delete" else {}))
     answers = {
         str(code): {"description": "OK", "schema": {"$ref": V2_PREFIX + name}}
-        for code, name in operation.answers
+        for code, name in operation.responses
     }
     return {
         "operationId": operation.id,
         "description": operation.description,
         "tags": [_tag(operation)],
         "consumes": list(operation.consumes) if operation.body else ["*/*"],
-        "produces": [*ANSWERS, STREAM] if operation.action == "list" else list(ANSWERS),
+        "produces": [*RESPONSE_MEDIA_TYPES, WATCH_MEDIA_TYPE]
+        if operation.action == "list"
+        else list(RESPONSE_MEDIA_TYPES),
         "schemes": ["https"],
         "parameters": parameters,
-        "responses": answers | _REFUSED,
+        "responses": answers | _UNAUTHORIZED_RESPONSE,
         "x-kubernetes-action": operation.action,
         GVK: _gvk(*operation.gvk),
     }

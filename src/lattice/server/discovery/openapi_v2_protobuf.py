@@ -61,15 +61,15 @@ def _anys(number: int, values: list[Any]) -> bytes:
     return b"".join(_any(number, value) for value in values)
 
 
-def _one(name: str) -> Writer:
+def _message_field(name: str) -> Writer:
     return lambda number, value: _block(number, _message(name, value))
 
 
-def _many(name: str) -> Writer:
+def _repeated_message(name: str) -> Writer:
     return lambda number, values: b"".join(_block(number, _message(name, value)) for value in values)
 
 
-def _named(number: int, inside: Callable[[Any], bytes], values: Json) -> bytes:
+def _named_values(number: int, inside: Callable[[Any], bytes], values: Json) -> bytes:
     """A map, which gnostic writes as an ordered list of name and value."""
     return b"".join(
         _block(number, _text(1, name) + _block(2, inside(value))) for name, value in values.items()
@@ -77,7 +77,7 @@ def _named(number: int, inside: Callable[[Any], bytes], values: Json) -> bytes:
 
 
 def _schemas(number: int, values: Json) -> bytes:
-    return _block(number, _named(1, lambda value: _message("Schema", value), values))
+    return _block(number, _named_values(1, lambda value: _message("Schema", value), values))
 
 
 def _type(number: int, value: str | list[str]) -> bytes:
@@ -96,7 +96,7 @@ def _additional(number: int, value: Json | bool) -> bytes:
 
 
 def _paths(number: int, values: Json) -> bytes:
-    return _block(number, _named(2, lambda value: _message("PathItem", value), values))
+    return _block(number, _named_values(2, lambda value: _message("PathItem", value), values))
 
 
 def _parameters(number: int, values: list[Json]) -> bytes:
@@ -111,7 +111,7 @@ def _parameter(value: Json) -> bytes:
 
 
 def _responses(number: int, values: Json) -> bytes:
-    return _block(number, _named(1, lambda value: _block(1, _message("Response", value)), values))
+    return _block(number, _named_values(1, lambda value: _block(1, _message("Response", value)), values))
 
 
 def _response_schema(number: int, value: Json) -> bytes:
@@ -127,14 +127,14 @@ _LIMITS = (
     ("maximum", _double), ("exclusiveMaximum", _bool), ("minimum", _double), ("exclusiveMinimum", _bool), ("maxLength", _int),
     ("minLength", _int), ("pattern", _text), ("maxItems", _int), ("minItems", _int), ("uniqueItems", _bool),
 )  # fmt: skip
-_PLACE = (("required", _bool), ("in", _text), ("description", _text), ("name", _text))
+_PARAMETER_FIELDS = (("required", _bool), ("in", _text), ("description", _text), ("name", _text))
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
 
 _EXTENSIONS = "x-"  # the entry that takes whatever starts with it
 _MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
     "Document": {
         "swagger": (1, _text),
-        "info": (2, _one("Info")),
+        "info": (2, _message_field("Info")),
         "host": (3, _text),
         "basePath": (4, _text),
         "schemes": (5, _texts),
@@ -146,7 +146,7 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
     },
     "Info": {"title": (1, _text), "version": (2, _text), "description": (3, _text), _EXTENSIONS: (7, _any)},
     "PathItem": {
-        **{method: (number, _one("Operation")) for number, method in enumerate(_METHODS, 2)},
+        **{method: (number, _message_field("Operation")) for number, method in enumerate(_METHODS, 2)},
         "parameters": (9, _parameters),
         _EXTENSIONS: (10, _any),
     },
@@ -170,17 +170,17 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
             ("name", _text),
             ("in", _text),
             ("required", _bool),
-            ("schema", _one("Schema")),
+            ("schema", _message_field("Schema")),
         ),
         _EXTENSIONS: (6, _any),
     },
     "QueryParameter": {
-        **_numbered(1, *_PLACE, ("allowEmptyValue", _bool), ("type", _text), ("format", _text)),
+        **_numbered(1, *_PARAMETER_FIELDS, ("allowEmptyValue", _bool), ("type", _text), ("format", _text)),
         **_numbered(10, ("default", _any), *_LIMITS, ("enum", _anys), ("multipleOf", _double)),
         _EXTENSIONS: (23, _any),
     },
     "PathParameter": {
-        **_numbered(1, *_PLACE, ("type", _text), ("format", _text)),
+        **_numbered(1, *_PARAMETER_FIELDS, ("type", _text), ("format", _text)),
         **_numbered(9, ("default", _any), *_LIMITS, ("enum", _anys), ("multipleOf", _double)),
         _EXTENSIONS: (22, _any),
     },
@@ -193,7 +193,7 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
         **_numbered(
             19, ("required", _texts), ("enum", _anys), ("additionalProperties", _additional), ("type", _type)
         ),
-        **_numbered(23, ("items", _items), ("allOf", _many("Schema")), ("properties", _schemas)),
+        **_numbered(23, ("items", _items), ("allOf", _repeated_message("Schema")), ("properties", _schemas)),
         "readOnly": (27, _bool),
         _EXTENSIONS: (31, _any),
     },
@@ -201,10 +201,10 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
 
 
 def _message(name: str, value: Json) -> bytes:
-    return b"".join(_written(name, value))
+    return b"".join(_encode_fields(name, value))
 
 
-def _written(name: str, value: Json) -> Iterator[bytes]:
+def _encode_fields(name: str, value: Json) -> Iterator[bytes]:
     table = _MESSAGES[name]
     for key, item in value.items():
         if key in table:

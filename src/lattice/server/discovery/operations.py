@@ -8,11 +8,15 @@ import msgspec
 from lattice.kinds.meta.base import Resource
 from lattice.server.discovery.meta_schemas import DELETE_OPTIONS, PATCH, SCALE, STATUS, Schema
 
-JSON_BODY = ("application/json", "application/yaml")
-PATCH_BODY = ("application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json")
-STRATEGIC = "application/strategic-merge-patch+json"
-ANSWERS = ("application/json", "application/yaml")
-STREAM = "application/json;stream=watch"
+OBJECT_MEDIA_TYPES = ("application/json", "application/yaml")
+PATCH_MEDIA_TYPES = (
+    "application/apply-patch+yaml",
+    "application/json-patch+json",
+    "application/merge-patch+json",
+)
+STRATEGIC_MERGE_MEDIA_TYPE = "application/strategic-merge-patch+json"
+RESPONSE_MEDIA_TYPES = ("application/json", "application/yaml")
+WATCH_MEDIA_TYPE = "application/json;stream=watch"
 
 # Kubernetes' packages for the groups it defines; the names are compiled into kubectl.
 _PACKAGES = {
@@ -107,15 +111,15 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     gvk: tuple[str, str, str]
     parameters: tuple[str, ...] = ()
     body: str = ""
-    consumes: tuple[str, ...] = JSON_BODY
-    answers: tuple[tuple[int, str], ...]
+    consumes: tuple[str, ...] = OBJECT_MEDIA_TYPES
+    responses: tuple[tuple[int, str], ...]
 
 
 class _Verb(msgspec.Struct, frozen=True):
     method: str
     action: str
     prefix: str  # of the operation's id
-    says: str
+    description: str
     parameters: tuple[str, ...] = ()
     body: str = ""  # "": none, "own": the object itself, else a definition
     codes: tuple[int, ...] = (200,)
@@ -141,7 +145,7 @@ _ITEM = {
     ),
     "delete": _Verb("delete", "delete", "delete", "Delete a {thing}.", _DELETE, DELETE_OPTIONS, (200, 202)),
 }
-_BELOW = {verb: _ITEM[verb] for verb in ("get", "update", "patch")}
+_SUBRESOURCE_VERBS = {verb: _ITEM[verb] for verb in ("get", "update", "patch")}
 
 
 def definition_name(resource: Resource) -> str:
@@ -161,18 +165,18 @@ def operations(resource: Resource) -> Iterator[Operation]:
     """Every operation on a resource, its subresources included."""
     root = f"/{group_path(resource)}"
     home = f"{root}/namespaces/{{namespace}}" if resource.namespaced else root
-    yield from _made(resource, f"{home}/{resource.plural}", _COLLECTION)
+    yield from _operations_for(resource, f"{home}/{resource.plural}", _COLLECTION)
     if resource.namespaced and "list" in resource.verbs:
         yield _operation(resource, f"{root}/{resource.plural}", "list", _COLLECTION["list"])
     item = f"{home}/{resource.plural}/{{name}}"
-    yield from _made(resource, item, _ITEM)
+    yield from _operations_for(resource, item, _ITEM)
     if resource.has_status:
-        yield from _made(resource, f"{item}/status", _BELOW)
-    if resource.scale:
-        yield from _made(resource, f"{item}/scale", _BELOW)
+        yield from _operations_for(resource, f"{item}/status", _SUBRESOURCE_VERBS)
+    if resource.scale_path:
+        yield from _operations_for(resource, f"{item}/scale", _SUBRESOURCE_VERBS)
 
 
-def _made(resource: Resource, path: str, verbs: dict[str, _Verb]) -> Iterator[Operation]:
+def _operations_for(resource: Resource, path: str, verbs: dict[str, _Verb]) -> Iterator[Operation]:
     return (_operation(resource, path, name, verb) for name, verb in verbs.items() if name in resource.verbs)
 
 
@@ -180,22 +184,24 @@ def _operation(resource: Resource, path: str, name: str, verb: _Verb) -> Operati
     below = path.rpartition("/")[2] if path.endswith(("/status", "/scale")) else ""
     own = SCALE if below == "scale" else definition_name(resource)
     answer = {"list": f"{own}List", "delete": STATUS, "deletecollection": STATUS}.get(name, own)
-    consumes = PATCH_BODY if name == "patch" else JSON_BODY
+    consumes = PATCH_MEDIA_TYPES if name == "patch" else OBJECT_MEDIA_TYPES
     thing = f"{resource.kind}'s {below}" if below else resource.kind
     return Operation(
         path=path,
         method=verb.method,
         action=verb.action,
         id=_id(resource, path, verb.prefix, below),
-        description=verb.says.format(thing=thing, things=f"{resource.kind} objects"),
+        description=verb.description.format(thing=thing, things=f"{resource.kind} objects"),
         gvk=("autoscaling", "v1", "Scale")
         if below == "scale"
         else (resource.group, resource.version, resource.kind),
         parameters=("pretty", *verb.parameters),
         body=own if verb.body == "own" else verb.body,
         # kubectl sends a strategic merge wherever it is listed; only Kubernetes' own kinds take one.
-        consumes=(*consumes, STRATEGIC) if name == "patch" and _is_kubernetes(resource) else consumes,
-        answers=tuple((code, answer) for code in verb.codes),
+        consumes=(*consumes, STRATEGIC_MERGE_MEDIA_TYPE)
+        if name == "patch" and _is_kubernetes(resource)
+        else consumes,
+        responses=tuple((code, answer) for code in verb.codes),
     )
 
 

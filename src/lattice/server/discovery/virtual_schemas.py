@@ -2,67 +2,74 @@
 
 from typing import Final
 
-from lattice.server.discovery.discovery import CRDS
-from lattice.server.discovery.meta_schemas import Schema, shape, text, texts, whole_object, yes_no
+from lattice.server.discovery.discovery import CRD_RESOURCE
+from lattice.server.discovery.meta_schemas import (
+    Schema,
+    boolean,
+    object_schema,
+    resource_schema,
+    string,
+    string_list,
+)
 
 ANY_OBJECT = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
-_RESOURCE = shape(
+_RESOURCE_ATTRIBUTES = object_schema(
     "A request about objects.",
     {
-        "namespace": text("Namespace; empty means all of them, or none for kinds outside namespaces."),
-        "verb": text("get, list, watch, create, update, patch, delete, deletecollection or `*`."),
-        "group": text("API group; `*` is all."),
-        "version": text("API version; `*` is all."),
-        "resource": text("Plural name; `*` is all."),
-        "subresource": text("Subresource, such as `status`."),
-        "name": text("Name of one object; empty is all."),
+        "namespace": string("Namespace; empty means all of them, or none for kinds outside namespaces."),
+        "verb": string("get, list, watch, create, update, patch, delete, deletecollection or `*`."),
+        "group": string("API group; `*` is all."),
+        "version": string("API version; `*` is all."),
+        "resource": string("Plural name; `*` is all."),
+        "subresource": string("Subresource, such as `status`."),
+        "name": string("Name of one object; empty is all."),
         "fieldSelector": ANY_OBJECT | {"description": "Limits the request to objects with these fields."},
         "labelSelector": ANY_OBJECT | {"description": "Limits the request to objects with these labels."},
     },
 )
-_PATH = shape(
+_NON_RESOURCE_ATTRIBUTES = object_schema(
     "A request about a plain path.",
-    {"path": text("The path, such as `/metrics`."), "verb": text("The HTTP method, in lower case.")},
+    {"path": string("The path, such as `/metrics`."), "verb": string("The HTTP method, in lower case.")},
 )
-_ASKED = {"resourceAttributes": _RESOURCE, "nonResourceAttributes": _PATH}
+_ACCESS_SPEC = {"resourceAttributes": _RESOURCE_ATTRIBUTES, "nonResourceAttributes": _NON_RESOURCE_ATTRIBUTES}
 _EXTRA = {
     "type": "object",
     "description": "What else is known about the user.",
     "additionalProperties": {"type": "array", "items": {"type": "string"}},
 }
-_USER = shape(
+_USER = object_schema(
     "A user.",
     {
-        "username": text("Name of the user."),
-        "uid": text("Tells users of the same name apart."),
-        "groups": texts("Groups that the user belongs to."),
+        "username": string("Name of the user."),
+        "uid": string("Tells users of the same name apart."),
+        "groups": string_list("Groups that the user belongs to."),
         "extra": _EXTRA,
     },
 )
-_VERDICT = shape(
+_ACCESS_STATUS = object_schema(
     "The answer.",
     {
-        "allowed": yes_no("Whether the request may be made."),
-        "denied": yes_no("Whether it is forbidden outright."),
-        "reason": text("Why."),
-        "evaluationError": text("What went wrong while finding out."),
+        "allowed": boolean("Whether the request may be made."),
+        "denied": boolean("Whether it is forbidden outright."),
+        "reason": string("Why."),
+        "evaluationError": string("What went wrong while finding out."),
     },
     ("allowed",),
 )
-_RULES = shape(
+_RULES = object_schema(
     "The answer.",
     {
         "resourceRules": {
             "type": "array",
             "description": "What the user may do with objects.",
-            "items": shape(
+            "items": object_schema(
                 "Verbs on resources.",
                 {
-                    "verbs": texts("Verbs; `*` is all."),
-                    "apiGroups": texts("API groups; `*` is all."),
-                    "resources": texts("Plural names; `*` is all."),
-                    "resourceNames": texts("Names of objects; empty is all."),
+                    "verbs": string_list("Verbs; `*` is all."),
+                    "apiGroups": string_list("API groups; `*` is all."),
+                    "resources": string_list("Plural names; `*` is all."),
+                    "resourceNames": string_list("Names of objects; empty is all."),
                 },
                 ("verbs",),
             ),
@@ -70,69 +77,75 @@ _RULES = shape(
         "nonResourceRules": {
             "type": "array",
             "description": "What the user may do with plain paths.",
-            "items": shape(
+            "items": object_schema(
                 "Verbs on paths.",
-                {"verbs": texts("Verbs."), "nonResourceURLs": texts("Paths; a last `*` is a wildcard.")},
+                {
+                    "verbs": string_list("Verbs."),
+                    "nonResourceURLs": string_list("Paths; a last `*` is a wildcard."),
+                },
                 ("verbs",),
             ),
         },
-        "incomplete": yes_no("Whether there may be rules that are not listed."),
-        "evaluationError": text("What went wrong while finding out."),
+        "incomplete": boolean("Whether there may be rules that are not listed."),
+        "evaluationError": string("What went wrong while finding out."),
     },
     ("resourceRules", "nonResourceRules", "incomplete"),
 )
 
 VIRTUAL_SCHEMAS: Final[dict[str, Schema]] = {
-    "selfsubjectreviews.authentication.k8s.io": whole_object(
-        "Asks who the caller is.", {"status": shape("The answer.", {"userInfo": _USER})}
+    "selfsubjectreviews.authentication.k8s.io": resource_schema(
+        "Asks who the caller is.", {"status": object_schema("The answer.", {"userInfo": _USER})}
     ),
-    "tokenreviews.authentication.k8s.io": whole_object(
+    "tokenreviews.authentication.k8s.io": resource_schema(
         "Asks whose bearer token this is.",
         {
-            "spec": shape(
+            "spec": object_schema(
                 "The question.",
-                {"token": text("The bearer token."), "audiences": texts("Whom the token must be meant for.")},
+                {
+                    "token": string("The bearer token."),
+                    "audiences": string_list("Whom the token must be meant for."),
+                },
             ),
-            "status": shape(
+            "status": object_schema(
                 "The answer.",
                 {
-                    "authenticated": yes_no("Whether the token is good."),
+                    "authenticated": boolean("Whether the token is good."),
                     "user": _USER,
-                    "audiences": texts("Whom the token is meant for."),
-                    "error": text("Why it could not be checked."),
+                    "audiences": string_list("Whom the token is meant for."),
+                    "error": string("Why it could not be checked."),
                 },
             ),
         },
         ("spec",),
     ),
-    "selfsubjectaccessreviews.authorization.k8s.io": whole_object(
+    "selfsubjectaccessreviews.authorization.k8s.io": resource_schema(
         "Asks whether the caller may make a request.",
-        {"spec": shape("The question.", _ASKED), "status": _VERDICT},
+        {"spec": object_schema("The question.", _ACCESS_SPEC), "status": _ACCESS_STATUS},
         ("spec",),
     ),
-    "subjectaccessreviews.authorization.k8s.io": whole_object(
+    "subjectaccessreviews.authorization.k8s.io": resource_schema(
         "Asks whether somebody may make a request.",
         {
-            "spec": shape(
+            "spec": object_schema(
                 "The question.",
-                _ASKED
+                _ACCESS_SPEC
                 | {
-                    "user": text("Name of the user."),
-                    "groups": texts("Groups of the user."),
-                    "uid": text("UID of the user."),
+                    "user": string("Name of the user."),
+                    "groups": string_list("Groups of the user."),
+                    "uid": string("UID of the user."),
                     "extra": _EXTRA,
                 },
             ),
-            "status": _VERDICT,
+            "status": _ACCESS_STATUS,
         },
         ("spec",),
     ),
-    "selfsubjectrulesreviews.authorization.k8s.io": whole_object(
+    "selfsubjectrulesreviews.authorization.k8s.io": resource_schema(
         "Asks for everything that the caller may do in a namespace.",
-        {"spec": shape("The question.", {"namespace": text("The namespace.")}), "status": _RULES},
+        {"spec": object_schema("The question.", {"namespace": string("The namespace.")}), "status": _RULES},
         ("spec",),
     ),
-    CRDS.id: whole_object(
+    CRD_RESOURCE.id: resource_schema(
         "How a kind of this server is presented, in the form in which a Kubernetes cluster would be told about it. Read-only.",
         {
             "spec": ANY_OBJECT

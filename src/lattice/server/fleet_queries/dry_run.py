@@ -7,66 +7,66 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from lattice.errors import Cause, Conflict, Invalid, LatticeError, Malformed, NotAllowed, NotFound
+from lattice.errors import Cause, Conflict, Invalid, LatticeError, Malformed, MethodNotAllowed, NotFound
 from lattice.kinds.meta.json_body import decode_stored, parse_json
-from lattice.kinds.meta.object_rules import is_gone
-from lattice.kinds.meta.stored import pack
-from lattice.server.resources import verbs
-from lattice.server.resources.api import Api
-from lattice.server.access.authorization import ADMINS, Deed, authorize
+from lattice.kinds.meta.object_lifecycle import is_finalized
+from lattice.kinds.meta.stored_encoding import pack
+from lattice.server.access.authorization import ADMINS, RequestAttributes, authorize
+from lattice.server.fleet_queries.protocol import PlannedWrite
 from lattice.server.requests.call import Call, Target, User
 from lattice.server.requests.catalog import Catalog
-from lattice.server.fleet_queries.protocol import Written
 from lattice.server.requests.status_error import message_of
+from lattice.server.resources import verbs
+from lattice.server.resources.api import Api
 from lattice.store.protocol import ABSENT, Entry, Key
 
-REPORTED = 20  # refused manifests that are told before giving up on the rest
+MAX_REPORTED_PROBLEMS = 20  # refused manifests that are told before giving up on the rest
 NAMESPACES = "namespaces"
 
 
 @dataclass
-class Shelf:
+class OverlayStore:
     """A store that holds still: what was read of the real one, and what is tried on top of it."""
 
     entries: Mapping[Key, Entry]
-    tried: dict[Key, Entry] = field(default_factory=dict)
+    overlay: dict[Key, Entry] = field(default_factory=dict)
 
     async def get(self, key: Key) -> Entry | None:
-        return self.tried.get(key) or self.entries.get(key)
+        return self.overlay.get(key) or self.entries.get(key)
 
     async def list(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse()
+        self._not_supported()
 
     async def watch(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse()
+        self._not_supported()
 
     async def commit(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse()
+        self._not_supported()
 
     async def revision(self) -> NoReturn:
-        self._refuse()
+        self._not_supported()
 
     async def compact(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse()
+        self._not_supported()
 
     async def campaign(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse()
+        self._not_supported()
 
     async def renew(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse()
+        self._not_supported()
 
     async def resign(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse()
+        self._not_supported()
 
     async def close(self) -> None:
         pass
 
-    def _refuse(self) -> NoReturn:
-        raise NotAllowed("this is only tried: one object can be read at a time, and nothing written")
+    def _not_supported(self) -> NoReturn:
+        raise MethodNotAllowed("this is only tried: one object can be read at a time, and nothing written")
 
 
 @dataclass(frozen=True)
-class Given:
+class ParsedManifest:
     """A manifest of a question: its place in the list, and what it is about."""
 
     index: int
@@ -76,34 +76,35 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ManifestProblem:
     """Why a manifest is refused."""
 
     index: int
     name: str
     error: LatticeError
-    said: str
+    message: str
 
     @property
     def sentence(self) -> str:
         return (
-            self.said
+            self.message
             if isinstance(self.error, Invalid) and self.error.causes
-            else f"{self.name}: {self.said}"
+            else f"{self.name}: {self.message}"
         )
 
     @property
     def causes(self) -> list[Cause]:
         """With the place of the manifest in the question."""
-        bare = self.said.removeprefix(f"{self.error.where}: ") if self.error.where else self.said
+        bare = self.message.removeprefix(f"{self.error.where}: ") if self.error.where else self.message
         found = self.error.causes or (Cause(self.error.where, bare),)
         return [
-            Cause(f"manifests[{self.index}]{_below(each.field)}", each.message, each.reason) for each in found
+            Cause(f"manifests[{self.index}]{_field_suffix(each.field)}", each.message, each.reason)
+            for each in found
         ]
 
 
 @dataclass(frozen=True)
-class Applying:
+class ApplyOptions:
     """Under whose name, and whether over others'."""
 
     user: str
@@ -113,87 +114,96 @@ class Applying:
 
 
 @dataclass
-class Rehearsal:
+class DryRun:
     """`looked_at`: resources that the question is about; others are counted and passed over."""
 
     api: Api
-    shelf: Shelf
-    looked_at: frozenset[str]
-    how: Applying
+    store: OverlayStore
+    considered_resources: frozenset[str]
+    apply_options: ApplyOptions
     ignored: dict[str, int] = field(default_factory=dict)
-    _problems: list[Problem] = field(default_factory=list)
+    _problems: list[ManifestProblem] = field(default_factory=list)
 
-    def objects(self, manifests: Sequence[msgspec.Raw]) -> list[Written]:
+    def apply_manifests(self, manifests: Sequence[msgspec.Raw]) -> list[PlannedWrite]:
         """Each object as it would be stored; refuses all together if any is refused."""
-        return asyncio.run(self._objects(manifests))
+        return asyncio.run(self._apply_manifests(manifests))
 
-    async def _objects(self, manifests: Sequence[msgspec.Raw]) -> list[Written]:
-        found: dict[Key, Written] = {}
+    async def _apply_manifests(self, manifests: Sequence[msgspec.Raw]) -> list[PlannedWrite]:
+        found: dict[Key, PlannedWrite] = {}
         for given in sorted(
-            self._given(manifests), key=lambda each: each.target.served.resource.id != NAMESPACES
+            self._parse_manifests(manifests), key=lambda each: each.target.served.resource.id != NAMESPACES
         ):
             served, resource = given.target.served, given.target.served.resource
-            if resource.id not in self.looked_at | {NAMESPACES}:
+            if resource.id not in self.considered_resources | {NAMESPACES}:
                 self.ignored[resource.kind] = self.ignored.get(resource.kind, 0) + 1
                 continue
             key = served.key(given.target.namespace, given.target.name)
             try:
                 if key in found:
                     raise Invalid("is given twice", fix="remove one of them")
-                found[key] = self._written(key, await self._applied(given, key))
+                found[key] = self._planned_write(key, await self._dry_run_apply(given, key))
             except LatticeError as error:
                 name = f'{resource.kind} "{key.path.lstrip("/")}"'
-                self._refused(given.index, name, error, message_of(error, resource, given.target.name))
-        self._raise()
+                self._add_problem(given.index, name, error, message_of(error, resource, given.target.name))
+        self._raise_problems()
         return list(found.values())
 
-    def _written(self, key: Key, value: bytes) -> Written:
-        old = self.shelf.entries.get(key)
-        if old is not None and is_gone(decode_stored(value)) and key.resource != NAMESPACES:
+    def _planned_write(self, key: Key, value: bytes) -> PlannedWrite:
+        old = self.store.entries.get(key)
+        if old is not None and is_finalized(decode_stored(value)) and key.resource != NAMESPACES:
             raise Conflict(
                 "is being deleted, and this takes away what held it",
                 fix="wait until it is gone, then plan again",
             )
         if old is not None:
-            return Written(key, value, old.revision, is_changed=old.value != value)
-        home = self.shelf.entries.get(Key(NAMESPACES, "", key.namespace))
-        return Written(key, value, ABSENT, home.revision if home else 0)
+            return PlannedWrite(key, value, old.revision, is_changed=old.value != value)
+        home = self.store.entries.get(Key(NAMESPACES, "", key.namespace))
+        return PlannedWrite(key, value, ABSENT, home.revision if home else 0)
 
-    async def _applied(self, given: Given, key: Key) -> bytes:
+    async def _dry_run_apply(self, given: ParsedManifest, key: Key) -> bytes:
         target, resource = given.target, given.target.served.resource
         asker = User(
-            self.how.user, frozenset({ADMINS})
+            self.apply_options.user, frozenset({ADMINS})
         )  # who may only look may still ask what somebody else could do
         authorize(
-            asker, Deed("patch", resource.group, resource.plural, "", target.namespace, target.name), resource
+            asker,
+            RequestAttributes("patch", resource.group, resource.plural, "", target.namespace, target.name),
+            resource,
         )
-        query = {"fieldManager": self.how.manager, "fieldValidation": "Strict", "dryRun": "All"} | (
-            {"force": "true"} if self.how.force else {}
+        query = {"fieldManager": self.apply_options.manager, "fieldValidation": "Strict", "dryRun": "All"} | (
+            {"force": "true"} if self.apply_options.force else {}
         )
-        reply = await verbs.apply(self.api, Call("PATCH", target, asker, query, given.body, verbs.APPLY))
+        reply = await verbs.apply(
+            self.api, Call("PATCH", target, asker, query, given.body, verbs.APPLY_PATCH_TYPE)
+        )
         assert isinstance(reply.body, bytes)  # noqa: S101 - one object is never streamed
-        self.shelf.tried[key] = Entry(key, pack(resource, decode_stored(reply.body)), 0)
-        return self.shelf.tried[key].value
+        self.store.overlay[key] = Entry(key, pack(resource, decode_stored(reply.body)), 0)
+        return self.store.overlay[key].value
 
-    def _given(self, manifests: Sequence[msgspec.Raw]) -> list[Given]:
+    def _parse_manifests(self, manifests: Sequence[msgspec.Raw]) -> list[ParsedManifest]:
         found = []
         for index, raw in enumerate(manifests):
             try:
                 value = parse_json(bytes(raw)).value
                 found.append(
-                    Given(index, value, target_of(self.api.catalog, value, self.how.namespace), bytes(raw))
+                    ParsedManifest(
+                        index,
+                        value,
+                        target_of(self.api.catalog, value, self.apply_options.namespace),
+                        bytes(raw),
+                    )
                 )
             except LatticeError as error:
-                self._refused(index, f"manifest {index + 1}", error, message_of(error, None, ""))
-        self._raise()
+                self._add_problem(index, f"manifest {index + 1}", error, message_of(error, None, ""))
+        self._raise_problems()
         return found
 
-    def _refused(self, index: int, name: str, error: LatticeError, said: str) -> None:
-        self._problems.append(Problem(index, name, error, said))
-        if len(self._problems) >= REPORTED:
-            self._raise()
+    def _add_problem(self, index: int, name: str, error: LatticeError, said: str) -> None:
+        self._problems.append(ManifestProblem(index, name, error, said))
+        if len(self._problems) >= MAX_REPORTED_PROBLEMS:
+            self._raise_problems()
 
-    def _raise(self) -> None:
+    def _raise_problems(self) -> None:
         if not self._problems:
             return
         found = sorted(self._problems, key=lambda each: each.index)
@@ -205,7 +215,7 @@ class Rehearsal:
         )
 
 
-def _below(path: str) -> str:
+def _field_suffix(path: str) -> str:
     path = path.removeprefix(".")
     return path if not path or path.startswith("[") else f".{path}"
 

@@ -6,10 +6,10 @@ import msgspec
 
 from lattice.store.protocol import Key
 
-HEAD = 4  # bytes that say how long a message is
+LENGTH_PREFIX_BYTES = 4  # bytes that say how long a message is
 
 
-class Row(msgspec.Struct, array_like=True, gc=False):
+class ObjectRow(msgspec.Struct, array_like=True, gc=False):
     """An object as it was written at a revision; no value: it is gone."""
 
     key: Key
@@ -20,11 +20,11 @@ class Row(msgspec.Struct, array_like=True, gc=False):
 class Load(msgspec.Struct, tag=True):
     """Objects to take over. `anew`: forget all that came before."""
 
-    rows: list[Row]
+    rows: list[ObjectRow]
     anew: bool = False
 
 
-class Ask(msgspec.Struct, tag=True):
+class QueryRequest(msgspec.Struct, tag=True):
     """A question about what was loaded, which is as of `revision`. `most`: seconds that a search may be told to take."""
 
     ask: str
@@ -34,23 +34,23 @@ class Ask(msgspec.Struct, tag=True):
     most: float
 
 
-class Written(msgspec.Struct, array_like=True, gc=False):
+class PlannedWrite(msgspec.Struct, array_like=True, gc=False):
     """An object as a plan would have it, in place of what was at a revision (0: nothing). `home`: of its namespace, where it is new."""
 
     key: Key
     value: bytes
     expect: int
-    home: int = 0
+    namespace_revision: int = 0
     is_changed: bool = True
 
 
-class Told(msgspec.Struct):
+class QueryResult(msgspec.Struct):
     """What to answer over HTTP; `broken`: something went wrong that nobody foresaw, and where."""
 
     status: int
     body: bytes
     broken: str = ""
-    writes: list[Written] = []  # of a plan that is to be applied
+    writes: list[PlannedWrite] = []  # of a plan that is to be applied
 
 
 class Reader(Protocol):
@@ -58,19 +58,19 @@ class Reader(Protocol):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-decode_message = msgspec.msgpack.Decoder(Load | Ask).decode
-decode_told = msgspec.msgpack.Decoder(Told).decode
+decode_message = msgspec.msgpack.Decoder(Load | QueryRequest).decode
+decode_result = msgspec.msgpack.Decoder(QueryResult).decode
 
 
-def framed(message: Load | Ask | Told) -> bytes:
+def encode_frame(message: Load | QueryRequest | QueryResult) -> bytes:
     body = _encode(message)
-    return len(body).to_bytes(HEAD, "big") + body
+    return len(body).to_bytes(LENGTH_PREFIX_BYTES, "big") + body
 
 
 def read_frame(source: Reader) -> bytes | None:
     """The next message; None at the end."""
-    head = source.read(HEAD)
-    if len(head) < HEAD:
+    head = source.read(LENGTH_PREFIX_BYTES)
+    if len(head) < LENGTH_PREFIX_BYTES:
         return None
     length = int.from_bytes(head, "big")
     body = source.read(length)

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from lattice.kinds.meta.json_body import encode
-from lattice.server.live.overview import Summary
+from lattice.server.live.usage_tables import ClusterSummary
 from lattice.wire import control_pb2 as pb
 
 Object = Mapping[str, Any]
 
 
-def workload(obj: Object) -> pb.Workload:
+def workload_message(obj: Object) -> pb.Workload:
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     return pb.Workload(
         namespace=metadata.get("namespace", ""),
@@ -30,7 +30,7 @@ def workload(obj: Object) -> pb.Workload:
     )
 
 
-def node(obj: Object) -> pb.Node:
+def node_message(obj: Object) -> pb.Node:
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     return pb.Node(
         name=metadata["name"],
@@ -50,7 +50,7 @@ def node(obj: Object) -> pb.Node:
     )
 
 
-def page(found: Object) -> dict[str, str]:
+def page_fields(found: Object) -> dict[str, str]:
     """Where a list stands."""
     metadata = found["metadata"]
     return {
@@ -59,7 +59,7 @@ def page(found: Object) -> dict[str, str]:
     }
 
 
-def summary(cluster: str, found: Summary) -> pb.ClusterSummary:
+def cluster_summary_message(cluster: str, found: ClusterSummary) -> pb.ClusterSummary:
     return pb.ClusterSummary(
         cluster=cluster,
         nodes=len(found.nodes),
@@ -71,11 +71,11 @@ def summary(cluster: str, found: Summary) -> pb.ClusterSummary:
         workloads=len(found.workloads),
         ready_workloads=sum(bool(each.status.ready) for each in found.workloads),
         unbound_workloads=sum(each.status.binding is None for each in found.workloads),
-        workloads_by_state=found.states,
+        workloads_by_state=found.workloads_by_state,
     )
 
 
-def event(obj: Object) -> pb.Event:
+def event_message(obj: Object) -> pb.Event:
     about = obj.get("involvedObject") or {}
     at = obj.get("lastTimestamp") or obj.get("eventTime") or obj["metadata"].get("creationTimestamp")
     return pb.Event(

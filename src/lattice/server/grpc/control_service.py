@@ -13,27 +13,27 @@ from cryptography.x509.oid import NameOID
 
 from lattice import errors
 from lattice.errors import LatticeError, Malformed, NotFound, UnknownUser
-from lattice.kinds.meta.json_body import encode
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
+from lattice.kinds.meta.json_body import encode
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
+from lattice.server.access.authentication import AUTHENTICATED_GROUP
+from lattice.server.access.authorization import RequestAttributes, authorize
 from lattice.server.grpc import control_messages as say
-from lattice.server.resources.api import Api
-from lattice.server.access.authentication import AUTHENTICATED
-from lattice.server.access.authorization import Deed, authorize
+from lattice.server.live.usage_tables import summarize_cluster
 from lattice.server.requests.bodies import read_yaml
 from lattice.server.requests.call import Call, Reply, Target, User
-from lattice.server.requests.catalog import Served
-from lattice.server.resources.dispatch import answer
-from lattice.server.live.overview import summary
+from lattice.server.requests.catalog import ServedKind
 from lattice.server.requests.status_error import message_of
-from lattice.server.resources.routes import deed
-from lattice.server.resources.verbs import APPLY
+from lattice.server.resources.api import Api
+from lattice.server.resources.dispatch import handle_call
+from lattice.server.resources.routes import request_attributes
+from lattice.server.resources.verbs import APPLY_PATCH_TYPE
 from lattice.wire import control_pb2 as pb
 
-CHUNK = 500  # objects read at a time
-CODES: dict[type[LatticeError], grpc.StatusCode] = {
+LIST_CHUNK_SIZE = 500  # objects read at a time
+GRPC_STATUS_CODES: dict[type[LatticeError], grpc.StatusCode] = {
     errors.Malformed: grpc.StatusCode.INVALID_ARGUMENT,
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnknownUser: grpc.StatusCode.UNAUTHENTICATED,
@@ -43,14 +43,14 @@ CODES: dict[type[LatticeError], grpc.StatusCode] = {
     errors.Conflict: grpc.StatusCode.ABORTED,
     errors.Gone: grpc.StatusCode.OUT_OF_RANGE,
     errors.TooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.TooMany: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.TooManyRequests: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Full: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
 }
 log = structlog.get_logger()
 
 
-class Control:
+class ControlService:
     """One method for each of the service; names are gRPC's."""
 
     def __init__(self, api: Api) -> None:
@@ -60,71 +60,77 @@ class Control:
         self._events = api.catalog.by_id(Event.resource.id)
 
     async def ApplyWorkload(self, request: pb.ApplyWorkloadRequest, context: Any) -> pb.ApplyWorkloadReply:  # noqa: N802
-        async with _Told(context) as told:
+        async with _RequestContext(context) as told:
             manifest = _manifest(request.manifest)
-            target = self._named(
+            target = self._workload_target(
                 manifest["metadata"].get("namespace", ""), manifest["metadata"].get("name", "")
             )
-            told.subject = target
+            told.target = target
             query = {"fieldManager": request.field_manager or told.user.name}
             query |= {"force": "true"} if request.force else {}
             query |= {"dryRun": "All"} if request.dry_run else {}
             body = encode(
                 manifest | {"apiVersion": manifest.get("apiVersion") or target.served.resource.api_version}
             )
-            reply = await self._answer(Call("PATCH", target, told.user, query, body, APPLY))
-            return pb.ApplyWorkloadReply(workload=say.workload(_read(reply)), created=reply.status == 201)
+            reply = await self._handle(Call("PATCH", target, told.user, query, body, APPLY_PATCH_TYPE))
+            return pb.ApplyWorkloadReply(
+                workload=say.workload_message(_read(reply)), created=reply.status == 201
+            )
 
     async def DeleteWorkload(self, request: pb.DeleteWorkloadRequest, context: Any) -> pb.DeleteWorkloadReply:  # noqa: N802
-        async with _Told(context) as told:
-            told.subject = target = self._named(request.namespace, request.name)
+        async with _RequestContext(context) as told:
+            told.target = target = self._workload_target(request.namespace, request.name)
             options = {"preconditions": {"uid": request.uid}} if request.uid else {}
             body = encode({"apiVersion": "v1", "kind": "DeleteOptions", **options})
-            reply = await self._answer(Call("DELETE", target, told.user, body=body))
+            reply = await self._handle(Call("DELETE", target, told.user, body=body))
             return pb.DeleteWorkloadReply(gone=_read(reply)["kind"] == "Status")
 
     async def RetryWorkload(self, request: pb.WorkloadName, context: Any) -> pb.Workload:  # noqa: N802
-        async with _Told(context) as told:
-            told.subject = target = self._named(request.namespace, request.name, "retry")
-            return say.workload(_read(await self._answer(Call("POST", target, told.user))))
+        async with _RequestContext(context) as told:
+            told.target = target = self._workload_target(request.namespace, request.name, "retry")
+            return say.workload_message(_read(await self._handle(Call("POST", target, told.user))))
 
     async def GetWorkload(self, request: pb.WorkloadName, context: Any) -> pb.Workload:  # noqa: N802
-        async with _Told(context) as told:
-            told.subject = target = self._named(request.namespace, request.name)
-            return say.workload(_read(await self._answer(Call("GET", target, told.user))))
+        async with _RequestContext(context) as told:
+            told.target = target = self._workload_target(request.namespace, request.name)
+            return say.workload_message(_read(await self._handle(Call("GET", target, told.user))))
 
     async def GetNode(self, request: pb.NodeName, context: Any) -> pb.Node:  # noqa: N802
-        async with _Told(context) as told:
-            told.subject = target = Target(self._nodes, "", _demanded(request.name))
-            return say.node(_read(await self._answer(Call("GET", target, told.user))))
+        async with _RequestContext(context) as told:
+            told.target = target = Target(self._nodes, "", _require_name(request.name))
+            return say.node_message(_read(await self._handle(Call("GET", target, told.user))))
 
     async def ListWorkloads(self, request: pb.ListRequest, context: Any) -> pb.WorkloadList:  # noqa: N802
-        async with _Told(context) as told:
+        async with _RequestContext(context) as told:
             found = await self._list(self._workloads, request, told.user)
-            return pb.WorkloadList(workloads=map(say.workload, found["items"]), **say.page(found))
+            return pb.WorkloadList(
+                workloads=map(say.workload_message, found["items"]), **say.page_fields(found)
+            )
 
     async def ListNodes(self, request: pb.ListRequest, context: Any) -> pb.NodeList:  # noqa: N802
-        async with _Told(context) as told:
+        async with _RequestContext(context) as told:
             found = await self._list(self._nodes, request, told.user)
-            return pb.NodeList(nodes=map(say.node, found["items"]), **say.page(found))
+            return pb.NodeList(nodes=map(say.node_message, found["items"]), **say.page_fields(found))
 
     async def GetClusterSummary(self, request: pb.ClusterSummaryRequest, context: Any) -> pb.ClusterSummary:  # noqa: N802
-        async with _Told(context) as told:
+        async with _RequestContext(context) as told:
             for served in (self._nodes, self._workloads):
                 authorize(
-                    told.user, Deed("list", served.resource.group, served.resource.plural), served.resource
+                    told.user,
+                    RequestAttributes("list", served.resource.group, served.resource.plural),
+                    served.resource,
                 )
             cluster = self.api.catalog.by_id(LatticeCluster.resource.id).key("", request.cluster)
             if request.cluster and await self.api.store.get(cluster) is None:
                 raise NotFound(f'{cluster.resource} "{request.cluster}" not found')
-            nodes = [each async for each in self._all(LatticeNode)]
-            workloads = [each async for each in self._all(LatticeWorkload)]
-            return say.summary(
-                request.cluster, await asyncio.to_thread(summary, nodes, workloads, request.cluster)
+            nodes = [each async for each in self._list_all(LatticeNode)]
+            workloads = [each async for each in self._list_all(LatticeWorkload)]
+            return say.cluster_summary_message(
+                request.cluster, await asyncio.to_thread(summarize_cluster, nodes, workloads, request.cluster)
             )
 
     async def WatchEvents(self, request: pb.WatchEventsRequest, context: Any) -> AsyncIterator[pb.Event]:  # noqa: N802
-        async with _Told(context) as told:
+        async with _RequestContext(context) as told:
             target = Target(self._events, request.namespace)
             demands = {"involvedObject.kind": request.kind, "involvedObject.name": request.name}
             fields = ",".join(f"{path}={value}" for path, value in demands.items() if value)
@@ -139,18 +145,20 @@ class Control:
                     "fieldSelector": fields,
                 }
                 call = Call("GET", target, told.user, {name: value for name, value in query.items() if value})
-                async for kind, event in _changes(await self._answer(call)):
+                async for kind, event in _watch_events(await self._handle(call)):
                     after = event["metadata"]["resourceVersion"]
                     if kind == "ADDED" and (not request.types or event.get("type") in request.types):
-                        yield say.event(event)
+                        yield say.event_message(event)
 
-    def _named(self, namespace: str, name: str, part: str = "") -> Target:
-        return Target(self._workloads, namespace or "default", _demanded(name), part)
+    def _workload_target(self, namespace: str, name: str, part: str = "") -> Target:
+        return Target(self._workloads, namespace or "default", _require_name(name), part)
 
-    async def _answer(self, call: Call) -> Reply:
-        return await answer(self.api, call, deed(call.method, call.target, watching="watch" in call.query))
+    async def _handle(self, call: Call) -> Reply:
+        return await handle_call(
+            self.api, call, request_attributes(call.method, call.target, watching="watch" in call.query)
+        )
 
-    async def _list(self, served: Served, request: pb.ListRequest, user: User) -> dict[str, Any]:
+    async def _list(self, served: ServedKind, request: pb.ListRequest, user: User) -> dict[str, Any]:
         query = {
             "labelSelector": request.label_selector,
             "fieldSelector": request.field_selector,
@@ -159,39 +167,43 @@ class Control:
         }
         asked = {name: value for name, value in query.items() if value}
         target = Target(served, request.namespace if served.resource.namespaced else "")
-        return _read(await self._whole(await self._answer(Call("GET", target, user, asked))))
+        return _read(await self._join_stream(await self._handle(Call("GET", target, user, asked))))
 
     @staticmethod
-    async def _whole(reply: Reply) -> Reply:
+    async def _join_stream(reply: Reply) -> Reply:
         return (
             reply
             if isinstance(reply.body, bytes)
             else Reply(b"".join([piece async for piece in reply.body]), reply.status)
         )
 
-    async def _all(self, kind: type[Any]) -> AsyncIterator[Any]:
+    async def _list_all(self, kind: type[Any]) -> AsyncIterator[Any]:
         """Every object of a kind, at one revision."""
         decode = msgspec.json.Decoder(kind).decode
-        page = await self.api.store.list(kind.resource.id, None, limit=CHUNK)
+        page = await self.api.store.list(kind.resource.id, None, limit=LIST_CHUNK_SIZE)
         while True:
             for entry in page.entries:
                 yield decode(entry.value)
-            if not page.more:
+            if not page.has_more:
                 return
             page = await self.api.store.list(
-                kind.resource.id, None, limit=CHUNK, after=page.entries[-1].key.path, revision=page.revision
+                kind.resource.id,
+                None,
+                limit=LIST_CHUNK_SIZE,
+                after=page.entries[-1].key.path,
+                revision=page.revision,
             )
 
 
-class _Told:
+class _RequestContext:
     """Who asks, and what they are told when it cannot be done."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self.user = User("")
-        self.subject: Target | None = None
+        self.target: Target | None = None
 
-    async def __aenter__(self) -> "_Told":
+    async def __aenter__(self) -> "_RequestContext":
         try:
             self.user = user_of_pem(self._context.auth_context().get("x509_pem_cert", [b""])[0])
         except UnknownUser as error:
@@ -200,8 +212,8 @@ class _Told:
 
     async def __aexit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, LatticeError):
-            resource = self.subject.served.resource if self.subject else None
-            message = message_of(error, resource, self.subject.name if self.subject else "")
+            resource = self.target.served.resource if self.target else None
+            message = message_of(error, resource, self.target.name if self.target else "")
             await self._context.abort(code_of(error), message)
         elif isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError | grpc.RpcError):
             log.error("request failed", exc_info=error)
@@ -211,7 +223,9 @@ class _Told:
 
 
 def code_of(error: LatticeError) -> grpc.StatusCode:
-    return next((code for kind, code in CODES.items() if isinstance(error, kind)), grpc.StatusCode.UNKNOWN)
+    return next(
+        (code for kind, code in GRPC_STATUS_CODES.items() if isinstance(error, kind)), grpc.StatusCode.UNKNOWN
+    )
 
 
 def user_of_pem(pem: bytes) -> User:
@@ -226,10 +240,10 @@ def user_of_pem(pem: bytes) -> User:
             "the client certificate names no user", fix="use one whose subject has a common name (CN)"
         )
     groups = {str(each.value) for each in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)}
-    return User(names[0], frozenset(groups | {AUTHENTICATED}))
+    return User(names[0], frozenset(groups | {AUTHENTICATED_GROUP}))
 
 
-def _demanded(name: str) -> str:
+def _require_name(name: str) -> str:
     if not name:
         raise Malformed("say which one is meant", where="name")
     return name
@@ -248,7 +262,7 @@ def _read(reply: Reply) -> dict[str, Any]:
     return found
 
 
-async def _changes(reply: Reply) -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
+async def _watch_events(reply: Reply) -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
     assert not isinstance(reply.body, bytes)  # noqa: S101 - a watch is a stream
     try:
         async for lines in reply.body:

@@ -1,1 +1,7 @@
-"""live."""
+"""What only the leader knows: usage, logs, spending.
+
+Imported by: app server server.grpc server.ui_backend.
+May import: errors kinds kinds.meta clock placement.inputs presence server.access server.agents
+server.requests server.resources store.
+May touch: the store, heartbeats.
+"""

@@ -8,45 +8,47 @@ import msgspec
 
 from lattice.errors import LatticeError, Malformed, NotFound, Unavailable
 from lattice.kinds.workload import LatticeWorkload
-from lattice.server.resources.api import Api
+from lattice.server.agents.leader_context import LeaderContext
+from lattice.server.agents.leader_proxy import ForwardedRequest, LeaderProxy
+from lattice.server.agents.node_logs import LogRequest, NodeLogReader
 from lattice.server.requests.call import Call, Reply
-from lattice.server.agents.leader_context import Leading
-from lattice.server.agents.log_requests import LogQuestion, NodeLogs
 from lattice.server.requests.options import truthy
-from lattice.server.agents.leader_proxy import Question, Relay
-from lattice.server.resources.verbs import existing, refuse_verb
+from lattice.server.resources.api import Api
+from lattice.server.resources.verbs import get_existing, method_not_allowed
 
 TEXT = "text/plain; charset=utf-8"
-MOST_LINES = 10_000  # a node gives no more at once
-ANSWER_WITHIN = 5.0  # seconds
-BEGIN_WITHIN = 0.5  # seconds in which a log that is followed may turn out not to be there
+MAX_LOG_LINES = 10_000  # a node gives no more at once
+LOG_ANSWER_TIMEOUT_S = 5.0  # seconds
+FOLLOW_START_TIMEOUT_S = 0.5  # seconds in which a log that is followed may turn out not to be there
 
 
 @dataclass(frozen=True)
-class WorkLogs:
+class WorkloadLogs:
     """Only the leader talks with nodes; other servers pass the question on to it."""
 
-    leading: Callable[[], Leading | None]
-    logs: NodeLogs
-    relay: Relay
+    leader_context: Callable[[], LeaderContext | None]
+    logs: NodeLogReader
+    leader_proxy: LeaderProxy
 
     async def read(self, api: Api, call: Call) -> Reply:
         if call.method != "GET":
-            raise refuse_verb(call)
-        entry = await existing(api, call)
+            raise method_not_allowed(call)
+        entry = await get_existing(api, call)
         workload = msgspec.json.decode(entry.value, type=LatticeWorkload)
-        asked = question(workload, call)
-        if self.leading() is None:
-            return await self.relay.pass_on(Question(call.user, path_of(call), call.query))
+        asked = log_request(workload, call)
+        if self.leader_context() is None:
+            return await self.leader_proxy.forward(ForwardedRequest(call.user, log_path(call), call.query))
         if not asked.node:
-            return _kept(workload, NotFound("it is on no node"))
-        return await self._ask(workload, asked)
+            return _last_reported_log(workload, NotFound("it is on no node"))
+        return await self._read_from_node(workload, asked)
 
-    async def _ask(self, workload: LatticeWorkload, asked: LogQuestion) -> Reply:
+    async def _read_from_node(self, workload: LatticeWorkload, asked: LogRequest) -> Reply:
         pieces = self.logs.read(asked)
         first = asyncio.ensure_future(_next(pieces))
         try:
-            await asyncio.wait({first}, timeout=BEGIN_WITHIN if asked.follow else ANSWER_WITHIN)
+            await asyncio.wait(
+                {first}, timeout=FOLLOW_START_TIMEOUT_S if asked.follow else LOG_ANSWER_TIMEOUT_S
+            )
             if not first.done() and not asked.follow:
                 raise Unavailable(f"node {asked.node} does not answer")
             if first.done():
@@ -54,8 +56,8 @@ class WorkLogs:
         except (NotFound, Unavailable) as error:
             first.cancel()
             await asyncio.wait({first})
-            return _kept(workload, error)
-        return Reply(_poured(first, pieces), content_type=TEXT, is_quiet=True)
+            return _last_reported_log(workload, error)
+        return Reply(_stream_log(first, pieces), content_type=TEXT, is_idle_stream=True)
 
 
 async def _next(pieces: AsyncIterator[str]) -> str:
@@ -63,7 +65,7 @@ async def _next(pieces: AsyncIterator[str]) -> str:
     return await anext(pieces, "")
 
 
-async def _poured(first: "asyncio.Future[str]", pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+async def _stream_log(first: "asyncio.Future[str]", pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
     try:
         yield (await first).encode()
         async for piece in pieces:
@@ -74,39 +76,41 @@ async def _poured(first: "asyncio.Future[str]", pieces: AsyncIterator[str]) -> A
         await pieces.aclose()  # type: ignore[attr-defined]
 
 
-def _kept(workload: LatticeWorkload, why: LatticeError) -> Reply:
+def _last_reported_log(workload: LatticeWorkload, why: LatticeError) -> Reply:
     """What its node told of before, with a word that it is that; the error, if there is nothing."""
     last = workload.status.last_log
     if not last:
         where = f"workload/{workload.metadata.namespace}/{workload.metadata.name}"
         raise type(why)(
-            f"nothing to show: {why.what}", where=where, fix=why.fix or "`lattice describe` tells how it is"
+            f"nothing to show: {why.message}",
+            where=where,
+            fix=why.fix or "`lattice describe` tells how it is",
         ) from why
-    note = f"{why.what}: these are the last lines that were heard of it"
+    note = f"{why.message}: these are the last lines that were heard of it"
     return Reply(f"{last.rstrip(chr(10))}\n".encode(), content_type=TEXT, warnings=(note,))
 
 
-def question(workload: LatticeWorkload, call: Call) -> LogQuestion:
+def log_request(workload: LatticeWorkload, call: Call) -> LogRequest:
     """`tail`, `follow` and `container`; kubectl's tailLines is understood, too."""
     query, binding = call.query, workload.status.binding
-    return LogQuestion(
+    return LogRequest(
         node=binding.node if binding else "",
         workload=f"{workload.metadata.namespace}/{workload.metadata.name}",
         uid=workload.metadata.uid,
         container=_container(workload, query.get("container", "")),
-        tail=_tail(query.get("tail") or query.get("tailLines") or ""),
+        tail_lines=_tail(query.get("tail") or query.get("tailLines") or ""),
         follow=truthy(query.get("follow")),
     )
 
 
 def _tail(text: str) -> int:
     if not text or text == "-1":
-        return MOST_LINES
+        return MAX_LOG_LINES
     if not (text.isascii() and text.isdigit()):
         raise Malformed(
             f"must be a whole number of lines, got {text!r}", where="tail", fix="leave it out for everything"
         )
-    return min(int(text[:9]), MOST_LINES)
+    return min(int(text[:9]), MAX_LOG_LINES)
 
 
 def _container(workload: LatticeWorkload, name: str) -> str:
@@ -119,7 +123,7 @@ def _container(workload: LatticeWorkload, name: str) -> str:
     return name or (names[0] if names else "")
 
 
-def path_of(call: Call) -> str:
+def log_path(call: Call) -> str:
     target, resource = call.target, call.target.served.resource
     parts = [
         "apis",

@@ -10,19 +10,19 @@ from typing import Any
 
 from lattice.errors import Malformed
 from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.meta.quantity import micros
+from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.service import LatticeService
 
-KEPT = int(timedelta(days=7).total_seconds())
-POINTS = 500  # of one name; of more, every second one of the older half goes
-NAMED = 7  # told by themselves; the rest together
-EMPTY = "(empty nodes)"
+RETENTION_S = int(timedelta(days=7).total_seconds())
+MAX_POINTS_PER_SERIES = 500  # of one name; of more, every second one of the older half goes
+MAX_NAMED_SERIES = 7  # told by themselves; the rest together
+EMPTY_NODES_SERIES = "(empty nodes)"
 
 Points = list[tuple[int, int]]  # seconds since 1970, and micro-dollars per hour from then on
 
 
 @dataclass
-class Track:
+class CostSeries:
     """What one name costs over time."""
 
     points: Points = field(default_factory=list)
@@ -32,57 +32,63 @@ class Track:
     def rate(self) -> int:
         return self.points[-1][1] if self.points else 0
 
-    def note(self, at: int, rate: int) -> None:
+    def record(self, at: int, rate: int) -> None:
         if rate == self.rate:
             return
         if self.points and self.points[-1][0] == at:
             self.points.pop()
         self.points.append((at, rate))
-        if len(self.points) > POINTS:
-            del self.points[1 : POINTS // 2 : 2]
+        if len(self.points) > MAX_POINTS_PER_SERIES:
+            del self.points[1 : MAX_POINTS_PER_SERIES // 2 : 2]
 
-    def forget(self, before: int) -> None:
+    def drop_before(self, before: int) -> None:
         """What held then still begins the rest."""
         while len(self.points) > 1 and self.points[1][0] <= before:
             self.points.pop(0)
 
     @property
-    def is_over(self) -> bool:
+    def is_ended(self) -> bool:
         return self.rate == 0 and len(self.points) <= 1
 
 
 @dataclass
-class Spending:
+class SpendHistory:
     """While nobody looks, what was paid last is taken to be paid on: machines stay."""
 
     since: int = 0
     at: int = 0
-    pools: dict[str, Track] = field(default_factory=dict)
-    services: dict[str, Track] = field(default_factory=dict)
+    pools: dict[str, CostSeries] = field(default_factory=dict)
+    services: dict[str, CostSeries] = field(default_factory=dict)
 
-    def adopt(self, other: "Spending") -> None:
+    def replace_with(self, other: "SpendHistory") -> None:
         self.since, self.at, self.pools, self.services = other.since, other.at, other.pools, other.services
 
-    def look(self, now: int, clusters: Iterable[LatticeCluster], services: Iterable[LatticeService]) -> None:
+    def record(
+        self, now: int, clusters: Iterable[LatticeCluster], services: Iterable[LatticeService]
+    ) -> None:
         self.at, self.since = now, self.since or now
         rates: Counter[str] = Counter()
         for cluster in clusters:
             rates[cluster.spec.pool] += _hourly(cluster.status.cost)
-        _note(self.pools, rates, now)
+        _record_rates(self.pools, rates, now)
         known = {f"{each.metadata.namespace}/{each.metadata.name}": each for each in services}
-        _note(self.services, {name: _hourly(each.status.total_cost) for name, each in known.items()}, now)
+        _record_rates(
+            self.services, {name: _hourly(each.status.total_cost) for name, each in known.items()}, now
+        )
         for name, each in known.items():
             if name in self.services:
                 self.services[name].labels = each.metadata.labels or {}
 
     @property
-    def begin(self) -> int:
-        return max(self.since, self.at - KEPT)
+    def window_start(self) -> int:
+        return max(self.since, self.at - RETENTION_S)
 
     def series(self, by: str) -> dict[str, Points]:
         """Each name with its points; the dearest first, and those beyond a few together."""
         if by == "pool":
-            return _dearest({name: _after(self.begin, track.points) for name, track in self.pools.items()})
+            return _most_expensive(
+                {name: _after(self.window_start, track.points) for name, track in self.pools.items()}
+            )
         key = by.removeprefix("label:")
         if by != "service" and (not key or key == by):
             raise Malformed(
@@ -91,27 +97,27 @@ class Spending:
         groups: dict[str, list[Points]] = {}
         for name, track in self.services.items():
             group = name if by == "service" else track.labels.get(key, f"(no label {key})")
-            groups.setdefault(group, []).append(_after(self.begin, track.points))
-        named = _dearest({name: summed(points) for name, points in groups.items()})
+            groups.setdefault(group, []).append(_after(self.window_start, track.points))
+        named = _most_expensive({name: sum_points(points) for name, points in groups.items()})
         paid, shared = (
-            [_after(self.begin, each.points) for each in tracks.values()]
+            [_after(self.window_start, each.points) for each in tracks.values()]
             for tracks in (self.pools, self.services)
         )
-        empty = [(at, max(0, rate)) for at, rate in summed([*paid, *map(_negative, shared)])]
-        return {**named, EMPTY: empty} if any(rate for _, rate in empty) else named
+        empty = [(at, max(0, rate)) for at, rate in sum_points([*paid, *map(_negative, shared)])]
+        return {**named, EMPTY_NODES_SERIES: empty} if any(rate for _, rate in empty) else named
 
-    def answer(self, by: str) -> dict[str, Any]:
+    def document(self, by: str) -> dict[str, Any]:
         keys = sorted({key for track in self.services.values() for key in track.labels})
         found = [{"name": name, "points": points} for name, points in self.series(by).items()]
-        return {"by": by, "since": self.begin, "at": self.at, "labels": keys, "series": found}
+        return {"by": by, "since": self.window_start, "at": self.at, "labels": keys, "series": found}
 
 
-async def told(spending: Spending, by: str) -> dict[str, Any]:
+async def spending_document(spending: SpendHistory, by: str) -> dict[str, Any]:
     """Thousands of services take a while, in which others go on being noted."""
-    return await asyncio.to_thread(_still(spending).answer, by)
+    return await asyncio.to_thread(_snapshot(spending).document, by)
 
 
-def _still(spending: Spending) -> Spending:
+def _snapshot(spending: SpendHistory) -> SpendHistory:
     pools, services = (
         {name: replace(track, points=list(track.points)) for name, track in tracks.items()}
         for tracks in (spending.pools, spending.services)
@@ -119,7 +125,7 @@ def _still(spending: Spending) -> Spending:
     return replace(spending, pools=pools, services=services)
 
 
-def summed(tracks: Iterable[Points]) -> Points:
+def sum_points(tracks: Iterable[Points]) -> Points:
     """What all of them cost together, from the first point of any on."""
     steps: Counter[int] = Counter()
     for points in tracks:
@@ -139,24 +145,24 @@ def _negative(points: Points) -> Points:
     return [(at, -rate) for at, rate in points]
 
 
-def _dearest(named: Mapping[str, Points]) -> dict[str, Points]:
+def _most_expensive(named: Mapping[str, Points]) -> dict[str, Points]:
     order = sorted(
         (name for name in named if named[name]),
         key=lambda name: (-max(rate for _, rate in named[name]), name),
     )
-    rest = order[NAMED:]
-    others = {f"({len(rest)} others)": summed(named[name] for name in rest)} if rest else {}
-    return {name: list(named[name]) for name in order[:NAMED]} | others
+    rest = order[MAX_NAMED_SERIES:]
+    others = {f"({len(rest)} others)": sum_points(named[name] for name in rest)} if rest else {}
+    return {name: list(named[name]) for name in order[:MAX_NAMED_SERIES]} | others
 
 
-def _note(tracks: dict[str, Track], rates: Mapping[str, int], now: int) -> None:
+def _record_rates(tracks: dict[str, CostSeries], rates: Mapping[str, int], now: int) -> None:
     for name in {*tracks, *rates}:
-        track = tracks.setdefault(name, Track())
-        track.note(now, rates.get(name, 0))
-        track.forget(now - KEPT)
-        if name not in rates and track.is_over:
+        track = tracks.setdefault(name, CostSeries())
+        track.record(now, rates.get(name, 0))
+        track.drop_before(now - RETENTION_S)
+        if name not in rates and track.is_ended:
             del tracks[name]
 
 
 def _hourly(cost: Any) -> int:
-    return micros(cost.hourly) if cost is not None and cost.hourly is not None else 0
+    return dollars_to_micros(cost.hourly) if cost is not None and cost.hourly is not None else 0

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lattice.errors import Malformed, Unsupported
+from lattice.errors import Malformed, UnsupportedMediaType
 from lattice.kinds.meta import yaml_manifest as manifest
 from lattice.kinds.meta.json_body import parse_json
 from lattice.server.requests import kube_protobuf as protobuf
@@ -10,10 +10,10 @@ from lattice.server.requests import kube_protobuf as protobuf
 AS_JSON = frozenset({"", "application/json", "text/plain", "*/*"})
 AS_YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
 
-Read = tuple[Any, tuple[str, ...]]  # the value, and the paths of keys that it names twice
+ParsedBody = tuple[Any, tuple[str, ...]]  # the value, and the paths of keys that it names twice
 
 
-def read(body: bytes, content_type: str, kind: str, *, protobuf_too: bool) -> Read:
+def parse_body(body: bytes, content_type: str, kind: str, *, allow_protobuf: bool) -> ParsedBody:
     """kind: what should be in it, for the message."""
     media = content_type.partition(";")[0].strip().lower()
     if not body:
@@ -21,21 +21,21 @@ def read(body: bytes, content_type: str, kind: str, *, protobuf_too: bool) -> Re
     if media in AS_JSON:
         parsed = parse_json(body)
         return parsed.value, tuple(parsed.duplicates)
-    if media == protobuf.MEDIA_TYPE and protobuf_too:
+    if media == protobuf.MEDIA_TYPE and allow_protobuf:
         return protobuf.decode(body), ()
     if media in AS_YAML:
         return read_yaml(body)
-    raise Unsupported(
+    raise UnsupportedMediaType(
         f"the body of the request was in an unknown format: {media}", fix="send application/json"
     )
 
 
-def read_yaml(body: bytes) -> Read:
+def read_yaml(body: bytes) -> ParsedBody:
     """One document of YAML, of which JSON is a part."""
     if body.lstrip()[:1] == b"{":
         parsed = parse_json(body)
         return parsed.value, tuple(parsed.duplicates)
-    documents = manifest.load(body, "body", lists=False)
+    documents = manifest.load_documents(body, "body", expand_lists=False)
     if len(documents) != 1:
         raise Malformed(f"the body holds {len(documents)} documents, one is taken")
     return documents[0].value, ()

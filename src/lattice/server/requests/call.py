@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
-from lattice.server.requests.catalog import Served
+from lattice.server.requests.catalog import ServedKind
 
 JSON = "application/json"
 
@@ -19,7 +19,7 @@ class User:
 class Target:
     """What a path names: a kind, maybe a namespace, an object, and a part of it."""
 
-    served: Served
+    served: ServedKind
     namespace: str = ""
     name: str = ""
     subresource: str = ""
@@ -34,7 +34,7 @@ class Call:
     body: bytes = b""
     content_type: str = JSON
     accept: str = JSON
-    agent: str = ""
+    user_agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,6 @@ class Reply:
     content_type: str = JSON
     warnings: tuple[str, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
-    is_quiet: bool = (
+    is_idle_stream: bool = (
         False  # a stream that may say nothing for hours: whether anybody still listens has to be looked at
     )

@@ -221,7 +221,7 @@ MESSAGES: Final[dict[str, Table]] = {
     "TypeMeta": {1: ("apiVersion", "string"), 2: ("kind", "string")},
 }
 
-READ: Final = {
+DECODABLE_KINDS: Final = {
     ("v1", "Namespace"),
     ("v1", "Secret"),
     ("v1", "ConfigMap"),
@@ -244,7 +244,7 @@ def decode(body: bytes) -> Json:
         raise _malformed("its content is wrapped in another encoding")
     api_version, kind = (envelope.get("typeMeta", {}).get(name, "") for name in ("apiVersion", "kind"))
     # Clients stamp DeleteOptions with the version of whatever they delete.
-    if kind != "DeleteOptions" and (api_version, kind) not in READ:
+    if kind != "DeleteOptions" and (api_version, kind) not in DECODABLE_KINDS:
         raise _malformed(
             f"it holds a {kind or 'nameless kind'} of {api_version or 'no version'}, which is read as JSON only"
         )

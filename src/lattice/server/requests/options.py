@@ -5,20 +5,88 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lattice.errors import Cause, Invalid, Malformed
+from lattice.kinds.meta.base import Resource
 from lattice.kinds.meta.selector import LabelSelector, parse_selector
-from lattice.server.requests.fields import FieldSelector, parse_field_selector
+
+SELECTABLE_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
+SELECTABLE_FIELDS_BY_RESOURCE = {
+    "events": frozenset(
+        f"involvedObject.{part}"
+        for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+    )
+    | {"reason", "type", "source", "reportingComponent"},
+    "secrets": frozenset({"type"}),
+    "namespaces": frozenset({"status.phase"}),
+    "latticeworkloads.lattice.dev": frozenset({"spec.cluster", "status.binding.node", "status.actualState"}),
+    "latticenodes.lattice.dev": frozenset({"spec.cluster", "spec.pool"}),
+}
+
 
 Query = Mapping[str, str]
-Validation = Literal["Strict", "Warn", "Ignore"]
+FieldValidation = Literal["Strict", "Warn", "Ignore"]
+MATCH_ALL_LABELS = LabelSelector()
 
-EVERYTHING = LabelSelector()
-ANY = FieldSelector()
+
+@dataclass(frozen=True, slots=True)
+class FieldSelector:
+    """(path, value, whether it must be equal or must differ), all of which must hold."""
+
+    requirements: tuple[tuple[str, str, bool], ...] = ()
+
+    def validate_for(self, resource: Resource) -> None:
+        known = SELECTABLE_FIELDS | SELECTABLE_FIELDS_BY_RESOURCE.get(resource.id, frozenset())
+        for path, _, _ in self.requirements:
+            if path not in known:
+                choices = ", ".join(sorted(known))
+                raise Malformed(
+                    f"field label not supported: {path}",
+                    fix=f"select {resource.plural} by one of {choices}, or by label with -l",
+                )
+
+    @property
+    def exact_name(self) -> str:
+        """The one name asked for, if it is one."""
+        return next(
+            (value for path, value, equal in self.requirements if path == "metadata.name" and equal), ""
+        )
+
+    def matches(self, obj: dict[str, Any]) -> bool:
+        return all((_text(obj, path) == value) is equal for path, value, equal in self.requirements)
+
+
+def _text(obj: dict[str, Any], path: str) -> str:
+    found: Any = obj
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    if path == "source" and isinstance(found, dict):
+        found = found.get("component")
+    return "" if found is None else str(found)
+
+
+def parse_field_selector(text: str) -> FieldSelector:
+    """`metadata.name=api,type!=Normal`; `==` is `=`."""
+    demands = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        path, sign, value = part.partition("!=")
+        if not sign:
+            path, sign, value = part.partition("==")
+        if not sign:
+            path, sign, value = part.partition("=")
+        if not sign:
+            raise Malformed(
+                f'cannot read the field selector "{part}"', fix="write it like metadata.name=api,type!=Normal"
+            )
+        demands.append((path.strip(), value.strip(), "!=" not in part))
+    return FieldSelector(tuple(demands))
+
+
+MATCH_ALL_FIELDS = FieldSelector()
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     dry_run: bool = False
-    validation: Validation = "Warn"
+    validation: FieldValidation = "Warn"
     manager: str = ""
     force: bool = False
 
@@ -26,28 +94,28 @@ class WriteOptions:
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
     dry_run: bool = False
-    policy: str = "Background"
+    propagation_policy: str = "Background"
     uid: str = ""
     revision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    labels: LabelSelector = EVERYTHING
-    fields: FieldSelector = ANY
+    labels: LabelSelector = MATCH_ALL_LABELS
+    fields: FieldSelector = MATCH_ALL_FIELDS
     limit: int = 0
-    token: str = ""
+    continue_token: str = ""
     revision: str = ""
-    match: str = ""
+    revision_match: str = ""
     watch: bool = False
     bookmarks: bool = False
     initial_events: bool = False
-    timeout: float = 0.0
+    timeout_s: float = 0.0
 
     @property
-    def selects(self) -> bool:
+    def is_filtered(self) -> bool:
         """Is anything left out?"""
-        return self.labels is not EVERYTHING or bool(self.fields.demands)
+        return self.labels is not MATCH_ALL_LABELS or bool(self.fields.requirements)
 
 
 def truthy(text: str | None) -> bool:
@@ -72,8 +140,11 @@ def write_options(query: Query, kind: str, agent: str) -> WriteOptions:
     if causes:
         raise invalid_options(kind, causes)
     return WriteOptions(
-        query.get("dryRun") == "All", validation, manager or "unknown", truthy(query.get("force"))
-    )  # type: ignore[arg-type]
+        query.get("dryRun") == "All",
+        validation,  # type: ignore[arg-type]
+        manager or "unknown",
+        truthy(query.get("force")),
+    )
 
 
 def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
@@ -108,35 +179,35 @@ def _orphan(body: Any, query: Query) -> str:
 
 
 def read_options(query: Query) -> ReadOptions:
-    labels = parse_selector(query["labelSelector"]) if query.get("labelSelector") else EVERYTHING
+    labels = parse_selector(query["labelSelector"]) if query.get("labelSelector") else MATCH_ALL_LABELS
     fields = parse_field_selector(query.get("fieldSelector", ""))
     options = ReadOptions(
         labels=labels,
         fields=fields,
         limit=_count(query, "limit"),
-        token=query.get("continue", ""),
+        continue_token=query.get("continue", ""),
         revision=query.get("resourceVersion", ""),
-        match=query.get("resourceVersionMatch", ""),
+        revision_match=query.get("resourceVersionMatch", ""),
         watch=truthy(query.get("watch")),
         bookmarks=truthy(query.get("allowWatchBookmarks")),
         initial_events=truthy(query.get("sendInitialEvents")),
-        timeout=float(_count(query, "timeoutSeconds")),
+        timeout_s=float(_count(query, "timeoutSeconds")),
     )
-    _refuse_odd_reads(options, "sendInitialEvents" in query)
+    _validate_read_options(options, "sendInitialEvents" in query)
     return options
 
 
-def _refuse_odd_reads(options: ReadOptions, asked_initial: bool) -> None:
+def _validate_read_options(options: ReadOptions, asked_initial: bool) -> None:
     causes = []
     if options.revision and not _is_revision(options.revision):
         raise Malformed(
             f'resourceVersion: Invalid value: "{options.revision}": must be a whole number',
             fix="use the one of a list or object",
         )
-    if options.match and options.match not in {"Exact", "NotOlderThan"}:
-        causes.append(_unsupported("resourceVersionMatch", options.match, ("Exact", "NotOlderThan")))
+    if options.revision_match and options.revision_match not in {"Exact", "NotOlderThan"}:
+        causes.append(_unsupported("resourceVersionMatch", options.revision_match, ("Exact", "NotOlderThan")))
     elif options.watch and asked_initial:
-        if options.match != "NotOlderThan":
+        if options.revision_match != "NotOlderThan":
             causes.append(
                 Cause(
                     "resourceVersionMatch",
@@ -150,7 +221,7 @@ def _refuse_odd_reads(options: ReadOptions, asked_initial: bool) -> None:
                 "sendInitialEvents", "Forbidden: sendInitialEvents is for watch only", "FieldValueForbidden"
             )
         )
-    elif options.match and options.watch:
+    elif options.revision_match and options.watch:
         causes.append(
             Cause(
                 "resourceVersionMatch",
@@ -158,7 +229,7 @@ def _refuse_odd_reads(options: ReadOptions, asked_initial: bool) -> None:
                 "FieldValueForbidden",
             )
         )
-    elif options.match and not options.revision:
+    elif options.revision_match and not options.revision:
         causes.append(
             Cause(
                 "resourceVersionMatch",
@@ -166,7 +237,7 @@ def _refuse_odd_reads(options: ReadOptions, asked_initial: bool) -> None:
                 "FieldValueForbidden",
             )
         )
-    elif options.match and options.token:
+    elif options.revision_match and options.continue_token:
         causes.append(
             Cause(
                 "resourceVersionMatch",
@@ -174,7 +245,7 @@ def _refuse_odd_reads(options: ReadOptions, asked_initial: bool) -> None:
                 "FieldValueForbidden",
             )
         )
-    elif options.match == "Exact" and options.revision == "0":
+    elif options.revision_match == "Exact" and options.revision == "0":
         causes.append(
             Cause(
                 "resourceVersionMatch",

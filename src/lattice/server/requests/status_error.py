@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lattice.errors import Ahead, Cause, Conflict, Gone, Invalid, LatticeError, TooMany
+from lattice.errors import Cause, Conflict, Gone, Invalid, LatticeError, RevisionTooNew, TooManyRequests
 from lattice.kinds.meta.base import Resource
 
 OPTIONS_GROUP = "meta.k8s.io"
@@ -11,7 +11,7 @@ OPTIONS_GROUP = "meta.k8s.io"
 def status_of(error: LatticeError, resource: Resource | None = None, name: str = "") -> dict[str, Any]:
     """The Status body of an error about an object (or about nothing in particular)."""
     details: dict[str, Any] = {}
-    if options := _options(error):
+    if options := _options_kind(error):
         details = {"group": OPTIONS_GROUP, "kind": options}
     elif resource is not None:
         kind = resource.kind if isinstance(error, Invalid) else resource.plural
@@ -19,7 +19,7 @@ def status_of(error: LatticeError, resource: Resource | None = None, name: str =
         details = {key: value for key, value in details.items() if value}
     if causes := [{"reason": c.reason, "message": c.message, "field": c.field} for c in _causes(error)]:
         details["causes"] = causes
-    if isinstance(error, TooMany | Ahead):
+    if isinstance(error, TooManyRequests | RevisionTooNew):
         details["retryAfterSeconds"] = 1
     return {
         "kind": "Status",
@@ -33,7 +33,7 @@ def status_of(error: LatticeError, resource: Resource | None = None, name: str =
     }
 
 
-def _options(error: LatticeError) -> str:
+def _options_kind(error: LatticeError) -> str:
     """CreateOptions and its like, if the error is about how something was asked and not about an object."""
     kind, _, group = error.where.partition(".")
     return kind if group == OPTIONS_GROUP else ""
@@ -42,7 +42,7 @@ def _options(error: LatticeError) -> str:
 def _causes(error: LatticeError) -> tuple[Cause, ...]:
     """kubectl shows nothing of an Invalid but its causes: one without any would be a riddle."""
     return (
-        (Cause(error.where or "request", error.what),)
+        (Cause(error.where or "request", error.message),)
         if isinstance(error, Invalid) and not error.causes
         else error.causes
     )
@@ -55,22 +55,22 @@ def message_of(error: LatticeError, resource: Resource | None, name: str) -> str
         listed = f"[{listed}]" if len(error.causes) > 1 else listed
         kind = (
             error.where
-            if _options(error)
+            if _options_kind(error)
             else f"{resource.kind}.{resource.group}"
             if resource.group
             else resource.kind
         )
-        name = "" if _options(error) else name
+        name = "" if _options_kind(error) else name
         return f'{kind} "{name}" is invalid: {listed}'
     head = (
-        f"{error.where}: {error.what}"
+        f"{error.where}: {error.message}"
         if error.where and not isinstance(error, Conflict | Gone)
-        else error.what
+        else error.message
     )
     return f"{head} (fix: {error.fix})" if error.fix else head
 
 
-def success(resource: Resource, name: str, uid: str) -> dict[str, Any]:
+def success_status(resource: Resource, name: str, uid: str) -> dict[str, Any]:
     """What a delete answers when the object is gone."""
     details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
     return {

@@ -9,12 +9,12 @@ import msgspec
 
 from lattice.errors import Cause, Conflict, Denied, Invalid, Malformed
 from lattice.kinds.meta.base import GROUP
-from lattice.kinds.meta.metadata import admit_metadata
-from lattice.kinds.meta.partial import standing_problems
-from lattice.kinds.meta.stored import Object
+from lattice.kinds.meta.metadata_validation import admit_metadata
+from lattice.kinds.meta.partial_validation import readable_part_problems
+from lattice.kinds.meta.stored_encoding import Object
 from lattice.kinds.meta.validator import Findings
-from lattice.server.requests.catalog import Served
-from lattice.server.requests.options import Validation
+from lattice.server.requests.catalog import ServedKind
+from lattice.server.requests.options import FieldValidation
 from lattice.store.protocol import Key
 
 PERMANENT_NAMESPACES = frozenset({"default", "lattice-system"})
@@ -22,12 +22,12 @@ CA_SECRET = Key("secrets", "lattice-system", "lattice-ca")
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedObject:
     obj: Object
     warnings: tuple[str, ...] = ()
 
 
-def demand_identity(served: Served, obj: Any, namespace: str, name: str) -> Object:
+def validate_identity(served: ServedKind, obj: Any, namespace: str, name: str) -> Object:
     """The body must be an object of this kind, at this address; an address it leaves out is filled in."""
     resource = served.resource
     if not isinstance(obj, dict):
@@ -71,10 +71,10 @@ def demand_identity(served: Served, obj: Any, namespace: str, name: str) -> Obje
         raise Invalid(
             "metadata must be an object", causes=[Cause("metadata", "Invalid value: must be an object")]
         )
-    return {**obj, "metadata": _addressed(metadata, namespace, name)}
+    return {**obj, "metadata": _with_address(metadata, namespace, name)}
 
 
-def _addressed(metadata: Object, namespace: str, name: str) -> Object:
+def _with_address(metadata: Object, namespace: str, name: str) -> Object:
     if (given := metadata.get("namespace")) and given != namespace:
         raise Malformed(
             f"the namespace of the provided object ({given}) does not match the namespace sent on the request ({namespace or 'none'})",
@@ -90,30 +90,32 @@ def _addressed(metadata: Object, namespace: str, name: str) -> Object:
     return metadata | ({"namespace": namespace} if namespace else {}) | ({"name": name} if name else {})
 
 
-def admit(served: Served, obj: Object, validation: Validation, duplicates: tuple[str, ...] = ()) -> Admitted:
+def admit(
+    served: ServedKind, obj: Object, validation: FieldValidation, duplicates: tuple[str, ...] = ()
+) -> AdmittedObject:
     """Pruned, defaulted and validated, or refused with everything that is wrong."""
     found = Findings()
     metadata = admit_metadata(served.resource, obj["metadata"], found)
-    kept: Object = served.walk({**obj, "metadata": {}}, "", found)
+    kept: Object = served.validator({**obj, "metadata": {}}, "", found)
     kept["metadata"] = metadata
     if served.resource.has_status and not isinstance(kept.get("status", {}), dict):
         kept.pop("status")
     told = {cause.field for cause in found.causes}
     found.causes.extend(cause for cause in _problems(served, kept, bool(told)) if cause.field not in told)
-    strange = [f'unknown field "{path}"' for path in found.unknown] + [
+    strange = [f'unknown field "{path}"' for path in found.unknown_fields] + [
         f'duplicate field "{path}"' for path in duplicates
     ]
     if validation == "Strict" and strange and not found.causes:
-        raise _undecodable(served, strange, [*found.unknown, *duplicates])
+        raise _undecodable(served, strange, [*found.unknown_fields, *duplicates])
     if validation == "Strict":
-        found.causes.extend(Cause(path, "Invalid value: unknown field") for path in found.unknown)
+        found.causes.extend(Cause(path, "Invalid value: unknown field") for path in found.unknown_fields)
         found.causes.extend(Cause(path, "Invalid value: duplicate field") for path in duplicates)
     if found.causes:
         raise Invalid("is invalid", causes=found.causes)
-    return Admitted(kept, tuple(strange) if validation == "Warn" else ())
+    return AdmittedObject(kept, tuple(strange) if validation == "Warn" else ())
 
 
-def _undecodable(served: Served, strange: list[str], paths: list[str]) -> Malformed:
+def _undecodable(served: ServedKind, strange: list[str], paths: list[str]) -> Malformed:
     resource = served.resource
     causes = [Cause(path, message) for path, message in zip(paths, strange, strict=True)]
     listed = ", ".join(strange)
@@ -124,19 +126,19 @@ def _undecodable(served: Served, strange: list[str], paths: list[str]) -> Malfor
     )
 
 
-def _problems(served: Served, obj: Object, already_wrong: bool) -> list[Cause]:
+def _problems(served: ServedKind, obj: Object, already_wrong: bool) -> list[Cause]:
     """What only the class knows. Where the schema has passed it decodes; if not, the parts that do are asked."""
     try:
         typed = msgspec.convert(obj, served.kind)
     except msgspec.ValidationError as mismatch:
         if already_wrong:
-            return list(standing_problems(served.kind, obj))
+            return list(readable_part_problems(served.kind, obj))
         what, _, where = str(mismatch).partition(" - at `$")
         return [Cause(where.rstrip("`").removeprefix("."), f"Invalid value: {what}")]
     return list(typed.problems())
 
 
-def complete(served: Served, obj: Object, old: Object | None) -> Object:
+def apply_kind_defaults(served: ServedKind, obj: Object, old: Object | None) -> Object:
     """What the API adds to the few core kinds by itself, as their users expect."""
     match served.resource.id:
         case "latticeservices.lattice.dev" if old is None:
@@ -144,14 +146,14 @@ def complete(served: Served, obj: Object, old: Object | None) -> Object:
         case "namespaces" if old is None:
             return {**obj, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
         case "secrets":
-            _refuse_immutable(served, obj, old)
-            return _sealed(obj, old)
+            _reject_immutable_change(served, obj, old)
+            return _encode_secret(obj, old)
         case "configmaps":
-            _refuse_immutable(served, obj, old)
+            _reject_immutable_change(served, obj, old)
     return obj
 
 
-def _sealed(obj: Object, old: Object | None) -> Object:
+def _encode_secret(obj: Object, old: Object | None) -> Object:
     """stringData is write-only; data is base64; the type stays."""
     sealed = {name: value for name, value in obj.items() if name != "stringData"}
     plain = {name: b64encode(text.encode()).decode() for name, text in obj.get("stringData", {}).items()}
@@ -175,7 +177,7 @@ def _sealed(obj: Object, old: Object | None) -> Object:
     return sealed
 
 
-def _refuse_immutable(served: Served, obj: Object, old: Object | None) -> None:
+def _reject_immutable_change(served: ServedKind, obj: Object, old: Object | None) -> None:
     if old is None or not old.get("immutable"):
         return
     before = {name: old.get(name) for name in ("data", "binaryData", "immutable")}
@@ -189,7 +191,7 @@ def _refuse_immutable(served: Served, obj: Object, old: Object | None) -> None:
         )
 
 
-def refuse_permanent(key: Key) -> None:
+def reject_permanent_deletion(key: Key) -> None:
     """Without these nobody could be let in any more."""
     if (key.resource == "namespaces" and key.name in PERMANENT_NAMESPACES) or key == CA_SECRET:
         raise Denied(
@@ -198,7 +200,7 @@ def refuse_permanent(key: Key) -> None:
         )
 
 
-def stale(served: Served, name: str) -> Conflict:
+def stale_object_error(served: ServedKind, name: str) -> Conflict:
     return Conflict(
         f'Operation cannot be fulfilled on {served.resource.id} "{name}": the object has been modified; '
         "please apply your changes to the latest version and try again"

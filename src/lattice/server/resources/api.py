@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lattice.clock import Clock, stamp
-from lattice.server.requests.catalog import Catalog, Served
-from lattice.server.resources.watch_frames import Frames
+from lattice.clock import Clock, format_timestamp
+from lattice.server.requests.catalog import Catalog, ServedKind
+from lattice.server.resources.watch_frames import WatchFrameCache
 from lattice.store.protocol import Store
 
 
@@ -17,16 +17,16 @@ class Api:
     new_uid: Callable[[], str]
     new_suffix: Callable[[], str]
     jitter: Callable[[], float] = lambda: 1.0  # 0..1, so that what could happen all at once does not
-    fixed: Mapping[str, Store] = field(
+    read_only_stores: Mapping[str, Store] = field(
         default_factory=dict
     )  # resource -> store of what is served but never written here
-    frames: Frames = field(default_factory=Frames)
-    namespaces: dict[str, int] = field(
+    watch_frames: WatchFrameCache = field(default_factory=WatchFrameCache)
+    namespace_revisions: dict[str, int] = field(
         default_factory=dict
     )  # name -> revision last seen; the commit checks it
 
-    def store_of(self, served: Served) -> Store:
-        return self.fixed.get(served.resource.id, self.store)
+    def store_of(self, served: ServedKind) -> Store:
+        return self.read_only_stores.get(served.resource.id, self.store)
 
     def now(self) -> str:
-        return stamp(self.clock.now())
+        return format_timestamp(self.clock.now())

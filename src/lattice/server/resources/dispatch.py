@@ -4,26 +4,27 @@ from collections.abc import Awaitable, Callable
 
 from lattice import tracing as traces
 from lattice.errors import LatticeError
-from lattice.server.resources import lists, retrying, subresources as scale, verbs, watch
-from lattice.server.resources.api import Api
-from lattice.server.access.audit import note_refusal
-from lattice.server.access.authorization import Deed, authorize
+from lattice.server.access.authorization import RequestAttributes, authorize, log_rejected_request
 from lattice.server.requests.call import Call, Reply
+from lattice.server.resources import lists, verbs, watch
+from lattice.server.resources import subresources as retrying
+from lattice.server.resources import subresources as scale
+from lattice.server.resources.api import Api
 
-Verb = Callable[[Api, Call], Awaitable[Reply]]
+VerbHandler = Callable[[Api, Call], Awaitable[Reply]]
 
-ON_OBJECT: dict[str, Verb] = {
+OBJECT_HANDLERS: dict[str, VerbHandler] = {
     "GET": verbs.get,
     "PUT": verbs.update,
     "PATCH": verbs.patch,
     "DELETE": verbs.delete,
 }
-ON_PART: dict[str, dict[str, Verb]] = {
+SUBRESOURCE_HANDLERS: dict[str, dict[str, VerbHandler]] = {
     "status": {"GET": verbs.get, "PUT": verbs.update, "PATCH": verbs.patch},
     "scale": {"GET": scale.get_scale, "PUT": scale.put_scale, "PATCH": scale.put_scale},
     "retry": {"POST": retrying.retry},
 }
-ON_KIND: dict[str, Verb] = {
+COLLECTION_HANDLERS: dict[str, VerbHandler] = {
     "list": lists.list_objects,
     "watch": watch.watch_objects,
     "create": verbs.create,
@@ -31,33 +32,33 @@ ON_KIND: dict[str, Verb] = {
 }
 
 
-def verb_for(call: Call, verb: str) -> Verb:
+def handler_for(call: Call, verb: str) -> VerbHandler:
     target, resource = call.target, call.target.served.resource
     if target.subresource:
-        chosen = ON_PART.get(target.subresource, {}).get(call.method)
+        chosen = SUBRESOURCE_HANDLERS.get(target.subresource, {}).get(call.method)
     elif target.name:
-        chosen = ON_OBJECT.get(call.method)
+        chosen = OBJECT_HANDLERS.get(call.method)
     else:
-        chosen = ON_KIND.get(verb)
+        chosen = COLLECTION_HANDLERS.get(verb)
         if verb in {"create", "deletecollection"} and resource.namespaced and not target.namespace:
             chosen = None
     if chosen is None or (not target.subresource and verb not in resource.verbs):
-        raise verbs.refuse_verb(call)
+        raise verbs.method_not_allowed(call)
     return chosen
 
 
-async def answer(api: Api, call: Call, wanted: Deed) -> Reply:
+async def handle_call(api: Api, call: Call, wanted: RequestAttributes) -> Reply:
     """Refused unless the user may."""
     resource = call.target.served.resource
     with traces.span(f"{wanted.verb} {resource.id}", verb=wanted.verb, resource=resource.id) as span:
         try:
             authorize(call.user, wanted, resource)
-            reply = await verb_for(call, wanted.verb)(api, call)
+            reply = await handler_for(call, wanted.verb)(api, call)
         except LatticeError as error:
-            note_refusal(
+            log_rejected_request(
                 error, call.user, call.method, f"{resource.id} {call.target.namespace}/{call.target.name}"
             )
-            span.tell(status=error.status)
+            span.set_attributes(status=error.status)
             raise
-        span.tell(status=reply.status)
+        span.set_attributes(status=reply.status)
         return reply

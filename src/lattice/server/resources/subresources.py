@@ -4,51 +4,52 @@ import contextlib
 from dataclasses import replace
 from typing import Any
 
-from lattice.errors import Cause, Invalid, Malformed, Unsupported
+from lattice.errors import Cause, Conflict, Invalid, Malformed, UnsupportedMediaType
 from lattice.kinds.meta.json_body import encode, parse_json
-from lattice.kinds.meta.stored import Object, unpack
-from lattice.server.resources import admission
-from lattice.server.resources.api import Api
+from lattice.kinds.meta.stored_encoding import Object, pack, splice_revision, unpack
+from lattice.lifecycle.retry import with_retry_request
+from lattice.server.apply.patch import strategic_merge_patch
 from lattice.server.requests.call import JSON, Call, Reply
 from lattice.server.requests.options import write_options
-from lattice.server.apply.patch import strategic_merge_patch
-from lattice.server.resources.verbs import PATCHES, existing, read_body
-from lattice.server.resources.write import ATTEMPTS, Draft, write
-from lattice.store.protocol import Clash, Entry
+from lattice.server.resources import admission
+from lattice.server.resources.api import Api
+from lattice.server.resources.verbs import PATCH_FUNCTIONS, get_existing, method_not_allowed, read_body
+from lattice.server.resources.write import MAX_WRITE_ATTEMPTS, PendingWrite, write
+from lattice.store.protocol import Entry, Put, RevisionConflict
 
 
 async def get_scale(api: Api, call: Call) -> Reply:
-    found = await existing(api, call)
+    found = await get_existing(api, call)
     return Reply(encode(_scale(call, unpack(found.value, found.revision))))
 
 
 async def put_scale(api: Api, call: Call) -> Reply:
     """PUT and PATCH alike: what counts in the end is spec.replicas. Told is what was written, whoever wrote it since."""
     options = write_options(
-        call.query, "UpdateOptions" if call.method == "PUT" else "PatchOptions", call.agent
+        call.query, "UpdateOptions" if call.method == "PUT" else "PatchOptions", call.user_agent
     )
-    for _ in range(ATTEMPTS):
-        old = await existing(api, call)
-        wanted = _wanted(call, old)
+    for _ in range(MAX_WRITE_ATTEMPTS):
+        old = await get_existing(api, call)
+        wanted = _requested_scale(call, old)
         given = (wanted.get("metadata") or {}).get("resourceVersion")
         if given and given != str(old.revision):
-            raise admission.stale(call.target.served, call.target.name)
-        new = _moved(call, unpack(old.value, old.revision), wanted)
-        with contextlib.suppress(Clash):
-            written = await write(api, Draft(replace(call, accept=JSON), options, old, new))
+            raise admission.stale_object_error(call.target.served, call.target.name)
+        new = _with_replicas(call, unpack(old.value, old.revision), wanted)
+        with contextlib.suppress(RevisionConflict):
+            written = await write(api, PendingWrite(replace(call, accept=JSON), options, old, new))
             assert isinstance(written.body, bytes)  # noqa: S101 - one object is no stream
             return replace(written, body=encode(_scale(call, parse_json(written.body).value)))
-    raise admission.stale(call.target.served, call.target.name)
+    raise admission.stale_object_error(call.target.served, call.target.name)
 
 
-def _wanted(call: Call, old: Entry) -> Object:
+def _requested_scale(call: Call, old: Entry) -> Object:
     if call.method == "PUT":
         wanted, _ = read_body(call)
     else:
         media = call.content_type.partition(";")[0].strip()
-        change = PATCHES.get(media)
+        change = PATCH_FUNCTIONS.get(media)
         if change is None or change is strategic_merge_patch:
-            raise Unsupported(
+            raise UnsupportedMediaType(
                 f"a scale takes a merge patch or a JSON patch, not {media}",
                 fix="set Content-Type: application/merge-patch+json",
             )
@@ -58,7 +59,7 @@ def _wanted(call: Call, old: Entry) -> Object:
     return wanted
 
 
-def _moved(call: Call, obj: Object, wanted: Object) -> Object:
+def _with_replicas(call: Call, obj: Object, wanted: Object) -> Object:
     spec = wanted.get("spec")
     if not isinstance(spec, dict):
         raise Malformed("a Scale needs a spec", where="spec", fix='send {"spec": {"replicas": N}}')
@@ -68,19 +69,19 @@ def _moved(call: Call, obj: Object, wanted: Object) -> Object:
             "is invalid",
             causes=[Cause("spec.replicas", f"Invalid value: {count}: must be a whole number, 0 or more")],
         )
-    return _replaced(obj, call.target.served.resource.scale.split("."), count)
+    return _set_path(obj, call.target.served.resource.scale_path.split("."), count)
 
 
-def _replaced(obj: Object, path: list[str], value: int) -> Object:
+def _set_path(obj: Object, path: list[str], value: int) -> Object:
     first, *rest = path
-    inner: Any = value if not rest else _replaced(obj.get(first) or {}, rest, value)
+    inner: Any = value if not rest else _set_path(obj.get(first) or {}, rest, value)
     return {**obj, first: inner}
 
 
 def _scale(call: Call, obj: Object) -> Object:
     metadata = obj["metadata"]
     wanted: Any = obj
-    for part in call.target.served.resource.scale.split("."):
+    for part in call.target.served.resource.scale_path.split("."):
         wanted = wanted.get(part) if isinstance(wanted, dict) else None
     kept = {
         name: metadata[name]
@@ -95,3 +96,33 @@ def _scale(call: Call, obj: Object) -> Object:
         "spec": {"replicas": wanted or 0},
         "status": {"replicas": running},
     }
+
+
+async def retry(api: Api, call: Call) -> Reply:
+    """Only a mark on the stored object: the leader sees it, tries again, and takes it off."""
+    if call.method != "POST":
+        raise method_not_allowed(call)
+    options = write_options(call.query, "CreateOptions", call.user_agent)
+    served = call.target.served
+    for _ in range(MAX_WRITE_ATTEMPTS):
+        entry = await get_existing(api, call)
+        obj = unpack(entry.value, entry.revision)
+        if obj["metadata"].get("deletionTimestamp"):
+            raise Conflict(
+                f'{served.resource.id} "{call.target.name}" is being deleted',
+                fix="declare it again once it is gone",
+            )
+        if (obj.get("spec") or {}).get("desiredState", "Running") != "Running":
+            what = (
+                f'{served.resource.id} "{call.target.name}" is to be stopped: there is nothing to try again'
+            )
+            raise Conflict(what, fix="start it first: set its spec.desiredState to Running")
+        value = pack(served.resource, {**obj, "metadata": with_retry_request(obj["metadata"], api.now())})
+        if options.dry_run:
+            return Reply(splice_revision(value, served.revision_offset, entry.revision))
+        try:
+            revision = await api.store.commit([Put(entry.key, value, entry.revision)])
+        except RevisionConflict:
+            continue
+        return Reply(splice_revision(value, served.revision_offset, revision))
+    raise admission.stale_object_error(served, call.target.name)

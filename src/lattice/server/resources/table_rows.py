@@ -9,35 +9,35 @@ from typing import Any
 
 from lattice.kinds.meta.base import Column, Resource
 from lattice.kinds.meta.jsonpath import compile_path
-from lattice.kinds.meta.stored import Object
+from lattice.kinds.meta.stored_encoding import Object
 
-NAME = Column("Name", ".metadata.name", description="Its name, unique for its kind in its namespace.")
-AGE = Column("Age", ".metadata.creationTimestamp", "date", description="How long it has existed.")
+NAME_COLUMN = Column("Name", ".metadata.name", description="Its name, unique for its kind in its namespace.")
+AGE_COLUMN = Column("Age", ".metadata.creationTimestamp", "date", description="How long it has existed.")
 FORMATS = {"Name": "name"}
 
 
 @dataclass(frozen=True, slots=True)
-class Rendering:
+class TableOptions:
     resource: Resource
     now: datetime
-    include: str = "Metadata"  # of each object: Metadata, Object or None
+    include_object: str = "Metadata"  # of each object: Metadata, Object or None
     version: str = "v1"
 
 
 def table(
-    how: Rendering, objects: Iterable[Object], metadata: dict[str, Any], *, heads: bool = True
+    how: TableOptions, objects: Iterable[Object], metadata: dict[str, Any], *, include_headers: bool = True
 ) -> dict[str, Any]:
     columns = columns_of(how.resource)
     return {
         "kind": "Table",
         "apiVersion": f"meta.k8s.io/{how.version}",
         "metadata": metadata,
-        "columnDefinitions": [_definition(column) for column, _ in columns] if heads else None,
+        "columnDefinitions": [_definition(column) for column, _ in columns] if include_headers else None,
         "rows": rows(how, objects),
     }
 
 
-def rows(how: Rendering, objects: Iterable[Object]) -> list[dict[str, Any]]:
+def rows(how: TableOptions, objects: Iterable[Object]) -> list[dict[str, Any]]:
     columns = columns_of(how.resource)
     return [
         {"cells": [cell(obj, how.now) for _, cell in columns], "object": _included(obj, how)}
@@ -45,8 +45,8 @@ def rows(how: Rendering, objects: Iterable[Object]) -> list[dict[str, Any]]:
     ]
 
 
-def _included(obj: Object, how: Rendering) -> Any:
-    match how.include:
+def _included(obj: Object, how: TableOptions) -> Any:
+    match how.include_object:
         case "Object":
             return obj
         case "None":
@@ -75,13 +75,13 @@ Cell = Callable[[Object, datetime], Any]
 def columns_of(resource: Resource) -> tuple[tuple[Column, Cell], ...]:
     own = resource.columns
     # Events say when they were last seen, which is what an age would be for.
-    listed = own if resource.id == "events" else (NAME, *own, AGE)
+    listed = own if resource.id == "events" else (NAME_COLUMN, *own, AGE_COLUMN)
     return tuple((column, _cell(resource, column)) for column in listed)
 
 
 def _cell(resource: Resource, column: Column) -> Cell:
     if not column.path:
-        return COMPUTED[resource.id, column.name]
+        return COMPUTED_COLUMNS[resource.id, column.name]
     find = compile_path(column.path).find
     if column.type == "date":
         return lambda obj, now: age(found[0], now) if (found := find(obj)) else None
@@ -106,10 +106,10 @@ def age(stamp: Any, now: datetime) -> str:
         since = datetime.fromisoformat(stamp).astimezone(UTC)
     except (TypeError, ValueError):
         return "<unknown>"
-    return span(int((now - since).total_seconds()))
+    return format_duration(int((now - since).total_seconds()))
 
 
-def span(seconds: int) -> str:
+def format_duration(seconds: int) -> str:
     if seconds < 0:
         return "0s"
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
@@ -148,7 +148,7 @@ def _involved(obj: Object, now: datetime) -> str:
     return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
 
 
-COMPUTED: dict[tuple[str, str], Cell] = {
+COMPUTED_COLUMNS: dict[tuple[str, str], Cell] = {
     ("secrets", "Data"): _count("data"),
     ("configmaps", "Data"): _count("data", "binaryData"),
     ("events", "Last Seen"): _last_seen,

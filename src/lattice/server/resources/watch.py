@@ -7,78 +7,94 @@ from typing import Any
 
 from lattice.errors import Gone
 from lattice.kinds.meta.json_body import encode
-from lattice.kinds.meta.stored import Object, splice, unpack
-from lattice.server.resources.api import Api
+from lattice.kinds.meta.stored_encoding import Object, splice_revision, unpack
 from lattice.server.requests.call import Call, Reply
-from lattice.server.resources.watch_frames import shown
-from lattice.server.resources.lists import CHUNK, Selection, demand_fresh, selection
 from lattice.server.requests.options import ReadOptions, read_options
 from lattice.server.requests.status_error import status_of
-from lattice.server.resources.negotiation import ROWS, Form, form_of, partial, rendering
+from lattice.server.resources.api import Api
+from lattice.server.resources.lists import LIST_CHUNK_SIZE, Selection, build_selection, require_revision
+from lattice.server.resources.negotiation import (
+    DECODED_CHUNK_SIZE,
+    Representation,
+    parse_accept,
+    partial_metadata,
+    table_options,
+)
 from lattice.server.resources.table_rows import table
+from lattice.server.resources.watch_frames import watch_event_value
 from lattice.store.protocol import Batch, Change, Entry, Page, Store, Watch
 
-BOOKMARK_EVERY = 60.0  # seconds
-LONGEST = 3600.0  # seconds, and half of it at least: clients come again, not all at once, which spreads them over servers
+BOOKMARK_INTERVAL_S = 60.0  # seconds
+MAX_WATCH_S = 3600.0  # seconds, and half of it at least: clients come again, not all at once, which spreads them over servers
 
 
 @dataclass
-class Stream:
+class WatchStream:
     """One client's watch: which changes concern it, in which form."""
 
     api: Api
     call: Call
     options: ReadOptions
-    wanted: Selection
-    form: Form
-    heads: bool = True  # a table's heads go with its first row only
+    selection: Selection
+    representation: Representation
+    headers_pending: bool = True  # a table's heads go with its first row only
 
     def lines(self, batches: Iterable[Batch]) -> bytes:
         return b"".join([self._line(change) for batch in batches for change in batch.changes])
 
     def _line(self, change: Change) -> bytes:
-        kind = self._kind(change)
+        kind = self._event_type(change)
         if not kind:
             return b""
-        if self.form.plain:
-            return self.api.frames.line(self.wanted.served, kind, change)
-        return self.event(kind, unpack(shown(kind, change), change.revision))
+        if self.representation.is_plain_json:
+            return self.api.watch_frames.line(self.selection.served, kind, change)
+        return self.event(kind, unpack(watch_event_value(kind, change), change.revision))
 
-    def _kind(self, change: Change) -> str:
+    def _event_type(self, change: Change) -> str:
         """What happened, as seen through the selector: leaving it is a deletion, entering it an addition."""
-        was = change.previous is not None and self.wanted.takes(change.key, change.previous.value)
-        now = change.value is not None and self.wanted.takes(change.key, change.value)
+        was = change.previous is not None and self.selection.matches(change.key, change.previous.value)
+        now = change.value is not None and self.selection.matches(change.key, change.value)
         if now:
             return "MODIFIED" if was else "ADDED"
         return "DELETED" if was else ""
 
     def event(self, kind: str, obj: Object) -> bytes:
-        if self.form.kind == "table":
+        if self.representation.kind == "table":
             revision = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-            body: Any = table(rendering(self.api, self.call), [obj], revision, heads=self.heads)
-            self.heads = False
+            body: Any = table(
+                table_options(self.api, self.call), [obj], revision, include_headers=self.headers_pending
+            )
+            self.headers_pending = False
         else:
-            body = partial(obj, self.form.version) if self.form.kind == "partial" else obj
+            body = (
+                partial_metadata(obj, self.representation.version)
+                if self.representation.kind == "partial"
+                else obj
+            )
         return encode({"type": kind, "object": body}) + b"\n"
 
-    def added(self, entries: Iterable[Entry]) -> bytes:
+    def encode_added(self, entries: Iterable[Entry]) -> bytes:
         return b"".join(
-            [self._added(entry) for entry in entries if self.wanted.takes(entry.key, entry.value)]
+            [
+                self._encode_added_entry(entry)
+                for entry in entries
+                if self.selection.matches(entry.key, entry.value)
+            ]
         )
 
-    def _added(self, entry: Entry) -> bytes:
-        if self.form.plain:
-            return b'{"type":"ADDED","object":%b}\n' % splice(
-                entry.value, self.wanted.served.head, entry.revision
+    def _encode_added_entry(self, entry: Entry) -> bytes:
+        if self.representation.is_plain_json:
+            return b'{"type":"ADDED","object":%b}\n' % splice_revision(
+                entry.value, self.selection.served.revision_offset, entry.revision
             )
         return self.event("ADDED", unpack(entry.value, entry.revision))
 
-    def bookmark(self, revision: int, *, initial: bool = False) -> bytes:
-        resource = self.wanted.served.resource
+    def bookmark(self, revision: int, *, ends_initial_events: bool = False) -> bytes:
+        resource = self.selection.served.resource
         metadata: dict[str, Any] = {"resourceVersion": str(revision), "creationTimestamp": None}
-        if initial:
+        if ends_initial_events:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-        if self.form.kind == "table":
+        if self.representation.kind == "table":
             row = {
                 "cells": [],
                 "object": {
@@ -87,7 +103,7 @@ class Stream:
                     "metadata": metadata,
                 },
             }
-            version = f"meta.k8s.io/{self.form.version}"
+            version = f"meta.k8s.io/{self.representation.version}"
             obj: Any = {
                 "kind": "Table",
                 "apiVersion": version,
@@ -95,10 +111,10 @@ class Stream:
                 "columnDefinitions": None,
                 "rows": [row],
             }
-        elif self.form.kind == "partial":
+        elif self.representation.kind == "partial":
             obj = {
                 "kind": "PartialObjectMetadata",
-                "apiVersion": f"meta.k8s.io/{self.form.version}",
+                "apiVersion": f"meta.k8s.io/{self.representation.version}",
                 "metadata": metadata,
             }
         else:
@@ -107,7 +123,7 @@ class Stream:
 
 
 @dataclass
-class Opening:
+class InitialList:
     """What was there when a watch began, to be told as added: read and told a piece at a time, all at one revision."""
 
     store: Store
@@ -116,27 +132,27 @@ class Opening:
     page: Page
 
     @classmethod
-    async def begin(cls, store: Store, call: Call, options: ReadOptions) -> "Opening":
+    async def start(cls, store: Store, call: Call, options: ReadOptions) -> "InitialList":
         resource, namespace = call.target.served.resource.id, call.target.namespace or None
-        page = await store.list(resource, namespace, limit=CHUNK)
-        demand_fresh(options, page.revision)
+        page = await store.list(resource, namespace, limit=LIST_CHUNK_SIZE)
+        require_revision(options, page.revision)
         return cls(store, resource, namespace, page)
 
     @property
     def revision(self) -> int:
         return self.page.revision
 
-    async def pieces(self) -> AsyncIterator[list[Entry]]:
+    async def chunks(self) -> AsyncIterator[list[Entry]]:
         page = self.page
         while True:
-            for start in range(0, len(page.entries), ROWS):
-                yield page.entries[start : start + ROWS]
-            if not page.more:
+            for start in range(0, len(page.entries), DECODED_CHUNK_SIZE):
+                yield page.entries[start : start + DECODED_CHUNK_SIZE]
+            if not page.has_more:
                 return
             page = await self.store.list(
                 self.resource,
                 self.namespace,
-                limit=CHUNK,
+                limit=LIST_CHUNK_SIZE,
                 after=page.entries[-1].key.path,
                 revision=self.revision,
             )
@@ -144,29 +160,33 @@ class Opening:
 
 async def watch_objects(api: Api, call: Call) -> Reply:
     options = read_options(call.query)
-    stream = Stream(api, call, options, selection(call, options), form_of(call.accept))
+    stream = WatchStream(api, call, options, build_selection(call, options), parse_accept(call.accept))
     after = int(options.revision or 0)
     first = options.initial_events or after == 0
     store = api.store_of(call.target.served)
     resource = call.target.served.resource.id
-    opening = await Opening.begin(store, call, options) if first else None
+    opening = await InitialList.start(store, call, options) if first else None
     after = opening.revision if opening else after
     watch = await store.watch(resource, after)
-    return Reply(_follow(stream, watch, opening, after))
+    return Reply(_stream_events(stream, watch, opening, after))
 
 
-async def _follow(stream: Stream, watch: Watch, opening: Opening | None, after: int) -> AsyncIterator[bytes]:
+async def _stream_events(
+    stream: WatchStream, watch: Watch, opening: InitialList | None, after: int
+) -> AsyncIterator[bytes]:
     clock, options = stream.api.clock, stream.options
-    ends = clock.monotonic() + min(options.timeout or LONGEST, LONGEST * (1 + stream.api.jitter()) / 2)
+    ends = clock.monotonic() + min(
+        options.timeout_s or MAX_WATCH_S, MAX_WATCH_S * (1 + stream.api.jitter()) / 2
+    )
     try:
         if opening is not None:
-            async for entries in opening.pieces():
-                yield stream.added(entries)
+            async for entries in opening.chunks():
+                yield stream.encode_added(entries)
                 await asyncio.sleep(0)
         if options.initial_events and options.bookmarks:
-            yield stream.bookmark(after, initial=True)
+            yield stream.bookmark(after, ends_initial_events=True)
         while (left := ends - clock.monotonic()) > 0:
-            batches = await watch.next(min(left, BOOKMARK_EVERY))
+            batches = await watch.next(min(left, BOOKMARK_INTERVAL_S))
             if batches:
                 if lines := stream.lines(batches):
                     yield lines

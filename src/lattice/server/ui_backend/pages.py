@@ -4,26 +4,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lattice.errors import Denied, NotAllowed, NotFound, UnknownUser
+from lattice.errors import Denied, MethodNotAllowed, NotFound, UnknownUser
 from lattice.kinds.meta.json_body import encode
-from lattice.server.access.authentication import COOKIE, PAGE_HEADER, Tokens, authenticate, cookie
+from lattice.server.access.authentication import (
+    PAGE_HEADER,
+    SESSION_COOKIE,
+    TokenAuthenticator,
+    authenticate,
+    session_cookie,
+)
 from lattice.server.requests.call import Reply, User
-from lattice.server.ui_backend.event_stream import PageStream
+from lattice.server.ui_backend.event_stream import PageEventStream
 from lattice.server.ui_backend.sign_in import SignIn
 
-HOME = "/ui/"
-SESSION = "/ui/session"
-LIVE = "/ui/live"
-POLICY = (
+UI_PATH = "/ui/"
+SESSION_PATH = "/ui/session"
+EVENT_STREAM_PATH = "/ui/live"
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-GUARDS = {
-    "Content-Security-Policy": POLICY,
+SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-NOBODY = {"name": "", "groups": []}
+ANONYMOUS_USER = {"name": "", "groups": []}
 
 
 class Asset(Protocol):
@@ -40,7 +46,7 @@ class Asset(Protocol):
 
 
 @dataclass(frozen=True)
-class Visit:
+class PageRequest:
     """A request for the page, by somebody not yet known."""
 
     method: str
@@ -53,24 +59,29 @@ class Visit:
 @dataclass(frozen=True)
 class Pages:
     assets: Mapping[str, Asset]
-    tokens: Tokens
+    tokens: TokenAuthenticator
     sign_in: SignIn
-    stream: PageStream
+    event_stream: PageEventStream
 
-    async def answer(self, visit: Visit, body: bytes) -> Reply:
-        if visit.path == SESSION:
+    async def answer(self, visit: PageRequest, body: bytes) -> Reply:
+        if visit.path == SESSION_PATH:
             return await self._session(visit, body)
         if visit.method not in {"GET", "HEAD"}:
-            raise NotAllowed(f"{visit.method} is not understood here", where=visit.path, fix="use GET")
-        if visit.path in {"/", HOME.rstrip("/")}:
-            return Reply(b"", 302, headers={"Location": HOME, **GUARDS})
+            raise MethodNotAllowed(f"{visit.method} is not understood here", where=visit.path, fix="use GET")
+        if visit.path in {"/", UI_PATH.rstrip("/")}:
+            return Reply(b"", 302, headers={"Location": UI_PATH, **SECURITY_HEADERS})
         return self._file(visit)
 
-    def _file(self, visit: Visit) -> Reply:
-        asset = self.assets.get(visit.path.removeprefix(HOME) or "index.html")
+    def _file(self, visit: PageRequest) -> Reply:
+        asset = self.assets.get(visit.path.removeprefix(UI_PATH) or "index.html")
         if asset is None:
-            raise NotFound("the page has no such file", where=visit.path, fix=f"start at {HOME}")
-        headers = {**GUARDS, "ETag": asset.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+            raise NotFound("the page has no such file", where=visit.path, fix=f"start at {UI_PATH}")
+        headers = {
+            **SECURITY_HEADERS,
+            "ETag": asset.etag,
+            "Cache-Control": "no-cache",
+            "Vary": "Accept-Encoding",
+        }
         if asset.etag in visit.headers.get("If-None-Match", ""):
             return Reply(b"", 304, asset.content_type, headers=headers)
         if "gzip" in visit.headers.get("Accept-Encoding", ""):
@@ -79,9 +90,9 @@ class Pages:
             )
         return Reply(asset.body, 200, asset.content_type, headers=headers)
 
-    async def _session(self, visit: Visit, body: bytes) -> Reply:
+    async def _session(self, visit: PageRequest, body: bytes) -> Reply:
         if visit.method not in {"GET", "POST", "DELETE"}:
-            raise NotAllowed(
+            raise MethodNotAllowed(
                 f"{visit.method} is not understood here", where=visit.path, fix="use GET, POST or DELETE"
             )
         if visit.headers.get(PAGE_HEADER) != "1":
@@ -91,35 +102,37 @@ class Pages:
                 fix=f"send the header {PAGE_HEADER}: 1",
             )
         if visit.method == "GET":
-            return _said(await self._who(visit))
+            return _session_reply(await self._current_user(visit))
         if visit.method == "POST":
-            token = await self.sign_in.enter(body, visit.address)
-            return _said(_shown(await self.tokens.user(token)), f"{COOKIE}={token}")
-        if token := cookie(visit.headers):
-            await self.sign_in.leave(token)
-        return _said(NOBODY, f"{COOKIE}=; Max-Age=0")
+            token = await self.sign_in.begin_session(body, visit.address)
+            return _session_reply(
+                _user_document(await self.tokens.user_of_token(token)), f"{SESSION_COOKIE}={token}"
+            )
+        if token := session_cookie(visit.headers):
+            await self.sign_in.end_session(token)
+        return _session_reply(ANONYMOUS_USER, f"{SESSION_COOKIE}=; Max-Age=0")
 
-    async def _who(self, visit: Visit) -> dict[str, Any]:
+    async def _current_user(self, visit: PageRequest) -> dict[str, Any]:
         """Not to know anybody is no failure here: it is what a page that is opened asks first."""
         try:
-            return _shown(await authenticate(self.tokens, visit.headers, visit.peer))
+            return _user_document(await authenticate(self.tokens, visit.headers, visit.peer))
         except UnknownUser:
-            return NOBODY
+            return ANONYMOUS_USER
 
 
 def is_page(method: str, path: str, headers: Mapping[str, str]) -> bool:
     """Whether it is for the page, and open to everybody. A browser that asks for the root gets the page, other clients do not."""
     if path == "/":
         return method == "GET" and "text/html" in headers.get("Accept", "")
-    return path == HOME.rstrip("/") or (path.startswith(HOME) and path != LIVE)
+    return path == UI_PATH.rstrip("/") or (path.startswith(UI_PATH) and path != EVENT_STREAM_PATH)
 
 
-def _shown(user: User) -> dict[str, Any]:
+def _user_document(user: User) -> dict[str, Any]:
     return {"name": user.name, "groups": sorted(user.groups)}
 
 
-def _said(body: dict[str, Any], kept: str = "") -> Reply:
-    headers = {"Cache-Control": "no-store", **GUARDS}
+def _session_reply(body: dict[str, Any], kept: str = "") -> Reply:
+    headers = {"Cache-Control": "no-store", **SECURITY_HEADERS}
     if kept:
         headers["Set-Cookie"] = f"{kept}; Path=/; Secure; HttpOnly; SameSite=Strict"
     return Reply(encode(body), headers=headers)

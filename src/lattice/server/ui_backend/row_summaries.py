@@ -4,21 +4,20 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, cast
 
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
-from lattice.kinds.node import LatticeNode
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.quantity import dollars_to_micros
+from lattice.kinds.node import DRAINING_TAINT, LatticeNode
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.meta.quantity import micros
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.table.node_info import DRAINING_TAINT
-from lattice.server.live.overview import asked_by, is_ready
+from lattice.server.live.usage_tables import is_ready, requested_by
 
 Row = dict[str, Any]
 
 
-def summary(obj: Kind) -> Row:
+def row_summary(obj: Kind) -> Row:
     """`path` is its key; the rest is what the kind adds."""
     meta = obj.metadata
     row: Row = {
@@ -30,14 +29,14 @@ def summary(obj: Kind) -> Row:
         row["namespace"] = meta.namespace
     if meta.deletion_timestamp:
         row["leaves"] = True
-    return row | SUMMARIES[type(obj)](obj) if type(obj) in SUMMARIES else row
+    return row | ROW_BUILDERS[type(obj)](obj) if type(obj) in ROW_BUILDERS else row
 
 
-def service(obj: LatticeService) -> Row:
+def service_row(obj: LatticeService) -> Row:
     status = obj.status
     health, decision = status.health, status.scheduler_decision
     return {
-        "wanted": obj.spec.wanted(),
+        "wanted": obj.spec.desired_replicas(),
         "replicas": status.replicas or 0,
         "ready": (health.ready or 0) if health else 0,
         "pools": sorted({each.pool for each in status.placements}),
@@ -50,9 +49,9 @@ def service(obj: LatticeService) -> Row:
     }
 
 
-def workload(obj: LatticeWorkload) -> Row:
+def workload_row(obj: LatticeWorkload) -> Row:
     status = obj.status
-    cpu, memory = asked_by(obj)
+    cpu, memory = requested_by(obj)
     return {
         "service": obj.spec.service,
         "node": status.binding.node if status.binding else "",
@@ -65,10 +64,10 @@ def workload(obj: LatticeWorkload) -> Row:
         "cpu": cpu,
         "memory": memory,
         "since": status.state_since,
-    } | ({"why": why} if (why := _unplaced(obj)) else {})
+    } | ({"why": why} if (why := _unscheduled_reason(obj)) else {})
 
 
-def _unplaced(obj: LatticeWorkload) -> str:
+def _unscheduled_reason(obj: LatticeWorkload) -> str:
     """Why it has no node, as was told last."""
     told = next(
         (each for each in obj.status.conditions if each.type == "Scheduled" and each.status == "False"), None
@@ -76,7 +75,7 @@ def _unplaced(obj: LatticeWorkload) -> str:
     return told.message if told is not None and obj.status.binding is None else ""
 
 
-def node(obj: LatticeNode) -> Row:
+def node_row(obj: LatticeNode) -> Row:
     room = obj.status.allocatable
     return {
         "pool": obj.spec.pool,
@@ -94,11 +93,11 @@ def node(obj: LatticeNode) -> Row:
     }
 
 
-def cluster(obj: LatticeCluster) -> Row:
+def cluster_row(obj: LatticeCluster) -> Row:
     return {
         "pool": obj.spec.pool,
         "region": obj.spec.region,
-        "nodes": obj.spec.wanted_nodes,
+        "nodes": obj.spec.desired_nodes,
         "readyNodes": obj.status.ready_nodes or 0,
         "hourlyMicros": _micros(obj.status.cost.hourly if obj.status.cost else None),
         "phase": obj.status.phase,
@@ -106,7 +105,7 @@ def cluster(obj: LatticeCluster) -> Row:
     }
 
 
-def pool(obj: LatticePool) -> Row:
+def pool_row(obj: LatticePool) -> Row:
     usage = obj.status.capacity
     return {
         "provider": obj.spec.provider.type,
@@ -117,7 +116,7 @@ def pool(obj: LatticePool) -> Row:
     }
 
 
-def event(obj: Event) -> Row:
+def event_row(obj: Event) -> Row:
     about = obj.involved_object
     return {
         "seen": obj.last_seen,
@@ -131,15 +130,15 @@ def event(obj: Event) -> Row:
     }
 
 
-SUMMARIES: dict[type[Kind], Callable[[Any], Row]] = {
-    LatticeService: service,
-    LatticeWorkload: workload,
-    LatticeNode: node,
-    LatticeCluster: cluster,
-    LatticePool: pool,
-    Event: event,
+ROW_BUILDERS: dict[type[Kind], Callable[[Any], Row]] = {
+    LatticeService: service_row,
+    LatticeWorkload: workload_row,
+    LatticeNode: node_row,
+    LatticeCluster: cluster_row,
+    LatticePool: pool_row,
+    Event: event_row,
 }
 
 
 def _micros(dollars: Any) -> int | None:
-    return None if dollars is None else micros(cast("Decimal", dollars))
+    return None if dollars is None else dollars_to_micros(cast("Decimal", dollars))

@@ -1,1 +1,6 @@
-"""What must hold, by the numbers of the list of invariants: each function is asked of every commit, or of the whole run."""
+"""What must hold in every history, by number, and the checker.
+
+Imported by: sim sim.scenarios.
+May import: everything.
+May touch: a recorded history.
+"""

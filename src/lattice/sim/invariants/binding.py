@@ -9,55 +9,62 @@ from msgspec.structs import replace
 
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import WorkloadTerm
-from lattice.kinds.container import show_amount
+from lattice.kinds.container import format_amount
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.scheduling.cycle.two_phase import bound_by, prepared
+from lattice.scheduling.cycle.reservation_record import binding_reservation, reservation_record
 from lattice.server.agents.join import node_key
-from lattice.sim.invariants.history import Move, Snap, is_on_former, node_of, path_of, prepared_on
-from lattice.sim.invariants.placement import selects
-from lattice.sim.invariants.context import Found, Seen, is_preempted, is_ready, workload_moves
-from lattice.sim.world.settings import RESERVED
-from lattice.sim.world.store import Record
+from lattice.sim.invariants.context import CheckerContext, Findings, is_preempted, is_ready, workload_changes
+from lattice.sim.invariants.history import (
+    ObjectChange,
+    StateSnapshot,
+    is_bound_to_former_node,
+    node_of,
+    path_of,
+    reserved_node,
+)
+from lattice.sim.invariants.placement import selector_matches
+from lattice.sim.world.settings import RESERVATION_TIMEOUT_S
+from lattice.sim.world.store import CommitRecord
 
 Workloads = dict[str, LatticeWorkload]
-_workload = msgspec.json.Decoder(LatticeWorkload).decode
+_decode_workload = msgspec.json.Decoder(LatticeWorkload).decode
 
 
-def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
+def check_bindings(seen: CheckerContext, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
     """I-11: bound once. I-12: never more than there is room. I-14: only where it may go."""
-    changed = list(workload_moves(moves))
+    changed = list(workload_changes(moves))
     if not changed:
         return
-    after, together = _after(seen, changed), {path_of(each) for each in bound_in(record)}
+    after, together = _workloads_after(seen, changed), {path_of(each) for each in workloads_in(record)}
     for move in changed:
         old, new = node_of(move.old), node_of(move.new)
         if old and new and (old, move.old.status.binding.uid) != (new, move.new.status.binding.uid):
             yield "I-11", f"{move.key.path} moved from {old} to {new} in one step"
         fresh = new if new and not old else ""
-        taken = fresh or (prepared_on(move.new) if not prepared_on(move.old) else "")
-        if not taken or (fresh and prepared_on(move.old) == fresh):
+        taken = fresh or (reserved_node(move.new) if not reserved_node(move.old) else "")
+        if not taken or (fresh and reserved_node(move.old) == fresh):
             continue
-        node = next((each.new for each in moves if each.key == node_key(taken)), None) or seen.snap.nodes.get(
-            f"/{taken}"
-        )
-        there = [each for each in after.values() if not _is_elsewhere(seen, each)]
+        node = next(
+            (each.new for each in moves if each.key == node_key(taken)), None
+        ) or seen.snapshot.nodes.get(f"/{taken}")
+        there = [each for each in after.values() if not _is_on_former_node(seen, each)]
         beside = [
-            _smallest(seen, record, each, together)
+            _with_smallest_requests(seen, record, each, together)
             for each in there
-            if taken in (node_of(each), prepared_on(each))
+            if taken in (node_of(each), reserved_node(each))
         ]
-        for short in lacking(move.new, taken, node, beside):
+        for short in shortfalls(move.new, taken, node, beside):
             yield "I-12", short
         why = (
-            _of_another(move.new, node)
-            or infeasible(move.new, seen.snap.nodes.get(f"/{taken}"))
-            or _same_port(move.new, taken, there)
+            _wrong_node_uid(move.new, node)
+            or infeasible_reason(move.new, seen.snapshot.nodes.get(f"/{taken}"))
+            or _port_conflict(move.new, taken, there)
         )
         why = (
             why
-            or _near_all_along(seen, record, move.new, node, there)
-            or _uneven(seen, record, move.new, taken)
+            or _anti_affinity_conflict(seen, record, move.new, node, there)
+            or _spread_violation(seen, record, move.new, taken)
         )
         if why:
             yield "I-14", f"{move.key.path} was bound to {taken}: {why}"
@@ -71,43 +78,51 @@ def bindings(seen: Seen, record: Record, moves: list[Move]) -> Found:
             yield "I-11", f"{count} replicas have slot {slot} of {namespace}/{service}"
 
 
-def _of_another(workload: LatticeWorkload, node: LatticeNode | None) -> str:
-    return "that is another node of that name" if node is not None and is_on_former(workload, node) else ""
+def _wrong_node_uid(workload: LatticeWorkload, node: LatticeNode | None) -> str:
+    return (
+        "that is another node of that name"
+        if node is not None and is_bound_to_former_node(workload, node)
+        else ""
+    )
 
 
-def _is_elsewhere(seen: Seen, workload: LatticeWorkload) -> bool:
+def _is_on_former_node(seen: CheckerContext, workload: LatticeWorkload) -> bool:
     """It was on another node that had the name of one that is there now."""
-    node = seen.snap.nodes.get(f"/{node_of(workload)}")
-    return node is not None and is_on_former(workload, node)
+    node = seen.snapshot.nodes.get(f"/{node_of(workload)}")
+    return node is not None and is_bound_to_former_node(workload, node)
 
 
-def _smallest(
-    seen: Seen, record: Record, other: LatticeWorkload, together: Container[str]
+def _with_smallest_requests(
+    seen: CheckerContext, record: CommitRecord, other: LatticeWorkload, together: Container[str]
 ) -> LatticeWorkload:
     """As it asked for least on its node since what the writer may have known, of each resource: who is bound may ask for more at any
     time, and its node's record does not change by that. What it is bound for with the same commit its writer knows."""
     if path_of(other) in together:
         return other
-    known = seen.snap.versions(LatticeWorkload, path_of(other), seen.since(record))
-    lately = [each.spec.request_amounts for each in known if _where(each) == _where(other)]
+    known = seen.snapshot.versions(LatticeWorkload, path_of(other), seen.unseen_since(record))
+    lately = [
+        each.spec.request_amounts
+        for each in known
+        if _bound_or_reserved_node(each) == _bound_or_reserved_node(other)
+    ]
     asked = other.spec.request_amounts
     least = {name: min([amount, *(each.get(name, 0) for each in lately)]) for name, amount in asked.items()}
     return (
         other
         if least == asked
-        else replace(other, spec=replace(other.spec, containers={}, requests=_shown(least)))
+        else replace(other, spec=replace(other.spec, containers={}, requests=_format_requests(least)))
     )
 
 
-def _where(workload: LatticeWorkload) -> str:
-    return node_of(workload) or prepared_on(workload)
+def _bound_or_reserved_node(workload: LatticeWorkload) -> str:
+    return node_of(workload) or reserved_node(workload)
 
 
-def _shown(amounts: dict[str, int]) -> dict[str, str | int]:
-    return {name: show_amount(name, amount) for name, amount in amounts.items()}
+def _format_requests(amounts: dict[str, int]) -> dict[str, str | int]:
+    return {name: format_amount(name, amount) for name, amount in amounts.items()}
 
 
-def lacking(
+def shortfalls(
     workload: LatticeWorkload, name: str, node: LatticeNode | None, workloads: Iterable[LatticeWorkload]
 ) -> list[str]:
     """Of what there is too little on a node for all who are there, and this one."""
@@ -115,7 +130,7 @@ def lacking(
     others = [
         each
         for each in workloads
-        if name in (node_of(each), prepared_on(each)) and path_of(each) != path_of(workload)
+        if name in (node_of(each), reserved_node(each)) and path_of(each) != path_of(workload)
     ]
     found = []
     for resource, amount in workload.spec.request_amounts.items():
@@ -127,7 +142,7 @@ def lacking(
     return found
 
 
-def infeasible(workload: LatticeWorkload, node: LatticeNode | None) -> str:
+def infeasible_reason(workload: LatticeWorkload, node: LatticeNode | None) -> str:
     """Why that workload may not go to that node; said by somebody who does not know the scheduler."""
     if node is None:
         return "there is no such node"
@@ -136,7 +151,7 @@ def infeasible(workload: LatticeWorkload, node: LatticeNode | None) -> str:
         taint.effect == "PreferNoSchedule" or any(each.tolerates(taint) for each in tolerations)
         for taint in spec.taints
     )
-    labels = labels_of(node)
+    labels = effective_labels(node)
     reasons = {
         "it is not ready": is_ready(node),
         "it is cordoned": not spec.unschedulable,
@@ -153,7 +168,7 @@ def infeasible(workload: LatticeWorkload, node: LatticeNode | None) -> str:
     return "; ".join(words for words, holds in reasons.items() if not holds)
 
 
-def labels_of(node: LatticeNode) -> dict[str, str]:
+def effective_labels(node: LatticeNode) -> dict[str, str]:
     """What nodes are selected and told apart by: what its spec says wins over labels."""
     spec = node.spec
     stated = {
@@ -166,27 +181,33 @@ def labels_of(node: LatticeNode) -> dict[str, str]:
     return {**node.metadata.labels, **stated, "node": node.metadata.name}
 
 
-def bound_in(record: Record) -> Iterator[LatticeWorkload]:
+def workloads_in(record: CommitRecord) -> Iterator[LatticeWorkload]:
     """Workloads as that commit leaves them."""
     for change in record.changes:
         if change.key.resource == LatticeWorkload.resource.id and change.value is not None:
-            yield _workload(change.value)
+            yield _decode_workload(change.value)
 
 
-def _near_all_along(
-    seen: Seen,
-    record: Record,
+def _anti_affinity_conflict(
+    seen: CheckerContext,
+    record: CommitRecord,
     workload: LatticeWorkload,
     node: LatticeNode | None,
     others: Iterable[LatticeWorkload],
 ) -> str:
     """What another asks for, and is called by, may have changed when this was on its way."""
-    together = {path_of(each) for each in bound_in(record)}
+    together = {path_of(each) for each in workloads_in(record)}
     for other in others:
         path = path_of(other)
-        lately = [] if path in together else seen.snap.versions(LatticeWorkload, path, seen.since(record))
+        lately = (
+            []
+            if path in together
+            else seen.snapshot.versions(LatticeWorkload, path, seen.unseen_since(record))
+        )
         words = [
-            _too_near(workload, node, [replace(each, status=other.status)], seen.snap.nodes)
+            _anti_affinity_violation(
+                workload, node, [replace(each, status=other.status)], seen.snapshot.nodes
+            )
             for each in lately or [other]
         ]
         if all(words):
@@ -194,16 +215,16 @@ def _near_all_along(
     return ""
 
 
-def _too_near(
+def _anti_affinity_violation(
     workload: LatticeWorkload,
     node: LatticeNode | None,
     others: Iterable[LatticeWorkload],
     nodes: dict[str, LatticeNode],
 ) -> str:
     """Who is near that it must be far from, or that must be far from it."""
-    here = labels_of(node) if node else {}
+    here = effective_labels(node) if node else {}
     for other in others:
-        there = nodes.get(f"/{node_of(other) or prepared_on(other)}")
+        there = nodes.get(f"/{node_of(other) or reserved_node(other)}")
         if (
             there is None
             or path_of(other) == path_of(workload)
@@ -211,65 +232,76 @@ def _too_near(
         ):
             continue
         for one, two in ((workload, other), (other, workload)):
-            for term in _far_from(one):
-                if here.get(term.topology_key) == labels_of(there).get(term.topology_key) and selects(
-                    term.selector, two.metadata.labels
-                ):
+            for term in _anti_affinity_terms(one):
+                if here.get(term.topology_key) == effective_labels(there).get(
+                    term.topology_key
+                ) and selector_matches(term.selector, two.metadata.labels):
                     return f"{path_of(one)} must be far from {path_of(two)}"
     return ""
 
 
-def _far_from(workload: LatticeWorkload) -> tuple[WorkloadTerm, ...]:
+def _anti_affinity_terms(workload: LatticeWorkload) -> tuple[WorkloadTerm, ...]:
     affinity = workload.spec.constraints.affinity
     return affinity.anti_workload.required if affinity and affinity.anti_workload else ()
 
 
-def _uneven(seen: Seen, record: Record, workload: LatticeWorkload, taken: str) -> str:
+def _spread_violation(
+    seen: CheckerContext, record: CommitRecord, workload: LatticeWorkload, taken: str
+) -> str:
     """One more there is too many beside nodes that have fewer. What came or went lately counts in favour of whoever chose, and so does
     what it binds a moment later: of those that are chosen together, and bound each by itself, the last may be written first. What is
     bound in one commit is judged as the commit leaves it, whatever the order it is written in."""
-    since, together = seen.since(record), list(bound_in(record))
+    since, together = seen.unseen_since(record), list(workloads_in(record))
     for each in workload.spec.constraints.spread:
         if each.when_unsatisfiable != "DoNotSchedule" or each.topology_key != "node" or each.selector:
             continue
         mine = [
             one
-            for one in seen.snap.replicas(f"{workload.metadata.namespace}/{workload.spec.service}")
-            if one.metadata.uid != workload.metadata.uid and not _is_elsewhere(seen, one)
+            for one in seen.snapshot.replicas_of(f"{workload.metadata.namespace}/{workload.spec.service}")
+            if one.metadata.uid != workload.metadata.uid and not _is_on_former_node(seen, one)
         ]
         before = {
             path_of(one)
             for one in mine
-            if node_of(one) == taken and seen.snap.placed_at.get(path_of(one), inf) < since
+            if node_of(one) == taken and seen.snapshot.bound_since.get(path_of(one), inf) < since
         }
-        beside = {path_of(one) for one in _alike(workload, together) if node_of(one) == taken}
+        beside = {path_of(one) for one in _same_service(workload, together) if node_of(one) == taken}
         here = len((before | beside) - {path_of(workload)})
         lately = [
             former
-            for path in seen.snap.known_workloads
-            for former in seen.snap.versions(LatticeWorkload, path, since)
+            for path in seen.snapshot.all_workload_paths
+            for former in seen.snapshot.versions(LatticeWorkload, path, since)
         ]
         lately += together
-        lately += [change for each in seen.on_its_way(record) for change in bound_in(each)]
-        alike = _alike(workload, lately)
+        lately += [change for each in seen.following_commits(record) for change in workloads_in(each)]
+        alike = _same_service(workload, lately)
         counts = [
-            len({path_of(one) for one in alike if path.removeprefix("/") in (node_of(one), prepared_on(one))})
-            for path in seen.snap.nodes
-            if all(_would_do(workload, one) for one in seen.snap.versions(LatticeNode, path, since))
+            len(
+                {
+                    path_of(one)
+                    for one in alike
+                    if path.removeprefix("/") in (node_of(one), reserved_node(one))
+                }
+            )
+            for path in seen.snapshot.nodes
+            if all(
+                _is_spread_candidate(workload, one)
+                for one in seen.snapshot.versions(LatticeNode, path, since)
+            )
         ]
         if counts and here + 1 - min(counts) > each.max_skew:
             return f"{here} of its service are there, and {min(counts)} on another node"
     return ""
 
 
-def _alike(workload: LatticeWorkload, others: Iterable[LatticeWorkload]) -> list[LatticeWorkload]:
+def _same_service(workload: LatticeWorkload, others: Iterable[LatticeWorkload]) -> list[LatticeWorkload]:
     mine = (workload.metadata.namespace, workload.spec.service)
     return [each for each in others if (each.metadata.namespace, each.spec.service) == mine]
 
 
-def _would_do(workload: LatticeWorkload, node: LatticeNode) -> bool:
+def _is_spread_candidate(workload: LatticeWorkload, node: LatticeNode) -> bool:
     """By what it asks of a node, and the node takes somebody; room and taints aside."""
-    labels, asked = labels_of(node), workload.spec
+    labels, asked = effective_labels(node), workload.spec
     if node.spec.unschedulable or node.metadata.deletion_timestamp:
         return False
     return (
@@ -279,17 +311,19 @@ def _would_do(workload: LatticeWorkload, node: LatticeNode) -> bool:
     )
 
 
-def fit_nowhere(members: list[LatticeWorkload], snap: Snap) -> bool:
+def are_unschedulable(members: list[LatticeWorkload], snap: StateSnapshot) -> bool:
     """Whether they cannot all be bound, beside what is there and is as important, or some service's; of one size, as groups are."""
     least = min(each.spec.priority for each in members)
     there = [each for each in snap.workloads.values() if each.spec.priority >= least or each.spec.service]
     for each in members:
-        nodes = [node for node in snap.nodes.values() if not node_of(each) and not infeasible(each, node)]
+        nodes = [
+            node for node in snap.nodes.values() if not node_of(each) and not infeasible_reason(each, node)
+        ]
         fitting = [
             node
             for node in nodes
-            if not lacking(each, node.metadata.name, node, there)
-            and not _too_near(each, node, there, snap.nodes)
+            if not shortfalls(each, node.metadata.name, node, there)
+            and not _anti_affinity_violation(each, node, there, snap.nodes)
         ]
         if not fitting and not node_of(each):
             return True
@@ -300,63 +334,64 @@ def fit_nowhere(members: list[LatticeWorkload], snap: Snap) -> bool:
     return False
 
 
-def gangs(seen: Seen, record: Record, moves: list[Move]) -> Found:
+def check_gangs(seen: CheckerContext, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
     """I-15: a group is bound together, or not at all. Whoever lost its node when the writer could not know counts as bound."""
-    for move in workload_moves(moves):
+    for move in workload_changes(moves):
         group = move.new.spec.group if move.new is not None else None
         if group is None or not node_of(move.new) or node_of(move.old):
             continue
-        namespace, since = move.new.metadata.namespace, seen.since(record)
+        namespace, since = move.new.metadata.namespace, seen.unseen_since(record)
         members = [
             each
-            for each in _after(seen, workload_moves(moves)).values()
+            for each in _workloads_after(seen, workload_changes(moves)).values()
             if each.spec.group and (each.metadata.namespace, each.spec.group.name) == (namespace, group.name)
         ]
         bound = sum(
-            bool(node_of(each)) or seen.snap.bound_at.get(path_of(each), -inf) >= since for each in members
+            bool(node_of(each)) or seen.snapshot.bound_at.get(path_of(each), -inf) >= since
+            for each in members
         )
         if bound < group.min_member:
             yield "I-15", f"{bound} of group {group.name} are bound, which needs {group.min_member}"
 
 
-def modes(seen: Seen, record: Record, moves: list[Move]) -> Found:
+def check_binding_modes(seen: CheckerContext, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
     """I-16: committed only what was prepared, by the attempt that prepared it. I-17: bound under the lock of its node."""
-    mode = seen.run.swarm.shape.binding
-    for move in workload_moves(moves):
+    mode = seen.run.fault_plan.world_config.binding
+    for move in workload_changes(moves):
         if not node_of(move.new) or node_of(move.old):
             continue
-        held = prepared(move.old) if move.old is not None else None
+        held = reservation_record(move.old) if move.old is not None else None
         if mode == "two-phase" and (held is None or held.node != node_of(move.new)):
             yield (
                 "I-16",
                 f"{move.key.path} was bound to {node_of(move.new)} without having been prepared there",
             )
-        elif mode == "two-phase" and held is not None and held.reservation != bound_by(move.new):
+        elif mode == "two-phase" and held is not None and held.reservation != binding_reservation(move.new):
             yield (
                 "I-16",
-                f"{move.key.path} was prepared by {held.reservation} and bound by {bound_by(move.new)}",
+                f"{move.key.path} was prepared by {held.reservation} and bound by {binding_reservation(move.new)}",
             )
         elif mode == "two-phase" and held is not None and not held.gang:
-            kept = (record.at if record.asked_at is None else record.asked_at) - seen.snap.prepared_at[
+            kept = (record.at if record.sent_at is None else record.sent_at) - seen.snapshot.reserved_at[
                 move.key.path
             ]
-            if kept > RESERVED / seen.rate(record):
+            if kept > RESERVATION_TIMEOUT_S / seen.clock_rate(record):
                 yield (
                     "I-16",
-                    f"{move.key.path} was bound {kept:.1f} s after it was prepared, which holds for {RESERVED:g} s",
+                    f"{move.key.path} was bound {kept:.1f} s after it was prepared, which holds for {RESERVATION_TIMEOUT_S:g} s",
                 )
         if (
             mode == "pessimistic"
             and move.new.spec.group is None
-            and (why := _unlocked(seen, record, node_of(move.new)))
+            and (why := _lock_violation(seen, record, node_of(move.new)))
         ):
             yield "I-17", f"{move.key.path} was bound to {node_of(move.new)}, {why}"
 
 
-def _unlocked(seen: Seen, record: Record, node: str) -> str:
+def _lock_violation(seen: CheckerContext, record: CommitRecord, node: str) -> str:
     """Why whoever wrote that did not hold the lock of that node; empty if it did."""
     path = f"lattice-system/node.{node}"
-    lock = seen.snap.leases.get(path)
+    lock = seen.snapshot.leases.get(path)
     if lock is None or record.term is None:
         return "which nobody had locked"
     holder, mine = (
@@ -365,31 +400,35 @@ def _unlocked(seen: Seen, record: Record, node: str) -> str:
     )
     if not holder.startswith(mine):
         return f"which {holder or 'nobody'} had locked"
-    held = (record.at if record.asked_at is None else record.asked_at) - seen.snap.locked_at[path]
-    most = (lock.spec.lease_duration_seconds or 0) / seen.rate(record)
+    held = (record.at if record.sent_at is None else record.sent_at) - seen.snapshot.locked_at[path]
+    most = (lock.spec.lease_duration_seconds or 0) / seen.clock_rate(record)
     return f"whose lock had ended {held - most:.1f} s before" if held > most else ""
 
 
-def preemption(seen: Seen, record: Record, moves: list[Move]) -> Found:
+def check_preemption(seen: CheckerContext, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
     """I-18: who is told to make room is less important than somebody who waits."""
-    for move in workload_moves(moves):
+    for move in workload_changes(moves):
         if move.old is None or move.new is None or not is_preempted(move.new) or is_preempted(move.old):
             continue
-        since = seen.since(record)
+        since = seen.unseen_since(record)
         group = move.old.spec.group.name if move.old.spec.group else ""
         leaving = [
             each
-            for each in seen.snap.workloads.values()
+            for each in seen.snapshot.workloads.values()
             if group and each.spec.group and each.spec.group.name == group
         ]
         places = {node_of(each) for each in (move.old, *leaving)} - {
             ""
         }  # a group makes room as a whole, wherever it is
         nodes = [
-            each for place in sorted(places) for each in seen.snap.versions(LatticeNode, f"/{place}", since)
+            each
+            for place in sorted(places)
+            for each in seen.snapshot.versions(LatticeNode, f"/{place}", since)
         ]
         if not any(
-            _waits_for(each, node) for each in _more_important(seen, move.new, since) for node in nodes
+            _could_run_on(each, node)
+            for each in _higher_priority_workloads(seen, move.new, since)
+            for node in nodes
         ):
             yield (
                 "I-18",
@@ -397,21 +436,23 @@ def preemption(seen: Seen, record: Record, moves: list[Move]) -> Found:
             )
 
 
-def _more_important(seen: Seen, than: LatticeWorkload, since: float) -> list[LatticeWorkload]:
+def _higher_priority_workloads(
+    seen: CheckerContext, than: LatticeWorkload, since: float
+) -> list[LatticeWorkload]:
     known = [
         each
-        for path in seen.snap.known_workloads
-        for each in seen.snap.versions(LatticeWorkload, path, since)
+        for path in seen.snapshot.all_workload_paths
+        for each in seen.snapshot.versions(LatticeWorkload, path, since)
     ]
     return [each for each in known if each.spec.priority > than.spec.priority]
 
 
-def _waits_for(workload: LatticeWorkload, node: LatticeNode) -> bool:
-    return not node_of(workload) and not infeasible(workload, node)
+def _could_run_on(workload: LatticeWorkload, node: LatticeNode) -> bool:
+    return not node_of(workload) and not infeasible_reason(workload, node)
 
 
-def _after(seen: Seen, moves: Iterable[Move]) -> Workloads:
-    after = dict(seen.snap.workloads)
+def _workloads_after(seen: CheckerContext, moves: Iterable[ObjectChange]) -> Workloads:
+    after = dict(seen.snapshot.workloads)
     for move in moves:
         if move.new is None:
             after.pop(move.key.path, None)
@@ -420,10 +461,10 @@ def _after(seen: Seen, moves: Iterable[Move]) -> Workloads:
     return after
 
 
-def _same_port(workload: LatticeWorkload, node: str, others: Iterable[LatticeWorkload]) -> str:
+def _port_conflict(workload: LatticeWorkload, node: str, others: Iterable[LatticeWorkload]) -> str:
     mine = set(workload.status.allocated_ports.values())
     for other in others:
-        if path_of(other) == path_of(workload) or node not in (node_of(other), prepared_on(other)):
+        if path_of(other) == path_of(workload) or node not in (node_of(other), reserved_node(other)):
             continue
         if both := mine & set(other.status.allocated_ports.values()):
             return f"port {min(both)} is {path_of(other)}'s"

@@ -7,62 +7,62 @@ from itertools import islice
 
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.invariants.history import Move, Snap
+from lattice.sim.invariants.history import ObjectChange, StateSnapshot
 from lattice.sim.world.run import Run
-from lattice.sim.world.store import Record
+from lattice.sim.world.store import CommitRecord
 
-STALE = 12.0  # seconds by which what a leader decides from may be behind, where nobody noted what it had been told
-PONDER = 2.0  # seconds from what a leader knows to what it asks the store for
+MAX_STALENESS_S = 12.0  # seconds by which what a leader decides from may be behind, where nobody noted what it had been told
+MAX_DECISION_S = 2.0  # seconds from what a leader knows to what it asks the store for
 CONTROLLERS = "controllers"
 
-Found = Iterator[tuple[str, str]]  # number and words
+Findings = Iterator[tuple[str, str]]  # number and words
 
 
 @dataclass
-class Seen:
+class CheckerContext:
     run: Run
-    snap: Snap = field(default_factory=Snap)
+    snapshot: StateSnapshot = field(default_factory=StateSnapshot)
 
     def __post_init__(self) -> None:
         self.world = self.run.world
-        self.last_heard: dict[str, float] = {}
-        self._heard = iter(sorted(self.world.heard))
-        self._next_heard: tuple[float, str] | None = next(self._heard, None)
+        self.last_heartbeats: dict[str, float] = {}
+        self._heartbeats = iter(sorted(self.world.heartbeats))
+        self._next_heartbeat: tuple[float, str] | None = next(self._heartbeats, None)
         self._revisions = [record.revision for record in self.world.store.history]
-        self._elected = {each.term.number: each.at for each in self.world.store.elections}
+        self._election_times = {each.term.number: each.at for each in self.world.store.elections}
 
-    def hear(self, until: float) -> None:
-        while self._next_heard is not None and self._next_heard[0] <= until:
-            self.last_heard[self._next_heard[1]] = self._next_heard[0]
-            self._next_heard = next(self._heard, None)
+    def replay_heartbeats(self, until: float) -> None:
+        while self._next_heartbeat is not None and self._next_heartbeat[0] <= until:
+            self.last_heartbeats[self._next_heartbeat[1]] = self._next_heartbeat[0]
+            self._next_heartbeat = next(self._heartbeats, None)
 
-    def since(self, record: Record) -> float:
+    def unseen_since(self, record: CommitRecord) -> float:
         """What was written from then on may be news to whoever wrote this."""
-        if record.seen is None:
-            return record.at - STALE
-        first_news = bisect_right(self._revisions, record.seen)
+        if record.writer_revision is None:
+            return record.at - MAX_STALENESS_S
+        first_news = bisect_right(self._revisions, record.writer_revision)
         news_at = [each.at for each in self.world.store.history[first_news : first_news + 1]]
-        return min([record.at, *news_at]) - PONDER
+        return min([record.at, *news_at]) - MAX_DECISION_S
 
-    def on_its_way(self, record: Record) -> Iterator[Record]:
+    def following_commits(self, record: CommitRecord) -> Iterator[CommitRecord]:
         """What the same writer writes so soon after that it may have decided both together."""
         for each in islice(self.world.store.history, bisect_right(self._revisions, record.revision), None):
-            if each.at > record.at + PONDER:
+            if each.at > record.at + MAX_DECISION_S:
                 return
             if (each.actor, each.term) == (record.actor, record.term):
                 yield each
 
-    def elected_at(self, record: Record) -> float:
+    def elected_at(self, record: CommitRecord) -> float:
         """When the term began in which that was written."""
-        return self._elected.get(record.term.number, 0.0) if record.term else 0.0
+        return self._election_times.get(record.term.number, 0.0) if record.term else 0.0
 
-    def rate(self, record: Record) -> float:
+    def clock_rate(self, record: CommitRecord) -> float:
         """How fast the clock of its writer runs; 1 if nobody knows."""
         hosts = {host.name: host.clock.rate for host in self.world.hosts}
         return hosts.get(record.actor.partition("#")[0], 1.0)
 
 
-def workload_moves(moves: list[Move]) -> Iterator[Move]:
+def workload_changes(moves: list[ObjectChange]) -> Iterator[ObjectChange]:
     return (
         move
         for move in moves

@@ -12,17 +12,17 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger, LedgerStatus
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
-from lattice.sim.invariants.history import Move
-from lattice.sim.invariants.context import Found, Seen
-from lattice.sim.world.store import Record
+from lattice.sim.invariants.context import CheckerContext, Findings
+from lattice.sim.invariants.history import ObjectChange
+from lattice.sim.world.store import CommitRecord
 
 MONTH_HOURS = 720
-MONTHS = 13  # that are over are kept
-HOUR = 3_600_000_000  # microseconds
-_cluster = msgspec.json.Decoder(LatticeCluster).decode
+MAX_PAST_MONTHS = 13  # that are over are kept
+HOUR_US = 3_600_000_000  # microseconds
+_decode_cluster = msgspec.json.Decoder(LatticeCluster).decode
 
 
-def money(seen: Seen, record: Record, moves: list[Move]) -> Found:
+def check_ledgers(seen: CheckerContext, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
     """I-20: no commitment beyond a hard limit. I-22: what is spent is price times time, to the last part."""
     for move in moves:
         if not isinstance(move.new, LatticeLedger):
@@ -32,8 +32,8 @@ def money(seen: Seen, record: Record, moves: list[Move]) -> Found:
         if lots != new.committed_micros:
             yield "I-22", f"{move.key.name} commits {new.committed_micros} and its machines cost {lots}"
         if old is not None:
-            yield from _spent(move.key.name, old, new)
-        yield from _priced(seen, record, move)
+            yield from _check_spending(move.key.name, old, new)
+        yield from _check_prices(seen, record, move)
         named = move.new.spec.budget.name
         pool = next(
             (
@@ -43,45 +43,47 @@ def money(seen: Seen, record: Record, moves: list[Move]) -> Found:
             ),
             None,
         )
-        pool = pool or seen.snap.pools.get(f"/{named}")
+        pool = pool or seen.snapshot.pools.get(f"/{named}")
         if (
             new.committed_micros > (old.committed_micros if old else 0)
             and pool is not None
             and pool.spec.budget is not None
         ):
-            yield from _over(move.new, int(Decimal(str(pool.spec.budget.max_monthly_cost)) * 1_000_000))
+            yield from _check_limit(
+                move.new, int(Decimal(str(pool.spec.budget.max_monthly_cost)) * 1_000_000)
+            )
 
 
-def _spent(name: str, old: LedgerStatus, new: LedgerStatus) -> Found:
+def _check_spending(name: str, old: LedgerStatus, new: LedgerStatus) -> Findings:
     """Of each calendar month its own part: what is over is put away whole, and its rest is carried into the next."""
     at, until = _time(old.as_of), max(_time(old.as_of), _time(new.as_of))
-    parts, past = old.spent_micros * HOUR + old.remainder, dict(old.past)
+    parts, past = old.spent_micros * HOUR_US + old.remainder, dict(old.past)
     while (ends := _month_end(at)) <= until:
-        past[f"{at:%Y-%m}"], parts = divmod(parts + old.committed_micros * _micros(ends - at), HOUR)
+        past[f"{at:%Y-%m}"], parts = divmod(parts + old.committed_micros * _micros(ends - at), HOUR_US)
         at = ends
     parts += old.committed_micros * _micros(until - at)
-    if parts != new.spent_micros * HOUR + new.remainder:
+    if parts != new.spent_micros * HOUR_US + new.remainder:
         yield (
             "I-22",
-            f"{name} has spent {new.spent_micros} in {new.month}, and price times time is {parts // HOUR}",
+            f"{name} has spent {new.spent_micros} in {new.month}, and price times time is {parts // HOUR_US}",
         )
-    if dict(sorted(past.items())[-MONTHS:]) != new.past:
+    if dict(sorted(past.items())[-MAX_PAST_MONTHS:]) != new.past:
         yield "I-22", f"{name} says of the months before {new.past}, and price times time is {past}"
 
 
-def _priced(seen: Seen, record: Record, move: Move) -> Found:
+def _check_prices(seen: CheckerContext, record: CommitRecord, move: ObjectChange) -> Findings:
     """Machines are taken at the price that their class has, or had when whoever took them last heard of it."""
     known = _lots_by_price(move.old)
     for (cluster, kind, micros), count in _lots_by_price(move.new).items():
         if count <= known[cluster, kind, micros]:
             continue
-        since, account = seen.since(record), move.new.spec.budget
+        since, account = seen.unseen_since(record), move.new.spec.budget
         pools = (
-            seen.snap.versions(LatticePool, f"/{account.name}", since)
+            seen.snapshot.versions(LatticePool, f"/{account.name}", since)
             if account.kind == "LatticePool"
             else []
         )
-        classes = seen.snap.versions(LatticeNodeClass, f"/{kind}", since)
+        classes = seen.snapshot.versions(LatticeNodeClass, f"/{kind}", since)
         prices = {
             each.spec.cost_per_hour.get(pool.spec.provider.type) for each in classes for pool in pools
         } - {None}
@@ -99,16 +101,16 @@ def _lots_by_price(ledger: LatticeLedger | None) -> Counter[tuple[str, str, int]
     return found
 
 
-def paid(seen: Seen, record: Record) -> Found:
+def check_machines_paid(seen: CheckerContext, record: CommitRecord) -> Findings:
     """I-22: there is no machine that nobody pays for. Asked of the state after the commit."""
-    for cluster, kind, count in seen.world.cloud.standing(record.at):
-        ledgers = [each for each in seen.snap.ledgers.values() if cluster in each.status.machines]
+    for cluster, kind, count in seen.world.cloud.machine_counts(record.at):
+        ledgers = [each for each in seen.snapshot.ledgers.values() if cluster in each.status.machines]
         covered = min((_lots(each, cluster, kind) for each in ledgers), default=0)
         if count > covered:
             yield "I-22", f"{count} machines of class {kind} stand in {cluster}, and {covered} are paid for"
 
 
-def crowded(seen: Seen, record: Record, moves: list[Move]) -> Found:
+def check_machine_limits(seen: CheckerContext, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
     """I-20: nor beyond what a pool may have of machines, as it is, or was for all that whoever asked for them had been told.
 
     What the same writer wants no more a moment later does not count: what comes is written, and paid for, before what goes.
@@ -119,36 +121,37 @@ def crowded(seen: Seen, record: Record, moves: list[Move]) -> Found:
         if isinstance(each.new, LatticeLedger) and _machines(each.new) > _machines(each.old)
     ]
     after = {
-        **seen.snap.clusters,
+        **seen.snapshot.clusters,
         **{each.key.path: each.new for each in moves if each.key.resource == LatticeCluster.resource.id},
     }
     for name in sorted(
         {each.new.spec.budget.name for each in taken if each.new.spec.budget.kind == "LatticePool"}
     ):
-        pools = seen.snap.versions(LatticePool, f"/{name}", seen.since(record))
+        pools = seen.snapshot.versions(LatticePool, f"/{name}", seen.unseen_since(record))
         most = max(
             (inf if each.spec.capacity.max_nodes is None else each.spec.capacity.max_nodes for each in pools),
             default=inf,
         )
-        count = _in_pool(name, after.values())
-        if count > most and min(_a_moment_later(seen, record, name, after), default=count) > most:
+        count = _machines_in_pool(name, after.values())
+        if count > most and min(_counts_after_next_commits(seen, record, name, after), default=count) > most:
             yield "I-20", f"{count} machines are wanted in {name}, which may have {most}"
 
 
-def _in_pool(name: str, clusters: Iterable[LatticeCluster | None]) -> int:
-    return sum(_wanted(each) for each in clusters if each is not None and each.spec.pool == name)
+def _machines_in_pool(name: str, clusters: Iterable[LatticeCluster | None]) -> int:
+    return sum(_desired_nodes(each) for each in clusters if each is not None and each.spec.pool == name)
 
 
-def _a_moment_later(
-    seen: Seen, record: Record, pool: str, clusters: Mapping[str, LatticeCluster | None]
+def _counts_after_next_commits(
+    seen: CheckerContext, record: CommitRecord, pool: str, clusters: Mapping[str, LatticeCluster | None]
 ) -> Iterator[int]:
     now = dict(clusters)
-    for each in seen.on_its_way(record):
+    for each in seen.following_commits(record):
         changed = [change for change in each.changes if change.key.resource == LatticeCluster.resource.id]
         now |= {
-            change.key.path: None if change.value is None else _cluster(change.value) for change in changed
+            change.key.path: None if change.value is None else _decode_cluster(change.value)
+            for change in changed
         }
-        yield _in_pool(pool, now.values())
+        yield _machines_in_pool(pool, now.values())
 
 
 def _machines(ledger: LatticeLedger | None) -> int:
@@ -156,11 +159,11 @@ def _machines(ledger: LatticeLedger | None) -> int:
     return sum(lot.count for lots in ledger.status.machines.values() for lot in lots) if ledger else 0
 
 
-def _wanted(cluster: LatticeCluster | None) -> int:
-    return cluster.spec.wanted_nodes if cluster else 0
+def _desired_nodes(cluster: LatticeCluster | None) -> int:
+    return cluster.spec.desired_nodes if cluster else 0
 
 
-def _over(ledger: LatticeLedger, limit: int) -> Found:
+def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
     status = ledger.status
     if status.committed_micros * MONTH_HOURS > limit:
         yield (
@@ -169,14 +172,14 @@ def _over(ledger: LatticeLedger, limit: int) -> Found:
         )
     now = _time(status.as_of)
     due = (
-        status.spent_micros * HOUR
+        status.spent_micros * HOUR_US
         + status.remainder
         + status.committed_micros * _micros(_month_end(now) - now)
     )
-    if due > limit * HOUR:
+    if due > limit * HOUR_US:
         yield (
             "I-20",
-            f"{ledger.metadata.name} would have spent {due // HOUR} by the end of the month, and may spend {limit}",
+            f"{ledger.metadata.name} would have spent {due // HOUR_US} by the end of the month, and may spend {limit}",
         )
 
 

@@ -5,71 +5,71 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
+from lattice.kinds.meta.selector import LabelSelector
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.meta.selector import LabelSelector
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.invariants.history import Move
-from lattice.sim.invariants.context import CONTROLLERS, Found, Seen
-from lattice.sim.world.store import Record
+from lattice.sim.invariants.context import CONTROLLERS, CheckerContext, Findings
+from lattice.sim.invariants.history import ObjectChange
+from lattice.sim.world.store import CommitRecord
 
-CLASS = "lattice.dev/node-class"  # what a replica's machine must be, by the label of its node
-LISTED = (
+NODE_CLASS_LABEL = "lattice.dev/node-class"  # what a replica's machine must be, by the label of its node
+DEMANDED_LABELS = (
     "compliance",
     "capabilities",
     "dataResidency",
 )  # labels of a pool that a service demands by fields of their own
 
 
-def placing(seen: Seen, record: Record, moves: list[Move]) -> Found:
+def check_placement(seen: CheckerContext, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
     """I-14: more replicas only in pools and on classes that the service allows, and replicas only where it was placed."""
     if record.origin != CONTROLLERS:
         return
     for move in moves:
         if isinstance(move.new, LatticeService):
-            yield from _decided(seen, record, move)
+            yield from _check_placements(seen, record, move)
         elif isinstance(move.new, LatticeWorkload) and move.old is None and move.new.spec.service:
-            yield from _made(seen, record, move.new)
+            yield from _check_new_replica(seen, record, move.new)
 
 
-def _decided(seen: Seen, record: Record, move: Move) -> Found:
-    before = _cells(move.old)
-    for cell, count in _cells(move.new).items():
+def _check_placements(seen: CheckerContext, record: CommitRecord, move: ObjectChange) -> Findings:
+    before = _node_group_counts(move.old)
+    for cell, count in _node_group_counts(move.new).items():
         if count <= before[cell]:
             continue
         pool, _, kind = cell
-        since = seen.since(record)
+        since = seen.unseen_since(record)
         pools, classes = (
-            seen.snap.versions(LatticePool, f"/{pool}", since),
-            seen.snap.versions(LatticeNodeClass, f"/{kind}", since),
+            seen.snapshot.versions(LatticePool, f"/{pool}", since),
+            seen.snapshot.versions(LatticeNodeClass, f"/{kind}", since),
         )
-        reasons = [forbidden(move.new, *each) for each in product(pools, classes)] or [
+        reasons = [forbidden_reason(move.new, *each) for each in product(pools, classes)] or [
             f"there is no pool {pool}, or no class {kind}"
         ]
         if all(reasons):
             yield "I-14", f"{move.key.path} was placed in {pool} on {kind}: {reasons[0]}"
 
 
-def _made(seen: Seen, record: Record, workload: LatticeWorkload) -> Found:
+def _check_new_replica(seen: CheckerContext, record: CommitRecord, workload: LatticeWorkload) -> Findings:
     path = f"{workload.metadata.namespace}/{workload.spec.service}"
-    cell = (workload.spec.cluster, workload.spec.constraints.node_selector.get(CLASS, ""))
-    known = seen.snap.versions(LatticeService, path, seen.since(record))
-    if not any(cell == (cluster, kind) for each in known for _, cluster, kind in _cells(each)):
+    cell = (workload.spec.cluster, workload.spec.constraints.node_selector.get(NODE_CLASS_LABEL, ""))
+    known = seen.snapshot.versions(LatticeService, path, seen.unseen_since(record))
+    if not any(cell == (cluster, kind) for each in known for _, cluster, kind in _node_group_counts(each)):
         yield (
             "I-14",
             f"{workload.metadata.name} was made for {' on '.join(cell)}, where {path} was not placed",
         )
 
 
-def _cells(service: LatticeService | None) -> Counter[tuple[str, str, str]]:
+def _node_group_counts(service: LatticeService | None) -> Counter[tuple[str, str, str]]:
     found: Counter[tuple[str, str, str]] = Counter()
     for each in service.status.placements if service else ():
         found[each.pool, each.cluster, each.node] += each.replicas or 0
     return +found
 
 
-def forbidden(service: LatticeService, pool: LatticePool, kind: LatticeNodeClass) -> str:
+def forbidden_reason(service: LatticeService, pool: LatticePool, kind: LatticeNodeClass) -> str:
     """Why that service may not be on machines of that class in that pool; empty if it may."""
     asked, stated = service.spec.placement, pool.spec.labels or pool.metadata.labels
     where = pool.spec.provider
@@ -81,17 +81,17 @@ def forbidden(service: LatticeService, pool: LatticePool, kind: LatticeNodeClass
             if value
         },
     }
-    has = {key: {each.lower() for each in _values(pool.spec.labels, key)} for key in LISTED}
+    has = {key: {each.lower() for each in _label_values(pool.spec.labels, key)} for key in DEMANDED_LABELS}
     demanded = dict(
         zip(
-            LISTED,
+            DEMANDED_LABELS,
             (asked.compliance, asked.capabilities, (asked.data_residency,) if asked.data_residency else ()),
             strict=True,
         )
     )
     barring = [each for each in kind.spec.taints if each.effect != "PreferNoSchedule"]
     reasons = {
-        "it has other labels": asked.pools is None or selects(asked.pools, labels),
+        "it has other labels": asked.pools is None or selector_matches(asked.pools, labels),
         **{
             f"it lacks {key}": {each.lower() for each in wanted} <= has[key]
             for key, wanted in demanded.items()
@@ -107,12 +107,12 @@ def forbidden(service: LatticeService, pool: LatticePool, kind: LatticeNodeClass
     return "; ".join(words for words, holds in reasons.items() if not holds)
 
 
-def selects(selector: LabelSelector, labels: Mapping[str, Any]) -> bool:
+def selector_matches(selector: LabelSelector, labels: Mapping[str, Any]) -> bool:
     """Every value of a label that is a list counts."""
-    if any(value not in _values(labels, key) for key, value in selector.match_labels.items()):
+    if any(value not in _label_values(labels, key) for key, value in selector.match_labels.items()):
         return False
     for each in selector.match_expressions:
-        is_among = bool(set(_values(labels, each.key)) & set(each.values))
+        is_among = bool(set(_label_values(labels, each.key)) & set(each.values))
         holds = {
             "In": is_among,
             "NotIn": not is_among,
@@ -124,6 +124,6 @@ def selects(selector: LabelSelector, labels: Mapping[str, Any]) -> bool:
     return True
 
 
-def _values(labels: Mapping[str, Any], key: str) -> list[str]:
+def _label_values(labels: Mapping[str, Any], key: str) -> list[str]:
     found = labels.get(key, [])
     return [found] if isinstance(found, str) else list(found)

@@ -1,1 +1,6 @@
-"""Bugs that are planted, by what they break; `sim/planted.py` lists them."""
+"""Bugs planted in the real code that the invariants must find.
+
+Imported by: cli.commands sim.
+May import: everything.
+May touch: functions of the real code.
+"""

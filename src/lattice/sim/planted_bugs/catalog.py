@@ -3,133 +3,140 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lattice.sim.planted_bugs import binding, lifecycle as keeping, money as paying, access as writing
+from lattice.sim.planted_bugs import binding
+from lattice.sim.planted_bugs import lifecycle as keeping
+from lattice.sim.planted_bugs import money as paying
+from lattice.sim.planted_bugs import writes as writing
 
 
 @dataclass(frozen=True)
-class Planted:
+class PlantedBug:
     """`finds`: the invariants that it breaks."""
 
-    what: str
-    finds: tuple[str, ...]
+    description: str
+    violates: tuple[str, ...]
     plant: Callable[[], None]
 
 
-PLANTED: dict[str, Planted] = {
-    "no-fence": Planted("controllers write without a fence", ("I-09",), writing.no_fence),
-    "fence-read-again": Planted(
+PLANTED_BUGS: dict[str, PlantedBug] = {
+    "no-fence": PlantedBug("controllers write without a fence", ("I-09",), writing.no_fence),
+    "fence-read-again": PlantedBug(
         "the term is read again before each write", ("I-08", "I-09"), writing.fence_read_again
     ),
-    "no-compare": Planted("the store compares no revisions", ("I-11", "I-12", "I-22"), writing.no_compare),
-    "blind-ledger": Planted(
+    "no-compare": PlantedBug("the store compares no revisions", ("I-11", "I-12", "I-22"), writing.no_compare),
+    "blind-ledger": PlantedBug(
         "a ledger is read, added to and written blindly", ("I-20", "I-22"), paying.blind_ledger
     ),
-    "no-limit": Planted("a hard limit refuses nothing", ("I-20",), paying.no_limit),
-    "float-money": Planted("parts of a micro-dollar are rounded away", ("I-22",), paying.float_money),
-    "unpaid-machines": Planted("machines are made and no ledger pays", ("I-22",), paying.unpaid_machines),
-    "paid-back-too-early": Planted(
+    "no-limit": PlantedBug("a hard limit refuses nothing", ("I-20",), paying.no_limit),
+    "float-money": PlantedBug("parts of a micro-dollar are rounded away", ("I-22",), paying.float_money),
+    "unpaid-machines": PlantedBug("machines are made and no ledger pays", ("I-22",), paying.unpaid_machines),
+    "paid-back-too-early": PlantedBug(
         "money is given back before the machine is gone", ("I-22",), paying.paid_back_too_early
     ),
-    "removed-with-work": Planted(
+    "removed-with-work": PlantedBug(
         "machines are removed with work on them", ("I-27",), paying.removed_with_work
     ),
-    "stop-before-switch": Planted(
+    "stop-before-switch": PlantedBug(
         "old replicas are stopped before new ones are ready", ("I-24",), keeping.stop_before_switch
     ),
-    "drain-below-least": Planted(
+    "drain-below-least": PlantedBug(
         "a drain stops replicas that are needed", ("I-24",), keeping.drain_below_least
     ),
-    "prepared-for-ever": Planted(
+    "prepared-for-ever": PlantedBug(
         "what a dead attempt prepared is never given up", ("I-16", "I-32"), binding.prepared_for_ever
     ),
-    "wall-clock-lease": Planted("a lease is measured by the wall clock", ("I-10",), writing.wall_clock_lease),
-    "swallowed-gap": Planted("a gap in a watch is passed over", ("I-06", "I-32"), writing.swallowed_gap),
-    "missed-deletions": Planted(
+    "wall-clock-lease": PlantedBug(
+        "a lease is measured by the wall clock", ("I-10",), writing.wall_clock_lease
+    ),
+    "swallowed-gap": PlantedBug("a gap in a watch is passed over", ("I-06", "I-32"), writing.swallowed_gap),
+    "missed-deletions": PlantedBug(
         "some deletions do not reach the copies", ("I-06", "I-32"), writing.missed_deletions
     ),
-    "started-twice": Planted("an agent starts what runs already", ("I-19",), keeping.started_twice),
-    "moved-too-soon": Planted(
+    "started-twice": PlantedBug("an agent starts what runs already", ("I-19",), keeping.started_twice),
+    "moved-too-soon": PlantedBug(
         "what a silent node ran is moved as soon as it is missed", ("I-13",), keeping.moved_too_soon
     ),
-    "certain-too-soon": Planted(
+    "certain-too-soon": PlantedBug(
         "a strict copy is taken to be dead too soon", ("I-13",), keeping.certain_too_soon
     ),
-    "certain-at-once": Planted(
+    "certain-at-once": PlantedBug(
         "how long a strict copy may live is not looked at, only how long nodes are waited for",
         ("I-13",),
         keeping.certain_at_once,
     ),
-    "contact-too-late": Planted(
+    "contact-too-late": PlantedBug(
         "a node counts its silence from 12 s after it was answered", ("I-13",), keeping.contact_too_late
     ),
-    "twice-the-room": Planted(
+    "twice-the-room": PlantedBug(
         "nodes are taken to be twice as large as they are", ("I-12",), binding.twice_the_room
     ),
-    "no-ready-check": Planted("readiness and cordons are not looked at", ("I-14",), binding.no_ready_check),
-    "no-taint-check": Planted("taints are not looked at", ("I-14",), binding.no_taint_check),
-    "no-label-check": Planted("labels of pools are not looked at", ("I-14",), binding.no_label_check),
-    "no-compliance-check": Planted(
+    "no-ready-check": PlantedBug(
+        "readiness and cordons are not looked at", ("I-14",), binding.no_ready_check
+    ),
+    "no-taint-check": PlantedBug("taints are not looked at", ("I-14",), binding.no_taint_check),
+    "no-label-check": PlantedBug("labels of pools are not looked at", ("I-14",), binding.no_label_check),
+    "no-compliance-check": PlantedBug(
         "certificates of pools are not looked at", ("I-14",), binding.no_compliance_check
     ),
-    "no-distance-check": Planted(
+    "no-distance-check": PlantedBug(
         "who must be far from others is put beside them", ("I-14",), binding.no_distance_check
     ),
-    "no-spread-check": Planted("replicas are not spread over nodes", ("I-14",), binding.no_spread_check),
-    "broken-gang": Planted("a group is bound one by one", ("I-15",), binding.broken_gang),
-    "no-lock": Planted("nodes are bound to without their lock", ("I-17",), binding.no_lock),
-    "any-lock": Planted("somebody else's lock is taken for one's own", ("I-17",), binding.any_lock),
-    "bound-after-its-time": Planted(
+    "no-spread-check": PlantedBug("replicas are not spread over nodes", ("I-14",), binding.no_spread_check),
+    "broken-gang": PlantedBug("a group is bound one by one", ("I-15",), binding.broken_gang),
+    "no-lock": PlantedBug("nodes are bound to without their lock", ("I-17",), binding.no_lock),
+    "any-lock": PlantedBug("somebody else's lock is taken for one's own", ("I-17",), binding.any_lock),
+    "bound-after-its-time": PlantedBug(
         "what was prepared is bound however late", ("I-16",), binding.bound_after_its_time
     ),
-    "unjust-room": Planted("the equally important must make room", ("I-18",), binding.unjust_room),
-    "dropped-write": Planted(
+    "unjust-room": PlantedBug("the equally important must make room", ("I-18",), binding.unjust_room),
+    "dropped-write": PlantedBug(
         "a change is acknowledged at the revision before it", ("I-01",), writing.dropped_write
     ),
-    "not-found": Planted("what is there is said not to be", ("I-04",), writing.not_found),
-    "forgotten-month": Planted(
+    "not-found": PlantedBug("what is there is said not to be", ("I-04",), writing.not_found),
+    "forgotten-month": PlantedBug(
         "what a month cost is forgotten when it ends", ("I-22",), paying.forgotten_month
     ),
-    "half-price": Planted("machines are paid for at half their price", ("I-22",), paying.half_price),
-    "lost-write": Planted("a change is acknowledged and not written", ("I-01",), writing.lost_write),
-    "written-and-refused": Planted(
+    "half-price": PlantedBug("machines are paid for at half their price", ("I-22",), paying.half_price),
+    "lost-write": PlantedBug("a change is acknowledged and not written", ("I-01",), writing.lost_write),
+    "written-and-refused": PlantedBug(
         "a creation is written and refused", ("I-03",), writing.written_and_refused
     ),
-    "stale-reads": Planted("a read is answered from an old copy", ("I-04",), writing.stale_reads),
-    "foreign-node": Planted("a machine that joins writes another's node", ("I-38",), writing.foreign_node),
-    "trickling-status": Planted(
+    "stale-reads": PlantedBug("a read is answered from an old copy", ("I-04",), writing.stale_reads),
+    "foreign-node": PlantedBug("a machine that joins writes another's node", ("I-38",), writing.foreign_node),
+    "trickling-status": PlantedBug(
         "money that trickles is written each time", ("I-33",), paying.trickling_status
     ),
-    "given-up-after-conflict": Planted(
+    "given-up-after-conflict": PlantedBug(
         "who loses a race is not looked at again, ever", ("I-32",), writing.given_up_after_conflict
     ),
-    "restless": Planted("replicas that are as they should be are replaced", ("I-25",), keeping.restless),
-    "room-below-least": Planted(
+    "restless": PlantedBug("replicas that are as they should be are replaced", ("I-25",), keeping.restless),
+    "room-below-least": PlantedBug(
         "replicas that are needed make room for others", ("I-28",), keeping.room_below_least
     ),
-    "same-again": Planted("who loses a race writes the same again, unread", ("I-35",), writing.same_again),
-    "forgotten-finalizer": Planted(
+    "same-again": PlantedBug("who loses a race writes the same again, unread", ("I-35",), writing.same_again),
+    "forgotten-finalizer": PlantedBug(
         "the record of a workload goes while a node that nobody hears may still run it",
         ("I-13",),
         keeping.forgotten_finalizer,
     ),
-    "older-terms": Planted(
+    "older-terms": PlantedBug(
         "orders of an older term reach agents, which obey them", ("I-19",), keeping.older_terms
     ),
-    "acts-before-it-is-told": Planted(
+    "acts-before-it-is-told": PlantedBug(
         "an agent that starts anew goes by what its predecessor was told",
         ("I-19",),
         keeping.acts_before_it_is_told,
     ),
-    "unheard-limit": Planted(
+    "unheard-limit": PlantedBug(
         "a budget that is lowered while machines are taken is not heard", ("I-20",), paying.unheard_limit
     ),
-    "no-most-machines": Planted(
+    "no-most-machines": PlantedBug(
         "how many machines a pool may have is not looked at", ("I-20",), paying.no_most_machines
     ),
-    "no-rollout": Planted("replicas of an older revision stay", ("I-32",), keeping.no_rollout),
-    "no-back-off": Planted("what fails is started again at once", ("I-35",), keeping.no_back_off),
-    "revision-twice": Planted("two commits are of one revision", ("I-05",), writing.revision_twice),
-    "blind-put": Planted("what is put is written over whatever is there", ("I-01",), writing.blind_put),
-    "mute": Planted("who finds no node is not told why", ("I-34",), keeping.mute),
-    "surplus-kept": Planted("replicas that are too many stay", ("I-32",), keeping.surplus_kept),
+    "no-rollout": PlantedBug("replicas of an older revision stay", ("I-32",), keeping.no_rollout),
+    "no-back-off": PlantedBug("what fails is started again at once", ("I-35",), keeping.no_back_off),
+    "revision-twice": PlantedBug("two commits are of one revision", ("I-05",), writing.revision_twice),
+    "blind-put": PlantedBug("what is put is written over whatever is there", ("I-01",), writing.blind_put),
+    "mute": PlantedBug("who finds no node is not told why", ("I-34",), keeping.mute),
+    "surplus-kept": PlantedBug("replicas that are too many stay", ("I-32",), keeping.surplus_kept),
 }

@@ -7,25 +7,23 @@ from typing import Any
 
 import msgspec
 
-from lattice.controllers.services import (
-    clusters,
-    ledger_commit as ledgers,
-    placement_writer as placing,
-    supply_status as supply,
-)
+from lattice.controllers.services import clusters
+from lattice.controllers.services import ledger_commit as ledgers
+from lattice.controllers.services import placement_writer as placing
+from lattice.controllers.services import supply_status as supply
 from lattice.kinds.ledger import LatticeLedger
-from lattice.placement.model import charges
 from lattice.lifecycle import machines
 from lattice.placement.inputs import ledger_math as money
+from lattice.placement.model import costs as charges
 from lattice.placement.model import supply as supplies
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.sim.planted_bugs.patching import swap
+from lattice.sim.planted_bugs.patching import patch_attribute
 from lattice.store.protocol import Put
 
 
 def blind_ledger() -> None:
     """Reads, adds and writes, whatever others wrote meanwhile."""
-    put = ledgers.Ledgers._put
+    put = ledgers.LedgerCommitter._put
 
     def blind(self: Any, before: Any, after: Any, expect: int) -> Put:
         return msgspec.structs.replace(put(self, before, after, expect), expect=None)
@@ -37,12 +35,12 @@ def blind_ledger() -> None:
         )
         return revision
 
-    swap(ledgers.Ledgers, "_put", blind)
-    swap(ledgers.Ledgers, "_commit", commit)
+    patch_attribute(ledgers.LedgerCommitter, "_put", blind)
+    patch_attribute(ledgers.LedgerCommitter, "_commit", commit)
 
 
 def no_limit() -> None:
-    settle = money.settle
+    settle = money.settle_charges
 
     def generous(ledger: Any, releases: Any, charges: Any, now: datetime) -> Any:
         limit = ledger.spec.limit_micros
@@ -54,7 +52,7 @@ def no_limit() -> None:
             after, spec=msgspec.structs.replace(after.spec, limit_micros=limit)
         ), answer
 
-    swap(ledgers, "settle", generous)
+    patch_attribute(ledgers, "settle_charges", generous)
 
 
 def float_money() -> None:
@@ -64,16 +62,16 @@ def float_money() -> None:
         after = accrue(ledger, now)
         return msgspec.structs.replace(after, status=msgspec.structs.replace(after.status, remainder=0))
 
-    swap(money, "accrue", rounded)
+    patch_attribute(money, "accrue", rounded)
 
 
 def unpaid_machines() -> None:
-    swap(placing, "charges", lambda fleet, cluster, counts, paid: [])
+    patch_attribute(placing, "charges_due", lambda fleet, cluster, counts, paid: [])
 
 
 def paid_back_too_early() -> None:
     """The money is free again before the machine is confirmed to be gone."""
-    remove = clusters.Clusters._remove
+    remove = clusters.ClusterController._remove_machine
 
     async def early(self: Any, provider: Any, name: str, *, is_paid_back: bool) -> None:
         class Later:
@@ -84,7 +82,7 @@ def paid_back_too_early() -> None:
 
         await remove(self, Later(), name, is_paid_back=is_paid_back)  # type: ignore[arg-type]
 
-    swap(clusters.Clusters, "_remove", early)
+    patch_attribute(clusters.ClusterController, "_remove_machine", early)
 
 
 def forgotten_month() -> None:
@@ -99,12 +97,12 @@ def forgotten_month() -> None:
             after, status=msgspec.structs.replace(after.status, past=ledger.status.past)
         )
 
-    swap(money, "accrue", forgetful)
+    patch_attribute(money, "accrue", forgetful)
 
 
 def half_price() -> None:
     """Machines are paid for at half their price."""
-    real = charges.charges
+    real = charges.charges_due
 
     def cheap(*words: Any) -> Any:
         return [
@@ -112,19 +110,19 @@ def half_price() -> None:
             for each in real(*words)
         ]
 
-    swap(placing, "charges", cheap)
+    patch_attribute(placing, "charges_due", cheap)
 
 
 def unheard_limit() -> None:
     """Whoever lowers a budget in the moment in which machines are taken is not heard."""
-    commit = ledgers.Ledgers._commit
+    commit = ledgers.LedgerCommitter._commit
 
     async def deaf(self: Any, payment: Any, settled: Any, read: Any) -> int:
         others = {key for key in read if key.resource != LatticeLedger.resource.id} - payment.keys
         known = dict(zip(others, await asyncio.gather(*map(self.store.get, others)), strict=True))
         return await commit(self, payment, settled, {**read, **known})
 
-    swap(ledgers.Ledgers, "_commit", deaf)
+    patch_attribute(ledgers.LedgerCommitter, "_commit", deaf)
 
 
 def no_most_machines() -> None:
@@ -135,19 +133,19 @@ def no_most_machines() -> None:
         made = offer(pool, classes)
         return replace(made, limits=replace(made.limits, nodes=NO_LIMIT))
 
-    swap(supplies, "_pool_offer", endless)
+    patch_attribute(supplies, "_pool_offer", endless)
 
 
 def trickling_status() -> None:
-    swap(supply, "steadied", lambda before, after: after)
+    patch_attribute(supply, "without_minor_spend", lambda before, after: after)
 
 
 def removed_with_work() -> None:
-    steps = machines.steps
+    steps = machines.plan_machines
 
     def hasty(cluster: str, found: Any) -> Any:
         return replace(
             steps(cluster, replace(found, nodes=[replace(each, workloads=0) for each in found.nodes]))
         )
 
-    swap(clusters, "steps", hasty)
+    patch_attribute(clusters, "plan_machines", hasty)

@@ -4,7 +4,7 @@ import inspect
 from typing import Any
 
 
-def swap(owner: object, name: str, other: Any) -> None:
+def patch_attribute(owner: object, name: str, other: Any) -> None:
     """What the code calls by that name is the other from now on. It takes what the right one takes, or it would only crash."""
     if not hasattr(owner, name):
         raise AttributeError(f"{owner} has no {name}: this bug cannot be planted any more")

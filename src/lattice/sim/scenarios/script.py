@@ -9,49 +9,49 @@ from inspect import Parameter
 from typing import Any, get_args
 
 from lattice.errors import Malformed
-from lattice.sim.scenarios.stage import OPTIONS, Stage, whole
+from lattice.sim.scenarios.scenario_world import OPTIONS, ScenarioWorld, parse_int
 
 SEPARATOR = "----"
-BEGIN = "world"
-Deed = Callable[..., Any]
+BEGIN_COMMAND = "world"
+CommandHandler = Callable[..., Any]
 
-SHOWN: Mapping[str, Deed] = {
-    "workloads": Stage.show_workloads,
-    "services": Stage.show_services,
-    "nodes": Stage.show_nodes,
-    "money": Stage.show_money,
-    "events": Stage.show_events,
-    "running": Stage.show_running,
-    "attempts": Stage.show_attempts,
-    "leader": Stage.show_leader,
+SHOW_COMMANDS: Mapping[str, CommandHandler] = {
+    "workloads": ScenarioWorld.show_workloads,
+    "services": ScenarioWorld.show_services,
+    "nodes": ScenarioWorld.show_nodes,
+    "money": ScenarioWorld.show_money,
+    "events": ScenarioWorld.show_events,
+    "running": ScenarioWorld.show_running,
+    "attempts": ScenarioWorld.show_attempts,
+    "leader": ScenarioWorld.show_leader,
 }
-COMMANDS: Mapping[str, Deed] = {
-    BEGIN: Stage.begin,
-    "wait": Stage.wait,
-    "class": Stage.node_class,
-    "pool": Stage.pool,
-    "service": Stage.service,
-    "workload": Stage.workload,
-    "scale": Stage.scale,
-    "delete": Stage.delete,
-    "retry": Stage.retry,
-    "cordon": Stage.cordon,
-    "uncordon": Stage.uncordon,
-    "taint": Stage.taint,
-    "drain": Stage.drain,
-    "kill": Stage.kill,
-    "start": Stage.start,
-    "pause": Stage.pause,
-    "resume": Stage.resume,
-    "cut": Stage.cut,
-    "heal": Stage.heal,
-    "power-off": Stage.power_off,
-    "power-on": Stage.power_on,
-    "lose": Stage.lose,
-    "runtime": Stage.runtime,
-    "provider": Stage.provider,
-    "jump": Stage.jump,
-    **{f"show {what}": deed for what, deed in SHOWN.items()},
+COMMANDS: Mapping[str, CommandHandler] = {
+    BEGIN_COMMAND: ScenarioWorld.begin,
+    "wait": ScenarioWorld.wait,
+    "class": ScenarioWorld.node_class,
+    "pool": ScenarioWorld.pool,
+    "service": ScenarioWorld.service,
+    "workload": ScenarioWorld.workload,
+    "scale": ScenarioWorld.scale,
+    "delete": ScenarioWorld.delete,
+    "retry": ScenarioWorld.retry,
+    "cordon": ScenarioWorld.cordon,
+    "uncordon": ScenarioWorld.uncordon,
+    "taint": ScenarioWorld.taint,
+    "drain": ScenarioWorld.drain,
+    "kill": ScenarioWorld.kill,
+    "start": ScenarioWorld.start,
+    "pause": ScenarioWorld.pause,
+    "resume": ScenarioWorld.resume,
+    "cut": ScenarioWorld.cut,
+    "heal": ScenarioWorld.heal,
+    "power-off": ScenarioWorld.power_off,
+    "power-on": ScenarioWorld.power_on,
+    "lose": ScenarioWorld.lose,
+    "runtime": ScenarioWorld.runtime,
+    "provider": ScenarioWorld.provider,
+    "jump": ScenarioWorld.jump,
+    **{f"show {what}": deed for what, deed in SHOW_COMMANDS.items()},
 }
 
 
@@ -59,21 +59,21 @@ COMMANDS: Mapping[str, Deed] = {
 class Block:
     """Comments and commands, and what was said after them. `at`: the line it begins in."""
 
-    head: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    at: int = 1
+    input_lines: list[str] = field(default_factory=list)
+    output_lines: list[str] = field(default_factory=list)
+    first_line: int = 1
 
     @property
     def commands(self) -> list[tuple[int, str]]:
         """Each with its line."""
         return [
-            (self.at + number, line)
-            for number, line in enumerate(self.head)
+            (self.first_line + number, line)
+            for number, line in enumerate(self.input_lines)
             if line.strip() and not line.startswith("#")
         ]
 
 
-def blocks(text: str) -> list[Block]:
+def parse_blocks(text: str) -> list[Block]:
     """Separated by empty lines; a block without the separator says nothing."""
     found = []
     at = 1 + len(text) - len(text.lstrip("\n"))
@@ -86,42 +86,43 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def written(found: list[Block]) -> str:
+def format_blocks(found: list[Block]) -> str:
     parts = []
     for block in found:
-        said = [SEPARATOR, *block.said] if block.said else []
-        parts.append("\n".join([*block.head, *said]))
+        said = [SEPARATOR, *block.output_lines] if block.output_lines else []
+        parts.append("\n".join([*block.input_lines, *said]))
     return "\n\n".join(parts) + "\n"
 
 
-def played(text: str, name: str = "scenario") -> str:
+def run_scenario(text: str, name: str = "scenario") -> str:
     """The same scenario with what is said now. Raises Malformed with `name` and the line of a command that cannot be done."""
-    stage = Stage()
-    found = blocks(text)
+    stage = ScenarioWorld()
+    found = parse_blocks(text)
     for block in found:
-        block.said = []
+        block.output_lines = []
         for line, command in block.commands:
             try:
-                block.said += do(stage, command)
+                block.output_lines += run_command(stage, command)
             except Malformed as error:
                 raise Malformed(
-                    error.what, where=f"{name}, line {line}, `{command}`", fix=error.fix
+                    error.message, where=f"{name}, line {line}, `{command}`", fix=error.fix
                 ) from error
-    return written(found)
+    return format_blocks(found)
 
 
-def do(stage: Stage, command: str) -> Iterator[str]:
-    verb, deed, words = _parted(command)
-    if not stage.is_begun and verb != BEGIN:
+def run_command(stage: ScenarioWorld, command: str) -> Iterator[str]:
+    verb, deed, words = _split_command(command)
+    if not stage.has_started and verb != BEGIN_COMMAND:
         raise Malformed(
-            "there is no world yet", fix=f"begin the scenario with `{BEGIN}`, such as `{BEGIN} racks=1`"
+            "there is no world yet",
+            fix=f"begin the scenario with `{BEGIN_COMMAND}`, such as `{BEGIN_COMMAND} racks=1`",
         )
-    words = [stage.home(word[1:]) if word.startswith("@") else word for word in words]
-    names, options = _understood(verb, deed, words)
+    words = [stage.node_of_workload(word[1:]) if word.startswith("@") else word for word in words]
+    names, options = _parse_arguments(verb, deed, words)
     yield from deed(stage, *names, **options) or ()
 
 
-def _parted(command: str) -> tuple[str, Deed, list[str]]:
+def _split_command(command: str) -> tuple[str, CommandHandler, list[str]]:
     """Which command it is, what it does, and the words after it."""
     try:
         words = shlex.split(command)
@@ -133,13 +134,13 @@ def _parted(command: str) -> tuple[str, Deed, list[str]]:
     if words[0] == "show":
         raise Malformed(
             f"there is no {' '.join(words[1:2]) or 'such thing'!r} to show",
-            fix=f"show one of {', '.join(SHOWN)}",
+            fix=f"show one of {', '.join(SHOW_COMMANDS)}",
         )
     known = [name for name in COMMANDS if not name.startswith("show ")]
     raise Malformed(f"there is no command {words[0]!r}", fix=f"use one of {', '.join(known)}, show")
 
 
-def _understood(verb: str, deed: Deed, words: list[str]) -> tuple[list[Any], dict[str, Any]]:
+def _parse_arguments(verb: str, deed: CommandHandler, words: list[str]) -> tuple[list[Any], dict[str, Any]]:
     """The words as the command takes them."""
     parameters = _parameters(deed)
     names = [each for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
@@ -153,31 +154,32 @@ def _understood(verb: str, deed: Deed, words: list[str]) -> tuple[list[Any], dic
     given: dict[str, Any] = {}
     for name, _, value in (word.partition("=") for word in words if "=" in word):
         if name in options:
-            given[name] = _read(name, value, options[name].annotation)
-        elif name in OPTIONS and verb in OPTIONS[name].of:
+            given[name] = _parse_value(name, value, options[name].annotation)
+        elif name in OPTIONS and verb in OPTIONS[name].commands:
             given[name] = value
         else:
             raise Malformed(f"there is no option {name!r}", fix=fix)
     return [
-        _read(each.name.upper(), word, each.annotation) for each, word in zip(names, plain, strict=False)
+        _parse_value(each.name.upper(), word, each.annotation)
+        for each, word in zip(names, plain, strict=False)
     ], given
 
 
-def _parameters(deed: Deed) -> list[Parameter]:
+def _parameters(deed: CommandHandler) -> list[Parameter]:
     return list(inspect.signature(deed).parameters.values())[1:]
 
 
-def _read(name: str, word: str, kind: Any) -> Any:
+def _parse_value(name: str, word: str, kind: Any) -> Any:
     if kind is int:
-        return whole(name, word)
+        return parse_int(name, word)
     if kind is float:
-        return _number(name, word)
+        return _parse_float(name, word)
     if (known := get_args(kind)) and word not in known:
         raise Malformed(f"{name} cannot be {word!r}", fix=f"use one of {', '.join(known)}")
     return word
 
 
-def _number(name: str, word: str) -> float:
+def _parse_float(name: str, word: str) -> float:
     try:
         number = float(word)
     except ValueError:
@@ -194,7 +196,9 @@ def usage(verb: str) -> str:
         choices = "|".join(get_args(each.annotation))
         name = choices or each.name.upper()
         if each.kind is Parameter.VAR_KEYWORD:
-            words += [f"[{name}={option.example}]" for name, option in OPTIONS.items() if verb in option.of]
+            words += [
+                f"[{name}={option.example}]" for name, option in OPTIONS.items() if verb in option.commands
+            ]
         elif each.kind is Parameter.KEYWORD_ONLY:
             words.append(f"[{each.name}={choices or each.default}]")
         else:

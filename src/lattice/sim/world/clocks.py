@@ -25,13 +25,13 @@ class SimClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self.rate)
 
-    def alarm(self, seconds: float, ring: Callable[[], object]) -> asyncio.TimerHandle:
+    def call_later(self, seconds: float, ring: Callable[[], object]) -> asyncio.TimerHandle:
         return self.loop.call_later(seconds / self.rate, ring)
 
     def jump(self, seconds: float) -> None:
         """Somebody sets the wall clock."""
         self.offset += seconds
 
-    def truth(self, monotonic: float) -> float:
+    def to_sim_time(self, monotonic: float) -> float:
         """When this clock showed that, in the time of the simulation."""
         return (monotonic - self.uptime) / self.rate

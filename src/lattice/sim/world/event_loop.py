@@ -16,10 +16,13 @@ from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-BUSY, INSTANT = 1000, 1e-6  # after so many rounds at one moment, so many seconds have passed
+MAX_ROUNDS_PER_INSTANT, INSTANT_S = (
+    1000,
+    1e-6,
+)  # after so many rounds at one moment, so many seconds have passed
 
 
-class State(Enum):
+class ProcessState(Enum):
     ALIVE = "alive"
     PAUSED = "paused"
     DEAD = "dead"
@@ -31,20 +34,20 @@ class Process:
 
     name: str
     host: str
-    state: State = State.ALIVE
-    held: list[asyncio.Handle] = field(default_factory=list)  # what it would have run while it was paused
+    state: ProcessState = ProcessState.ALIVE
+    deferred: list[asyncio.Handle] = field(default_factory=list)  # what it would have run while it was paused
 
     def __post_init__(self) -> None:
         self.context = contextvars.Context()
-        self.context.run(PROCESS.set, self)
+        self.context.run(CURRENT_PROCESS.set, self)
 
     @property
     def is_alive(self) -> bool:
-        return self.state is not State.DEAD
+        return self.state is not ProcessState.DEAD
 
 
-PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
-NOBODY = contextvars.Context()  # what happens in no process: messages arrive, clouds make machines
+CURRENT_PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+NO_PROCESS = contextvars.Context()  # what happens in no process: messages arrive, clouds make machines
 
 
 class Deadlock(Exception):
@@ -98,42 +101,42 @@ class SimLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.rng = rng
         self.steps = 0
-        self.errors: list[str] = []  # what nobody handled
-        self.graveyard: list[Any] = []
+        self.unhandled_errors: list[str] = []  # what nobody handled
+        self.killed_work: list[Any] = []
         self._now = 0.0
         self._rounds = 0  # since time last passed
         self._numbers = itertools.count(1)
         self.set_exception_handler(self._note)
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> SimTimer:  # type: ignore[override]
+    ) -> SimTimer:
         handle = SimTimer(
             self._now, callback, args, self, contextvars.copy_context() if context is None else context
         )
         self._ready.append(handle)
         return handle
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> SimTimer:  # type: ignore[override]
+    ) -> SimTimer:
         handle = SimTimer(
             when, callback, args, self, contextvars.copy_context() if context is None else context
         )
         heapq.heappush(self._scheduled, (when, next(self._numbers), handle))
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> SimTimer:  # type: ignore[override]
+    ) -> SimTimer:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def create_task(
@@ -141,7 +144,7 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> SimTask[Any]:
         task: Any = SimTask.__new__(SimTask)
         task.number = next(self._numbers)  # hashed while it is made
-        task.process = PROCESS.get() if context is None else context.get(PROCESS)
+        task.process = CURRENT_PROCESS.get() if context is None else context.get(CURRENT_PROCESS)
         task.__init__(coro, loop=self, name=name, context=context)
         task._log_destroy_pending = False
         made: SimTask[Any] = task
@@ -156,26 +159,28 @@ class SimLoop(asyncio.BaseEventLoop):
             coro, context=(contextvars.Context() if process is None else process.context.copy())
         )
 
-    def post(self, when: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+    def schedule_external(
+        self, when: float, callback: Callable[..., object], *args: Any
+    ) -> asyncio.TimerHandle:
         """Something that happens in no process."""
-        return self.call_at(max(when, self._now), callback, *args, context=NOBODY)
+        return self.call_at(max(when, self._now), callback, *args, context=NO_PROCESS)
 
     def kill(self, process: Process) -> None:
-        process.state = State.DEAD
-        self.graveyard += [
+        process.state = ProcessState.DEAD
+        self.killed_work += [
             each for each in asyncio.all_tasks(self) if isinstance(each, SimTask) and each.process is process
         ]
-        self.graveyard += process.held
-        process.held = []
+        self.killed_work += process.deferred
+        process.deferred = []
 
     def pause(self, process: Process) -> None:
-        if process.state is State.ALIVE:
-            process.state = State.PAUSED
+        if process.state is ProcessState.ALIVE:
+            process.state = ProcessState.PAUSED
 
     def resume(self, process: Process) -> None:
-        if process.state is State.PAUSED:
-            process.state = State.ALIVE
-            held, process.held = process.held, []
+        if process.state is ProcessState.PAUSED:
+            process.state = ProcessState.ALIVE
+            held, process.deferred = process.deferred, []
             self._ready.extend(held)
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":  # type: ignore[override]
@@ -189,13 +194,13 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self.errors.append(f"{context.get('message', '')}: {error!r}")
+        self.unhandled_errors.append(f"{context.get('message', '')}: {error!r}")
 
     def _asyncgen_firstiter_hook(self, agen: Any) -> None:
         return None
 
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:
-        self.graveyard.append(agen)
+        self.killed_work.append(agen)
 
     def _process_events(self, event_list: Any) -> None:
         return None
@@ -205,29 +210,29 @@ class SimLoop(asyncio.BaseEventLoop):
         self._rounds = self._rounds + 1 if self._ready else 0
         if not self._ready:
             self._advance()
-        elif self._rounds % BUSY == 0:
-            self._now += INSTANT
+        elif self._rounds % MAX_ROUNDS_PER_INSTANT == 0:
+            self._now += INSTANT_S
         ready = list(self._ready)
         self._ready.clear()
         if len(ready) > 1:
-            self._mix(ready)
+            self._shuffle(ready)
         self.steps += len(ready)
         for handle in ready:
             if handle._cancelled:
                 continue
             context = handle._context
-            process = context.get(PROCESS)
-            if process is None or process.state is State.ALIVE:
+            process = context.get(CURRENT_PROCESS)
+            if process is None or process.state is ProcessState.ALIVE:
                 try:
                     context.run(handle._callback, *handle._args)
                 except Exception as error:  # noqa: BLE001 - as the base class does: told, and everybody else goes on
                     self.call_exception_handler({"message": f"in {handle._callback}", "exception": error})
-            elif process.state is State.PAUSED:
-                process.held.append(handle)
+            elif process.state is ProcessState.PAUSED:
+                process.deferred.append(handle)
             else:
-                self.graveyard.append(handle)
+                self.killed_work.append(handle)
 
-    def _mix(self, ready: list[Any]) -> None:
+    def _shuffle(self, ready: list[Any]) -> None:
         draw = self.rng.random
         for last in range(len(ready) - 1, 0, -1):
             other = int(draw() * (last + 1))

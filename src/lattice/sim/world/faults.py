@@ -8,104 +8,104 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from lattice.agent.runtimes.fake import Behaviour
 from lattice.agent.host.runtime_protocol import Failure
-from lattice.kinds.node_class import Size
-from lattice.scheduling.cycle.profile import Binding
+from lattice.agent.runtimes.fake import Behaviour
+from lattice.kinds.node_class import MachineSize
+from lattice.scheduling.cycle.profile import BindingModeName
 from lattice.sim.world.machines import SimMachine
 from lattice.sim.world.servers import ServerHost
-from lattice.sim.world.store import HOST as STORE
-from lattice.sim.world.store import finished
-from lattice.sim.world.world import Shape
+from lattice.sim.world.store import STORE_HOST as STORE
+from lattice.sim.world.store import run_synchronously
+from lattice.sim.world.world import WorldConfig
 
 if TYPE_CHECKING:
     from lattice.sim.world.world import World
 
-BINDINGS: tuple[Binding, ...] = ("optimistic", "optimistic", "pessimistic", "two-phase")
+BINDING_MODES: tuple[BindingModeName, ...] = ("optimistic", "optimistic", "pessimistic", "two-phase")
 EPOCHS = (
     datetime(2026, 3, 10, 9, 0, tzinfo=UTC),
     datetime(2026, 1, 31, 23, 58, tzinfo=UTC),
 )  # the second passes into another month
-HOUR = 3600.0
-SLUGGISH, BEFORE = (
+HOUR_S = 3600.0
+SLOW_LINK_DELAY_S, SLOW_BEFORE_CUT_S = (
     3.0,
     9.0,
 )  # seconds that messages of a machine take longer, each way; seconds for which, before it is cut off
-STILL = 7.0  # seconds at most that watches stand still
-KINDS = (
+MAX_WATCH_STALL_S = 7.0  # seconds at most that watches stand still
+FAULT_KINDS = (
     "kill server", "pause server", "stop server", "kill agent", "pause agent", "power cut", "machine lost", "cut agent", "cut store",
     "cut one way", "store away", "loss", "twice", "slow", "lag", "gap", "clock jump", "clock rate", "provider", "runtime", "capacity",
     "crash", "crash agent",
 )  # fmt: skip
-LASTING = frozenset({"twice", "clock rate"})  # from the beginning to the end of the faults
-AMONG = 18  # a kind strikes that much more rarely than all of them would: a constant, so that a new kind changes no other
+PERMANENT_FAULTS = frozenset({"twice", "clock rate"})  # from the beginning to the end of the faults
+KIND_INTERVAL_FACTOR = 18  # a kind strikes that much more rarely than all of them would: a constant, so that a new kind changes no other
 
 
 @dataclass(frozen=True)
-class Swarm:
+class FaultPlan:
     """The faults of one seed, and the world that they strike."""
 
     kinds: tuple[str, ...]
-    shape: Shape
-    pause: float  # seconds between faults of one kind, on average
-    longest: float  # seconds that one lasts
-    people: int
-    hurry: float  # seconds between the operations of one person
-    named: bool = True  # servers keep their name over restarts
+    world_config: WorldConfig
+    interval_s: float  # seconds between faults of one kind, on average
+    max_duration_s: float  # seconds that one lasts
+    users: int
+    operation_interval_s: float  # seconds between the operations of one person
+    stable_server_names: bool = True  # servers keep their name over restarts
 
     @classmethod
-    def of(cls, seed: int) -> "Swarm":
+    def from_seed(cls, seed: int) -> "FaultPlan":
         """Each kind and each trait is drawn by itself: a new one changes nothing where it does not strike."""
-        share = drawn(seed, "share").choice((0.15, 0.3, 0.6))
-        kinds = tuple(kind for kind in KINDS if drawn(seed, kind).random() < share)
-        if drawn(seed, "alone").random() < 0.03:
+        share = rng_for(seed, "share").choice((0.15, 0.3, 0.6))
+        kinds = tuple(kind for kind in FAULT_KINDS if rng_for(seed, kind).random() < share)
+        if rng_for(seed, "alone").random() < 0.03:
             kinds = ("clock jump",)
-        shape = Shape(
-            racks=drawn(seed, "racks").randint(1, 3),
-            epoch=drawn(seed, "epoch").choice(EPOCHS),
-            binding=drawn(seed, "binding").choice(BINDINGS),
-            rate=0.045 if "clock rate" in kinds else 0.0,
-            offset=drawn(seed, "offset").choice((0.0, 2.0, 60.0)),
+        shape = WorldConfig(
+            racks=rng_for(seed, "racks").randint(1, 3),
+            epoch=rng_for(seed, "epoch").choice(EPOCHS),
+            binding=rng_for(seed, "binding").choice(BINDING_MODES),
+            max_clock_rate_error=0.045 if "clock rate" in kinds else 0.0,
+            max_clock_offset_s=rng_for(seed, "offset").choice((0.0, 2.0, 60.0)),
         )
         return cls(
             kinds,
             shape,
-            pause=drawn(seed, "pause").uniform(3, 12) * share * AMONG,
-            longest=drawn(seed, "longest").choice((6.0, 15.0, 45.0)),
-            people=drawn(seed, "people").randint(1, 2),
-            hurry=drawn(seed, "hurry").uniform(1.5, 5),
-            named=drawn(seed, "named").random() < 0.5,
+            interval_s=rng_for(seed, "pause").uniform(3, 12) * share * KIND_INTERVAL_FACTOR,
+            max_duration_s=rng_for(seed, "longest").choice((6.0, 15.0, 45.0)),
+            users=rng_for(seed, "people").randint(1, 2),
+            operation_interval_s=rng_for(seed, "hurry").uniform(1.5, 5),
+            stable_server_names=rng_for(seed, "named").random() < 0.5,
         )
 
     def __str__(self) -> str:
-        shape = self.shape
+        shape = self.world_config
         return (
-            f"{', '.join(self.kinds) or 'no faults'}; each in {self.pause:.1f} s, for up to {self.longest:g} s; {self.people} people,"
-            f" one operation in {self.hurry:.1f} s; {shape.servers} servers, {shape.racks} racks, {shape.binding} binding"
+            f"{', '.join(self.kinds) or 'no faults'}; each in {self.interval_s:.1f} s, for up to {self.max_duration_s:g} s; {self.users} people,"
+            f" one operation in {self.operation_interval_s:.1f} s; {shape.servers} servers, {shape.racks} racks, {shape.binding} binding"
         )
 
 
-def drawn(seed: int, what: str) -> random.Random:
+def rng_for(seed: int, what: str) -> random.Random:
     """Chance of its own for each thing that is drawn."""
     return random.Random(f"{seed} {what}")  # noqa: S311
 
 
 @dataclass
-class Nemesis:
+class FaultInjector:
     """Strikes until told to stop; then everything is healed."""
 
     world: "World"
-    swarm: Swarm
-    struck: Counter[str] = field(default_factory=Counter)
+    fault_plan: FaultPlan
+    fault_counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._heals: list[Callable[[], None]] = []
-        self._is_over = False
+        self._is_healed = False
         self._losses: list[float] = []  # shares of messages, of each trouble that goes on
         self._slowness: dict[str, list[float]] = {}  # by host, seconds of each
         self._lags: dict[str, list[float]] = {}
         self.rng = random.Random(0)  # noqa: S311 - of the kind that strikes just now
-        self._strikes: dict[str, Callable[[float], None]] = {
+        self._fault_methods: dict[str, Callable[[float], None]] = {
             "kill server": self._kill_server,
             "pause server": self._pause_server,
             "stop server": self._stop_server,
@@ -130,36 +130,36 @@ class Nemesis:
         }
 
     async def run(self) -> None:
-        kinds = [kind for kind in self.swarm.kinds if kind not in LASTING]
-        if "twice" in self.swarm.kinds:
-            self.world.net.twice = 0.05
-            self.struck["twice"] += 1
-        self.struck["clock rate"] += "clock rate" in self.swarm.kinds
+        kinds = [kind for kind in self.fault_plan.kinds if kind not in PERMANENT_FAULTS]
+        if "twice" in self.fault_plan.kinds:
+            self.world.net.duplicate_rate = 0.05
+            self.fault_counts["twice"] += 1
+        self.fault_counts["clock rate"] += "clock rate" in self.fault_plan.kinds
         await asyncio.gather(
-            *(self._strike(kind, drawn(self.world.seed, f"strikes {kind}")) for kind in kinds)
+            *(self._inject_repeatedly(kind, rng_for(self.world.seed, f"strikes {kind}")) for kind in kinds)
         )
 
-    async def _strike(self, kind: str, rng: random.Random) -> None:
+    async def _inject_repeatedly(self, kind: str, rng: random.Random) -> None:
         while True:
-            await asyncio.sleep(self.swarm.pause * 2 * rng.random())
+            await asyncio.sleep(self.fault_plan.interval_s * 2 * rng.random())
             self.rng = rng
-            self.struck[kind] += 1
-            self._strikes[kind](0.5 + rng.random() * self.swarm.longest)
+            self.fault_counts[kind] += 1
+            self._fault_methods[kind](0.5 + rng.random() * self.fault_plan.max_duration_s)
 
     def heal_all(self) -> None:
-        world, self._is_over = self.world, True
+        world, self._is_healed = self.world, True
         for heal in self._heals:
             heal()
         self._heals.clear()
-        world.net.lost = world.net.twice = 0.0
+        world.net.loss_rate = world.net.duplicate_rate = 0.0
         for host in world.hosts:
             world.start_server(host)
         for machine in world.machines.values():
-            machine.ground.behaviours = {"": machine.usual}
+            machine.ground.behaviours = {"": machine.default_behaviour}
             machine.restore_power()
-        world.note("all faults are over")
+        world.log_fault("all faults are over")
 
-    def _later(self, seconds: float, heal: Callable[[], None]) -> None:
+    def _heal_later(self, seconds: float, heal: Callable[[], None]) -> None:
         """Once, after so many seconds or when everything is healed."""
         done = False
 
@@ -170,9 +170,9 @@ class Nemesis:
                 heal()
 
         self._heals.append(once)
-        self.world.loop.post(self.world.loop.time() + seconds, once)
+        self.world.loop.schedule_external(self.world.loop.time() + seconds, once)
 
-    def _beside(
+    def _apply_worst_of(
         self, going_on: list[float], amount: float, seconds: float, worst: Callable[[float], None]
     ) -> None:
         """One trouble of a sort beside others: the worst that goes on counts, and each ends for itself."""
@@ -183,7 +183,7 @@ class Nemesis:
             going_on.remove(amount)
             worst(max(going_on, default=0.0))
 
-        self._later(seconds, heal)
+        self._heal_later(seconds, heal)
 
     def _host(self) -> ServerHost:
         """The leader twice as often as others."""
@@ -196,10 +196,10 @@ class Nemesis:
 
     def _kill_server(self, seconds: float) -> None:
         host = self._host()
-        self.world.note(f"kill {host.name} for {seconds:.1f} s")
+        self.world.log_fault(f"kill {host.name} for {seconds:.1f} s")
         self.world.kill_server(host)
-        host.is_named = self.swarm.named
-        self._later(min(seconds, 12.0), lambda: self.world.start_server(host))
+        host.has_stable_identity = self.fault_plan.stable_server_names
+        self._heal_later(min(seconds, 12.0), lambda: self.world.start_server(host))
 
     def _crash(self, seconds: float) -> None:
         """Between two of its commits: what it writes next, or soon, is applied, and it never hears of that."""
@@ -210,21 +210,21 @@ class Nemesis:
 
         def told(_: int) -> None:
             nonlocal left
-            if server is None or store.asker != server.process.name or not server.process.is_alive:
+            if server is None or store.writer != server.process.name or not server.process.is_alive:
                 return
             values = [change.value or b"" for change in store.history[-1].changes]
             if is_particular and not any(
-                between.get(self.swarm.shape.binding, b"") in value for value in values
+                between.get(self.fault_plan.world_config.binding, b"") in value for value in values
             ):
                 return
             left -= 1
             if left == 0:
-                self.world.note(f"{server.process.name} crashes after revision {store.newest}")
-                self.world.loop.post(self.world.loop.time(), self.world.kill_server, host)
-                self._later(min(seconds, 12.0), lambda: self.world.start_server(host))
+                self.world.log_fault(f"{server.process.name} crashes after revision {store.latest_revision}")
+                self.world.loop.schedule_external(self.world.loop.time(), self.world.kill_server, host)
+                self._heal_later(min(seconds, 12.0), lambda: self.world.start_server(host))
 
-        store.ears.append(told)
-        self._heals.append(lambda: store.ears.remove(told))
+        store.listeners.append(told)
+        self._heals.append(lambda: store.listeners.remove(told))
 
     def _crash_agent(self, seconds: float) -> None:
         """Right after it has taken orders, of which it has carried out none; it comes back soon, and half of the times to nobody."""
@@ -233,8 +233,8 @@ class Nemesis:
             return
 
         def told() -> None:
-            machine.notes.ears.remove(told)
-            self.world.note(f"agent of {machine.name} crashes when it has taken orders")
+            machine.state_file.listeners.remove(told)
+            self.world.log_fault(f"agent of {machine.name} crashes when it has taken orders")
             machine.kill_agent()
             if is_cut:
                 self._cut(
@@ -245,58 +245,60 @@ class Nemesis:
                     ],
                     seconds,
                 )
-            self._later(min(seconds, 1.0), machine.start_agent)
+            self._heal_later(min(seconds, 1.0), machine.start_agent)
 
-        machine.notes.ears.append(told)
-        self._heals.append(machine.notes.ears.clear)
+        machine.state_file.listeners.append(told)
+        self._heals.append(machine.state_file.listeners.clear)
 
     def _pause_server(self, seconds: float) -> None:
         host = self._host()
         server = host.server
         if server is not None:
-            self.world.note(f"pause {server.process.name} for {seconds:.1f} s")
+            self.world.log_fault(f"pause {server.process.name} for {seconds:.1f} s")
             self.world.loop.pause(server.process)
-            self._later(seconds, lambda: self.world.loop.resume(server.process))
+            self._heal_later(seconds, lambda: self.world.loop.resume(server.process))
 
     def _stop_server(self, seconds: float) -> None:
         """In peace: what is in hand is finished and the role given up."""
         host = self._host()
         server = host.server
         if server is not None and server.process.is_alive:
-            self.world.note(f"stop {server.process.name}")
+            self.world.log_fault(f"stop {server.process.name}")
             self.world.loop.spawn(server.process, server.stop())
-            self._later(3.0, lambda: self.world.kill_server(host))
-            self._later(4.0 + min(seconds, 8.0), lambda: self.world.start_server(host))
+            self._heal_later(3.0, lambda: self.world.kill_server(host))
+            self._heal_later(4.0 + min(seconds, 8.0), lambda: self.world.start_server(host))
 
     def _kill_agent(self, seconds: float) -> None:
         if (machine := self._machine()) is not None:
-            self.world.note(f"kill agent of {machine.name} for {seconds:.1f} s")
+            self.world.log_fault(f"kill agent of {machine.name} for {seconds:.1f} s")
             machine.kill_agent()
-            self._later(seconds, machine.start_agent)
+            self._heal_later(seconds, machine.start_agent)
 
     def _pause_agent(self, seconds: float) -> None:
         machine = self._machine()
         process = machine.process if machine else None
         if process is not None:
-            self.world.note(f"pause {process.name} for {seconds:.1f} s")
+            self.world.log_fault(f"pause {process.name} for {seconds:.1f} s")
             self.world.loop.pause(process)
-            self._later(seconds, lambda: self.world.loop.resume(process))
+            self._heal_later(seconds, lambda: self.world.loop.resume(process))
 
     def _cut_power(self, seconds: float) -> None:
         if (machine := self._machine()) is not None:
-            self.world.note(f"power cut at {machine.name} for {seconds:.1f} s")
+            self.world.log_fault(f"power cut at {machine.name} for {seconds:.1f} s")
             machine.lose_power()
-            self._later(seconds, machine.restore_power)
+            self._heal_later(seconds, machine.restore_power)
 
     def _lose_machine(self, _: float) -> None:
         made = [each for each in sorted(self.world.machines) if not each.startswith("rack")]
         if made:
             node = self.rng.choice(made)
-            self.world.note(f"the cloud loses {node}")
-            self.world.cloud.lose(node)
+            self.world.log_fault(f"the cloud loses {node}")
+            self.world.cloud.lose_machine(node)
 
     def _cut(self, pairs: list[tuple[str, str]], seconds: float) -> None:
-        self.world.note(f"cut {', '.join(f'{src} to {dst}' for src, dst in pairs[:4])} for {seconds:.1f} s")
+        self.world.log_fault(
+            f"cut {', '.join(f'{src} to {dst}' for src, dst in pairs[:4])} for {seconds:.1f} s"
+        )
         for src, dst in pairs:
             self.world.net.cut(src, dst)
 
@@ -304,7 +306,7 @@ class Nemesis:
             for src, dst in pairs:
                 self.world.heal(src, dst)
 
-        self._later(seconds, heal)
+        self._heal_later(seconds, heal)
 
     def _cut_agent(self, seconds: float) -> None:
         """From all servers, or from one; now and then the line is slow, and then it is heard no more while it still hears."""
@@ -316,9 +318,10 @@ class Nemesis:
         if self.rng.random() < 0.6:
             self._cut([*pairs, *((host, name) for name, host in pairs)], seconds)
             return
-        self._be_slow(machine.name, SLUGGISH, BEFORE + SLUGGISH)
-        self.world.loop.post(
-            self.world.loop.time() + BEFORE, lambda: None if self._is_over else self._cut(pairs, seconds)
+        self._be_slow(machine.name, SLOW_LINK_DELAY_S, SLOW_BEFORE_CUT_S + SLOW_LINK_DELAY_S)
+        self.world.loop.schedule_external(
+            self.world.loop.time() + SLOW_BEFORE_CUT_S,
+            lambda: None if self._is_healed else self._cut(pairs, seconds),
         )
 
     def _cut_store(self, seconds: float) -> None:
@@ -339,8 +342,10 @@ class Nemesis:
 
     def _lose_messages(self, seconds: float) -> None:
         share = self.rng.choice((0.01, 0.05, 0.2))
-        self.world.note(f"{share:.0%} of requests and answers are lost for {seconds:.1f} s")
-        self._beside(self._losses, share, seconds, lambda worst: setattr(self.world.net, "lost", worst))
+        self.world.log_fault(f"{share:.0%} of requests and answers are lost for {seconds:.1f} s")
+        self._apply_worst_of(
+            self._losses, share, seconds, lambda worst: setattr(self.world.net, "loss_rate", worst)
+        )
 
     def _slow(self, seconds: float) -> None:
         name = self.rng.choice(
@@ -348,69 +353,74 @@ class Nemesis:
         )
         self._be_slow(
             name,
-            self.rng.choice((0.05, 0.5, SLUGGISH) if name in self.world.machines else (0.05, 0.3, 1.0)),
+            self.rng.choice(
+                (0.05, 0.5, SLOW_LINK_DELAY_S) if name in self.world.machines else (0.05, 0.3, 1.0)
+            ),
             seconds,
         )
 
     def _be_slow(self, name: str, by: float, seconds: float) -> None:
-        self.world.note(f"{name} is slow by {by:g} s for {seconds:.1f} s")
-        self._beside(
+        self.world.log_fault(f"{name} is slow by {by:g} s for {seconds:.1f} s")
+        self._apply_worst_of(
             self._slowness.setdefault(name, []),
             by,
             seconds,
-            lambda worst: self.world.net.slow.update({name: worst}),
+            lambda worst: self.world.net.extra_delay_s.update({name: worst}),
         )
 
     def _lag(self, seconds: float) -> None:
         host, by = self._host(), self.rng.choice((0.2, 1.0, 4.0))
-        self.world.note(f"watches of {host.name} are {by:g} s behind for {seconds:.1f} s")
-        self._beside(
-            self._lags.setdefault(host.name, []), by, seconds, lambda worst: setattr(host, "lag", worst)
+        self.world.log_fault(f"watches of {host.name} are {by:g} s behind for {seconds:.1f} s")
+        self._apply_worst_of(
+            self._lags.setdefault(host.name, []),
+            by,
+            seconds,
+            lambda worst: setattr(host, "watch_lag_s", worst),
         )
 
     def _gap(self, seconds: float) -> None:
         """Watches stand still, and before they go on what they missed is compacted away."""
         host = self._host()
         client = host.server.store if host.server is not None else None
-        if client is None or client.is_held:
+        if client is None or client.are_watches_paused:
             return
-        self.world.note(
-            f"watches of {host.name} stand still for {min(seconds, STILL):.1f} s, and what they miss is compacted"
+        self.world.log_fault(
+            f"watches of {host.name} stand still for {min(seconds, MAX_WATCH_STALL_S):.1f} s, and what they miss is compacted"
         )
-        client.is_held = True
+        client.are_watches_paused = True
 
         def heal() -> None:
-            finished(self.world.store.compact(self.world.store.newest))
-            client.release()
+            run_synchronously(self.world.store.compact(self.world.store.latest_revision))
+            client.resume_watches()
 
-        self._later(min(seconds, STILL), heal)
+        self._heal_later(min(seconds, MAX_WATCH_STALL_S), heal)
 
     def _jump(self, _: float) -> None:
         machine = self._machine()
         clock = self._host().clock if machine is None or self.rng.random() < 0.7 else machine.clock
-        by = self.rng.choice((-HOUR, -20.0, 20.0, HOUR))
-        self.world.note(f"a wall clock jumps by {by:g} s")
+        by = self.rng.choice((-HOUR_S, -20.0, 20.0, HOUR_S))
+        self.world.log_fault(f"a wall clock jumps by {by:g} s")
         clock.jump(by)
 
     def _provider(self, seconds: float) -> None:
         provider = self.world.cloud.provider
         if self.rng.random() < 0.5:
-            provider.refusing = "the cloud does not answer"
+            provider.outage_reason = "the cloud does not answer"
         else:
             provider.latency = self.rng.choice((3.0, 10.0))
-        self.world.note(f"the provider is in trouble for {seconds:.1f} s")
+        self.world.log_fault(f"the provider is in trouble for {seconds:.1f} s")
 
         def heal() -> None:
-            provider.refusing, provider.latency = "", 0.8
+            provider.outage_reason, provider.latency = "", 0.8
 
-        self._later(seconds, heal)
+        self._heal_later(seconds, heal)
 
     def _runtime(self, seconds: float) -> None:
         """What is started there fails, or ends soon, or takes long to stop."""
         machine = self._machine()
         if machine is None:
             return
-        usual = machine.usual  # what is odd just now may be another trouble's
+        usual = machine.default_behaviour  # what is odd just now may be another trouble's
         odd = self.rng.choice(
             (
                 replace(usual, start_fails=Failure("RUNTIME_UNAVAILABLE", "no space left")),
@@ -420,30 +430,30 @@ class Nemesis:
                 replace(usual, start_takes=self.rng.uniform(2, 8)),
             )
         )
-        self.world.note(f"the runtime of {machine.name} is in trouble for {seconds:.1f} s")
+        self.world.log_fault(f"the runtime of {machine.name} is in trouble for {seconds:.1f} s")
         machine.ground.behaviours[""] = odd
-        self._later(seconds, lambda: machine.ground.behaviours.update({"": usual}))
+        self._heal_later(seconds, lambda: machine.ground.behaviours.update({"": usual}))
 
     def _capacity(self, seconds: float) -> None:
         """Its agent starts anew and says something else."""
         machine = self._machine()
         if machine is None:
             return
-        size = machine.whole
-        machine.size = Size(size.milli // 2, size.memory // 2, size.storage, 0, {})
-        self.world.note(f"{machine.name} has half its room for {seconds:.1f} s")
+        size = machine.full_size
+        machine.size = MachineSize(size.millicores // 2, size.memory // 2, size.storage, 0, {})
+        self.world.log_fault(f"{machine.name} has half its room for {seconds:.1f} s")
         machine.kill_agent()
         machine.start_agent()
 
         def heal() -> None:
-            machine.size = machine.whole
+            machine.size = machine.full_size
             machine.kill_agent()
             machine.start_agent()
 
-        self._later(seconds, heal)
+        self._heal_later(seconds, heal)
 
 
-def usual_behaviour(rng: random.Random) -> Behaviour:
+def draw_behaviour(rng: random.Random) -> Behaviour:
     return Behaviour(
         start_takes=rng.choice((0.0, 0.3, 1.0)), stop_takes=rng.choice((0.0, 0.2, 1.5)), ready_after=0.0
     )

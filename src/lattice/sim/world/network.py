@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 from lattice.errors import Unavailable
 from lattice.sim.world.event_loop import Process, SimLoop
-from lattice.wire.channel import MemoryEnd, Way
+from lattice.wire.connection import MemoryConnection, MessagePipe
 
 T = TypeVar("T")
 
-KEEPALIVE = 8.0  # seconds without a way through, and a connection is broken
-TICK = (
+KEEPALIVE_S = 8.0  # seconds without a way through, and a connection is broken
+MESSAGE_SPACING_S = (
     1e-7  # seconds between two messages that arrive together: what is due at one moment happens in any order
 )
-ROOM = 32  # messages under way on a connection before who sends waits
-Answer = Callable[[Any, BaseException | None], None]
+MAX_MESSAGES_IN_FLIGHT = 32  # messages under way on a connection before who sends waits
+AnswerCallback = Callable[[Any, BaseException | None], None]
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Network:
     loop: SimLoop
     rng: random.Random
     delay: float = 0.002  # seconds, half of it up to one and a half
-    lost: float = 0.0  # share of requests and answers that never arrive
-    twice: float = 0.0  # share of requests that arrive twice, where that can be
-    late: float = 0.3  # share of what is cut off that arrives after all, once the cut is healed
-    slow: dict[str, float] = field(default_factory=dict)  # host -> seconds more, each way
+    loss_rate: float = 0.0  # share of requests and answers that never arrive
+    duplicate_rate: float = 0.0  # share of requests that arrive twice, where that can be
+    late_delivery_rate: float = 0.3  # share of what is cut off that arrives after all, once the cut is healed
+    extra_delay_s: dict[str, float] = field(default_factory=dict)  # host -> seconds more, each way
 
     def __post_init__(self) -> None:
         self.cuts: set[tuple[str, str]] = set()
@@ -40,7 +40,11 @@ class Network:
         self._waiting: dict[tuple[str, str], list[Callable[[], None]]] = {}
 
     def latency(self, src: str, dst: str) -> float:
-        return self.delay * (0.5 + self.rng.random()) + self.slow.get(src, 0.0) + self.slow.get(dst, 0.0)
+        return (
+            self.delay * (0.5 + self.rng.random())
+            + self.extra_delay_s.get(src, 0.0)
+            + self.extra_delay_s.get(dst, 0.0)
+        )
 
     def is_cut(self, src: str, dst: str) -> bool:
         return (src, dst) in self.cuts
@@ -51,23 +55,23 @@ class Network:
     def heal(self, src: str, dst: str) -> None:
         self.cuts.discard((src, dst))
         for deliver in self._waiting.pop((src, dst), ()):
-            self.loop.post(self.loop.time() + self.latency(src, dst), deliver)
+            self.loop.schedule_external(self.loop.time() + self.latency(src, dst), deliver)
         for stream in self.streams:
-            stream.healed(src, dst)
+            stream.on_healed(src, dst)
 
     def send(self, src: str, dst: str, deliver: Callable[[], None]) -> bool:
         """Whether it arrives in time; nobody in the simulation is told."""
         if self.is_cut(src, dst):
-            if self.rng.random() < self.late:
+            if self.rng.random() < self.late_delivery_rate:
                 self._waiting.setdefault((src, dst), []).append(deliver)
             return False
-        if self.lost and self.rng.random() < self.lost:
+        if self.loss_rate and self.rng.random() < self.loss_rate:
             return False
-        self.loop.post(self.loop.time() + self.latency(src, dst), deliver)
+        self.loop.schedule_external(self.loop.time() + self.latency(src, dst), deliver)
         return True
 
     async def request(
-        self, asker: Process, dst: str, serve: Callable[[Answer], None], timeout: float = 5.0
+        self, asker: Process, dst: str, serve: Callable[[AnswerCallback], None], timeout: float = 5.0
     ) -> Any:
         """`serve` is called at the other end with how to answer. Raises Unavailable when no answer comes: then the outcome is unknown."""
         future: asyncio.Future[Any] = self.loop.create_future()
@@ -96,57 +100,59 @@ class Network:
         finally:
             giving_up.cancel()
 
-    def connected(self, near: Process, far: Process) -> "Stream":
+    def open_stream(self, near: Process, far: Process) -> "Stream":
         stream = Stream(self, near, far)
         self.streams.append(stream)
         return stream
 
-    def died(self, process: Process, *, silently: bool = False) -> None:
+    def process_died(self, process: Process, *, silently: bool = False) -> None:
         """Its kernel says so to everybody it was connected to, unless the whole machine is gone."""
         for stream in [each for each in self.streams if process in (each.near, each.far)]:
-            stream.lost_end(process, silently=silently)
+            stream.on_process_died(process, silently=silently)
 
-    def forget(self, stream: "Stream") -> None:
+    def remove_stream(self, stream: "Stream") -> None:
         if stream in self.streams:
             self.streams.remove(stream)
 
 
-class _Way(Way[T]):
+class _StreamDirection(MessagePipe[T]):
     """One direction of a connection over the network."""
 
     def __init__(self, stream: "Stream", src: str, dst: str) -> None:
-        super().__init__(ROOM)
+        super().__init__(MAX_MESSAGES_IN_FLIGHT)
         self.stream = stream
         self.src, self.dst = src, dst
-        self.under_way = 0
-        self.arrives = 0.0
+        self.in_flight = 0
+        self.last_arrival = 0.0
         self.stalled: list[T | None] = []
 
     @property
-    def load(self) -> int:
-        return self.under_way + len(self.items)
+    def unreceived_count(self) -> int:
+        return self.in_flight + len(self.items)
 
-    def carry(self, item: T) -> None:
-        self.under_way += 1
+    def deliver(self, item: T) -> None:
+        self.in_flight += 1
         self._send(item)
 
-    def hang_up(self) -> None:
+    def close_sender(self) -> None:
         if not self.is_closed:
             self._send(None)
-        self.moved.set()
+        self.changed.set()
 
     def _send(self, item: T | None) -> None:
         """None: hung up. In order, whatever happens."""
         net = self.stream.net
         if self.stalled or net.is_cut(self.src, self.dst):
             if not self.stalled:
-                net.loop.post(net.loop.time() + KEEPALIVE, self._give_up)
+                net.loop.schedule_external(net.loop.time() + KEEPALIVE_S, self._give_up)
             self.stalled.append(item)
             return
-        self.arrives = max(self.arrives + TICK, net.loop.time() + net.latency(self.src, self.dst))
-        net.loop.post(self.arrives, self._arrive, item)
+        self.last_arrival = max(
+            self.last_arrival + MESSAGE_SPACING_S, net.loop.time() + net.latency(self.src, self.dst)
+        )
+        net.loop.schedule_external(self.last_arrival, self._arrive, item)
 
-    def flow(self) -> None:
+    def resume(self) -> None:
         stalled, self.stalled = self.stalled, []
         for item in stalled:
             self._send(item)
@@ -155,15 +161,15 @@ class _Way(Way[T]):
         if self.is_closed:
             return
         if item is None:
-            self.stream.broken()
+            self.stream.disconnect()
             return
-        self.under_way -= 1
+        self.in_flight -= 1
         self.items.append(item)
-        self.moved.set()
+        self.changed.set()
 
     def _give_up(self) -> None:
         if self.stalled and self.stream.net.is_cut(self.src, self.dst):
-            self.stream.broken()
+            self.stream.disconnect()
 
 
 class Stream:
@@ -172,25 +178,25 @@ class Stream:
     def __init__(self, net: Network, near: Process, far: Process) -> None:
         self.net = net
         self.near, self.far = near, far
-        self._out: _Way[Any] = _Way(self, near.host, far.host)
-        self._back: _Way[Any] = _Way(self, far.host, near.host)
-        self.near_end: MemoryEnd[Any, Any] = MemoryEnd(self._out, self._back)
-        self.far_end: MemoryEnd[Any, Any] = MemoryEnd(self._back, self._out)
+        self._out: _StreamDirection[Any] = _StreamDirection(self, near.host, far.host)
+        self._back: _StreamDirection[Any] = _StreamDirection(self, far.host, near.host)
+        self.near_end: MemoryConnection[Any, Any] = MemoryConnection(self._out, self._back)
+        self.far_end: MemoryConnection[Any, Any] = MemoryConnection(self._back, self._out)
 
-    def broken(self) -> None:
+    def disconnect(self) -> None:
         """Both ends see it; what came before is still read."""
         self._out.close()
         self._back.close()
-        self.net.forget(self)
+        self.net.remove_stream(self)
 
-    def healed(self, src: str, dst: str) -> None:
+    def on_healed(self, src: str, dst: str) -> None:
         for way in (self._out, self._back):
             if (way.src, way.dst) == (src, dst):
-                way.flow()
+                way.resume()
 
-    def lost_end(self, process: Process, *, silently: bool) -> None:
+    def on_process_died(self, process: Process, *, silently: bool) -> None:
         way = self._out if process is self.near else self._back
         if silently:
-            self.net.loop.post(self.net.loop.time() + KEEPALIVE, self.broken)
+            self.net.loop.schedule_external(self.net.loop.time() + KEEPALIVE_S, self.disconnect)
         else:
-            way.hang_up()
+            way.close_sender()

@@ -8,36 +8,44 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lattice.app.leadership import Lead
-from lattice.clock import stamp
-from lattice.controllers.controller_set import Means
-from lattice.controllers.runtime.context import uids
+from lattice.app.leadership import Leadership
+from lattice.clock import format_timestamp
+from lattice.controllers.controller_set import ControllerDependencies
+from lattice.controllers.runtime.context import uid_generator
 from lattice.errors import LatticeError, Unavailable
 from lattice.kinds import KINDS
 from lattice.kinds.core import Secret
 from lattice.kinds.join_token import Grant, JoinToken, token_secret
-from lattice.kinds.meta.object_rules import born
+from lattice.kinds.meta.object_lifecycle import new_object
+from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.meta.stored import pack
 from lattice.placement.inputs.price_book import PriceBook
-from lattice.server.resources.api import Api
+from lattice.server.access.certificate_authority import CertificateAuthority, new_authority
+from lattice.server.agents.join import NodeJoinService
+from lattice.server.agents.sessions import AgentSessions
 from lattice.server.requests.catalog import Catalog
-from lattice.server.access.certificate_authority import Authority, new_authority
-from lattice.server.agents.join import Joining
-from lattice.server.agents.sessions import NodeLinks
+from lattice.server.resources.api import Api
 from lattice.sim.world.clocks import SimClock
 from lattice.sim.world.event_loop import Process
-from lattice.sim.world.network import Answer
-from lattice.sim.world.settings import COMPACT_EVERY, EVENT_LIFE, HISTORY, INTERVAL, LEASE, ROLE, TIMES
-from lattice.sim.world.store import ORIGIN, StoreClient
+from lattice.sim.world.network import AnswerCallback
+from lattice.sim.world.settings import (
+    COMPACTION_INTERVAL_S,
+    ELECTION_ROLE,
+    EVENT_TTL_S,
+    HISTORY_RETENTION_S,
+    LEASE_TTL_S,
+    RECONCILE_INTERVAL_S,
+    TIMEOUTS,
+)
+from lattice.sim.world.store import REQUEST_ORIGIN, StoreClient
 from lattice.store.election import Election
 from lattice.store.protocol import ABSENT, Key, Put
 
 if TYPE_CHECKING:
     from lattice.sim.world.world import World
 
-TOKEN_LIFE = timedelta(hours=12)  # wall clocks jump by an hour
-SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
+JOIN_TOKEN_TTL = timedelta(hours=12)  # wall clocks jump by an hour
+NAME_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
 @cache
@@ -46,12 +54,12 @@ def catalog() -> Catalog:
 
 
 @cache
-def authority() -> Authority:
+def authority() -> CertificateAuthority:
     """Signs, and leaves no trace in the store."""
     return new_authority()[0]
 
 
-class Deaf:
+class DiscardingPoster:
     """Webhooks are delivered to nobody."""
 
     async def post(self, url: str, body: Any, timeout: float) -> None:
@@ -59,20 +67,24 @@ class Deaf:
 
 
 @dataclass(frozen=True)
-class Mint:
+class TokenMinter:
     clock: SimClock
     rng: random.Random
 
     def __call__(self, node: LatticeNode) -> tuple[str, Put]:
         grant = Grant(
-            expires=stamp(self.clock.now() + TOKEN_LIFE), node=node.metadata.name, uid=node.metadata.uid
+            expires=format_timestamp(self.clock.now() + JOIN_TOKEN_TTL),
+            node=node.metadata.name,
+            uid=node.metadata.uid,
         )
-        return minted(self.rng, self.clock, grant)
+        return mint_token(self.rng, self.clock, grant)
 
 
-def minted(rng: random.Random, clock: SimClock, grant: Grant) -> tuple[str, Put]:
+def mint_token(rng: random.Random, clock: SimClock, grant: Grant) -> tuple[str, Put]:
     token = JoinToken(f"{rng.getrandbits(48):012x}", f"{rng.getrandbits(128):032x}", f"{0:064x}")
-    secret = born(token_secret(token, grant), uid=uids(rng)(), now=stamp(clock.now()))
+    secret = new_object(
+        token_secret(token, grant), uid=uid_generator(rng)(), now=format_timestamp(clock.now())
+    )
     key = Key(Secret.resource.id, secret["metadata"]["namespace"], secret["metadata"]["name"])
     return str(token), Put(key, pack(Secret.resource, secret), ABSENT)
 
@@ -83,10 +95,10 @@ class ServerHost:
 
     name: str
     clock: SimClock
-    lag: float = 0.0  # seconds by which its watches are behind
-    starts: int = 0
+    watch_lag_s: float = 0.0  # seconds by which its watches are behind
+    start_count: int = 0
     server: "SimServer | None" = None
-    is_named: bool = True  # its servers say who they are by a setting; else each is somebody new
+    has_stable_identity: bool = True  # its servers say who they are by a setting; else each is somebody new
 
     @property
     def address(self) -> str:
@@ -97,86 +109,108 @@ class SimServer:
     def __init__(self, world: "World", host: ServerHost, process: Process) -> None:
         self.world, self.host, self.process = world, host, process
         clock, rng = host.clock, random.Random(world.rng.getrandbits(64))  # noqa: S311
-        new_uid = uids(rng)
-        self.store = StoreClient(world.store, world.net, process, lambda: host.lag)
+        new_uid = uid_generator(rng)
+        self.store = StoreClient(world.store, world.net, process, lambda: host.watch_lag_s)
         world.store_clients.append(self.store)
         self.api = Api(
-            self.store, catalog(), clock, new_uid, lambda: "".join(rng.choice(SUFFIX) for _ in range(5))
+            self.store,
+            catalog(),
+            clock,
+            new_uid,
+            lambda: "".join(rng.choice(NAME_SUFFIX_ALPHABET) for _ in range(5)),
         )
         self.election = Election(
-            self.store, clock, ROLE, host.name if host.is_named else process.name, rng, LEASE
+            self.store,
+            clock,
+            ELECTION_ROLE,
+            host.name if host.has_stable_identity else process.name,
+            rng,
+            LEASE_TTL_S,
         )
-        means = Means(
-            mint=Mint(clock, rng),
-            tables=lambda: (PriceBook.builtin(), "", ""),
-            poster=Deaf(),
-            providers={"fake": world.cloud.seen_by(process)},
-            times=TIMES.nodes,
-            graces=TIMES.graces,
-            interval=INTERVAL,
+        means = ControllerDependencies(
+            mint_token=TokenMinter(clock, rng),
+            pricing_tables=lambda: (PriceBook.builtin(), "", ""),
+            webhook_client=DiscardingPoster(),
+            providers={"fake": world.cloud.client_for(process)},
+            node_timeouts=TIMEOUTS.nodes,
+            grace_periods=TIMEOUTS.grace_periods,
+            recheck_interval_s=RECONCILE_INTERVAL_S,
             profile=world.profile,
         )
-        self.lead = Lead(
+        self.leadership = Leadership(
             self.store,
             clock,
             self.election,
             means,
-            EVENT_LIFE,
+            EVENT_TTL_S,
             lambda: host.address,
             lambda: f"https://{host.name}",
         )
-        self.lead.rng, self.lead.new_uid, self.lead.freezes = rng, new_uid, False
-        self.lead.leases.rng = rng
-        self.links = NodeLinks(
-            clock, self.lead.leading, self.lead.leader, TIMES.nodes.heartbeat, self.lead.environment
+        self.leadership.rng, self.leadership.new_uid, self.leadership.freezes_caches = rng, new_uid, False
+        self.leadership.lease_cache.rng = rng
+        self.sessions = AgentSessions(
+            clock,
+            self.leadership.leading_context,
+            self.leadership.leader_agents_address,
+            TIMEOUTS.nodes.heartbeat_interval,
+            self.leadership.workload_environment,
         )
-        self.lead.changed = self.links.leadership_changed
-        self.store.view = self._view
+        self.leadership.on_change = self.sessions.leadership_changed
+        self.store.read_revision = self._cache_revision
         self.tasks: list[asyncio.Task[None]] = []
-        self.joining = Joining(self.store, authority(), clock, new_uid, lambda: host.address)
+        self.joining = NodeJoinService(self.store, authority(), clock, new_uid, lambda: host.address)
 
     async def run(self) -> None:
         """Until killed, or asked to stop."""
-        running = (self.lead.leases.run(), self.election.run(), self.links.run(), self._compact())
+        running = (
+            self.leadership.lease_cache.run(),
+            self.election.run(),
+            self.sessions.run(),
+            self._compact_periodically(),
+        )
         self.tasks = [asyncio.create_task(each) for each in running]
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def stop(self) -> None:
         """As `lattice serve` does when it is asked to end."""
-        await self.lead.stop()
+        await self.leadership.stop()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
-    def _view(self) -> int:
+    def _cache_revision(self) -> int:
         """What the copies of this leader know, all of them."""
-        office = self.lead.office
-        known = [copy.revision for copy in office.copies if copy.revision] if office is not None else []
-        return min(known, default=self.store.seen)
+        office = self.leadership.context
+        known = [copy.revision for copy in office.caches if copy.revision] if office is not None else []
+        return min(known, default=self.store.watched_revision)
 
-    def serve(self, origin: str, work: Callable[[], Coroutine[Any, Any, Any]], answer: Answer) -> None:
+    def handle(
+        self, origin: str, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback
+    ) -> None:
         """A request that has arrived here."""
         if not self.process.is_alive:
             answer(None, Unavailable("nobody listens there", where=self.host.name))
             return
-        self.world.loop.spawn(self.process, self._serve(origin, work, answer))
+        self.world.loop.spawn(self.process, self._handle(origin, work, answer))
 
-    async def _serve(self, origin: str, work: Callable[[], Coroutine[Any, Any, Any]], answer: Answer) -> None:
-        ORIGIN.set(origin)
+    async def _handle(
+        self, origin: str, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback
+    ) -> None:
+        REQUEST_ORIGIN.set(origin)
         try:
             answer(await work(), None)
         except LatticeError as error:
             answer(None, error)
 
-    async def _compact(self) -> None:
+    async def _compact_periodically(self) -> None:
         """As `lattice serve` does, a little at a time."""
         seen: list[tuple[float, int]] = []
         clock = self.host.clock
         while True:
-            await clock.sleep(COMPACT_EVERY)
+            await clock.sleep(COMPACTION_INTERVAL_S)
             try:
                 seen.append((clock.monotonic(), await self.store.revision()))
-                old = [revision for when, revision in seen if when <= clock.monotonic() - HISTORY]
+                old = [revision for when, revision in seen if when <= clock.monotonic() - HISTORY_RETENTION_S]
                 if old and self.election.term is not None:
                     await self.store.compact(old[-1])
                     seen = [(when, revision) for when, revision in seen if revision > old[-1]]

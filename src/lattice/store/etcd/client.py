@@ -10,13 +10,13 @@ from urllib.parse import parse_qs, urlsplit
 import grpc
 import grpc.aio
 
-from lattice.errors import Ahead, Full, Gone, Invalid, LatticeError, NotFound, TooLarge, Unavailable
+from lattice.errors import Full, Gone, Invalid, LatticeError, NotFound, RevisionTooNew, TooLarge, Unavailable
 from lattice.store.etcd import etcd_pb2 as pb
 from lattice.store.etcd import etcd_pb2_grpc as rpc
 
 # Seconds. etcd itself gives up after 7: with most of its members lost, whoever writes would not hear of it for so long.
-PATIENCE = 1.8  # for a write, and for a read whoever answers it
-LONG = 4.0  # for what may be large, and for the first word of a member that may have started a moment ago; from each member
+REQUEST_TIMEOUT_S = 1.8  # for a write, and for a read whoever answers it
+LARGE_REQUEST_TIMEOUT_S = 4.0  # for what may be large, and for the first word of a member that may have started a moment ago; from each member
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -76,26 +76,28 @@ class Member:
         self.maintenance: Any = rpc.MaintenanceStub(self.channel)
 
 
-class Wire:
+class EtcdClient:
     """One endpoint is used until it fails; then the next."""
 
     def __init__(self, address: Address) -> None:
         credentials = _credentials(address)
         self._members = [Member(endpoint, credentials) for endpoint in address.endpoints]
         self._current = 0
-        self.seen = 0  # the newest store revision any answer has mentioned
+        self.newest_revision = 0  # the newest store revision any answer has mentioned
 
     @property
-    def width(self) -> int:
+    def member_count(self) -> int:
         return len(self._members)
 
     @property
     def member(self) -> Member:
         return self._members[self._current]
 
-    async def read(self, ask: Callable[[Member, float], Awaitable[T]], patience: float = PATIENCE) -> T:
+    async def read(
+        self, ask: Callable[[Member, float], Awaitable[T]], patience: float = REQUEST_TIMEOUT_S
+    ) -> T:
         """A call that changes nothing: every endpoint gets its chance, for as many seconds as it is told."""
-        share = patience / self.width
+        share = patience / self.member_count
         for _ in self._members[1:]:
             try:
                 return await self.call(lambda member: ask(member, share))
@@ -111,14 +113,14 @@ class Wire:
         except grpc.aio.AioRpcError as error:
             meaning = translate(error, member.endpoint)
             if isinstance(meaning, Unavailable):
-                self.leave(member)
+                self.fail_over(member)
             raise meaning from error
         header = getattr(answer, "header", None)
         if header is not None:
-            self.seen = max(self.seen, header.revision)
+            self.newest_revision = max(self.newest_revision, header.revision)
         return answer
 
-    def leave(self, member: Member) -> None:
+    def fail_over(self, member: Member) -> None:
         if member is self.member:
             self._current = (self._current + 1) % len(self._members)
 
@@ -136,19 +138,22 @@ class Wire:
 
     async def grant(self, ttl: int) -> int:
         answer = await self.call(
-            lambda m: m.lease.LeaseGrant(pb.LeaseGrantRequest(TTL=ttl), timeout=PATIENCE)
+            lambda m: m.lease.LeaseGrant(pb.LeaseGrantRequest(TTL=ttl), timeout=REQUEST_TIMEOUT_S)
         )
         return int(answer.ID)
 
     async def revoke(self, lease: int) -> None:
         try:
-            await self.call(lambda m: m.lease.LeaseRevoke(pb.LeaseRevokeRequest(ID=lease), timeout=PATIENCE))
+            await self.call(
+                lambda m: m.lease.LeaseRevoke(pb.LeaseRevokeRequest(ID=lease), timeout=REQUEST_TIMEOUT_S)
+            )
         except NoSuchLease:
             return
 
     async def version(self) -> str:
         answer = await self.read(
-            lambda m, seconds: m.maintenance.Status(pb.StatusRequest(), timeout=seconds), LONG * self.width
+            lambda m, seconds: m.maintenance.Status(pb.StatusRequest(), timeout=seconds),
+            LARGE_REQUEST_TIMEOUT_S * self.member_count,
         )
         return str(answer.version)
 
@@ -172,7 +177,9 @@ def translate(error: grpc.aio.AioRpcError, endpoint: str) -> LatticeError:
     if "required revision has been compacted" in details:
         return Gone("that revision is compacted", fix="list again and go on from there")
     if "future revision" in details:
-        return Ahead("that revision has not happened yet", fix="ask again later, or without a revision")
+        return RevisionTooNew(
+            "that revision has not happened yet", fix="ask again later, or without a revision"
+        )
     if "requested lease not found" in details:
         return NoSuchLease(details, where=where)
     if "request is too large" in details or "too many operations" in details:
@@ -192,7 +199,7 @@ def translate(error: grpc.aio.AioRpcError, endpoint: str) -> LatticeError:
     )
 
 
-def refuse_known_bad(version: str) -> None:
+def reject_lossy_version(version: str) -> None:
     """Releases that can lose writes they have acknowledged (etcd's own advisories on 3.5.0-3.5.5 and 3.4 before 3.4.22)."""
     numbers = tuple(int(part) for part in version.split("-")[0].split("+")[0].split(".")[:3])
     if (3, 4, 22) <= numbers < (3, 5, 0) or numbers >= (3, 5, 6):

@@ -6,17 +6,19 @@ from typing import Any, TypeVar, cast
 
 import apsw
 
-from lattice.store.protocol import Batch, Change, Entry, Key, Page, ahead, compacted
-from lattice.store.sqlite.rows import LOG_BITS
+from lattice.store.protocol import Batch, Change, Entry, Key, Page, compacted_error, future_revision_error
+from lattice.store.sqlite.row_cache import LOG_BITS
 
-NEARBY = 100  # rows read on the event loop itself (well under a millisecond); more go to a reader thread
+MAX_INLINE_ROWS = (
+    100  # rows read on the event loop itself (well under a millisecond); more go to a reader thread
+)
 LOG_ROWS = 1_000  # log rows read at once
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ListRange:
     """Which rows a list asks for: paths after `low` and before `high`."""
 
     resource: str
@@ -41,13 +43,13 @@ def bounds(db: apsw.Connection) -> tuple[int, int]:
     return values["revision"], values["compacted"]
 
 
-def list_nearby(db: apsw.Connection, scope: Scope) -> Page | None:
+def list_inline(db: apsw.Connection, scope: ListRange) -> Page | None:
     """A short list of now; None if it is neither."""
     newest, _ = bounds(db)
     if scope.revision not in (0, newest):
         return None
-    most = NEARBY if scope.limit == 0 else scope.limit
-    if most > NEARBY:
+    most = MAX_INLINE_ROWS if scope.limit == 0 else scope.limit
+    if most > MAX_INLINE_ROWS:
         return None
     rows = _current(db, scope, newest, most + 1)
     if scope.limit == 0 and len(rows) > most:
@@ -55,13 +57,13 @@ def list_nearby(db: apsw.Connection, scope: Scope) -> Page | None:
     return Page(rows[:most], newest, len(rows) > most)
 
 
-def list_at(db: apsw.Connection, scope: Scope) -> Page:
+def list_at(db: apsw.Connection, scope: ListRange) -> Page:
     newest, horizon = bounds(db)
     at = scope.revision or newest
     if at > newest:
-        raise ahead(at, newest)
+        raise future_revision_error(at, newest)
     if at < horizon:
-        raise compacted(at, horizon)
+        raise compacted_error(at, horizon)
     wanted = scope.limit + 1 if scope.limit else -1
     entries = _current(db, scope, at, wanted)
     if at < newest:
@@ -70,7 +72,7 @@ def list_at(db: apsw.Connection, scope: Scope) -> Page:
     return Page(entries[:cut], at, len(entries) > cut)
 
 
-def _current(db: apsw.Connection, scope: Scope, at: int, limit: int) -> list[Entry]:
+def _current(db: apsw.Connection, scope: ListRange, at: int, limit: int) -> list[Entry]:
     """Rows that were written at or before a revision, and not since."""
     rows = db.execute(
         "SELECT path, value, revision FROM objects WHERE resource = ? AND path > ? AND path < ? AND revision <= ? ORDER BY path LIMIT ?",
@@ -79,7 +81,7 @@ def _current(db: apsw.Connection, scope: Scope, at: int, limit: int) -> list[Ent
     return [Entry(_key(scope.resource, path), value, revision) for path, value, revision in rows]
 
 
-def _replaced(db: apsw.Connection, scope: Scope, at: int) -> list[Entry]:
+def _replaced(db: apsw.Connection, scope: ListRange, at: int) -> list[Entry]:
     """Rows that were there at a revision and have been written since: the first change since then knows what it replaced."""
     rows = db.execute(
         "SELECT path, previous_value, previous_revision FROM log WHERE resource = ? AND id >= ? AND path > ? AND path < ? ORDER BY id",
@@ -95,7 +97,7 @@ def _replaced(db: apsw.Connection, scope: Scope, at: int) -> list[Entry]:
 def log_after(db: apsw.Connection, resource: str, after: int) -> tuple[Sequence[Batch], int]:
     newest, horizon = bounds(db)
     if after < horizon:
-        raise compacted(after, horizon)
+        raise compacted_error(after, horizon)
     rows = db.execute(
         "SELECT id, path, previous_revision, value, previous_value FROM log WHERE resource = ? AND id >= ? ORDER BY id LIMIT ?",
         (resource, (after + 1) << LOG_BITS, LOG_ROWS),

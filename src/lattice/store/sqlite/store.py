@@ -14,7 +14,6 @@ import apsw
 
 from lattice.clock import Clock
 from lattice.errors import Conflict, LatticeError
-from lattice.store.watch_feed import WINDOW, Feeds, History
 from lattice.store.protocol import (
     Batch,
     Check,
@@ -24,21 +23,22 @@ from lattice.store.protocol import (
     Term,
     Watch,
     Write,
-    ahead,
-    compacted,
-    refuse_malformed,
-    unborn,
+    compacted_error,
+    future_revision_error,
+    future_watch_error,
+    validate_commit,
 )
-from lattice.store.sqlite.reader import Scope, bounds, list_at, list_nearby, log_after, snapshot
-from lattice.store.sqlite.writer import CommitJob, CompactJob, Desk, Job, TermJob, Writer, end_process
+from lattice.store.sqlite.reader import ListRange, bounds, list_at, list_inline, log_after, snapshot
+from lattice.store.sqlite.writer import CommitJob, CompactJob, Job, TermJob, Writer, WriterState, end_process
+from lattice.store.watch_feed import WINDOW_CHANGES, Feeds, History
 
-SCHEMA = 1
+SCHEMA_VERSION = 1
 COMPACT_ROWS = 1_000  # log rows removed per transaction, so that commits go in between
 READERS = 2
 
 # objects: a table with rowids, since an index b-tree would push values over 1 KB out to overflow pages.
 # log_by_resource: SQLite adds the id, so it also orders by it.
-_TABLES = """
+_SCHEMA_SQL = """
 CREATE TABLE objects (id INTEGER PRIMARY KEY, resource TEXT NOT NULL, path TEXT NOT NULL, revision INTEGER NOT NULL, value BLOB NOT NULL);
 CREATE UNIQUE INDEX objects_by_path ON objects (resource, path);
 CREATE TABLE log (id INTEGER PRIMARY KEY, resource TEXT NOT NULL, path TEXT NOT NULL, previous_revision INTEGER, value BLOB,
@@ -58,7 +58,7 @@ T = TypeVar("T")
 class _Lease:
     holder: str
     ttl: float
-    ends: float
+    expires_at: float
     number: int = 0
 
 
@@ -66,23 +66,27 @@ class SqliteStore:
     """Use `await SqliteStore.open(path, clock)`. Reads see what is durable; one thread writes."""
 
     def __init__(
-        self, path: Path, clock: Clock, window: int = WINDOW, on_fatal: Callable[[str], None] = end_process
+        self,
+        path: Path,
+        clock: Clock,
+        window: int = WINDOW_CHANGES,
+        on_fatal: Callable[[str], None] = end_process,
     ) -> None:
         self._clock = clock
         self._lock = _FileLock(path.with_name(path.name + ".lock"), path)
         try:
-            desk = _open_desk(path, clock)
-            self._near = _reader(path)
-            self._far: SimpleQueue[apsw.Connection] = SimpleQueue()
+            desk = _open_writer_state(path, clock)
+            self._inline_db = _reader(path)
+            self._reader_dbs: SimpleQueue[apsw.Connection] = SimpleQueue()
             for _ in range(READERS):
-                self._far.put(_reader(path))
+                self._reader_dbs.put(_reader(path))
         except BaseException:
             self._lock.release()
             raise
         self._threads = ThreadPoolExecutor(READERS, "lattice-sqlite-reader")
         self._feeds = Feeds(desk.revision, window)
         self._leases: dict[str, _Lease] = {}
-        self._desk = desk
+        self._writer_state = desk
         self._writer = Writer(desk, self._publish, on_fatal)
 
     @classmethod
@@ -90,14 +94,14 @@ class SqliteStore:
         cls,
         path: str | Path,
         clock: Clock,
-        window: int = WINDOW,
+        window: int = WINDOW_CHANGES,
         on_fatal: Callable[[str], None] = end_process,
     ) -> "SqliteStore":
         """Raises Conflict if another process uses the file, or a newer Lattice wrote it."""
         return cls(Path(path), clock, window, on_fatal)
 
     async def get(self, key: Key) -> Entry | None:
-        row = self._near.execute(
+        row = self._inline_db.execute(
             "SELECT value, revision FROM objects WHERE resource = ? AND path = ?", (key.resource, key.path)
         ).fetchone()
         return None if row is None else Entry(key, row[0], row[1])
@@ -114,19 +118,19 @@ class SqliteStore:
         low, high = (
             ("", "\U0010ffff") if namespace is None else (f"{namespace}/", f"{namespace}0")
         )  # "0" follows "/"
-        scope = Scope(resource, max(low, after), high, limit, revision)
-        if page := snapshot(self._near, lambda db: list_nearby(db, scope)):
+        scope = ListRange(resource, max(low, after), high, limit, revision)
+        if page := snapshot(self._inline_db, lambda db: list_inline(db, scope)):
             return page
-        return await self._read_far(lambda db: list_at(db, scope))
+        return await self._read_in_thread(lambda db: list_at(db, scope))
 
     async def watch(self, resource: str, after: int) -> Watch:
         after = max(after, 1)  # an empty store is at revision 1
-        newest, horizon = snapshot(self._near, bounds)
+        newest, horizon = snapshot(self._inline_db, bounds)
         if after > newest:
-            raise unborn(after, newest)
+            raise future_watch_error(after, newest)
         if after < horizon:
-            raise compacted(after, horizon)
-        return self._feeds.subscribe(resource, after, lambda: _Past(self, resource))
+            raise compacted_error(after, horizon)
+        return self._feeds.subscribe(resource, after, lambda: _SqliteHistory(self, resource))
 
     async def commit(
         self,
@@ -136,28 +140,28 @@ class SqliteStore:
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        refuse_malformed(writes, checks)
-        return await self._writer.do(CommitJob(_future(), writes, checks, fence, request_id))
+        validate_commit(writes, checks)
+        return await self._writer.submit(CommitJob(_future(), writes, checks, fence, request_id))
 
     async def revision(self) -> int:
-        return snapshot(self._near, bounds)[0]
+        return snapshot(self._inline_db, bounds)[0]
 
     async def compact(self, revision: int) -> None:
-        newest, horizon = snapshot(self._near, bounds)
+        newest, horizon = snapshot(self._inline_db, bounds)
         if revision > newest:
-            raise ahead(revision, newest)
+            raise future_revision_error(revision, newest)
         if revision > horizon:
-            while await self._writer.do(CompactJob(_future(), revision, COMPACT_ROWS)) == COMPACT_ROWS:
+            while await self._writer.submit(CompactJob(_future(), revision, COMPACT_ROWS)) == COMPACT_ROWS:
                 pass  # each round waits its turn behind the commits that queued meanwhile
 
     async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
         now = self._clock.monotonic()
         lease = self._leases.get(role)
-        if lease is not None and now < lease.ends and lease.holder != holder:
+        if lease is not None and now < lease.expires_at and lease.holder != holder:
             return None
         mine = self._leases[role] = _Lease(holder, ttl, now + ttl)
         try:
-            mine.number = await self._writer.do(TermJob(_future(), role))
+            mine.number = await self._writer.submit(TermJob(_future(), role))
         except LatticeError:
             del self._leases[role]
             raise
@@ -166,9 +170,9 @@ class SqliteStore:
     async def renew(self, term: Term) -> bool:
         lease = self._leases.get(term.role)
         now = self._clock.monotonic()
-        if lease is None or lease.number != term.number or now >= lease.ends:
+        if lease is None or lease.number != term.number or now >= lease.expires_at:
             return False
-        lease.ends = now + lease.ttl
+        lease.expires_at = now + lease.ttl
         return True
 
     async def resign(self, term: Term) -> None:
@@ -180,22 +184,22 @@ class SqliteStore:
         await asyncio.to_thread(self._writer.stop)
         await asyncio.sleep(0)  # what the writer said last is delivered
         self._threads.shutdown()
-        self._near.close()
-        while not self._far.empty():
-            self._far.get().close()
-        self._desk.db.close()
+        self._inline_db.close()
+        while not self._reader_dbs.empty():
+            self._reader_dbs.get().close()
+        self._writer_state.db.close()
         self._lock.release()
 
     async def read_log(self, resource: str, after: int) -> tuple[Sequence[Batch], int]:
-        return await self._read_far(lambda db: log_after(db, resource, after))
+        return await self._read_in_thread(lambda db: log_after(db, resource, after))
 
-    async def _read_far(self, read: Callable[[apsw.Connection], T]) -> T:
+    async def _read_in_thread(self, read: Callable[[apsw.Connection], T]) -> T:
         def work() -> T:
-            db = self._far.get()
+            db = self._reader_dbs.get()
             try:
                 return snapshot(db, read)
             finally:
-                self._far.put(db)
+                self._reader_dbs.put(db)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
@@ -204,7 +208,7 @@ class SqliteStore:
             self._feeds.publish(job.revision, job.changes)
 
 
-class _Past(History):
+class _SqliteHistory(History):
     """The log on disk, for a watch from further back than the feed's window."""
 
     def __init__(self, store: SqliteStore, resource: str) -> None:
@@ -249,23 +253,23 @@ def _future() -> "asyncio.Future[int]":
     return asyncio.get_running_loop().create_future()
 
 
-def _open_desk(path: Path, clock: Clock) -> Desk:
+def _open_writer_state(path: Path, clock: Clock) -> WriterState:
     db = apsw.Connection(str(path))
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA journal_size_limit = 67108864")
     version = db.pragma("user_version")
     if version == 0:
-        db.execute(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT")
-    elif version != SCHEMA:
+        db.execute(f"BEGIN IMMEDIATE; {_SCHEMA_SQL} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT")
+    elif version != SCHEMA_VERSION:
         db.close()
         raise Conflict(
-            f"was written by a newer Lattice: its schema is {version}, this one knows {SCHEMA}",
+            f"was written by a newer Lattice: its schema is {version}, this one knows {SCHEMA_VERSION}",
             where=str(path),
             fix="upgrade Lattice",
         )
     revision = db.execute("SELECT value FROM meta WHERE name = 'revision'").get
-    return Desk(db, clock, revision, dict(db.execute("SELECT role, number FROM terms")))
+    return WriterState(db, clock, revision, dict(db.execute("SELECT role, number FROM terms")))
 
 
 def _reader(path: Path) -> apsw.Connection:

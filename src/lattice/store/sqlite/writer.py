@@ -14,13 +14,23 @@ import apsw
 
 from lattice.clock import Clock
 from lattice.errors import Full, LatticeError, Unavailable
-from lattice.store.protocol import REQUEST_TTL, Change, Check, Term, Write, fenced, refuse_clash
-from lattice.store.sqlite.rows import LOG_BITS, Rows
+from lattice.store.protocol import (
+    REQUEST_ID_TTL_S,
+    Change,
+    Check,
+    Term,
+    Write,
+    check_expected_revisions,
+    fenced_error,
+)
+from lattice.store.sqlite.row_cache import LOG_BITS, RowCache
 
-GROUP = 512  # commits that share one transaction at most: bounds how long the first of them waits
+MAX_JOBS_PER_TRANSACTION = (
+    512  # commits that share one transaction at most: bounds how long the first of them waits
+)
 CHECKPOINT_PAGES = 1_000  # 4 MiB of write-ahead log before it is folded into the file: 16 MiB at once made commits wait 30 ms
-FORGET_AT_ONCE = 500  # outdated request ids removed per transaction
-ENDED_BY_DISK = 70  # exit code: EX_SOFTWARE
+MAX_EXPIRED_IDS_PER_DELETE = 500  # outdated request ids removed per transaction
+EXIT_DISK_FAILURE = 70  # exit code: EX_SOFTWARE
 
 _META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 
@@ -29,7 +39,7 @@ def end_process(reason: str) -> None:
     """After a failed fsync nobody knows what is on the disk; only a fresh start, which reads it again, is safe."""
     sys.stderr.write(f"lattice: {reason}; ending, so that nothing is acknowledged that may be lost\n")
     sys.stderr.flush()
-    os._exit(ENDED_BY_DISK)
+    os._exit(EXIT_DISK_FAILURE)
 
 
 class Job(Protocol):
@@ -39,11 +49,11 @@ class Job(Protocol):
     revision: int
     changes: Sequence[Change]
 
-    def apply(self, desk: "Desk") -> int: ...
+    def apply(self, desk: "WriterState") -> int: ...
 
 
 @dataclass(eq=False)
-class Desk:
+class WriterState:
     """What jobs work on; used by the writer thread only."""
 
     db: apsw.Connection
@@ -52,7 +62,7 @@ class Desk:
     terms: dict[str, int]
 
     def __post_init__(self) -> None:
-        self.rows = Rows(self.db)
+        self.rows = RowCache(self.db)
 
     def now(self) -> float:
         return self.clock.now().timestamp()
@@ -68,7 +78,7 @@ class CommitJob:
     revision: int = 0
     changes: Sequence[Change] = ()
 
-    def apply(self, desk: Desk) -> int:
+    def apply(self, desk: WriterState) -> int:
         execute = desk.db.execute
         if self.request_id is not None:
             seen = execute(
@@ -77,14 +87,14 @@ class CommitJob:
             if seen is not None:
                 return int(seen[0])
         if self.fence is not None and desk.terms.get(self.fence.role, 0) != self.fence.number:
-            raise fenced(self.fence, desk.terms.get(self.fence.role, 0))
+            raise fenced_error(self.fence, desk.terms.get(self.fence.role, 0))
         rows = desk.rows
-        rows.look([each.key for each in (*self.checks, *self.writes)])
-        refuse_clash(self.writes, self.checks, rows.revision)
+        rows.load([each.key for each in (*self.checks, *self.writes)])
+        check_expected_revisions(self.writes, self.checks, rows.revision)
         self.revision = desk.revision = desk.revision + 1
         self.changes = [rows.write(write, self.revision, number) for number, write in enumerate(self.writes)]
         if self.request_id is not None:
-            expires = (desk.clock.now() + timedelta(seconds=REQUEST_TTL)).timestamp()
+            expires = (desk.clock.now() + timedelta(seconds=REQUEST_ID_TTL_S)).timestamp()
             execute(
                 "INSERT OR REPLACE INTO requests (id, revision, expires) VALUES (?, ?, ?)",
                 (self.request_id, self.revision, expires),
@@ -101,7 +111,7 @@ class TermJob:
     revision: int = 0
     changes: Sequence[Change] = ()
 
-    def apply(self, desk: Desk) -> int:
+    def apply(self, desk: WriterState) -> int:
         number = desk.terms.get(self.role, 0) + 1
         desk.db.execute("INSERT OR REPLACE INTO terms (role, number) VALUES (?, ?)", (self.role, number))
         desk.terms[self.role] = number
@@ -113,15 +123,17 @@ class CompactJob:
     """Move the horizon, then remove at most `rows` log rows behind it; answers how many it removed."""
 
     future: "asyncio.Future[int]"
-    horizon: int
+    compact_revision: int
     rows: int
     revision: int = 0
     changes: Sequence[Change] = ()
 
-    def apply(self, desk: Desk) -> int:
-        desk.db.execute("UPDATE meta SET value = max(value, ?) WHERE name = 'compacted'", (self.horizon,))
+    def apply(self, desk: WriterState) -> int:
+        desk.db.execute(
+            "UPDATE meta SET value = max(value, ?) WHERE name = 'compacted'", (self.compact_revision,)
+        )
         before = desk.db.total_changes()
-        first_kept = (self.horizon + 1) << LOG_BITS
+        first_kept = (self.compact_revision + 1) << LOG_BITS
         desk.db.execute(
             "DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id < ? ORDER BY id LIMIT ?)",
             (first_kept, self.rows),
@@ -133,21 +145,21 @@ class Writer:
     """Owns the writing connection. `deliver` runs on the loop with each group, in revision order."""
 
     def __init__(
-        self, desk: Desk, deliver: Callable[[Sequence[Job]], None], on_fatal: Callable[[str], None]
+        self, desk: WriterState, deliver: Callable[[Sequence[Job]], None], on_fatal: Callable[[str], None]
     ) -> None:
-        self._desk = desk
+        self._state = desk
         self._deliver = deliver
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._wal_pages = 0
-        self._forget_next = 0.0
+        self._next_expiry_at = 0.0
         self._closed = False
         desk.db.set_wal_hook(self._note_wal)  # also replaces SQLite's own checkpoint, which swallows errors
         self._thread = threading.Thread(target=self._run, name="lattice-sqlite-writer", daemon=True)
         self._thread.start()
 
-    async def do(self, job: Job) -> int:
+    async def submit(self, job: Job) -> int:
         if self._closed:
             raise Unavailable("the store is closed")
         self._queue.put(job)
@@ -163,28 +175,28 @@ class Writer:
     def _run(self) -> None:
         ended_well = False
         try:
-            while self._work():
+            while self._run_once():
                 pass
             ended_well = True
         finally:
             if not ended_well:
-                self._die("the SQLite writer failed")
+                self._fail("the SQLite writer failed")
 
-    def _work(self) -> bool:
-        group, go_on = self._collect()
+    def _run_once(self) -> bool:
+        group, go_on = self._next_group()
         if group:
-            refused = self._transact(group)
-            self._tell(group, refused)
+            refused = self._run_transaction(group)
+            self._hand_to_loop(group, refused)
         if self._wal_pages > CHECKPOINT_PAGES:
             self._checkpoint()
         return go_on
 
-    def _collect(self) -> tuple[list[Job], bool]:
+    def _next_group(self) -> tuple[list[Job], bool]:
         job = self._queue.get()
         group: list[Job] = []
         while job is not None:
             group.append(job)
-            if len(group) == GROUP:
+            if len(group) == MAX_JOBS_PER_TRANSACTION:
                 return group, True
             try:
                 job = self._queue.get_nowait()
@@ -192,13 +204,13 @@ class Writer:
                 return group, True
         return group, False
 
-    def _transact(self, group: Sequence[Job]) -> list[int | Exception]:
+    def _run_transaction(self, group: Sequence[Job]) -> list[int | Exception]:
         """What came of each job: its answer, or why not."""
-        desk = self._desk
+        desk = self._state
         before = desk.revision, dict(desk.terms)
         try:
             desk.db.execute("BEGIN IMMEDIATE")
-            outcomes = [_attempt(job, desk) for job in group]
+            outcomes = [_apply_job(job, desk) for job in group]
             desk.rows.flush()
             if desk.revision != before[0]:
                 desk.db.execute(_META, ("revision", desk.revision))
@@ -211,39 +223,39 @@ class Writer:
             if len(group) > 1 and not isinstance(
                 error, apsw.Error
             ):  # one of them cannot be written: the others can
-                return [outcome for job in group for outcome in self._transact([job])]
-            return [self._judge(error)] * len(group)
+                return [outcome for job in group for outcome in self._run_transaction([job])]
+            return [self._translate_error(error)] * len(group)
         desk.rows.tidy()
         return outcomes
 
-    def _judge(self, error: Exception) -> Exception:
+    def _translate_error(self, error: Exception) -> Exception:
         if (
             isinstance(error, apsw.FullError)
             or getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE
         ):
             return Full(
                 "the disk is full: nothing was written",
-                where=self._desk.db.filename,
+                where=self._state.db.filename,
                 fix="free some space; reads go on meanwhile",
             )
         if isinstance(error, (apsw.IOError, apsw.CorruptError, apsw.NotADBError)):
-            self._die(f"writing to {self._desk.db.filename} failed: {error}")
-        return Unavailable(f"SQLite refused: {error}", where=self._desk.db.filename)
+            self._fail(f"writing to {self._state.db.filename} failed: {error}")
+        return Unavailable(f"SQLite refused: {error}", where=self._state.db.filename)
 
     def _roll_back(self) -> None:
         try:
-            if self._desk.db.in_transaction:
-                self._desk.db.execute("ROLLBACK")
+            if self._state.db.in_transaction:
+                self._state.db.execute("ROLLBACK")
         except apsw.Error as error:
-            self._die(f"rolling back in {self._desk.db.filename} failed: {error}")
+            self._fail(f"rolling back in {self._state.db.filename} failed: {error}")
 
-    def _tell(self, group: Sequence[Job], outcomes: Sequence[int | Exception]) -> None:
+    def _hand_to_loop(self, group: Sequence[Job], outcomes: Sequence[int | Exception]) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._finish, group, outcomes)
+            self._loop.call_soon_threadsafe(self._resolve_jobs, group, outcomes)
         except RuntimeError:  # the loop is closed: nobody waits any more
             return
 
-    def _finish(self, group: Sequence[Job], outcomes: Sequence[int | Exception]) -> None:
+    def _resolve_jobs(self, group: Sequence[Job], outcomes: Sequence[int | Exception]) -> None:
         self._deliver(
             [
                 job
@@ -260,34 +272,34 @@ class Writer:
                 job.future.set_result(outcome)
 
     def _forget_requests(self) -> None:
-        now = self._desk.now()
-        if now < self._forget_next:
+        now = self._state.now()
+        if now < self._next_expiry_at:
             return
-        before = self._desk.db.total_changes()
-        self._desk.db.execute(
+        before = self._state.db.total_changes()
+        self._state.db.execute(
             "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE expires <= ? ORDER BY expires LIMIT ?)",
-            (now, FORGET_AT_ONCE),
+            (now, MAX_EXPIRED_IDS_PER_DELETE),
         )
-        removed = self._desk.db.total_changes() - before
-        self._forget_next = now if removed == FORGET_AT_ONCE else now + 10.0
+        removed = self._state.db.total_changes() - before
+        self._next_expiry_at = now if removed == MAX_EXPIRED_IDS_PER_DELETE else now + 10.0
 
     def _checkpoint(self) -> None:
         try:
-            self._desk.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._state.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._wal_pages = 0
         except apsw.Error as error:
-            self._judge(error)  # no space: the write-ahead log simply stays longer
+            self._translate_error(error)  # no space: the write-ahead log simply stays longer
 
     def _note_wal(self, _db: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages
         return apsw.SQLITE_OK
 
-    def _die(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         self._closed = True
         self._on_fatal(reason)
 
 
-def _attempt(job: Job, desk: Desk) -> int | Exception:
+def _apply_job(job: Job, desk: WriterState) -> int | Exception:
     try:
         return job.apply(desk)
     except LatticeError as refusal:

@@ -6,7 +6,7 @@ from typing import ClassVar
 from lattice.engine.plugin import Rejections, Scope
 from lattice.engine.table import Flags, Rows
 from lattice.placement.model.demand import ReplicaAsk
-from lattice.placement.model.reasons import Lacks, mask_of
+from lattice.placement.model.rejection_reasons import MissingProperty, offer_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,11 @@ class Capabilities:
         return bool(ask.demand.capabilities)
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        return {Lacks(self.name, each): _without(rows, each.value) for each in ask.demand.capabilities}
+        return {
+            MissingProperty(self.name, each): _offers_without(rows, each.value)
+            for each in ask.demand.capabilities
+        }
 
 
-def _without(rows: Rows, value: str) -> Flags:
-    return mask_of(rows, ("capabilities", value), lambda offer: value not in offer.capabilities)
+def _offers_without(rows: Rows, value: str) -> Flags:
+    return offer_mask(rows, ("capabilities", value), lambda offer: value not in offer.capabilities)

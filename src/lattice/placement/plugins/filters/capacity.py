@@ -6,49 +6,51 @@ from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rows, Table
-from lattice.placement.model.machine_catalog import has_model
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.machine_catalog import offers_gpu_model
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.model.quotes import gpu_limit, growing
-from lattice.placement.model.reasons import fleet_of, of_rows, show
+from lattice.placement.model.quotes import gpu_resource_for, growable_clusters
+from lattice.placement.model.rejection_reasons import fleet_of, format_amount, select_rows
 
 
 @dataclass(frozen=True, eq=False)
-class Full:
+class InsufficientCapacity:
     ask: ReplicaAsk
     plugin: str = "Capacity"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Full) and other.ask.shape == self.ask.shape
+        return isinstance(other, InsufficientCapacity) and other.ask.shape == self.ask.shape
 
     def __hash__(self) -> int:
         return hash(self.ask.shape)
 
     def summary(self) -> str:
-        return f"full for what overflows from {self.ask.overflow}" if self.ask.overflow else "full"
+        return (
+            f"full for what overflows from {self.ask.overflow_source}" if self.ask.overflow_source else "full"
+        )
 
     def detail(self, table: Table, row: int) -> Shortfall:
         """The limit that is in the way first."""
         return self.shortfalls(table, row)[0]
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
-        return list(reached(self.ask, fleet_of(table), row)) or [
+        return list(exceeded_limits(self.ask, fleet_of(table), row)) or [
             Shortfall("room", "1 more machine", "none", "1")
         ]
 
 
-def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
+def exceeded_limits(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
     """Every limit that one more machine would pass, or as many as a new cluster begins with."""
     offer, demand, table = fleet.offers[row], ask.demand, fleet.table
-    grows = bool(growing(fleet, row, fleet.growing_groups(demand, ask.overflow, row)))
-    count = 1 if grows else offer.first_nodes(demand.rules.min_nodes)
+    grows = bool(growable_clusters(fleet, row, fleet.growable_groups(demand, ask.overflow_source, row)))
+    count = 1 if grows else offer.initial_nodes(demand.rules.min_nodes)
     left = {
-        name: max(0, int(table.free(table.index[name])[row]))
+        name: max(0, int(table.free(table.resource_index[name])[row]))
         for name in ("nodes", "clusters", "cpu", "memory")
     }
-    if not grows and ask.overflow and not offer.is_static:
-        yield from _overflowed(fleet, ask.overflow)
+    if not grows and ask.overflow_source and not offer.is_static:
+        yield from _overflow_shortfall(fleet, ask.overflow_source)
     if not grows and left["clusters"] < 1:
         yield Shortfall(
             "clusters", "1 more", f"{offer.limits.clusters:,} of {offer.limits.clusters:,} in use", "1"
@@ -57,15 +59,15 @@ def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
     if (
         counted
         and demand.needs.get("gpu")
-        and has_model(demand, counted)
-        and not gpu_limit(fleet, demand, row)
+        and offers_gpu_model(demand, counted)
+        and not gpu_resource_for(fleet, demand, row)
     ):
         yield _gpus(ask, table, row)
-    open_left = fleet.unreserved(row)
+    open_left = fleet.unreserved_nodes_left(row)
     if left["nodes"] < count:
-        yield _short("nodes", count, left["nodes"], f" of {offer.limits.nodes:,}")
-    elif offer.reserved_nodes and not demand.may_use(offer.name) and open_left < count:
-        yield _short(
+        yield _count_shortfall("nodes", count, left["nodes"], f" of {offer.limits.nodes:,}")
+    elif offer.reserved_nodes and not demand.may_use_reserve(offer.name) and open_left < count:
+        yield _count_shortfall(
             "nodes",
             count,
             max(0, open_left),
@@ -77,10 +79,15 @@ def reached(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
         need = count * _smallest(ask, fleet, row, name)
         if need > left[name]:
             what = f"{name} for {count} more machine{'s' if count > 1 else ''}"
-            yield Shortfall(what, show(name, need), show(name, left[name]), show(name, need - left[name]))
+            yield Shortfall(
+                what,
+                format_amount(name, need),
+                format_amount(name, left[name]),
+                format_amount(name, need - left[name]),
+            )
 
 
-def _overflowed(fleet: Fleet, static: str) -> Iterator[Shortfall]:
+def _overflow_shortfall(fleet: Fleet, static: str) -> Iterator[Shortfall]:
     """The limit of a data center on clusters elsewhere."""
     overflow, used = fleet.offers[fleet.row(static)].overflow, fleet.overflow_clusters[static]
     most = overflow.limits.max_clusters if overflow else None
@@ -96,14 +103,14 @@ def _overflowed(fleet: Fleet, static: str) -> Iterator[Shortfall]:
 def _smallest(ask: ReplicaAsk, fleet: Fleet, row: int, resource: str) -> int:
     """Of the classes that would do; where none does, of all that are there. 0: without a size."""
     quotes = fleet.table.quotes
-    serving = quotes.serving(ask.demand).serves[:, row]
-    sizes = quotes.catalogue.size(resource)[
-        serving if serving.any() else quotes.catalogue.is_there[:, row], row
+    serving = quotes.machine_fit(ask.demand).can_host[:, row]
+    sizes = quotes.catalog.size(resource)[
+        serving if serving.any() else quotes.catalog.is_offered[:, row], row
     ]
     return min((int(size) for size in sizes if size < NO_LIMIT), default=0)
 
 
-def _short(what: str, need: int, have: int, of: str) -> Shortfall:
+def _count_shortfall(what: str, need: int, have: int, of: str) -> Shortfall:
     return Shortfall(what, f"{need:,} more", f"{have:,}{of}", f"{need - have:,}")
 
 
@@ -111,12 +118,12 @@ def _gpus(ask: ReplicaAsk, table: Table, row: int) -> Shortfall:
     fleet, demand = fleet_of(table), ask.demand
     need, limits = demand.needs["gpu"], fleet.offers[row].limits.gpus
     models = [demand.gpu_model] if demand.gpu_model in limits else sorted(limits)
-    have = max(int(table.free(table.index[f"gpu:{model}"])[row]) for model in models)
+    have = max(int(table.free(table.resource_index[f"gpu:{model}"])[row]) for model in models)
     return Shortfall(
         f"gpu {demand.gpu_model}".strip(),
-        show("gpu", need),
-        show("gpu", max(0, have)),
-        show("gpu", need - max(0, have)),
+        format_amount("gpu", need),
+        format_amount("gpu", max(0, have)),
+        format_amount("gpu", need - max(0, have)),
     )
 
 
@@ -129,5 +136,9 @@ class Capacity:
         return True
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        quote = fleet_of(rows).table.quotes.of(ask)
-        return {Full(ask): of_rows(rows, quote.serves & ~quote.has_room & ~quote.fits)}
+        quote = fleet_of(rows).table.quotes.quote_for(ask)
+        return {
+            InsufficientCapacity(ask): select_rows(
+                rows, quote.can_host & ~quote.has_free_capacity & ~quote.within_limits
+            )
+        }

@@ -6,7 +6,7 @@ from typing import ClassVar
 from lattice.engine.plugin import Rejections, Scope
 from lattice.engine.table import Flags, Rows
 from lattice.placement.model.demand import ReplicaAsk
-from lattice.placement.model.reasons import Lacks, mask_of
+from lattice.placement.model.rejection_reasons import MissingProperty, offer_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,11 @@ class Compliance:
         return bool(ask.demand.compliance)
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        return {Lacks(self.name, each): _without(rows, each.value) for each in ask.demand.compliance}
+        return {
+            MissingProperty(self.name, each): _offers_without(rows, each.value)
+            for each in ask.demand.compliance
+        }
 
 
-def _without(rows: Rows, value: str) -> Flags:
-    return mask_of(rows, ("compliance", value), lambda offer: value not in offer.compliance)
+def _offers_without(rows: Rows, value: str) -> Flags:
+    return offer_mask(rows, ("compliance", value), lambda offer: value not in offer.compliance)

@@ -8,11 +8,11 @@ import numpy as np
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk, Requirement
-from lattice.placement.model.reasons import Because, fleet_of
+from lattice.placement.model.rejection_reasons import FixedReason, fleet_of
 
 
 @dataclass(frozen=True, slots=True)
-class TooFar:
+class LatencyExceeded:
     requirement: Requirement
     service: str
     plugin: str = "Latency"
@@ -24,7 +24,7 @@ class TooFar:
         """To the nearest replica, and where that figure comes from."""
         fleet = fleet_of(table)
         here = fleet.offers[row].place
-        places = [fleet.offers[each].place for each in sorted(set(fleet.rows_of(self.service)))]
+        places = [fleet.offers[each].place for each in sorted(set(fleet.offer_rows_of(self.service)))]
         known = [
             (rtt.ms, rtt.source, place.name)
             for place in places
@@ -52,14 +52,14 @@ class Latency:
         found: dict[Reason, Flags] = {}
         for each in ask.demand.latency:
             service = targets[each.value]
-            near = sorted(set(fleet.rows_of(service)))
+            near = sorted(set(fleet.offer_rows_of(service)))
             if near:
-                found[TooFar(each, service)] = fleet.nearest(near) > each.amount
+                found[LatencyExceeded(each, service)] = fleet.ms_to_nearest(near) > each.amount
             elif (
-                "dependencies" not in ask.demand.ignoring and service != ask.demand.name
+                "dependencies" not in ask.demand.ignored_limits and service != ask.demand.name
             ):  # the first one is near itself
                 words = f"waiting for {each.value}, which is not placed"
-                waiting = Because(
+                waiting = FixedReason(
                     self.name,
                     words,
                     f"latency to {each.value}",

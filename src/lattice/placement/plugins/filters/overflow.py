@@ -6,20 +6,20 @@ from typing import ClassVar
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
-from lattice.placement.plugins.filters.feasible import eligible
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import Offer
+from lattice.placement.model.rejection_reasons import fleet_of, offer_mask
+from lattice.placement.plugins.filters.eligibility import eligible_offers
 from lattice.placement.plugins.filters.region import Region
-from lattice.placement.model.reasons import fleet_of, mask_of
 
-MICROS = 1_000_000
+MILLIONTHS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Gated:
+class OverflowClosed:
     static: str
-    with_reserve: bool = True  # what is kept for others counts as room
-    is_past: bool = False  # its trigger is reached: it has room all the same, or overflows to elsewhere
+    includes_reserve: bool = True  # what is kept for others counts as room
+    is_triggered: bool = False  # its trigger is reached: it has room all the same, or overflows to elsewhere
     is_enabled: bool = True
     plugin: str = "Overflow"
 
@@ -28,14 +28,17 @@ class Gated:
             return f"closed, since overflow of {self.static} is not enabled"
         return (
             f"closed by the overflow rule of {self.static}"
-            if self.is_past
+            if self.is_triggered
             else f"closed while {self.static} is not full"
         )
 
     def detail(self, table: Table, row: int) -> Shortfall:
         fleet = fleet_of(table)
         at = fleet.row(self.static)
-        overflow, used = fleet.offers[at].overflow, utilisation(fleet, at, with_reserve=self.with_reserve)
+        overflow, used = (
+            fleet.offers[at].overflow,
+            offer_utilisation(fleet, at, includes_reserve=self.includes_reserve),
+        )
         if overflow is None or not overflow.enabled:
             return Shortfall(f"overflow of {self.static}", "enabled: true", "enabled: false", "enabled: true")
         trigger = overflow.trigger_millionths
@@ -62,7 +65,7 @@ class Gated:
 
 
 @dataclass(frozen=True, slots=True)
-class NotTheTarget:
+class NotOverflowTarget:
     static: str
     target: str
     plugin: str = "Overflow"
@@ -79,17 +82,17 @@ def _percent(millionths: int) -> str:
     return f"{millionths / 10_000:g} %"
 
 
-def utilisation(fleet: Fleet, row: int, *, with_reserve: bool = True) -> int:
+def offer_utilisation(fleet: Fleet, row: int, *, includes_reserve: bool = True) -> int:
     """Millionths taken of cores or memory, whichever is more, by what replicas ask for; where neither is stated, of machines.
 
     `with_reserve`: counted is all that is there; else only what is not kept for others. A place without machines is full.
     """
     offer = fleet.offers[row]
-    nodes = _nodes(offer, with_reserve)
+    nodes = _nodes(offer, includes_reserve)
     if nodes <= 0:
-        return MICROS
+        return MILLIONTHS
     used = {
-        name: sum(cluster.used[name] for cluster in fleet.in_offer[row].values())
+        name: sum(cluster.used[name] for cluster in fleet.clusters_by_offer[row].values())
         for name in ("cpu", "memory")
     }
     limits = {"cpu": offer.limits.milli, "memory": offer.limits.memory}
@@ -97,45 +100,53 @@ def utilisation(fleet: Fleet, row: int, *, with_reserve: bool = True) -> int:
         name: limit * nodes // offer.limits.nodes for name, limit in limits.items() if 0 < limit < 1 << 60
     }
     if not usable:
-        return _opened(fleet, row, with_reserve) * MICROS // nodes
-    return max(used[name] * MICROS // max(1, limit) for name, limit in usable.items())
+        return _nodes_in_use(fleet, row, includes_reserve) * MILLIONTHS // nodes
+    return max(used[name] * MILLIONTHS // max(1, limit) for name, limit in usable.items())
 
 
 def _nodes(offer: Offer, with_reserve: bool) -> int:
     return offer.limits.nodes - (0 if with_reserve else offer.reserved_nodes)
 
 
-def _opened(fleet: Fleet, row: int, with_reserve: bool) -> int:
+def _nodes_in_use(fleet: Fleet, row: int, with_reserve: bool) -> int:
     """Machines with replicas on them; without the reserve, those of clusters that are not kept for anybody."""
-    counted = (cluster for cluster in fleet.in_offer[row].values() if with_reserve or not cluster.is_kept)
-    return sum(1 for cluster in counted for machine in cluster.machines if fleet.machines.holds[machine])
+    counted = (
+        cluster
+        for cluster in fleet.clusters_by_offer[row].values()
+        if with_reserve or not cluster.is_reserved
+    )
+    return sum(
+        1 for cluster in counted for machine in cluster.machines if fleet.machines.replica_counts[machine]
+    )
 
 
-def able(ask: ReplicaAsk, fleet: Fleet) -> list[int]:
+def overflow_candidates(ask: ReplicaAsk, fleet: Fleet) -> list[int]:
     """Data centers with an overflow rule that could take this replica, were there room."""
-    holding = fleet.spilling
-    if not holding or "overflow" in ask.demand.ignoring:
+    holding = fleet.overflow_rows
+    if not holding or "overflow" in ask.demand.ignored_limits:
         return []
-    may = eligible(ask, fleet)
+    may = eligible_offers(ask, fleet)
     for mask in Region().filter(ask, fleet.table).values():
         may &= ~mask
     return sorted((row for row in holding if may[row]), key=lambda row: fleet.offers[row].name)
 
 
-def _is_past(fleet: Fleet, row: int, ask: ReplicaAsk) -> bool:
+def _is_triggered(fleet: Fleet, row: int, ask: ReplicaAsk) -> bool:
     """Is the trigger reached, of what this service may use?"""
     offer = fleet.offers[row]
     if offer.overflow is None or not offer.overflow.enabled:
         return False
     return (
-        utilisation(fleet, row, with_reserve=ask.demand.may_use(offer.name))
+        offer_utilisation(fleet, row, includes_reserve=ask.demand.may_use_reserve(offer.name))
         >= offer.overflow.trigger_millionths
     )
 
 
-def sources(ask: ReplicaAsk, fleet: Fleet) -> list[str]:
+def overflow_sources(ask: ReplicaAsk, fleet: Fleet) -> list[str]:
     """Of those, the ones that may overflow now."""
-    return [fleet.offers[row].name for row in able(ask, fleet) if _is_past(fleet, row, ask)]
+    return [
+        fleet.offers[row].name for row in overflow_candidates(ask, fleet) if _is_triggered(fleet, row, ask)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +159,19 @@ class Overflow:
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         fleet = fleet_of(rows)
-        if ask.overflow:
-            overflow = fleet.offers[fleet.row(ask.overflow)].overflow
+        if ask.overflow_source:
+            overflow = fleet.offers[fleet.row(ask.overflow_source)].overflow
             target = overflow.target if overflow else ""
-            outside = mask_of(
+            outside = offer_mask(
                 rows, ("outside", target), lambda offer: offer.is_static or offer.owner != target
             )
-            return {NotTheTarget(ask.overflow, target): outside}
-        gates = able(ask, fleet)
+            return {NotOverflowTarget(ask.overflow_source, target): outside}
+        gates = overflow_candidates(ask, fleet)
         if not gates:
             return {}
         static, overflow = fleet.offers[gates[0]].name, fleet.offers[gates[0]].overflow
         is_enabled = overflow is not None and overflow.enabled
-        gate = Gated(static, ask.demand.may_use(static), _is_past(fleet, gates[0], ask), is_enabled)
-        return {gate: mask_of(rows, "metered", lambda offer: not offer.is_static)}
+        gate = OverflowClosed(
+            static, ask.demand.may_use_reserve(static), _is_triggered(fleet, gates[0], ask), is_enabled
+        )
+        return {gate: offer_mask(rows, "metered", lambda offer: not offer.is_static)}

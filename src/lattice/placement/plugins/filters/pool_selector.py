@@ -6,11 +6,11 @@ from typing import ClassVar
 from lattice.engine.plugin import Rejections, Scope
 from lattice.engine.table import Flags, Rows
 from lattice.placement.model.demand import ReplicaAsk, Requirement
-from lattice.placement.model.reasons import Lacks, mask_of
+from lattice.placement.model.rejection_reasons import MissingProperty, offer_mask
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class PoolSelector:
     name: ClassVar[str] = "Labels"
     scope: ClassVar[Scope] = "fixed"
 
@@ -19,11 +19,11 @@ class Labels:
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         """A list of values matches whatever it contains."""
-        return {Lacks(self.name, each): _without(rows, each) for each in ask.demand.labels}
+        return {MissingProperty(self.name, each): _offers_without(rows, each) for each in ask.demand.labels}
 
 
-def _without(rows: Rows, required: Requirement) -> Flags:
+def _offers_without(rows: Rows, required: Requirement) -> Flags:
     label = required.label
-    return mask_of(
+    return offer_mask(
         rows, ("label", required.value), lambda offer: label is not None and not label.matches(offer.labels)
     )

@@ -6,11 +6,11 @@ from typing import ClassVar
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
-from lattice.placement.model.reasons import mask_of, offer_at
+from lattice.placement.model.rejection_reasons import offer_at, offer_mask
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class NotInRequiredRegion:
     region: str
     plugin: str = "Region"
 
@@ -22,7 +22,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RegionAlreadyUsed:
     """Another region is needed."""
 
     regions: frozenset[str]
@@ -51,11 +51,11 @@ class Region:
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         found: dict[Reason, Flags] = {}
         if ask.region:
-            found[Elsewhere(ask.region)] = mask_of(
+            found[NotInRequiredRegion(ask.region)] = offer_mask(
                 rows, ("is in", ask.region), lambda offer: not offer.is_in(ask.region)
             )
-        if ask.avoid:
-            found[Known(ask.avoid)] = mask_of(
-                rows, ("regions", ask.avoid), lambda offer: offer.region in ask.avoid
+        if ask.excluded_regions:
+            found[RegionAlreadyUsed(ask.excluded_regions)] = offer_mask(
+                rows, ("regions", ask.excluded_regions), lambda offer: offer.region in ask.excluded_regions
             )
         return found

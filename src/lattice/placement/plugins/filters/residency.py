@@ -6,7 +6,7 @@ from typing import ClassVar
 from lattice.engine.plugin import Rejections, Scope
 from lattice.engine.table import Flags, Rows
 from lattice.placement.model.demand import ReplicaAsk
-from lattice.placement.model.reasons import Lacks, mask_of
+from lattice.placement.model.rejection_reasons import MissingProperty, offer_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,11 @@ class Residency:
         return bool(ask.demand.residency)
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        return {Lacks(self.name, each): _without(rows, each.value) for each in ask.demand.residency}
+        return {
+            MissingProperty(self.name, each): _offers_without(rows, each.value)
+            for each in ask.demand.residency
+        }
 
 
-def _without(rows: Rows, value: str) -> Flags:
-    return mask_of(rows, ("residency", value), lambda offer: value not in offer.residency)
+def _offers_without(rows: Rows, value: str) -> Flags:
+    return offer_mask(rows, ("residency", value), lambda offer: value not in offer.residency)

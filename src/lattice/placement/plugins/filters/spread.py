@@ -8,10 +8,10 @@ import numpy as np
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk, Requirement
-from lattice.placement.plugins.filters.feasible import eligible
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import Offer
-from lattice.placement.model.reasons import fleet_of
+from lattice.placement.model.rejection_reasons import fleet_of
+from lattice.placement.plugins.filters.eligibility import eligible_offers
 
 
 def domain_of(offer: Offer, key: str) -> str:
@@ -28,7 +28,7 @@ def domain_of(offer: Offer, key: str) -> str:
 def replicas_by_domain(fleet: Fleet, service: str, key: str, may: Flags) -> dict[str, int]:
     """Of a service, in the domains that it may go to: where replicas are left over from other requirements nothing is compared with."""
     counts = {domain_of(fleet.offers[row], key): 0 for row in np.flatnonzero(may).tolist()}
-    for row, replicas in fleet.counts(service).items():
+    for row, replicas in fleet.replicas_by_offer(service).items():
         domain = domain_of(fleet.offers[row], key)
         if domain in counts:
             counts[domain] += replicas
@@ -36,7 +36,7 @@ def replicas_by_domain(fleet: Fleet, service: str, key: str, may: Flags) -> dict
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class SkewExceeded:
     requirement: Requirement
     counts: tuple[tuple[str, int], ...]
     plugin: str = "Spread"
@@ -68,12 +68,12 @@ class Spread:
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         """Counted are all domains that the service may go to by its other requirements, full ones included."""
         fleet = fleet_of(rows)
-        may = eligible(ask, fleet)
+        may = eligible_offers(ask, fleet)
         found: dict[Reason, Flags] = {}
         for each in ask.demand.spread:
             counts = replicas_by_domain(fleet, ask.demand.name, each.value, may)
             least = min(counts.values(), default=0)
             ahead = {domain for domain, count in counts.items() if count + 1 - least > each.amount}
             mask = np.array([domain_of(offer, each.value) in ahead for offer in fleet.offers], np.bool_)
-            found[Ahead(each, tuple(sorted(counts.items())))] = mask
+            found[SkewExceeded(each, tuple(sorted(counts.items())))] = mask
         return found

@@ -12,12 +12,12 @@ from lattice.placement.model.offer import NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
-class AvailableCapacity:
+class LeastAllocated:
     """`most_first`: else the fullest is best."""
 
     name: ClassVar[str] = "AvailableCapacity"
     scope: ClassVar[Scope] = "row"
-    most_first: bool = True
+    least_allocated_first: bool = True
 
     def applies(self, ask: ReplicaAsk) -> bool:
         return True
@@ -26,10 +26,10 @@ class AvailableCapacity:
         """The free share of machines, cores or memory, whichever is least; an offer without limits is all free."""
         free = np.ones(rows.count, np.float32)
         for resource in ("nodes", "cpu", "memory"):
-            number = rows.table.index[resource]
+            number = rows.table.resource_index[resource]
             total = rows.total(number)
             limited = (total > 0) & (total < NO_LIMIT)
             share = np.divide(rows.free(number), total, out=np.ones(rows.count), where=limited)
             np.minimum(free, share.astype(np.float32), out=free)
         free = np.clip(free, 0, 1)
-        return free if self.most_first else np.float32(1) - free
+        return free if self.least_allocated_first else np.float32(1) - free

@@ -8,11 +8,11 @@ import numpy as np
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
 from lattice.placement.model.demand import ReplicaAsk
-from lattice.placement.model.reasons import mask_of
+from lattice.placement.model.rejection_reasons import offer_mask
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class OwnedFirst:
     name: ClassVar[str] = "Tier"
     scope: ClassVar[Scope] = "fixed"
 
@@ -20,4 +20,4 @@ class Tier:
         return True
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
-        return mask_of(rows, "static", lambda offer: offer.is_static).astype(np.float32)
+        return offer_mask(rows, "static", lambda offer: offer.is_static).astype(np.float32)

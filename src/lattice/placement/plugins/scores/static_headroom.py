@@ -6,15 +6,15 @@ from typing import ClassVar
 import numpy as np
 
 from lattice.engine.plugin import Scope
-from lattice.engine.table import Floats, Rows, Some
+from lattice.engine.table import Floats, Rows, RowSubset
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.model.reasons import fleet_of
+from lattice.placement.model.rejection_reasons import fleet_of
 
 
 @dataclass(frozen=True, slots=True)
-class Suited:
+class StaticHeadroom:
     name: ClassVar[str] = "Suited"
     scope: ClassVar[Scope] = "row"
 
@@ -26,26 +26,31 @@ class Suited:
         fleet = fleet_of(rows)
         score = np.zeros(rows.count, np.float32)
         pairs = (
-            enumerate(rows.rows.tolist()) if isinstance(rows, Some) else ((row, row) for row in fleet.statics)
+            enumerate(rows.rows.tolist())
+            if isinstance(rows, RowSubset)
+            else ((row, row) for row in fleet.static_rows)
         )
         for position, row in pairs:
             if fleet.offers[row].is_static:
-                score[position] = _share_left(fleet, row, ask.demand.needs)
+                score[position] = _free_share(fleet, row, ask.demand.needs)
         return score
 
 
-def _share_left(fleet: Fleet, row: int, needs: dict[str, int]) -> float:
+def _free_share(fleet: Fleet, row: int, needs: dict[str, int]) -> float:
     weights, shares = 0.0, 0.0
-    for name, limit in (("cpu", fleet.offers[row].limits.milli), ("memory", fleet.offers[row].limits.memory)):
-        whole = limit if limit < NO_LIMIT else _by_machines(fleet, row, name)
+    for name, limit in (
+        ("cpu", fleet.offers[row].limits.milli),
+        ("memory", fleet.offers[row].limits.memory),
+    ):
+        whole = limit if limit < NO_LIMIT else _capacity_by_machines(fleet, row, name)
         if 0 < whole < NO_LIMIT and needs.get(name):
-            used = sum(cluster.used[name] for cluster in fleet.in_offer[row].values())
+            used = sum(cluster.used[name] for cluster in fleet.clusters_by_offer[row].values())
             weight = needs[name] / whole
             weights += weight
             shares += weight * max(0.0, 1 - used / whole)
     return shares / weights if weights else 0.0
 
 
-def _by_machines(fleet: Fleet, row: int, name: str) -> int:
+def _capacity_by_machines(fleet: Fleet, row: int, name: str) -> int:
     offer = fleet.offers[row]
     return offer.limits.nodes * max((each.size.get(name, 0) for each in offer.types), default=0)

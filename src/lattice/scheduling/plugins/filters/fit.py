@@ -8,49 +8,49 @@ import numpy as np
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rowids, Rows, Table
-from lattice.kinds.container import show_amount
-from lattice.scheduling.table.ask import PORTS, SLOTS, WorkloadAsk
-from lattice.scheduling.plugins.cluster_events import Change
-from lattice.scheduling.plugins.reasons import each_once, only
+from lattice.kinds.container import format_amount
+from lattice.scheduling.plugins.cluster_events import ClusterEvent
+from lattice.scheduling.plugins.reasons import shortfalls_by_value, single_row
+from lattice.scheduling.table.ask import PORTS, WORKLOAD_SLOTS, WorkloadAsk
 
 
-class _Short(NamedTuple):
+class _InsufficientResource(NamedTuple):
     resource: str
     need: int
 
 
-class Short(_Short):
+class InsufficientResource(_InsufficientResource):
     """Too little of a resource is free. A tuple, because each decision looks several of them up."""
 
     __slots__ = ()
     plugin = "Fit"
 
     def summary(self) -> str:
-        if self.resource == SLOTS:
+        if self.resource == WORKLOAD_SLOTS:
             return "without a free workload slot"
         if self.resource == PORTS:
             return f"without {self.need} free ports" if self.need != 1 else "without a free port"
-        return f"without {show_amount(self.resource, self.need)} {self.resource} free"
+        return f"without {format_amount(self.resource, self.need)} {self.resource} free"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return self.details(table, only(row))[0]
+        return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        need = show_amount(self.resource, self.need)
+        need = format_amount(self.resource, self.need)
 
         def tell(have: int) -> Shortfall:  # below 0 on a node that shrank under what it runs
-            left, missing = (show_amount(self.resource, amount) for amount in (have, self.need - have))
+            left, missing = (format_amount(self.resource, amount) for amount in (have, self.need - have))
             return Shortfall(self.resource, need, left, missing)
 
-        return each_once(table.free(table.index[self.resource])[rows].tolist(), tell)
+        return shortfalls_by_value(table.free(table.resource_index[self.resource])[rows].tolist(), tell)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
     name: ClassVar[str] = "Fit"
     scope: ClassVar[Scope] = "row"
-    wakes_on: ClassVar[frozenset[Change]] = frozenset(
-        {Change.NODE_ADDED, Change.NODE_GREW, Change.WORKLOAD_GONE}
+    wakes_on: ClassVar[frozenset[ClusterEvent]] = frozenset(
+        {ClusterEvent.NODE_ADDED, ClusterEvent.NODE_GREW, ClusterEvent.WORKLOAD_GONE}
     )
 
     def applies(self, ask: WorkloadAsk) -> bool:
@@ -59,6 +59,6 @@ class Fit:
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         named = rows.table.resources
         return {
-            Short(named[resource], amount): np.less(rows.free(resource), amount)
+            InsufficientResource(named[resource], amount): np.less(rows.free(resource), amount)
             for resource, amount in ask.needs
         }

@@ -7,10 +7,15 @@ import numpy as np
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Integers, Rows, Table
+from lattice.scheduling.plugins.cluster_events import ClusterEvent
+from lattice.scheduling.plugins.reasons import workload_names
 from lattice.scheduling.table.ask import PORTS, WorkloadAsk
-from lattice.scheduling.plugins.cluster_events import Change
-from lattice.scheduling.table.ports import FIRST, LAST, number_column, port_column
-from lattice.scheduling.plugins.reasons import named
+from lattice.scheduling.table.port_allocator import (
+    FIRST_PORT_COLUMN,
+    LAST_PORT_COLUMN,
+    number_column,
+    port_column,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class PortInUse:
 
     def detail(self, table: Table, row: int) -> Shortfall:
         port = (self.number, self.protocol)
-        who = named(
+        who = workload_names(
             table, [row], lambda each: port in each.ask.demands.host_ports or self.number in each.ports
         )
         need = f"{self.number}/{self.protocol} free"
@@ -34,20 +39,20 @@ class PortInUse:
 
 
 @dataclass(frozen=True, slots=True)
-class RangeUsedUp:
+class PortRangeExhausted:
     """Fixed ports inside the range are as many fewer to choose from; there would be too few."""
 
     numbers: tuple[int, ...]
-    chosen: int  # besides them
+    dynamic_count: int  # besides them
     plugin: ClassVar[str] = "HostPorts"
 
     def summary(self) -> str:
-        more = f" and {self.chosen} more" if self.chosen else ""
+        more = f" and {self.dynamic_count} more" if self.dynamic_count else ""
         return f"without room in the port range for {', '.join(map(str, self.numbers))}{more}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        need = self.chosen + int(_inside(self.numbers, table)[row])
-        have = int(table.free(table.index[PORTS])[row])
+        need = self.dynamic_count + int(_new_in_range(self.numbers, table)[row])
+        have = int(table.free(table.resource_index[PORTS])[row])
         return Shortfall(PORTS, str(need), str(have), str(need - have))
 
 
@@ -55,8 +60,8 @@ class RangeUsedUp:
 class HostPorts:
     name: ClassVar[str] = "HostPorts"
     scope: ClassVar[Scope] = "row"
-    wakes_on: ClassVar[frozenset[Change]] = frozenset(
-        {Change.NODE_ADDED, Change.NODE_GREW, Change.WORKLOAD_GONE}
+    wakes_on: ClassVar[frozenset[ClusterEvent]] = frozenset(
+        {ClusterEvent.NODE_ADDED, ClusterEvent.NODE_GREW, ClusterEvent.WORKLOAD_GONE}
     )
 
     def applies(self, ask: WorkloadAsk) -> bool:
@@ -68,24 +73,24 @@ class HostPorts:
             for number, protocol in ask.demands.host_ports
         }
         numbers = tuple(sorted({number for number, _ in ask.demands.host_ports}))
-        return {**found, RangeUsedUp(numbers, ask.demands.ports): _is_used_up(ask, numbers, rows)}
+        return {**found, PortRangeExhausted(numbers, ask.demands.ports): _is_exhausted(ask, numbers, rows)}
 
 
-def _is_used_up(ask: WorkloadAsk, numbers: tuple[int, ...], rows: Rows) -> Flags:
+def _is_exhausted(ask: WorkloadAsk, numbers: tuple[int, ...], rows: Rows) -> Flags:
     """By the fixed ones: where there are too few without them it is Fit that says so."""
-    ports = rows.table.index[PORTS]
+    ports = rows.table.resource_index[PORTS]
     need, free = dict(ask.needs).get(ports, 0), rows.free(ports)
-    inside = _inside(numbers, rows)
+    inside = _new_in_range(numbers, rows)
     used_up: Flags = (inside > 0) & (free < inside + need)
     return (
         used_up & (free >= need) if need else used_up
     )  # of a node that has shrunk less than none may be free
 
 
-def _inside(numbers: tuple[int, ...], rows: Rows) -> Integers:
+def _new_in_range(numbers: tuple[int, ...], rows: Rows) -> Integers:
     """How many of them are in the range of each node, and free there."""
     inside: Integers = np.zeros(rows.count, np.int64)
-    first, last = rows.column(FIRST), rows.column(LAST)
+    first, last = rows.column(FIRST_PORT_COLUMN), rows.column(LAST_PORT_COLUMN)
     for number in numbers:
         inside += (first <= number) & (number <= last) & ~rows.column(number_column(number))
     return inside

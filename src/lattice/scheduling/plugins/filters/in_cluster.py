@@ -6,14 +6,14 @@ from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rowids, Rows, Table
+from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
+from lattice.scheduling.plugins.reasons import shortfalls_by_label, single_row
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.plugins.cluster_events import NEW_NODES, Change
-from lattice.scheduling.table.label_match import having
-from lattice.scheduling.plugins.reasons import each_value, only
+from lattice.scheduling.table.label_match import with_label
 
 
 @dataclass(frozen=True, slots=True)
-class OtherCluster:
+class ClusterMismatch:
     """It is a node of another cluster, or of none."""
 
     cluster: str
@@ -23,10 +23,10 @@ class OtherCluster:
         return f"outside cluster {self.cluster}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return self.details(table, only(row))[0]
+        return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        return each_value(
+        return shortfalls_by_label(
             table,
             "cluster",
             rows,
@@ -38,11 +38,11 @@ class OtherCluster:
 class InCluster:
     name: ClassVar[str] = "InCluster"
     scope: ClassVar[Scope] = "fixed"
-    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+    wakes_on: ClassVar[frozenset[ClusterEvent]] = STATIC_NODE_EVENTS
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return bool(ask.demands.cluster)
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         cluster = ask.demands.cluster
-        return {OtherCluster(cluster): ~having(rows, "cluster", cluster)}
+        return {ClusterMismatch(cluster): ~with_label(rows, "cluster", cluster)}

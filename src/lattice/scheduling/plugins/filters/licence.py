@@ -8,10 +8,10 @@ import numpy as np
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rowids, Rows, Table
+from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
+from lattice.scheduling.plugins.reasons import shortfalls_by_node_info, single_row
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.plugins.cluster_events import NEW_NODES, Change
-from lattice.scheduling.table.label_match import facts_on
-from lattice.scheduling.plugins.reasons import each_fact, only
+from lattice.scheduling.table.label_match import node_infos_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Unlicensed:
         return f"without licence {' or '.join(self.licences)}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return self.details(table, only(row))[0]
+        return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
         need = " or ".join(self.licences)
@@ -33,14 +33,14 @@ class Unlicensed:
         def tell(have: frozenset[str]) -> Shortfall:
             return Shortfall("licence", need, ", ".join(sorted(have)) or "none", need)
 
-        return each_fact(table, rows, lambda facts: facts.licences, tell)
+        return shortfalls_by_node_info(table, rows, lambda facts: facts.licences, tell)
 
 
 @dataclass(frozen=True, slots=True)
 class Licence:
     name: ClassVar[str] = "Licence"
     scope: ClassVar[Scope] = "fixed"
-    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+    wakes_on: ClassVar[frozenset[ClusterEvent]] = STATIC_NODE_EVENTS
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return bool(ask.demands.licences)
@@ -48,11 +48,13 @@ class Licence:
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         licences = ask.demands.licences
         return {
-            Unlicensed(licences): rows.derived((self.name, licences), lambda some: _without(some, licences))
+            Unlicensed(licences): rows.derived(
+                (self.name, licences), lambda some: _unlicensed(some, licences)
+            )
         }
 
 
-def _without(rows: Rows, licences: tuple[str, ...]) -> Flags:
+def _unlicensed(rows: Rows, licences: tuple[str, ...]) -> Flags:
     return np.array(
-        [facts is None or facts.licences.isdisjoint(licences) for facts in facts_on(rows)], np.bool_
+        [facts is None or facts.licences.isdisjoint(licences) for facts in node_infos_on(rows)], np.bool_
     )

@@ -10,17 +10,17 @@ import numpy as np
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rowids, Rows, Table
 from lattice.kinds.constraint import MachineImage as Wanted
+from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
+from lattice.scheduling.plugins.reasons import shortfalls_by_node_info, single_row
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.plugins.cluster_events import NEW_NODES, Change
-from lattice.scheduling.table.label_match import facts_on
-from lattice.scheduling.plugins.reasons import each_fact, only
+from lattice.scheduling.table.label_match import node_infos_on
 
 _DOTTED = re.compile(r"[0-9]+(?:\.[0-9]+)+")
 _NUMBER = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
-class OtherImage:
+class ImageMismatch:
     """Its name does not fit the pattern."""
 
     pattern: str
@@ -30,17 +30,17 @@ class OtherImage:
         return f"without a machine image like {self.pattern}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return self.details(table, only(row))[0]
+        return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        return each_fact(table, rows, lambda facts: facts.image, self._with)
+        return shortfalls_by_node_info(table, rows, lambda facts: facts.image, self._shortfall)
 
-    def _with(self, image: str) -> Shortfall:
+    def _shortfall(self, image: str) -> Shortfall:
         return Shortfall("machine image", self.pattern, image or "unknown", self.pattern)
 
 
 @dataclass(frozen=True, slots=True)
-class OldImage:
+class ImageTooOld:
     """Its version is lower, or its name holds none."""
 
     version: str
@@ -50,12 +50,12 @@ class OldImage:
         return f"with a machine image below version {self.version}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return self.details(table, only(row))[0]
+        return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        return each_fact(table, rows, lambda facts: facts.image, self._with)
+        return shortfalls_by_node_info(table, rows, lambda facts: facts.image, self._shortfall)
 
-    def _with(self, image: str) -> Shortfall:
+    def _shortfall(self, image: str) -> Shortfall:
         version, need = ".".join(map(str, version_in(image))) or "none", f"{self.version} or later"
         return Shortfall("machine image version", need, f"{version} ({image})" if image else "unknown", need)
 
@@ -64,7 +64,7 @@ class OldImage:
 class MachineImage:
     name: ClassVar[str] = "MachineImage"
     scope: ClassVar[Scope] = "fixed"
-    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+    wakes_on: ClassVar[frozenset[ClusterEvent]] = STATIC_NODE_EVENTS
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return ask.demands.image is not None
@@ -73,12 +73,12 @@ class MachineImage:
         wanted = cast("Wanted", ask.demands.image)
         found: dict[Reason, Flags] = {}
         if wanted.pattern:
-            found[OtherImage(wanted.pattern)] = rows.derived(
-                (self.name, "like", wanted.pattern), lambda some: _unlike(some, wanted.pattern)
+            found[ImageMismatch(wanted.pattern)] = rows.derived(
+                (self.name, "like", wanted.pattern), lambda some: _mismatching(some, wanted.pattern)
             )
         if wanted.min_version:
-            found[OldImage(wanted.min_version)] = rows.derived(
-                (self.name, "from", wanted.min_version), lambda some: _older(some, wanted)
+            found[ImageTooOld(wanted.min_version)] = rows.derived(
+                (self.name, "from", wanted.min_version), lambda some: _too_old(some, wanted)
             )
         return found
 
@@ -92,15 +92,15 @@ def version_in(image: str) -> tuple[int, ...]:
     return tuple(parts)
 
 
-def _unlike(rows: Rows, pattern: str) -> Flags:
+def _mismatching(rows: Rows, pattern: str) -> Flags:
     like = re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL)
-    return _where(rows, lambda image: like.fullmatch(image) is None)
+    return _image_mask(rows, lambda image: like.fullmatch(image) is None)
 
 
-def _older(rows: Rows, wanted: Wanted) -> Flags:
+def _too_old(rows: Rows, wanted: Wanted) -> Flags:
     least = version_in(wanted.min_version)
-    return _where(rows, lambda image: not image or version_in(image) < least)
+    return _image_mask(rows, lambda image: not image or version_in(image) < least)
 
 
-def _where(rows: Rows, refused: Callable[[str], bool]) -> Flags:
-    return np.array([facts is None or refused(facts.image) for facts in facts_on(rows)], np.bool_)
+def _image_mask(rows: Rows, refused: Callable[[str], bool]) -> Flags:
+    return np.array([facts is None or refused(facts.image) for facts in node_infos_on(rows)], np.bool_)

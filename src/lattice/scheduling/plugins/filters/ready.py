@@ -5,21 +5,23 @@ from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope
 from lattice.engine.table import Rows
+from lattice.scheduling.plugins.cluster_events import ClusterEvent
+from lattice.scheduling.plugins.reasons import StaticReason
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.plugins.cluster_events import Change
-from lattice.scheduling.plugins.reasons import Because
 
-OPEN = "open to new workloads"
-UNREADY = Because("Ready", "not ready", "node", "ready", "not ready")
-CORDONED = Because("Ready", "cordoned", "node", OPEN, "cordoned")
-DRAINING = Because("Ready", "draining", "node", OPEN, "draining")
+OPEN_TO_WORKLOADS = "open to new workloads"
+UNREADY = StaticReason("Ready", "not ready", "node", "ready", "not ready")
+CORDONED = StaticReason("Ready", "cordoned", "node", OPEN_TO_WORKLOADS, "cordoned")
+DRAINING = StaticReason("Ready", "draining", "node", OPEN_TO_WORKLOADS, "draining")
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     name: ClassVar[str] = "Ready"
     scope: ClassVar[Scope] = "fixed"
-    wakes_on: ClassVar[frozenset[Change]] = frozenset({Change.NODE_ADDED, Change.NODE_READY})
+    wakes_on: ClassVar[frozenset[ClusterEvent]] = frozenset(
+        {ClusterEvent.NODE_ADDED, ClusterEvent.NODE_READY}
+    )
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return True

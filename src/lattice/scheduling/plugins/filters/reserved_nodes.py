@@ -8,23 +8,23 @@ import numpy as np
 from lattice.engine.plugin import Rejections, Scope
 from lattice.engine.table import Flags, Rows
 from lattice.kinds.cluster import RESERVE_LABEL
+from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
+from lattice.scheduling.plugins.reasons import StaticReason
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.plugins.cluster_events import NEW_NODES, Change
-from lattice.scheduling.table.label_match import facts_on
-from lattice.scheduling.plugins.reasons import Because
+from lattice.scheduling.table.label_match import node_infos_on
 
-RESERVED = Because(
+RESERVED = StaticReason(
     "Kept", "reserved for certain services", "reserve", "a service that it is for", "a workload of no service"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ReservedNodes:
     """Replicas of services are put into clusters by who knows of reserves."""
 
     name: ClassVar[str] = "Kept"
     scope: ClassVar[Scope] = "fixed"
-    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+    wakes_on: ClassVar[frozenset[ClusterEvent]] = STATIC_NODE_EVENTS
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return not ask.demands.service
@@ -35,5 +35,5 @@ class Kept:
 
 def _reserved(rows: Rows) -> Flags:
     return np.array(
-        [facts is not None and RESERVE_LABEL in facts.labels for facts in facts_on(rows)], np.bool_
+        [facts is not None and RESERVE_LABEL in facts.labels for facts in node_infos_on(rows)], np.bool_
     )

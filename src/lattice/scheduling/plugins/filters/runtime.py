@@ -8,10 +8,10 @@ import numpy as np
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rowids, Rows, Table
+from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
+from lattice.scheduling.plugins.reasons import shortfalls_by_node_info, single_row
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.plugins.cluster_events import NEW_NODES, Change
-from lattice.scheduling.table.label_match import facts_on
-from lattice.scheduling.plugins.reasons import each_fact, only
+from lattice.scheduling.table.label_match import node_infos_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,31 +25,33 @@ class NoRuntime:
         return f"without a {self.runtime} runtime"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        return self.details(table, only(row))[0]
+        return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
         def tell(have: frozenset[str]) -> Shortfall:
             return Shortfall("runtime", self.runtime, ", ".join(sorted(have)), self.runtime)
 
-        return each_fact(table, rows, lambda facts: facts.runtimes, tell)
+        return shortfalls_by_node_info(table, rows, lambda facts: facts.runtimes, tell)
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
     name: ClassVar[str] = "Runtime"
     scope: ClassVar[Scope] = "fixed"
-    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+    wakes_on: ClassVar[frozenset[ClusterEvent]] = STATIC_NODE_EVENTS
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return bool(ask.demands.runtime)
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         runtime = ask.demands.runtime
-        return {NoRuntime(runtime): rows.derived((self.name, runtime), lambda some: _unable(some, runtime))}
+        return {
+            NoRuntime(runtime): rows.derived((self.name, runtime), lambda some: _lacks_runtime(some, runtime))
+        }
 
 
-def _unable(rows: Rows, runtime: str) -> Flags:
-    listed = facts_on(rows)
+def _lacks_runtime(rows: Rows, runtime: str) -> Flags:
+    listed = node_infos_on(rows)
     return np.array(
         [facts is not None and bool(facts.runtimes) and runtime not in facts.runtimes for facts in listed],
         np.bool_,

@@ -5,17 +5,17 @@ from typing import ClassVar
 
 from lattice.engine.plugin import Reason, Rejections, Scope
 from lattice.engine.table import Flags, Rows
+from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
+from lattice.scheduling.plugins.reasons import LabelMismatch
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.plugins.cluster_events import NEW_NODES, Change
-from lattice.scheduling.table.label_match import having
-from lattice.scheduling.plugins.reasons import OtherLabel
+from lattice.scheduling.table.label_match import with_label
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeZone:
     name: ClassVar[str] = "VolumeZone"
     scope: ClassVar[Scope] = "fixed"
-    wakes_on: ClassVar[frozenset[Change]] = NEW_NODES
+    wakes_on: ClassVar[frozenset[ClusterEvent]] = STATIC_NODE_EVENTS
 
     def applies(self, ask: WorkloadAsk) -> bool:
         return any(volume.zone or volume.region for volume in ask.demands.volumes)
@@ -26,6 +26,6 @@ class VolumeZone:
             for key, value in (("zone", volume.zone), ("region", volume.region)):
                 if value:
                     words = f"outside {key} {value} of volume {volume.name}"
-                    reason = OtherLabel(self.name, words, f"volume {volume.name}", f"{key}={value}", key)
-                    found[reason] = ~having(rows, key, value)
+                    reason = LabelMismatch(self.name, words, f"volume {volume.name}", f"{key}={value}", key)
+                    found[reason] = ~with_label(rows, key, value)
         return found

@@ -8,7 +8,7 @@ import numpy as np
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.table.utilisation import asked_count, share_after
+from lattice.scheduling.table.utilisation import requested_count, share_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +17,17 @@ class BalancedResources:
     scope: ClassVar[Scope] = "row"
 
     def applies(self, ask: WorkloadAsk) -> bool:
-        return asked_count(ask) > 1
+        return requested_count(ask) > 1
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
         """1 less the difference between the fullest and the emptiest of them, the workload included."""
-        count = asked_count(ask)
-        high, share = share_after(ask, rows, 0, rows.floats()), rows.floats()
+        count = requested_count(ask)
+        high, share = share_after(ask, rows, 0, rows.float_buffer()), rows.float_buffer()
         if count == 2:
             high -= share_after(ask, rows, 1, share)
             np.abs(high, out=high)
             return np.subtract(np.float32(1), high, out=high)
-        low = rows.floats()
+        low = rows.float_buffer()
         np.copyto(low, high)
         for number in range(1, count):
             share_after(ask, rows, number, share)

@@ -12,7 +12,7 @@ from lattice.scheduling.table.utilisation import mean_after
 
 
 @dataclass(frozen=True, slots=True)
-class LeastTaken:
+class LeastAllocated:
     name: ClassVar[str] = "LeastTaken"
     scope: ClassVar[Scope] = "row"
 

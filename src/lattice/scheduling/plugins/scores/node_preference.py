@@ -13,7 +13,7 @@ from lattice.scheduling.table.label_match import matching_any
 
 
 @dataclass(frozen=True, slots=True)
-class PreferredNodes:
+class NodePreference:
     name: ClassVar[str] = "PreferredNodes"
     scope: ClassVar[Scope] = "fixed"
 
@@ -23,7 +23,7 @@ class PreferredNodes:
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
         """The weight of the preferences that hold, as a share of all."""
         liked = ask.demands.node_preferences
-        values = rows.floats()
+        values = rows.float_buffer()
         np.copyto(values, rows.derived((self.name, liked), lambda some: _shares(some, liked)))
         return values
 

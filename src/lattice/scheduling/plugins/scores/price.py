@@ -21,7 +21,7 @@ class Price:
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
         """1 less its price as a share of the highest in the table; a node without a price is free."""
         prices = rows.column("price").astype(np.float32)
-        highest = rows.fact(self.name, _highest)
+        highest = rows.aggregate(self.name, _highest)
         if highest > 0:
             prices /= highest
         return np.subtract(np.float32(1), prices, out=prices)

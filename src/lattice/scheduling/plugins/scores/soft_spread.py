@@ -8,8 +8,8 @@ import numpy as np
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.table.topology_domains import evenness, spread_tally
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.topology_domains import evenness, spread_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class SoftSpread:
         wishes = [each for each in ask.demands.spread if each.when_unsatisfiable == "ScheduleAnyway"]
         total = np.zeros(rows.count, np.float32)
         for each in wishes:
-            tally = spread_tally(rows, ask, each)
+            tally = spread_counts(rows, ask, each)
             if tally is not None:
                 total += evenness(rows, ask, each.topology_key, tally)
         total *= np.float32(1 / len(wishes))

@@ -9,7 +9,7 @@ from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
 from lattice.kinds.constraint import Toleration
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.table.label_match import facts_on
+from lattice.scheduling.table.label_match import node_infos_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class TaintPreference:
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
         """n such taints score 1/(n+1)."""
         patience = ask.demands.tolerations
-        values = rows.floats()
+        values = rows.float_buffer()
         np.copyto(values, rows.derived((self.name, patience), lambda some: _scores(some, patience)))
         return values
 
 
 def _scores(rows: Rows, tolerations: tuple[Toleration, ...]) -> Floats:
     found = np.ones(rows.count, np.float32)
-    for row, facts in enumerate(facts_on(rows)):
+    for row, facts in enumerate(node_infos_on(rows)):
         soft = [taint for taint in facts.taints if taint.effect == "PreferNoSchedule"] if facts else []
         found[row] = 1 / (1 + sum(not any(each.tolerates(taint) for each in tolerations) for taint in soft))
     return found

@@ -21,7 +21,7 @@ class TightestFit:
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
         """Half for GPUs, half for whichever asked resource would be nearest to running out, measured by the largest node."""
-        left = _gpus_left(ask, rows, rows.floats())
+        left = _gpus_left(ask, rows, rows.float_buffer())
         requests = ask.needs[: len(ask.demands.requests)]
         if requests:
             left += _least_left(rows, requests)
@@ -30,26 +30,26 @@ class TightestFit:
 
 
 def _gpus_left(ask: WorkloadAsk, rows: Rows, out: Floats) -> Floats:
-    total = ask.demands.gpu.total if ask.demands.gpu else 0
+    total = ask.demands.gpu.total_milli if ask.demands.gpu else 0
     np.subtract(rows.column("gpu_free"), np.int32(total), out=out, casting="unsafe")
-    out *= rows.fact("most gpus", _most_gpus)
+    out *= rows.aggregate("most gpus", _inverse_most_gpus)
     return out
 
 
 def _least_left(rows: Rows, requests: tuple[tuple[int, int], ...]) -> Floats:
-    least, left = rows.floats(), rows.floats()
+    least, left = rows.float_buffer(), rows.float_buffer()
     least.fill(1)
     for resource, amount in requests:
         np.subtract(rows.free(resource), np.int64(amount), out=left, casting="unsafe")
-        left *= rows.fact(("largest", resource), _largest(resource))
+        left *= rows.aggregate(("largest", resource), _inverse_largest(resource))
         np.minimum(least, left, out=least)
     return least
 
 
-def _largest(resource: int) -> Callable[[Table], np.float32]:
+def _inverse_largest(resource: int) -> Callable[[Table], np.float32]:
     """1 ÷ the most that any node has of it."""
     return lambda table: np.float32(1 / max(1, int(table.total(resource).max(initial=0))))
 
 
-def _most_gpus(table: Table) -> np.float32:
+def _inverse_most_gpus(table: Table) -> np.float32:
     return np.float32(1 / max(1, 1000 * int(table.column("gpu_count").max(initial=0))))

@@ -1,0 +1,53 @@
+"""What this machine is, as its agent registers it: room, addresses, ports, runtimes. Found out, unless it is said."""
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lattice.kinds.node import AGENT_LABEL_PREFIX
+from lattice.wire import agent_pb2 as pb
+
+
+@dataclass(frozen=True)
+class MachineInfo:
+    capacity: Mapping[str, int]
+    runtimes: Sequence[str]
+    port_range: tuple[int, int]
+    reserved: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    addresses: Sequence[tuple[str, str]] = ()
+    gpus: Sequence[str] = ()
+
+    def registration(self) -> pb.Registration:
+        return pb.Registration(
+            capacity=dict(self.capacity),
+            reserved=dict(self.reserved),
+            gpus=[pb.Gpu(model=model, milli_free=1000) for model in self.gpus],
+            addresses=[pb.Address(type=kind, address=address) for kind, address in self.addresses],
+            runtimes=sorted(self.runtimes),
+            first_port=self.port_range[0],
+            last_port=self.port_range[1],
+            labels={
+                key if key.startswith(AGENT_LABEL_PREFIX) else f"{AGENT_LABEL_PREFIX}{key}": value
+                for key, value in self.labels.items()
+            },
+        )
+
+
+def own_addresses(towards: str = "") -> list[tuple[str, str]]:
+    """The address by which this machine reaches the server, which is the one that others can most likely reach it by."""
+    found = [("InternalIP", address)] if (address := _address_towards(towards)) else []
+    return [*found, ("Hostname", socket.gethostname())]
+
+
+def _address_towards(host: str) -> str:
+    """Nothing is sent: the kernel only says which of our addresses it would use."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or "127.0.0.1", 9, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""

@@ -1,0 +1,222 @@
+"""What the settings of a server may be, checked where they are given: in a flag or its environment variable."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from lattice.errors import LatticeError, UsageError
+
+EXCLUDED_FLAGS = frozenset({"config", "help"})  # flags that are about the command line itself
+
+
+class _CheckedType(click.ParamType):  # type: ignore[type-arg]
+    name = "text"
+
+    def fail_value(
+        self, must: str, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> NoReturn:
+        self.fail(f"must be {must}, got {value}", param, ctx)
+
+
+class Port(_CheckedType):
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            port = int(value)
+        except ValueError:
+            port = -1
+        return port if 0 <= port <= 65535 else self.fail_value("0 to 65535", value, param, ctx)
+
+
+class Seconds(_CheckedType):
+    """At least, or more than, so many; never without end."""
+
+    name = "float"
+
+    def __init__(self, least: float, *, is_exclusive: bool = False) -> None:
+        self.minimum, self.is_exclusive = least, is_exclusive
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        must = (
+            f"more than {self.minimum:g} seconds"
+            if self.is_exclusive
+            else f"{self.minimum:g} or more seconds"
+        )
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        enough = seconds > self.minimum if self.is_exclusive else seconds >= self.minimum
+        return seconds if enough and math.isfinite(seconds) else self.fail_value(must, value, param, ctx)
+
+
+class MinInteger(_CheckedType):
+    """A whole number, so large or larger."""
+
+    name = "integer"
+
+    def __init__(self, least: int) -> None:
+        self.minimum = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = self.minimum - 1
+        return (
+            number
+            if number >= self.minimum
+            else self.fail_value(f"a whole number, {self.minimum} or more", value, param, ctx)
+        )
+
+
+class Folder(_CheckedType):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not str(value).strip():
+            self.fail("must name a folder, got nothing", param, ctx)
+        return str(value)
+
+
+class StoreAddress(_CheckedType):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value and not str(value).startswith("etcd://"):
+            self.fail(
+                f"{value!r} is not a store; leave it out for SQLite, or give etcd://HOST:PORT", param, ctx
+            )
+        return str(value)
+
+
+SETTING_TYPES: dict[str, click.ParamType] = {  # type: ignore[type-arg]
+    "data-dir": Folder(),
+    "store": StoreAddress(),
+    "port": Port(),
+    "agents-port": Port(),
+    "lease-ttl": Seconds(1),
+    "history": Seconds(0),
+    "event-ttl": Seconds(0, is_exclusive=True),
+    "fleet-time-limit": Seconds(0, is_exclusive=True),
+    "heartbeat": Seconds(0, is_exclusive=True),
+    "node-lost-after": Seconds(0, is_exclusive=True),
+    "replace-after": Seconds(0, is_exclusive=True),
+    "reconcile-interval": Seconds(0, is_exclusive=True),
+    "reconcile-workers": MinInteger(1),
+    "retry-first": Seconds(0, is_exclusive=True),
+    "retry-longest": Seconds(0, is_exclusive=True),
+    "retry-attempts": MinInteger(1),
+    "missing-grace": Seconds(0),
+    "start-grace": Seconds(0),
+    "stop-grace": Seconds(0),
+}
+
+
+if TYPE_CHECKING:
+    from lattice.kinds.meta.yaml_manifest import Document
+
+
+def config_flag(environment: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--config FILE`. Put it on a command that has flags; the file may say each of them, by its name."""
+    return click.option(
+        "--config",
+        default="",
+        envvar=environment,
+        show_envvar=True,
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_load_config,
+        help="YAML file with settings, by the names of these flags. Flags and environment variables win over it.",
+    )
+
+
+def _load_config(context: click.Context, _: click.Parameter, path: str) -> None:
+    if path and not context.resilient_parsing:
+        context.default_map = {**(context.default_map or {}), **read_settings_file(path, context)}
+
+
+def read_settings_file(path: str, context: click.Context) -> dict[str, Any]:
+    """What the file says, as if it had been typed; each value is checked now, where its line is known."""
+    from lattice.kinds.meta.validator import did_you_mean
+
+    known = {
+        word: each
+        for each in context.command.params
+        if isinstance(each, click.Option) and (word := _flag_name(each)) not in EXCLUDED_FLAGS
+    }
+    said: dict[str, Any] = {}
+    for document in _documents(path):
+        for key, value in document.value.items():
+            where = document.location(key)
+            if key not in known:
+                listed = f"`lattice {context.info_name} --help` lists them"
+                raise UsageError(
+                    f"there is no setting {key!r}{did_you_mean(key, known)}",
+                    where=where,
+                    fix=f"use the name of a flag; {listed}",
+                )
+            said[known[key].name or key] = _checked_value(known[key], value, context, f"{where} {key}")
+    return said
+
+
+def _documents(path: str) -> "list[Document]":
+    from lattice.kinds.meta.yaml_manifest import load_documents
+
+    try:
+        found = load_documents(Path(path).read_bytes(), path, expand_lists=False)
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read: {(error.strerror or str(error)).lower()}",
+            where=path,
+            fix="check the path in --config",
+        ) from error
+    except LatticeError as error:
+        raise UsageError(
+            error.message, where=error.where, fix=error.fix or "write each setting as `name: value`"
+        ) from error
+    if len(found) > 1:
+        raise UsageError(
+            "settings are one document", where=found[1].location(), fix="leave out the line with ---"
+        )
+    return found
+
+
+def _flag_name(option: click.Option) -> str:
+    return max(option.opts, key=len).removeprefix("--")
+
+
+def _checked_value(option: click.Option, value: Any, context: click.Context, where: str) -> Any:
+    if option.is_flag:
+        if not isinstance(value, bool):
+            raise UsageError(f"must be true or false, got {value!r}", where=where, fix="write true or false")
+        return value
+    words = value if option.multiple and isinstance(value, list) else [value]
+    if any(isinstance(each, bool | dict | list) or each is None for each in words):
+        fix = "write one value, or a list of them" if option.multiple else "write one value"
+        raise UsageError(
+            f"must be {_type_description(option)}, got {_describe_value(value)}", where=where, fix=fix
+        )
+    typed: Any = [str(each) for each in words] if option.multiple else str(value)
+    try:
+        option.type_cast_value(context, typed)
+    except click.BadParameter as error:
+        raise UsageError(error.message, where=where, fix="write it as you would after the flag") from error
+    return typed
+
+
+def _type_description(option: click.Option) -> str:
+    return "text" if option.type.name == "text" else f"of type {option.type.name}"
+
+
+def _describe_value(value: Any) -> str:
+    return (
+        "nothing"
+        if value is None
+        else str(value).lower()
+        if isinstance(value, bool)
+        else "a mapping"
+        if isinstance(value, dict)
+        else "a list"
+    )

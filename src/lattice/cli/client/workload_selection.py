@@ -1,0 +1,62 @@
+"""Which workloads does a word mean: one by its name, or the replicas of a service?"""
+
+from typing import Any, NamedTuple
+
+from lattice.cli.client.kind_names import kind_names, resource_path
+from lattice.cli.client.options import Connection
+from lattice.errors import NotFound, UsageError
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+
+SERVICE_LABEL = "lattice.dev/service"
+Object = dict[str, Any]
+
+
+class WorkloadSelection(NamedTuple):
+    """The workloads, those that are well first; and the service that they are the replicas of."""
+
+    workloads: list[Object]
+    service: str = ""
+
+
+def select_workloads(connection: Connection, word: str) -> WorkloadSelection:
+    """`workload/web-0`, `service/web`, or a bare name: a workload's, else a service's."""
+    if "/" in word:
+        target = kind_names().parse_targets([word])[0]
+        if target.resource.id == LatticeWorkload.resource.id:
+            return WorkloadSelection([_get_workload(connection, target.name)])
+        if target.resource.id == LatticeService.resource.id:
+            return _service_replicas(connection, target.name)
+        raise UsageError(
+            f"{word} is neither a workload nor a service", fix="write workload/NAME or service/NAME"
+        )
+    try:
+        return WorkloadSelection([_get_workload(connection, word)])
+    except NotFound as error:
+        try:
+            return _service_replicas(connection, word)
+        except NotFound:
+            raise error from None
+
+
+def _get_workload(connection: Connection, name: str) -> Object:
+    found: Object = connection.client.get(resource_path(LatticeWorkload.resource, connection.namespace, name))
+    return found
+
+
+def _service_replicas(connection: Connection, service: str) -> WorkloadSelection:
+    connection.client.get(resource_path(LatticeService.resource, connection.namespace, service))
+    path = resource_path(LatticeWorkload.resource, connection.namespace)
+    pages = connection.client.list_pages(
+        path, {"labelSelector": f"{SERVICE_LABEL}={service}", "limit": "500"}
+    )
+    found = [
+        each for page in pages for each in page.get("items") or [] if each["spec"].get("service") == service
+    ]
+    return WorkloadSelection(sorted(found, key=_health_sort_key), service)
+
+
+def _health_sort_key(workload: Object) -> tuple[bool, bool, int, str]:
+    status = workload.get("status") or {}
+    slot = workload["spec"].get("slot", 0)
+    return not status.get("ready"), status.get("actualState") != "Running", slot, workload["metadata"]["name"]

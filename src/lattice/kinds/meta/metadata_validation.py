@@ -1,0 +1,71 @@
+"""Is this metadata fit to store? Names, labels, annotations and owners by Kubernetes' grammar."""
+
+from msgspec import inspect
+
+from lattice.kinds.meta.base import Metadata, Resource
+from lattice.kinds.meta.schema import struct_schema
+from lattice.kinds.meta.selector import (
+    dns_label_problem,
+    label_key_problem,
+    label_value_problem,
+    subdomain_problem,
+)
+from lattice.kinds.meta.stored_encoding import Object
+from lattice.kinds.meta.validator import Findings, compile_schema, join_path
+
+METADATA_SCHEMA = struct_schema(inspect.type_info(Metadata))
+MAX_ANNOTATION_BYTES = 256 * 1024
+_validate = compile_schema(METADATA_SCHEMA)
+
+
+def admit_metadata(resource: Resource, metadata: Object, out: Findings) -> Object:
+    """The metadata to keep; what is wrong with it goes to `out`."""
+    kept: Object = _validate(metadata, "metadata", out)
+    if out.causes:
+        return kept
+    _check_name(resource, kept, out)
+    _check_labels(kept, out)
+    _check_finalizers(kept, out)
+    return kept
+
+
+def name_problem(resource: Resource, name: str) -> str:
+    """Why `name` cannot name such an object; "" if it can."""
+    return dns_label_problem(name) if resource.id == "namespaces" else subdomain_problem(name)
+
+
+def _check_name(resource: Resource, metadata: Object, out: Findings) -> None:
+    name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
+    if not name and not prefix:
+        out.add_cause(
+            "metadata.name", "Required value: name or generateName is required", "FieldValueRequired"
+        )
+    elif name and (problem := name_problem(resource, name)):
+        out.add_invalid_value("metadata.name", name, problem)
+    elif not name and (problem := name_problem(resource, f"{prefix}x")):
+        out.add_invalid_value("metadata.generateName", prefix, problem)
+
+
+def _check_labels(metadata: Object, out: Findings) -> None:
+    for key, value in metadata.get("labels", {}).items():
+        if problem := label_key_problem(key):
+            out.add_invalid_value("metadata.labels", key, problem)
+        if problem := label_value_problem(value):
+            out.add_invalid_value(join_path("metadata.labels", key), value, problem)
+    size = 0
+    for key, value in metadata.get("annotations", {}).items():
+        if problem := label_key_problem(key.lower()):
+            out.add_invalid_value("metadata.annotations", key, problem)
+        size += len(key) + len(value)
+    if size > MAX_ANNOTATION_BYTES:
+        out.add_cause(
+            "metadata.annotations",
+            f"Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes, got {size}",
+            "FieldValueTooLong",
+        )
+
+
+def _check_finalizers(metadata: Object, out: Findings) -> None:
+    for i, finalizer in enumerate(metadata.get("finalizers", ())):
+        if problem := label_key_problem(finalizer):
+            out.add_invalid_value(f"metadata.finalizers[{i}]", finalizer, problem)

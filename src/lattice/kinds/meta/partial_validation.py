@@ -1,0 +1,61 @@
+"""An object that cannot be read as a whole: what do the parts that can be say of themselves?"""
+
+from collections.abc import Iterator
+from functools import cache
+from inspect import signature
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from lattice.errors import Cause
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.quantity import number_problems
+from lattice.kinds.meta.validator import join_path
+
+
+def readable_part_problems(kind: type[Kind], obj: Any) -> Iterator[Cause]:
+    """Of every part of the spec that fits its class and is judged by itself alone."""
+    spec = next((field.type for field in _info(kind).fields if field.name == "spec"), inspect.AnyType())
+    yield from _problems(spec, obj.get("spec"), "spec")
+
+
+@cache
+def _info(kind: type[Kind]) -> inspect.StructType:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType), info  # noqa: S101 - a kind is a Struct by definition
+    return info
+
+
+def _problems(info: inspect.Type, value: Any, path: str) -> Iterator[Cause]:
+    match info, value:
+        case inspect.Metadata(), _:
+            yield from _problems(info.type, value, path)
+        case inspect.UnionType(), _:
+            for each in info.types:
+                yield from _problems(each, value, path)
+        case inspect.StructType(), dict():
+            yield from _struct_problems(info, value, path)
+        case ((inspect.VarTupleType() | inspect.ListType()), list()):
+            for index, item in enumerate(value):
+                yield from _problems(info.item_type, item, f"{path}[{index}]")
+        case inspect.DictType(), dict():
+            for key, item in value.items():
+                yield from _problems(info.value_type, item, join_path(path, key))
+
+
+def _struct_problems(info: inspect.StructType, value: dict[str, Any], path: str) -> Iterator[Cause]:
+    check = getattr(info.cls, "problems", None)
+    if (
+        check is not None and len(signature(check).parameters) == 2
+    ):  # itself and its path: it needs to know nothing else
+        try:
+            part = msgspec.convert(value, info.cls)
+        except msgspec.ValidationError:
+            pass
+        else:
+            yield from list(number_problems(part, path)) or check(part, path)
+            return
+    for field in info.fields:
+        if field.encode_name in value:
+            yield from _problems(field.type, value[field.encode_name], f"{path}.{field.encode_name}")

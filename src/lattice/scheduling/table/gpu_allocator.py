@@ -1,0 +1,150 @@
+"""GPUs of the nodes, one by one: which are free, wholly or in part, and which ones a workload gets."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lattice.scheduling.table.ask import MILLI_PER_GPU, GpuNeed
+
+if TYPE_CHECKING:
+    from lattice.scheduling.table.node_table import NodeTable
+
+NO_MODEL = -1
+ABSENT_GPU_FREE = np.iinfo(np.int32).min  # what an absent GPU has free: less than anybody can ask
+
+GpuMatrix = NDArray[np.int32]
+
+
+class GpuAllocator:
+    """Per GPU and row: thousandths in all, taken by what we placed, and the code of its model (NO_MODEL: there is none).
+
+    Taken is counted, whatever the node says it has: a node that shrinks may be overfull, and is full until it is not.
+    Columns of the table derived row by row: gpu_whole (wholly free ones), gpu_best (most free of any one), gpu_free (all together),
+    gpu_count, gpu_model (of the first one), and per model gpu_whole:MODEL, gpu_best:MODEL, gpu_count:MODEL.
+    """
+
+    def __init__(self, table: "NodeTable") -> None:
+        self._table = table
+        self.models: dict[str, int] = {}
+        self._model_names: list[str] = []  # by code
+        self._total: GpuMatrix = np.zeros((0, 64), np.int32)
+        self._allocated_milli: GpuMatrix = np.zeros((0, 64), np.int32)
+        self._model: GpuMatrix = np.full((0, 64), NO_MODEL, np.int32)
+        for name in ("gpu_whole", "gpu_best", "gpu_free", "gpu_count"):
+            table.add_column(name, np.int32)
+        table.add_column("gpu_model", np.int32, NO_MODEL)
+
+    def free(self, row: int, models: Sequence[str] = ()) -> GpuMatrix:
+        """Of one node, its own GPUs only, of these models; below zero where more is taken than there is."""
+        self._grow(0)
+        mine = self._usable_mask(row, models)
+        left: GpuMatrix = (self._total[:, row] - self._allocated_milli[:, row])[mine]
+        return left
+
+    @property
+    def max_per_node(self) -> int:
+        """So many GPUs no node has more of."""
+        return len(self._total)
+
+    def sorted_free_milli(self, rows: slice | list[int]) -> GpuMatrix:
+        """(row, GPU): thousandths free, least first; 0 where there is no GPU or it is overfull."""
+        self._grow(0)
+        total, taken, model = (
+            each[:, : self._table.count][:, rows]
+            for each in (self._total, self._allocated_milli, self._model)
+        )
+        free: GpuMatrix = np.where(model == NO_MODEL, 0, total - taken).clip(0, MILLI_PER_GPU)
+        return np.sort(free.T, axis=1)
+
+    def set_node(self, row: int, gpus: Sequence[tuple[str, int]]) -> None:
+        """The node has these, before anything we placed there is taken off."""
+        if not gpus and not self._total.shape[0]:
+            return
+        self._grow(len(gpus))
+        self._total[:, row] = 0
+        self._model[:, row] = NO_MODEL
+        for number, (model, milli) in enumerate(gpus):
+            self._total[number, row] = milli
+            self._model[number, row] = self._model_code(model)
+        table = self._table
+        table.set(row, "gpu_model", self._model[0, row] if gpus else NO_MODEL)
+        table.set(row, "gpu_count", len(gpus))
+        for model, code in self.models.items():
+            table.set(row, f"gpu_count:{model}", int((self._model[:, row] == code).sum()))
+            table.set(row, f"gpu_whole:{model}", 0, fixed=False)
+            table.set(row, f"gpu_best:{model}", 0, fixed=False)
+        self._update_columns(row)
+
+    def register_models(self, models: Iterable[str], width: int) -> None:
+        """GPUs of these models, and nodes with so many of them, are nothing new from now on."""
+        for model in models:
+            self._model_code(model)
+        self._grow(width)
+
+    def _model_code(self, model: str) -> int:
+        if model not in self.models:
+            self.models[model] = len(self.models)
+            self._model_names.append(model)
+            for kind in ("count", "whole", "best"):
+                self._table.add_column(f"gpu_{kind}:{model}", np.int32)
+        return self.models[model]
+
+    def _usable_mask(self, row: int, models: Sequence[str]) -> NDArray[np.bool_]:
+        column = self._model[:, row]
+        if not models:
+            usable: NDArray[np.bool_] = column != NO_MODEL
+            return usable
+        return np.isin(column, [self.models[model] for model in models if model in self.models])
+
+    def allocate(self, row: int, need: GpuNeed) -> tuple[int, ...]:
+        """Which GPUs it gets: for a part, the fullest one that still has room; for whole ones, the first free."""
+        self._grow(0)
+        free = np.where(
+            self._usable_mask(row, need.models),
+            self._total[:, row] - self._allocated_milli[:, row],
+            ABSENT_GPU_FREE,
+        )
+        fitting = np.flatnonzero(free >= need.milli)
+        chosen = fitting[np.argsort(free[fitting], kind="stable")][: need.count]
+        if len(chosen) < need.count:
+            raise ValueError(
+                f"node {self._table.names[row]} has no room for {need.count} × {need.milli} thousandths of a GPU"
+            )
+        return self.allocate_exactly(row, need, tuple(sorted(int(number) for number in chosen)))
+
+    def allocate_exactly(self, row: int, need: GpuNeed, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        self._grow(max(numbers, default=-1) + 1)
+        for number in numbers:
+            self._allocated_milli[number, row] += need.milli
+        self._update_columns(row)
+        return numbers
+
+    def release(self, row: int, need: GpuNeed, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            self._allocated_milli[number, row] -= need.milli
+        self._update_columns(row)
+
+    def _update_columns(self, row: int) -> None:
+        models = self._model[:, row]
+        free = np.where(
+            models == NO_MODEL, ABSENT_GPU_FREE, self._total[:, row] - self._allocated_milli[:, row]
+        )
+        table = self._table
+        table.set(row, "gpu_whole", int((free >= MILLI_PER_GPU).sum()), fixed=False)
+        table.set(row, "gpu_best", max(0, int(free.max(initial=0))), fixed=False)
+        table.set(row, "gpu_free", int(free[free > 0].sum()), fixed=False)
+        for code in set(models.tolist()) - {NO_MODEL}:  # the few that this node has
+            ours, model = free[models == code], self._model_names[code]
+            table.set(row, f"gpu_whole:{model}", int((ours >= MILLI_PER_GPU).sum()), fixed=False)
+            table.set(row, f"gpu_best:{model}", max(0, int(ours.max(initial=0))), fixed=False)
+
+    def _grow(self, gpus: int) -> None:
+        have, rows = self._total.shape
+        more_gpus, more_rows = max(0, gpus - have), max(0, self._table.count - rows)
+        if more_gpus or more_rows:
+            padding = ((0, more_gpus), (0, more_rows + 64 if more_rows else 0))
+            self._total = np.pad(self._total, padding)
+            self._allocated_milli = np.pad(self._allocated_milli, padding)
+            self._model = np.pad(self._model, padding, constant_values=NO_MODEL)

@@ -1,0 +1,190 @@
+"""People at work: they declare, change, scale and delete things through any server's verbs, and remember what they were told."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lattice.errors import LatticeError, NotFound, Unavailable
+from lattice.server.access.authorization import ADMINS
+from lattice.server.requests.call import Call, Reply, Target, User
+from lattice.server.resources.dispatch import handle_call as dispatched
+from lattice.server.resources.routes import request_attributes
+from lattice.sim.world.event_loop import Process
+from lattice.sim.world.network import AnswerCallback
+from lattice.sim.world.servers import catalog
+from lattice.store.protocol import Key
+
+if TYPE_CHECKING:
+    from lattice.sim.world.world import World
+
+MERGE_PATCH_TYPE = "application/merge-patch+json"
+APPLY_PATCH_TYPE = "application/apply-patch+yaml"
+OPERATION_ANNOTATION = "sim.lattice.dev/operation"  # annotation: which operation wrote this last
+RESOURCE_SUFFIX = ".lattice.dev"
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRecord:
+    """One operation of a client and what it was told. `revision`: of the object in the answer; `asked_at`, `told_at`: seconds."""
+
+    client: str
+    operation: str
+    method: str
+    key: Key
+    started_at: float
+    finished_at: float
+    outcome: str  # ok, refused, unknown
+    revision: int = 0
+    error: str = ""
+    server: str = ""
+    carries_operation: bool = False  # what was sent carries the operation's name
+    was_not_found: bool = False  # it was told that there is none
+    replicas: int | None = None  # it asked for so many
+    expected_revision: int = 0  # the revision that it meant to write over, where it said so
+
+
+class Client:
+    """One person. `log` is shared by all of them."""
+
+    def __init__(self, world: "World", name: str, log: list[OperationRecord]) -> None:
+        self.world, self.name, self.operations = world, name, log
+        self.rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
+        self.process = Process(name, name)
+        self.user = User(name, frozenset({ADMINS}))
+        self._count = 0
+
+    async def apply(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
+        """What is there afterwards; None if it was refused or nobody knows."""
+        target = _target(kind, name, namespace)
+        resource = target.served.resource
+        metadata = {**body.get("metadata", {}), "name": name}
+        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
+        return await self.request(
+            "PATCH", target, whole, APPLY_PATCH_TYPE, {"fieldManager": "lattice", "force": "true"}
+        )
+
+    async def create(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
+        target = _target(kind, "", namespace)
+        resource = target.served.resource
+        whole = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": name},
+            **body,
+        }
+        return await self.request("POST", target, whole)
+
+    async def patch(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
+        return await self.request("PATCH", _target(kind, name, namespace), body, MERGE_PATCH_TYPE)
+
+    async def put(self, kind: str, name: str, found: Body, namespace: str = "default") -> Body | None:
+        """Whole, over what was read."""
+        return await self.request("PUT", _target(kind, name, namespace), found)
+
+    async def scale(self, name: str, count: int, namespace: str = "default") -> Body | None:
+        target = _target("latticeservices", name, namespace, "scale")
+        return await self.request("PATCH", target, {"spec": {"replicas": count}}, MERGE_PATCH_TYPE)
+
+    async def delete(self, kind: str, name: str, namespace: str = "default") -> Body | None:
+        return await self.request("DELETE", _target(kind, name, namespace))
+
+    async def get(self, kind: str, name: str, namespace: str = "default") -> Body | None:
+        return await self.request("GET", _target(kind, name, namespace))
+
+    async def retry(self, name: str, namespace: str = "default") -> Body | None:
+        return await self.request("POST", _target("latticeworkloads", name, namespace, "retry"))
+
+    async def request(
+        self,
+        method: str,
+        target: Target,
+        body: Body | None = None,
+        form: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> Body | None:
+        self._count += 1
+        operation = f"{self.name}.{self._count}"
+        if body is not None and not target.subresource:
+            body = {
+                **body,
+                "metadata": {**body.get("metadata", {}), "annotations": {OPERATION_ANNOTATION: operation}},
+            }
+        call = Call(
+            method, target, self.user, query or {}, b"" if body is None else msgspec.json.encode(body), form
+        )
+        host = self.rng.choice(self.world.hosts)
+        name = target.name or (body or {}).get("metadata", {}).get("name", "")
+        key = target.served.key(target.namespace, name)
+        began, found, outcome, why, is_missing = self.world.loop.time(), None, "ok", "", False
+        try:
+            found = await self._send(host.name, call)
+        except Unavailable as error:
+            outcome, why = "unknown", str(error)
+        except LatticeError as error:
+            outcome, why = (
+                "refused",
+                "; ".join([str(error), *(f"{each.field}: {each.message}" for each in error.causes)]),
+            )
+            is_missing = isinstance(error, NotFound)
+        revision = int((found or {}).get("metadata", {}).get("resourceVersion", 0) or 0)
+        told = OperationRecord(
+            self.name,
+            operation,
+            method,
+            key,
+            began,
+            self.world.loop.time(),
+            outcome,
+            revision,
+            why,
+            host.name,
+        )
+        is_named = body is not None and not target.subresource
+        replicas = (body or {}).get("spec", {}).get("replicas") if target.subresource == "scale" else None
+        over = int((body or {}).get("metadata", {}).get("resourceVersion") or 0) if method == "PUT" else 0
+        self.operations.append(
+            replace(
+                told,
+                carries_operation=is_named,
+                was_not_found=is_missing,
+                replicas=replicas,
+                expected_revision=over,
+            )
+        )
+        return found
+
+    async def _send(self, host: str, call: Call) -> Body:
+        world = self.world
+
+        def serve(answer: AnswerCallback) -> None:
+            server = next(each.server for each in world.hosts if each.name == host)
+            if server is None:
+                answer(None, Unavailable("nobody listens there", where=host))
+                return
+            wanted = request_attributes(call.method, call.target, watching=False)
+            server.handle(f"api {self.name}", lambda: dispatched(server.api, call, wanted), answer)
+            if (
+                call.method not in ("POST", "PUT")
+                and world.net.duplicate_rate
+                and world.net.rng.random() < world.net.duplicate_rate
+            ):
+                server.handle(
+                    f"api {self.name}",
+                    lambda: dispatched(server.api, call, wanted),
+                    lambda result, error: None,
+                )
+
+        reply: Reply = await world.net.request(self.process, host, serve, 8.0)
+        if not isinstance(reply.body, bytes):
+            raise AssertionError("a single object is answered whole")
+        decoded: Body = msgspec.json.decode(reply.body)
+        return decoded
+
+
+def _target(kind: str, name: str, namespace: str, part: str = "") -> Target:
+    served = catalog().by_id(kind if kind in ("namespaces", "secrets") else f"{kind}{RESOURCE_SUFFIX}")
+    return Target(served, namespace if served.resource.namespaced else "", name, part)
