@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from docs import figures
+from docs import architecture, figures
 from docs.pages import PAGES
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -11,7 +11,9 @@ NOTE = "<!-- Made from the code by `make docs`; do not edit. -->"
 
 
 def rendered() -> dict[Path, str]:
-    return {REFERENCE / f"{name}.md": "\n\n".join([NOTE, *page()]) + "\n" for name, page in PAGES.items()}
+    pages = {REFERENCE / f"{name}.md": page for name, page in PAGES.items()}
+    pages[REFERENCE.parent / "architecture.md"] = architecture.page
+    return {path: "\n\n".join([NOTE, *page()]) + "\n" for path, page in pages.items()}
 
 
 def outdated() -> list[Path]:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from lattice.lifecycle.workload import BLAMELESS, FINAL
+from lattice.lifecycle.workload import FINAL_FAILURES, UNCOUNTED_FAILURES
 
 
 class Failed(NamedTuple):
@@ -12,9 +12,13 @@ class Failed(NamedTuple):
     @property
     def then(self) -> str:
         """What Lattice does about it."""
-        if self.word in FINAL:
+        if self.word in FINAL_FAILURES:
             return "not tried again until it is changed, or `lattice retry`"
-        return "tried again; no attempt is lost" if self.word in BLAMELESS else "tried again, later each time"
+        return (
+            "tried again; no attempt is lost"
+            if self.word in UNCOUNTED_FAILURES
+            else "tried again, later each time"
+        )
 
 
 FAILURES = (

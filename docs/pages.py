@@ -15,16 +15,16 @@ from docs.spec003 import SPEC003
 from docs.spec004 import SPEC004
 from docs.specification import Later, Row, Specification
 from lattice import metrics, settings
+from lattice.cli.client.kind_names import KindNames
 from lattice.cli.main import SECTIONS, cli
-from lattice.cli.client.kind_names import Names
 from lattice.errors import LatticeError
 from lattice.kinds import KINDS
 from lattice.kinds.meta.base import Kind, Resource
 from lattice.kinds.meta.schema import structural_schema
-from lattice.server.access.authorization import USERS_MAY
+from lattice.server.access.authorization import USER_VERBS_ON_MANAGED_KINDS
 
 WIDTH = 100  # columns of help texts, whatever terminal this runs in
-NAMES = Names(kind.resource for kind in KINDS)
+NAMES = KindNames(kind.resource for kind in KINDS)
 WRITTEN_BY_HAND = {"apiVersion", "kind", "metadata"}  # the same in every kind: said once, atop the page
 
 
@@ -40,7 +40,7 @@ def kinds() -> Iterator[str]:
 
 
 def _summary(resource: Resource) -> tuple[str, ...]:
-    short = ", ".join(f"`{name}`" for name in resource.short)
+    short = ", ".join(f"`{name}`" for name in resource.short_names)
     return f"[{resource.kind}](#{resource.kind.lower()})", short, _scope(resource), _writer(resource)
 
 
@@ -51,9 +51,13 @@ def _scope(resource: Resource) -> str:
 def _writer(resource: Resource) -> str:
     if "create" not in resource.verbs:
         return "nobody"
-    if not resource.made:
+    if not resource.managed_hint:
         return "users"
-    return "Lattice; users without an owner" if "create" in USERS_MAY.get(resource.id, ()) else "Lattice"
+    return (
+        "Lattice; users without an owner"
+        if "create" in USER_VERBS_ON_MANAGED_KINDS.get(resource.id, ())
+        else "Lattice"
+    )
 
 
 def _kind(kind: type[Kind]) -> Iterator[str]:
@@ -75,10 +79,10 @@ def _kind(kind: type[Kind]) -> Iterator[str]:
 
 
 def _facts(resource: Resource) -> Iterator[str]:
-    names = [resource.plural, resource.singular, *resource.short]
+    names = [resource.plural, resource.singular, *resource.short_names]
     said = [
         word
-        for word, meant in NAMES.words.items()
+        for word, meant in NAMES.resources_by_word.items()
         if meant == resource and "." not in word and word not in names
     ]
     yield f"- Manifest: `apiVersion: {resource.api_version}`, `kind: {resource.kind}`"
@@ -87,10 +91,10 @@ def _facts(resource: Resource) -> Iterator[str]:
         yield f"- In `lattice` also: {', '.join(f'`{word}`' for word in said)}"
     yield f"- Scope: {_scope(resource)}"
     yield f"- Verbs: {', '.join(resource.verbs)}"
-    if resource.scale:
-        yield f"- `scale` moves `{resource.scale}`"
-    if resource.made:
-        yield f"- Made by Lattice: {resource.made}"
+    if resource.scale_path:
+        yield f"- `scale` moves `{resource.scale_path}`"
+    if resource.managed_hint:
+        yield f"- Made by Lattice: {resource.managed_hint}"
 
 
 def commands() -> Iterator[str]:

@@ -15,13 +15,16 @@ SCOPES = {
     "table": "all candidates together",
 }
 FLEET_WEIGHTS = (
-    (fleet.Tier(), f"{fleet.TIER:g}"),
-    (fleet.OverflowRegion(), f"{fleet.OVERFLOW_REGION:g}"),
-    (fleet.Proximity(), f"{fleet.PROXIMITY:g}"),
-    (fleet.Even(), f"{fleet.EVEN:g}"),
+    (fleet.OwnedFirst(), f"{fleet.OWNED_FIRST_WEIGHT:g}"),
+    (fleet.OverflowOrder(), f"{fleet.OVERFLOW_ORDER_WEIGHT:g}"),
+    (fleet.Proximity(), f"{fleet.PROXIMITY_WEIGHT:g}"),
+    (fleet.SoftSpread(), f"{fleet.SOFT_SPREAD_WEIGHT:g}"),
     (fleet.Cost(True), "by `preferences[].weight` of the policies, 1 in all; 1 if no policy has a wish"),
-    (fleet.AvailableCapacity(True), "by `preferences[].weight` of the policies, 1 in all"),
-    (fleet.Suited(), f"{fleet.SUITED:g}, unless a policy sorts by available capacity"),
+    (fleet.LeastAllocated(True), "by `preferences[].weight` of the policies, 1 in all"),
+    (
+        fleet.StaticHeadroom(),
+        f"{fleet.STATIC_HEADROOM_WEIGHT:g}, unless a policy sorts by available capacity",
+    ),
 )
 
 
@@ -47,7 +50,7 @@ def plugins() -> Iterator[str]:
         "scores count how much, and may leave filters out."
     )
     for node_filter in nodes.FILTERS.values():
-        vital = "- Cannot be disabled." if node_filter.name in nodes.VITAL else ""
+        vital = "- Cannot be disabled." if node_filter.name in nodes.REQUIRED_FILTERS else ""
         yield from _plugin(node_filter, "filter", _wakes(node_filter), vital)
     for node_score in nodes.SCORES.values():
         yield from _plugin(node_score, "score")

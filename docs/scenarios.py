@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docs.markdown import fenced, table
+from lattice.sim.scenarios.scenario_world import MAX_SERVERS
 from lattice.sim.scenarios.script import COMMANDS, usage
-from lattice.sim.scenarios.stage import MOST_SERVERS
 
 EXAMPLE = Path(__file__).parents[1] / "tests" / "sim" / "crash_is_retried.txt"
 
@@ -24,7 +24,7 @@ def scenarios() -> Iterator[str]:
     )
     rows = ((f"`{usage(verb)}`", deed.__doc__ or "") for verb, deed in COMMANDS.items())
     yield table(("command", "what it does"), rows)
-    servers = ", ".join(f"`s{number + 1}`" for number in range(MOST_SERVERS))
+    servers = ", ".join(f"`s{number + 1}`" for number in range(MAX_SERVERS))
     yield (
         f"Servers are {servers}, or `leader` for whoever leads; machines are `rack-1`, `rack-2` … and those that pools make, "
         "such as `east-001-small-1`; `@lone` is the node of the workload `lone`. What is in brackets may be left out, and is shown "

@@ -7,19 +7,19 @@ FILTERS = "scheduling/test_spec003_filters.py"
 FILTER = (
     Row(
         "predicates",
-        "scheduling.profile:FILTERS",
+        "scheduling.cycle.profile:FILTERS",
         f"{FILTERS}::test_every_filter_is_asked[Licence]",
-        ("scheduling/profile.py", "    Licence(),", ""),
+        ("scheduling/cycle/profile.py", "    Licence(),", ""),
     ),
     Row(
         "node_pool",
-        "scheduling.nodes:NodeTable.load",
+        "scheduling.table.node_table:NodeTable.load",
         f"{FILTERS}::test_all_nodes_are_looked_at",
         ("engine/table.py", "        self.count += 1", "        self.count = 1"),
     ),
     Row(
         "eligible_nodes",
-        "engine.explain:sentence",
+        "engine.explain:summarize",
         f"{FILTERS}::test_those_that_fit_and_those_that_do_not_are_counted",
         (
             "engine/explain.py",
@@ -29,24 +29,28 @@ FILTER = (
     ),
     Row(
         "filtered_count",
-        "engine.explain:counts",
+        "engine.explain:rejection_counts",
         f"{FILTERS}::test_those_that_fit_and_those_that_do_not_are_counted",
         ("engine/explain.py", "left &= ~mask", "left &= mask"),
     ),
     Row(
         "node_selector",
-        "scheduling.plugins.node_selector:NodeSelector",
+        "scheduling.plugins.filters.node_selector:NodeSelector",
         f"{FILTERS}::test_every_filter_is_asked[NodeSelector]",
-        ("scheduling/plugins/node_selector.py", "~having(rows, key, value)", "having(rows, key, value)"),
+        (
+            "scheduling/plugins/filters/node_selector.py",
+            "~with_label(rows, key, value)",
+            "with_label(rows, key, value)",
+        ),
     ),
     Row(
         "node_affinity",
-        "scheduling.plugins.node_affinity:NodeAffinity",
+        "scheduling.plugins.filters.node_affinity:NodeAffinity",
         f"{FILTERS}::test_node_affinity",
         (
-            "kinds/selector.py",
-            "_above(bound, value) for value in found",
-            "_above(value, bound) for value in found",
+            "kinds/meta/selector.py",
+            "_is_greater(bound, value) for value in found",
+            "_is_greater(value, bound) for value in found",
         ),
     ),
     Row(
@@ -57,19 +61,19 @@ FILTER = (
     ),
     Row(
         "resource_feasibility_check",
-        "scheduling.plugins.fit:Fit",
+        "scheduling.plugins.filters.fit:Fit",
         f"{FILTERS}::test_room",
         (
-            "scheduling/plugins/fit.py",
+            "scheduling/plugins/filters/fit.py",
             "np.less(rows.free(resource), amount)",
             "np.less_equal(rows.free(resource), amount)",
         ),
     ),
     Row(
         "rejection_reasons",
-        "scheduling.plugins.fit:Short",
+        "scheduling.plugins.filters.fit:InsufficientResource",
         f"{FILTERS}::test_room",
-        ("scheduling/plugins/fit.py", "(have, self.need - have)", "(have, self.need)"),
+        ("scheduling/plugins/filters/fit.py", "(have, self.need - have)", "(have, self.need)"),
     ),
     Row(
         "Filter trait",
@@ -79,28 +83,28 @@ FILTER = (
     ),
     Row(
         "pod_affinity",
-        "scheduling.plugins.workload_affinity:WorkloadAffinity",
+        "scheduling.plugins.filters.inter_workload_affinity:WorkloadAffinity",
         f"{FILTERS}::test_workload_affinity",
         (
-            "scheduling/plugins/workload_affinity.py",
-            "return ~occupied(table, key, tally, elsewhere=True)",
+            "scheduling/plugins/filters/inter_workload_affinity.py",
+            "return ~occupied(table, key, tally, default=True)",
             "return occupied(table, key, tally)",
         ),
     ),
     Row(
         "pod_anti_affinity",
-        "scheduling.plugins.workload_anti_affinity:WorkloadAntiAffinity",
+        "scheduling.plugins.filters.inter_workload_affinity:WorkloadAntiAffinity",
         f"{FILTERS}::test_workload_anti_affinity[it keeps away from what is there]",
         (
-            "scheduling/plugins/workload_anti_affinity.py",
-            "mine=True)] = occupied(rows, term.topology_key, tally)",
-            "mine=True)] = ~occupied(rows, term.topology_key, tally)",
+            "scheduling/plugins/filters/inter_workload_affinity.py",
+            "is_own_term=True)] = occupied(rows, term.topology_key, tally)",
+            "is_own_term=True)] = ~occupied(rows, term.topology_key, tally)",
         ),
     ),
     Row(
         "topology_constraints",
-        "scheduling.plugins.topology_spread:TopologySpread",
+        "scheduling.plugins.filters.topology_spread:TopologySpread",
         f"{FILTERS}::test_topology_spread",
-        ("scheduling/plugins/topology_spread.py", "counts > most, False)", "counts < most, False)"),
+        ("scheduling/plugins/filters/topology_spread.py", "counts > most, False)", "counts < most, False)"),
     ),
 )

@@ -7,25 +7,25 @@ SCORES = "scheduling/test_spec003_scores.py"
 SCORE = (
     Row(
         "scoring_functions",
-        "scheduling.profile:SCORES",
+        "scheduling.cycle.profile:SCORES",
         f"{SCORES}::test_all_scores_are_there",
-        ("scheduling/profile.py", "    Price(),", ""),
+        ("scheduling/cycle/profile.py", "    Price(),", ""),
     ),
     Row(
         "weights",
-        "scheduling.profile:ProfileSpec",
+        "scheduling.cycle.profile:ProfileSpec",
         f"{SCORES}::test_weights",
         ("engine/decide.py", "np.multiply(values, weight, out=values)", "values"),
     ),
     Row(
         "ranked_nodes",
-        "engine.explain:ranked",
+        "engine.explain:top_candidates",
         f"{SCORES}::test_the_best_come_first_with_what_their_score_is_made_of",
         ("engine/explain.py", "totals[row] = RULED_OUT", "pass"),
     ),
     Row(
         "final_score",
-        "engine.explain:Ranked",
+        "engine.explain:RankedCandidate",
         f"{SCORES}::test_the_best_come_first_with_what_their_score_is_made_of",
         (
             "engine/explain.py",
@@ -35,51 +35,51 @@ SCORE = (
     ),
     Row(
         "resource_balance",
-        "scheduling.plugins.balanced_resources:BalancedResources",
+        "scheduling.plugins.scores.balanced_resources:BalancedResources",
         f"{SCORES}::test_balance",
-        ("scheduling/plugins/balanced_resources.py", "np.abs(high, out=high)", "pass"),
+        ("scheduling/plugins/scores/balanced_resources.py", "np.abs(high, out=high)", "pass"),
     ),
     Row(
         "spreading",
-        "scheduling.plugins.spread_service:SpreadService",
+        "scheduling.plugins.scores.service_spread:ServiceSpread",
         f"{SCORES}::test_spreading_is_over_nodes_and_zones",
         (
-            "scheduling/plugins/spread_service.py",
+            "scheduling/plugins/scores/service_spread.py",
             "np.divide(np.float32(0.5), here, out=here)",
             "np.multiply(np.float32(0.5), here, out=here)",
         ),
     ),
     Row(
         "binpacking",
-        "scheduling.plugins.bin_packing:BinPacking",
+        "scheduling.plugins.scores.bin_packing:BinPacking",
         f"{SCORES}::test_packing_looks_at_what_is_asked_for",
         (
-            "scheduling/plugins/bin_packing.py",
+            "scheduling/plugins/scores/bin_packing.py",
             "return mean_after(ask, rows)",
             "return 1 - mean_after(ask, rows)",
         ),
     ),
     Row(
         "preferred_affinity",
-        "scheduling.plugins.preferred_nodes:PreferredNodes",
+        "scheduling.plugins.scores.node_preference:NodePreference",
         f"{SCORES}::test_liked_labels_count_by_their_weight",
         (
-            "scheduling/plugins/preferred_nodes.py",
+            "scheduling/plugins/scores/node_preference.py",
             "matching_any(rows, (each.term,)) * np.float32(each.weight)",
             "matching_any(rows, (each.term,))",
         ),
     ),
     Row(
         "normalized_value bounds",
-        "engine.explain:FULL_SCORE",
+        "engine.explain:MAX_SCORE",
         f"{SCORES}::test_a_score_is_shown_as_the_weighted_mean_from_0_to_100",
-        ("engine/explain.py", "FULL_SCORE = 100.0", "FULL_SCORE = 1.0"),
+        ("engine/explain.py", "MAX_SCORE = 100.0", "MAX_SCORE = 1.0"),
     ),
     Row(
         "calculate_final_score",
-        "scheduling.select:score_of",
+        "scheduling.cycle.tie_break:score_of",
         f"{SCORES}::test_a_score_is_shown_as_the_weighted_mean_from_0_to_100",
-        ("scheduling/select.py", "FULL_SCORE * total / weight)", "FULL_SCORE * total)"),
+        ("scheduling/cycle/tie_break.py", "MAX_SCORE * total / weight)", "MAX_SCORE * total)"),
     ),
     Row(
         "Scorer trait",
@@ -89,18 +89,18 @@ SCORE = (
     ),
     Row(
         "anti_affinity scoring",
-        "scheduling.plugins.anti_preferred:AntiPreferred",
+        "scheduling.plugins.scores.preferred_affinity:PreferredAntiAffinity",
         f"{SCORES}::test_neighbours_are_liked_or_not[disliked neighbours repel it]",
         (
-            "scheduling/plugins/anti_preferred.py",
+            "scheduling/plugins/scores/preferred_affinity.py",
             "np.divide(np.float32(each.weight), near",
             "np.multiply(np.float32(each.weight), near",
         ),
     ),
     Row(
         "topology_spread scoring",
-        "scheduling.plugins.soft_spread:SoftSpread",
+        "scheduling.plugins.scores.soft_spread:SoftSpread",
         f"{SCORES}::test_a_soft_spread_prefers_domains_that_are_not_ahead",
-        ("scheduling/plugins/soft_spread.py", "total += evenness(", "total -= evenness("),
+        ("scheduling/plugins/scores/soft_spread.py", "total += evenness(", "total -= evenness("),
     ),
 )

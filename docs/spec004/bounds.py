@@ -8,55 +8,55 @@ AGENT = "agent/test_agent_loop.py"
 OUT_OF_SCOPE = (
     Row(
         "no images are built: one is named, and a node that has no use for it says so",
-        "agent.runtimes.combined:CombinedRuntime",
+        "agent.runtimes.router:RuntimeRouter",
         "agent/test_podman.py::test_a_node_without_containers_refuses_images_and_runs_the_rest",
         (
-            "agent/runtimes/combined.py",
+            "agent/runtimes/router.py",
             'return "container" if container.image else "process"',
             'return "process"',
         ),
     ),
     Row(
         "no runtime is driven by the server: it sends what is wanted, and its nodes do it",
-        "server.spoken:order_of",
+        "server.agents.codec:encode_assignment",
         "server/test_nodelink.py::test_an_order_carries_what_the_node_needs",
-        ("server/spoken.py", "        revision=order.revision,", ""),
+        ("server/agents/codec.py", "        revision=order.revision,", ""),
     ),
     Row(
         "no store of logs: the last lines of what failed, and no more",
-        "scheduling.observed:LONGEST_LOG",
+        "lifecycle.workload_status:MAX_LOG_CHARS",
         "scheduling/test_observed.py::test_what_was_decided_is_stored_with_its_time",
-        ("scheduling/observed.py", "last_log=sight.log[-LONGEST_LOG:]", "last_log=sight.log"),
+        ("lifecycle/workload_status.py", "last_log=sight.log[-MAX_LOG_CHARS:]", "last_log=sight.log"),
     ),
     Row(
         "agents do not reconcile by themselves: they do what they were told, and nothing before they were told",
-        "agent.work:Work",
+        "agent.executor:Executor",
         f"{AGENT}::test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard",
-        ("agent/work.py", "self.may_act = False  # only", "self.may_act = True  # only"),
+        ("agent/executor.py", "self.may_act = False  # only", "self.may_act = True  # only"),
     ),
 )
 KNOWN_GAPS = (
     Row(
         "events are streamed",
-        "server.control:Control.WatchEvents",
+        "server.grpc.control_service:ControlService.WatchEvents",
         "server/test_control_grpc.py::test_events_are_told_as_they_come",
         (
-            "server/control.py",
+            "server/grpc/control_service.py",
             'demands = {"involvedObject.kind": request.kind, "involvedObject.name": request.name}',
             "demands = {}",
         ),
     ),
     Row(
         "placement knows the topology",
-        "scheduling.plugins.topology_spread:TopologySpread",
+        "scheduling.plugins.filters.topology_spread:TopologySpread",
         "scheduling/test_spec003_filters.py::test_topology_spread",
-        ("scheduling/plugins/topology_spread.py", "counts > most, False)", "counts < most, False)"),
+        ("scheduling/plugins/filters/topology_spread.py", "counts > most, False)", "counts < most, False)"),
     ),
     Row(
         "retrying is a part of the API, with a version like the rest of it",
-        "server.retrying:retry",
+        "server.resources.subresources:retry",
         "server/test_retrying.py::test_an_administrator_may_retry_what_a_service_owns",
-        ("scheduling/retry.py", "RETRY_REQUESTED: now}}", "RETRY_REQUESTED: now[:4]}}"),
+        ("lifecycle/retry.py", "RETRY_REQUESTED_ANNOTATION: now}}", "RETRY_REQUESTED_ANNOTATION: now[:4]}}"),
     ),
 )
 KNOWN_GAPS_LATER = (
@@ -69,9 +69,13 @@ KNOWN_GAPS_LATER = (
 ACCEPTANCE = (
     Row(
         "persisted before it is carried out",
-        "scheduling.orders:wanted",
+        "lifecycle.workload:desired_run",
         "scheduling/test_orders.py::test_what_is_ordered[only just bound]",
-        ("scheduling/orders.py", 'NOTHING = frozenset({"", Action.ASSIGN,', 'NOTHING = frozenset({"",'),
+        (
+            "lifecycle/workload.py",
+            'NO_RUN_ACTIONS = frozenset({"", Action.ASSIGN,',
+            'NO_RUN_ACTIONS = frozenset({"",',
+        ),
     ),
     Row(
         "idempotent by revision, and agents insist on it",
@@ -79,61 +83,65 @@ ACCEPTANCE = (
         "agent/test_plan.py::test_plan[an update first stops the old one]",
         (
             "agent/plan.py",
-            'if order.desired != "Running" or any(each.live and _unwanted(each, order) for each in there):',
+            'if order.desired != "Running" or any(each.is_live and _stop_reason(each, order) for each in there):',
             'if order.desired != "Running":',
         ),
     ),
     Row(
         "no hot loop: a system at rest writes nothing",
-        "controllers.workloads:Workloads",
+        "controllers.nodes.workloads:WorkloadController",
         f"{WORKLOADS}::test_a_system_at_rest_writes_nothing",
         (
-            "controllers/workloads.py",
+            "controllers/nodes/workloads.py",
             "        if status == workload.status and metadata is None:",
             "        if False:",
         ),
     ),
     Row(
         "retries survive a restart",
-        "scheduling.retry:written",
+        "kinds.meta.timestamps:format_micro_time",
         "scheduling/test_retry.py::test_a_wait_survives_a_restart_to_the_microsecond",
-        ("scheduling/retry.py", '"%Y-%m-%dT%H:%M:%S.%fZ"', '"%Y-%m-%dT%H:%M:%SZ"'),
+        ("kinds/meta/timestamps.py", '"%Y-%m-%dT%H:%M:%S.%fZ"', '"%Y-%m-%dT%H:%M:%SZ"'),
     ),
     Row(
         "a lost node's workloads are moved in an order that is always the same",
-        "scheduling.noderules:release",
+        "lifecycle.node_health:evict_silent_nodes",
         "scheduling/test_noderules.py::test_the_longest_silent_goes_first_and_zones_do_not_wait_for_each_other",
         (
-            "scheduling/noderules.py",
-            "for node in sorted(overdue.values(), key=lambda each: (-each.silence, each.name)):",
+            "lifecycle/node_health.py",
+            "for node in sorted(overdue.values(), key=lambda each: (-each.heartbeat_age, each.name)):",
             "for node in overdue.values():",
         ),
     ),
     Row(
         "everything that is done is told and counted",
-        "scheduling.lifecycle:Decision.event",
+        "lifecycle.workload:Decision.event",
         "scheduling/test_spec004_actions.py::test_every_action_has_an_event",
-        ("scheduling/lifecycle.py", '    Action.RELEASE: "WorkloadReleased",', ""),
+        ("lifecycle/workload.py", '    Action.RELEASE: "WorkloadReleased",', ""),
     ),
 )
 PRIORITIES = (
     Row(
         "disk-aware scheduling, and nodes that say how much they have",
-        "agent.usage:capacity",
+        "agent.host.usage:capacity",
         "agent/test_usage.py::test_the_machine_itself",
-        ("agent/usage.py", '"disk": disk.f_blocks * disk.f_frsize}', '"disk": 0}'),
+        ("agent/host/usage.py", '"disk": disk.f_blocks * disk.f_frsize}', '"disk": 0}'),
     ),
     Row(
         "bounded workers, of which a slow one holds up nobody",
-        "controllers.loop:Pace",
+        "controllers.runtime.loop:Concurrency",
         "controllers/test_loop.py::test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end",
-        ("controllers/loop.py", "_Work(task, now + self.pace.patience)", "_Work(task, math.inf)"),
+        (
+            "controllers/runtime/loop.py",
+            "_InFlight(task, now + self.concurrency.timeout_s)",
+            "_InFlight(task, math.inf)",
+        ),
     ),
     Row(
         "optimistic writes to etcd: one transaction that compares and swaps",
-        "store.etcd:EtcdStore.commit",
+        "store.etcd.store:EtcdStore.commit",
         "contract/test_store.py::test_of_concurrent_writers_exactly_one_wins_each_round[etcd]",
-        ("store/etcd.py", "            if write.expect is not None:", "            if False:"),
+        ("store/etcd/store.py", "            if write.expect is not None:", "            if False:"),
     ),
     Row(
         "core counters, by the names that dashboards look for",
@@ -143,14 +151,18 @@ PRIORITIES = (
     ),
     Row(
         "automation: rules, and hooks that are tried again",
-        "controllers.calls:TRIES",
+        "controllers.automation.webhook_queue:ATTEMPT_DELAYS_S",
         "controllers/test_automation.py::test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of",
-        ("controllers/calls.py", "TRIES = (0.0, 1.0, 5.0)", "TRIES = (0.0, 1.0)"),
+        (
+            "controllers/automation/webhook_queue.py",
+            "ATTEMPT_DELAYS_S = (0.0, 1.0, 5.0)",
+            "ATTEMPT_DELAYS_S = (0.0, 1.0)",
+        ),
     ),
     Row(
         "leadership is handed over",
-        "store.leader:Election",
+        "store.election:Election",
         "store/test_leader.py::test_a_stopped_leader_hands_over_within_a_second",
-        ("store/leader.py", "await self._within(self.store.resign(term), GOODBYE)", "pass"),
+        ("store/election.py", "await self._with_timeout(self.store.resign(term), RESIGN_TIMEOUT_S)", "pass"),
     ),
 )

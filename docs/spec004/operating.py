@@ -7,46 +7,50 @@ JOINING = "server/test_joining.py"
 SECURITY = (
     Row(
         "mTLS: a server takes a node for what its certificate says",
-        "server.signing:peer_of",
+        "server.access.node_certificates:node_identity",
         f"{JOINING}::test_who_is_not_exactly_a_node_is_none",
-        ("server/signing.py", "if groups != [NODES] or len(names)", "if len(names)"),
+        ("server/access/node_certificates.py", "if groups != [NODES_GROUP] or len(names)", "if len(names)"),
     ),
     Row(
         "mTLS: and only while it has the key that joined",
-        "server.joining:refuse_stranger",
+        "server.agents.join:verify_joined_key",
         "server/test_hellos.py::test_a_certificate_counts_only_for_the_node_that_joined_with_its_key[a key that did not join as it]",
         (
-            "server/joining.py",
-            '    if node["metadata"].get("annotations", {}).get(JOINED_KEY) != peer.key:',
+            "server/agents/join.py",
+            '    if node["metadata"].get("annotations", {}).get(AGENT_KEY_ANNOTATION) != peer.key_digest:',
             "    if False:",
         ),
     ),
     Row(
         "certificates are issued",
-        "server.signing:sign",
+        "server.access.node_certificates:sign_node_certificate",
         f"{JOINING}::test_a_token_makes_a_node_with_what_it_grants",
-        ("server/signing.py", ".not_valid_after(now + LIFE)", ".not_valid_after(now + LIFE + LIFE)"),
+        (
+            "server/access/node_certificates.py",
+            ".not_valid_after(now + NODE_CERTIFICATE_LIFETIME)",
+            ".not_valid_after(now + NODE_CERTIFICATE_LIFETIME + NODE_CERTIFICATE_LIFETIME)",
+        ),
     ),
     Row(
         "and rotated, when a third of their life is left",
-        "agent.renewal:Renewal",
+        "agent.certificate_renewal:CertificateRenewal",
         "agent/test_identity.py::test_a_certificate_is_renewed_when_a_third_of_its_life_is_left",
-        ("agent/identity.py", "life / RENEW_AT - now", "life / 2 - now"),
+        ("agent/identity.py", "life / RENEWAL_LIFETIME_DIVISOR - now", "life / 2 - now"),
     ),
     Row(
         "RBAC: viewers only look",
-        "server.authority:judge",
+        "server.access.authorization:check_access",
         "server/test_control_grpc.py::test_rights_are_those_of_the_rest_of_the_api[a viewer reads]",
-        ("server/authority.py", "        if deed.verb not in READS:", "        if False:"),
+        ("server/access/authorization.py", "        if deed.verb not in READ_VERBS:", "        if False:"),
     ),
     Row(
         "RBAC: nodes have no rights in the API",
-        "server.authority:judge",
+        "server.access.authorization:check_access",
         f"{JOINING}::test_nodes_have_no_rights_in_the_api",
         (
-            "server/authority.py",
-            'return Verdict(False, f"the user is in none',
-            'return Verdict(True, f"the user is in none',
+            "server/access/authorization.py",
+            'return AuthorizationDecision(False, f"the user is in none',
+            'return AuthorizationDecision(True, f"the user is in none',
         ),
     ),
 )
@@ -62,11 +66,11 @@ SECURITY_LATER = (
 SEEN = (
     Row(
         "/metrics",
-        "metrics:exposition",
+        "metrics:render_metrics",
         "e2e/test_protocol_access.py::test_health_is_for_everybody_and_metrics_are_not",
         (
             "server/app.py",
-            '            authorize(user, Deed("get", "", "metrics"), None)',
+            '            authorize(user, RequestAttributes("get", "", "metrics"), None)',
             "            raise unknown_path(path)",
         ),
     ),
@@ -81,7 +85,7 @@ SEEN = (
         "metrics:SCHEDULING_ATTEMPTS",
         "controllers/test_spec004_loops.py::test_attempts_to_find_a_node_are_counted_and_so_are_those_that_fail",
         (
-            "controllers/scheduling.py",
+            "controllers/scheduler/scheduler.py",
             "metrics.SCHEDULING_ATTEMPTS.inc(len(run))",
             "metrics.SCHEDULING_ATTEMPTS.inc()",
         ),
@@ -91,17 +95,17 @@ SEEN = (
         "metrics:RECONCILIATION_ACTIONS",
         "controllers/test_workloads.py::test_each_action_is_counted_once",
         (
-            "controllers/workloads.py",
+            "controllers/nodes/workloads.py",
             "    metrics.RECONCILIATION_ACTIONS.labels(decision.action).inc()",
             "    pass",
         ),
     ),
     Row(
         "retry_total",
-        "metrics:RETRIES",
+        "metrics:WORKLOAD_RETRIES",
         "controllers/test_workloads.py::test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth",
         (
-            "controllers/workloads.py",
+            "controllers/nodes/workloads.py",
             "RETRIES = frozenset({Action.RECREATE, Action.RETRY})",
             "RETRIES = frozenset({Action.RETRY})",
         ),
@@ -110,24 +114,24 @@ SEEN = (
         "node_unhealthy_total",
         "metrics:NODES_UNHEALTHY",
         "controllers/test_nodes.py::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
-        ("controllers/nodes.py", "            metrics.NODES_UNHEALTHY.inc()", "            pass"),
+        ("controllers/nodes/node_health.py", "            metrics.NODES_UNHEALTHY.inc()", "            pass"),
     ),
 )
 SCALE = (
     Row(
         "thousands of workloads",
-        "controllers.replicas:Replicas",
+        "controllers.services.replicas:ReplicaController",
         "controllers/test_replicas.py::test_ten_thousand_are_made_in_a_hundred_commits",
-        ("controllers/office.py", "if batch and len(batch) + len(group) > most:", "if batch:"),
+        ("controllers/runtime/context.py", "if batch and len(batch) + len(group) > most:", "if batch:"),
     ),
     Row(
         "hundreds of nodes",
-        "agent.loop:Agent",
+        "agent.session:Agent",
         "agent/test_agent_loop.py::test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute",
         (
-            "agent/loop.py",
-            "FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0",
-            "FIRST_PAUSE, LONGEST_PAUSE = 40.0, 60.0",
+            "agent/session.py",
+            "FIRST_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 0.5, 10.0",
+            "FIRST_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 40.0, 60.0",
         ),
     ),
 )

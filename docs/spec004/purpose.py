@@ -10,55 +10,55 @@ AGENTS = "server/test_agents_grpc.py"
 PURPOSE = (
     Row(
         "control plane: placement",
-        "controllers.scheduling:SchedulingController",
+        "controllers.scheduler.scheduler:SchedulingController",
         f"{BINDING}::test_in_the_running_loop_it_follows_what_happens",
         (
-            "controllers/scheduling.py",
+            "controllers/scheduler/scheduler.py",
             "sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), kept)",
             "sources = (Source(workloads, self._workload_changed), kept)",
         ),
     ),
     Row(
         "control plane: reconciliation",
-        "controllers.workloads:Workloads",
+        "controllers.nodes.workloads:WorkloadController",
         f"{WORKLOADS}::test_it_is_bound_applied_and_runs",
         (
-            "controllers/workloads.py",
-            "decision = retry_by_hand(found, self.graces) if is_asked else decide(found, self.graces)",
-            "decision = retry_by_hand(found, self.graces)",
+            "controllers/nodes/workloads.py",
+            "decision = decide_manual_retry(found, self.grace_periods) if is_asked else decide(found, self.grace_periods)",
+            "decision = decide_manual_retry(found, self.grace_periods)",
         ),
     ),
     Row(
         "control plane: node management",
-        "controllers.nodes:Nodes",
+        "controllers.nodes.node_health:NodeHealthController",
         f"{NODES}::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
         (
-            "controllers/nodes.py",
+            "controllers/nodes/node_health.py",
             "and is_draining(node) else verdict.state",
             'and is_draining(node) else "Ready"',
         ),
     ),
     Row(
         "workloads are run by agents, never by the control plane",
-        "server.agents:AgentsServer",
+        "server.grpc.listener:AgentListener",
         "server/test_spec004_server.py::test_a_server_has_no_runtime_to_run_anything_with",
-        ("server/agents.py", "import asyncio", "import asyncio, lattice.agent.runtimes.process"),
+        ("server/grpc/listener.py", "import asyncio", "import asyncio, lattice.agent.runtimes.process"),
     ),
 )
 PRINCIPLES = (
     Row(
         "desired state is persisted, and is the only source",
-        "scheduling.observed:situation",
+        "lifecycle.workload_status:build_input",
         f"{WORKLOADS}::test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead",
-        ("scheduling/observed.py", "        retry=status.retry,", "        retry=None,"),
+        ("lifecycle/workload_status.py", "        retry=status.retry,", "        retry=None,"),
     ),
     Row(
         "declarative: Running, Stopped or Deleted, and the loop converges",
-        "scheduling.lifecycle:decide",
+        "lifecycle.workload:decide",
         f"{WORKLOADS}::test_stopping_and_running_again_is_another_run_of_the_same_revision",
         (
-            "scheduling/lifecycle.py",
-            "            return _stopped(found, graces)",
+            "lifecycle/workload.py",
+            "            return _decide_stopped(found, graces)",
             "            return _running(found, graces)",
         ),
     ),
@@ -70,50 +70,50 @@ PRINCIPLES = (
     ),
     Row(
         "the control plane alone decides what is started again",
-        "agent.runtimes.protocol:Instance.settles",
+        "agent.host.runtime_protocol:Instance.covers_attempt",
         "agent/test_plan.py::test_plan[what failed waits for the control plane]",
         (
-            "agent/runtimes/protocol.py",
-            "return self.live or (self.attempt >= attempt and not self.asked)",
-            "return self.live",
+            "agent/host/runtime_protocol.py",
+            "return self.is_live or (self.attempt >= attempt and not self.asked)",
+            "return self.is_live",
         ),
     ),
     Row(
         "decisions are persisted with their grounds",
-        "controllers.deeds:Deeds.bound",
+        "controllers.scheduler.binding_records:BindingRecords.bind",
         f"{BINDING}::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
         (
-            "controllers/deeds.py",
-            "decision={**(draft.grounds or _without(workload, PREPARED)), RESERVATION:",
-            "decision={RESERVATION:",
+            "controllers/scheduler/binding_records.py",
+            "decision={**(draft.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)), RESERVATION_KEY:",
+            "decision={RESERVATION_KEY:",
         ),
     ),
 )
 ARCHITECTURE = (
     Row(
         "control service over gRPC",
-        "server.control:Control",
+        "server.grpc.control_service:ControlService",
         "server/test_control_grpc.py::test_a_workload_from_apply_to_delete",
         (
-            "server/agents.py",
+            "server/grpc/listener.py",
             "            control_rpc.add_ControlServicer_to_server(self.control, server)",
             "            pass",
         ),
     ),
     Row(
         "agents are reached over gRPC",
-        "agent.link:GrpcLink",
+        "agent.transport:GrpcTransport",
         f"{AGENTS}::test_a_machine_joins_and_runs_what_it_is_told",
         (
-            "server/agents.py",
-            "await self.links.serve(peer, _GrpcEnd(context))",
-            "await self.links.serve(peer, context)",
+            "server/grpc/listener.py",
+            "await self.sessions.serve(peer, _GrpcStream(context))",
+            "await self.sessions.serve(peer, context)",
         ),
     ),
     Row(
         "mTLS, without a mode that is insecure",
-        "server.agents:AgentsServer",
+        "server.grpc.listener:AgentListener",
         f"{AGENTS}::test_who_is_no_node_is_not_let_in[none]",
-        ("server/agents.py", "require_client_auth=True", "require_client_auth=False"),
+        ("server/grpc/listener.py", "require_client_auth=True", "require_client_auth=False"),
     ),
 )

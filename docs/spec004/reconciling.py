@@ -3,85 +3,89 @@
 from docs.specification import Row
 
 TABLE = "scheduling/test_lifecycle.py"
-LIFECYCLE = "scheduling/lifecycle.py"
+LIFECYCLE = "lifecycle/workload.py"
 RETRIES = "scheduling/test_retry.py"
 
 RECONCILIATION = (
     Row(
         "periodic, every five seconds unless said otherwise",
-        "controllers.workloads:Workloads.reconcile",
+        "controllers.nodes.workloads:WorkloadController.reconcile",
         "controllers/test_spec004_loops.py::test_one_that_something_is_awaited_of_is_looked_at_every_interval",
         (
-            "controllers/workloads.py",
-            "return Again(min(*waits, self.interval)) if waits else None",
-            "return Again(min(waits)) if waits else None",
+            "controllers/nodes/workloads.py",
+            "return Requeue(min(*waits, self.recheck_interval_s)) if waits else None",
+            "return Requeue(min(waits)) if waits else None",
         ),
     ),
     Row(
         "desired state, actual state as the agent says, action",
-        "scheduling.observed:Sight",
+        "lifecycle.workload_status:Observation",
         "controllers/test_workloads.py::test_it_is_bound_applied_and_runs",
         (
-            "controllers/workloads.py",
-            'return Sight("Ready", True, _report(spoken, knows), spoken.ready,',
-            'return Sight("Ready", True, Report(), spoken.ready,',
+            "controllers/nodes/workloads.py",
+            'return Observation("Ready", True, _report(spoken, knows), spoken.ready,',
+            'return Observation("Ready", True, Report(), spoken.ready,',
         ),
     ),
     Row(
         "Running, Missing: Apply",
-        "scheduling.lifecycle:Action.APPLY",
+        "lifecycle.workload:Action.APPLY",
         f"{TABLE}::test_what_is_to_run[Running, Missing, never applied: Apply]",
-        (LIFECYCLE, "    return _start(found, retry, graces)", "    return _ordered(found, retry, graces)"),
+        (
+            LIFECYCLE,
+            "    return _decide_start(found, retry, graces)",
+            "    return _ordered(found, retry, graces)",
+        ),
     ),
     Row(
         "Running, Failed: Recreate",
-        "scheduling.lifecycle:Action.RECREATE",
+        "lifecycle.workload:Action.RECREATE",
         f"{TABLE}::test_what_is_to_run[Running, Failed, wait over: Recreate]",
         (LIFECYCLE, "return Decision(Action.RECREATE,", "return Decision(Action.APPLY,"),
     ),
     Row(
         "Stopped, Running: ApplyStopped",
-        "scheduling.lifecycle:Action.APPLY_STOPPED",
+        "lifecycle.workload:Action.APPLY_STOPPED",
         f"{TABLE}::test_what_is_to_be_stopped[Stopped, Running: ApplyStopped]",
         (
             LIFECYCLE,
-            'return _once(found, Action.APPLY_STOPPED, "it is to be stopped", graces.stop)',
+            'return _order_once(found, Action.APPLY_STOPPED, "it is to be stopped", graces.stop)',
             "return STOPPED",
         ),
     ),
     Row(
         "Deleted, anything: Delete",
-        "scheduling.lifecycle:Action.DELETE",
+        "lifecycle.workload:Action.DELETE",
         f"{TABLE}::test_what_is_to_be_deleted",
         (
             LIFECYCLE,
-            'return _once(found, Action.DELETE, "it is to be deleted", graces.stop)',
+            'return _order_once(found, Action.DELETE, "it is to be deleted", graces.stop)',
             "return STOPPED",
         ),
     ),
     Row(
         "grace for what is not there yet",
-        "scheduling.lifecycle:Graces",
+        "lifecycle.workload:GracePeriods",
         f"{TABLE}::test_what_is_to_run[Missing, just applied: grace]",
         (
             LIFECYCLE,
-            'return _within(grace - age, "its node has been told to start it") or _failure(',
-            "return _failure(",
+            'return _wait_within_grace(grace - age, "its node has been told to start it") or _decide_failure(',
+            "return _decide_failure(",
         ),
     ),
     Row(
         "grace for a node that is not heard",
-        "scheduling.lifecycle:Action.AWAIT_FAILOVER",
+        "lifecycle.workload:Action.AWAIT_FAILOVER",
         f"{TABLE}::test_what_is_to_run[node silent: wait]",
         (LIFECYCLE, 'case "Abandoned" if not spent:', 'case "Silent" | "Abandoned" if not spent:'),
     ),
     Row(
         "each action is persisted",
-        "scheduling.lifecycle:Decision.is_stored",
+        "lifecycle.workload:Decision.is_stored",
         "controllers/test_workloads.py::test_a_deleted_one_leaves_its_node_then_the_store",
         (
             LIFECYCLE,
-            "return self.retry is not None or self.action not in WAITS",
+            "return self.retry is not None or self.action not in UNSTORED_ACTIONS",
             "return self.retry is not None",
         ),
     ),
@@ -89,30 +93,30 @@ RECONCILIATION = (
 RETRY = (
     Row(
         "failures are counted, and the count is persisted",
-        "scheduling.retry:failed",
+        "lifecycle.retry:count_failure",
         f"{TABLE}::test_what_is_to_run[Running, Failed: counted, and wait]",
         (
-            "scheduling/retry.py",
+            "lifecycle/retry.py",
             "    attempts = (before.attempts or 0) + 1",
             "    attempts = before.attempts or 0",
         ),
     ),
     Row(
         "waits double from 5 s",
-        "scheduling.retry:RetryRules.wait",
+        "lifecycle.retry:RetryPolicy.backoff",
         f"{RETRIES}::test_the_waits_are_5_10_20_40_and_the_fifth_failure_is_the_last",
-        ("scheduling/retry.py", "2.0 ** min(failures - 1, 60)", "2.0 ** min(failures, 60)"),
+        ("lifecycle/retry.py", "2.0 ** min(failures - 1, 60)", "2.0 ** min(failures, 60)"),
     ),
     Row(
         "and are 120 s at most",
-        "scheduling.retry:RetryRules",
+        "lifecycle.retry:RetryPolicy",
         f"{RETRIES}::test_with_more_attempts_the_waits_go_on_to_80_and_end_at_120",
-        ("scheduling/retry.py", "    longest: float = 120.0", "    longest: float = 160.0"),
+        ("lifecycle/retry.py", "    max_backoff: float = 120.0", "    max_backoff: float = 160.0"),
     ),
     Row(
         "the last attempt ends it as failed",
-        "scheduling.retry:is_spent",
+        "lifecycle.retry:is_exhausted",
         f"{TABLE}::test_what_is_to_run[the fifth failure ends it]",
-        (LIFECYCLE, "    if is_spent(after, graces.retry):", "    if False:"),
+        (LIFECYCLE, "    if is_exhausted(after, graces.retry):", "    if False:"),
     ),
 )

@@ -2,58 +2,58 @@
 
 from docs.specification import Row
 
-LIFECYCLE = "scheduling/lifecycle.py"
+LIFECYCLE = "lifecycle/workload.py"
 WORKLOADS = "controllers/test_workloads.py"
 ACTING = "controllers/test_automation.py"
 
 EVENTS = (
     Row(
         "append-only: each has a name of its own",
-        "controllers.events:Teller.event",
+        "controllers.runtime.event_recorder:EventRecorder.event",
         f"{WORKLOADS}::test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again",
         (
-            "controllers/events.py",
+            "controllers/runtime/event_recorder.py",
             """f"{metadata.name}.{uid.replace('-', '')[:16]}\"""",
             'f"{metadata.name}.event"',
         ),
     ),
     Row(
         "immutable: nobody changes what was told",
-        "server.authority:refuse_told",
+        "server.access.authorization:reject_event_change",
         "server/test_spec004_server.py::test_what_lattice_told_is_changed_by_nobody",
-        ("server/write.py", "    refuse_told(call.user, served.resource, old)", "    pass"),
+        ("server/resources/write.py", "    reject_event_change(call.user, served.resource, old)", "    pass"),
     ),
     Row(
         "WorkloadScheduled",
-        "controllers.deeds:Deeds.bound",
+        "controllers.scheduler.binding_records:BindingRecords.bind",
         "controllers/test_scheduling.py::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
         (
-            "controllers/deeds.py",
+            "controllers/scheduler/binding_records.py",
             'return [put, self._event(workload, "WorkloadScheduled", f"bound to node {to.node}")]',
             "return [put]",
         ),
     ),
     Row(
         "WorkloadFailed",
-        "scheduling.lifecycle:EVENTS",
+        "lifecycle.workload:EVENT_REASONS",
         "scheduling/test_lifecycle.py::test_what_trying_again_would_not_help_fails_at_once[INVALID_IMAGE]",
         (LIFECYCLE, '    Action.MARK_FAILED: "WorkloadFailed",', ""),
     ),
     Row(
         "NodeLost",
-        "scheduling.noderules:NodeVerdict",
+        "lifecycle.node_health:NodeVerdict",
         "controllers/test_nodes.py::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
-        ("scheduling/noderules.py", 'event = "NodeLost" if node.is_ready else ""', 'event = ""'),
+        ("lifecycle/node_health.py", 'event = "NodeLost" if node.is_ready else ""', 'event = ""'),
     ),
     Row(
         "RetryTriggered",
-        "scheduling.lifecycle:EVENTS",
+        "lifecycle.workload:EVENT_REASONS",
         f"{WORKLOADS}::test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth",
         (LIFECYCLE, '    Action.RECREATE: "RetryTriggered",', ""),
     ),
     Row(
         "Rescheduled",
-        "scheduling.lifecycle:EVENTS",
+        "lifecycle.workload:EVENT_REASONS",
         f"{WORKLOADS}::test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes[stop]",
         (LIFECYCLE, '    Action.RESCHEDULE: "Rescheduled",', ""),
     ),
@@ -61,36 +61,36 @@ EVENTS = (
 AUTOMATION = (
     Row(
         "rules are deterministic: once per crossing, whoever leads",
-        "scheduling.automation:judge",
+        "lifecycle.automation:evaluate_rule",
         f"{ACTING}::test_another_server_does_not_act_on_the_same_crossing_and_nothing_is_written_at_rest",
         (
-            "scheduling/automation.py",
+            "lifecycle/automation.py",
             "if (known := rule.status.crossed.get(each.object)) is not None:",
             "if (known := None) is not None:",
         ),
     ),
     Row(
         "a node's CPU above a threshold for a time",
-        "scheduling.automation:mark",
+        "lifecycle.automation:threshold",
         f"{ACTING}::test_a_node_that_stays_busy_calls_the_webhook_once",
-        ("scheduling/automation.py", "+ 1, when.node_cpu.for_ms / 1000", "+ 1, 0.0"),
+        ("lifecycle/automation.py", "+ 1, when.node_cpu.for_ms / 1000", "+ 1, 0.0"),
     ),
     Row(
         "alert after repeated failures",
-        "controllers.automation:Automation",
+        "controllers.automation.rules:AutomationController",
         f"{ACTING}::test_a_workload_that_fails_again_and_again_raises_one_alert",
         (
-            "scheduling/automation.py",
+            "lifecycle/automation.py",
             "return when.workload_failures.count, 0.0",
             "return when.workload_failures.count + 1, 0.0",
         ),
     ),
     Row(
         "webhooks: https only, public addresses only",
-        "controllers.webhooks:Webhooks",
+        "controllers.automation.webhook_client:HttpsWebhookClient",
         "controllers/test_webhooks.py::test_the_inside_is_not_called",
         (
-            "controllers/webhooks.py",
+            "controllers/automation/webhook_client.py",
             "if wrong := address_problem(address, self._allowed):",
             'if wrong := "":',
         ),
