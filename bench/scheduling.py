@@ -221,7 +221,7 @@ def restless(bench: Bench) -> None:
         facts = table.node_infos[number // 2 * 7 % table.count]
         assert facts is not None
         began = clock()
-        table.put_node(replace(facts, cordoned=not facts.is_cordoned))
+        table.put_node(replace(facts, is_cordoned=not facts.is_cordoned))
         decision = decide(ask, table, bench.profile)
         spent += clock() - began
         assert not table.column("cordoned")[decision.chosen]
@@ -229,7 +229,7 @@ def restless(bench: Bench) -> None:
         placed.append((ask, decision.name))
     _same_from_scratch(decide(asks[-1], table, bench.profile))
     for facts in [each for each in table.node_infos if each is not None and each.is_cordoned]:
-        table.put_node(replace(facts, cordoned=False))  # the verifier knows nodes as they are in the end
+        table.put_node(replace(facts, is_cordoned=False))  # the verifier knows nodes as they are in the end
     check(table, placed, bench.scale.warm + bench.scale.workloads)
     what = "a node changes before each decision"
     bench.add(

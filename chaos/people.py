@@ -119,8 +119,8 @@ class Client:
         self.log.append(
             replace(
                 told,
-                is_named=body is not None and not part,
-                is_missing=why.startswith("404"),
+                carries_operation=body is not None and not part,
+                was_not_found=why.startswith("404"),
                 replicas=replicas,
             )
         )

@@ -12,7 +12,7 @@ import pytest
 from lattice.agent.port_block import BLOCK_SIZE, FIRST_PORT, LAST_PORT, PortBlock, listening_ports
 
 STARTS = range(FIRST_PORT, LAST_PORT, BLOCK_SIZE)
-AGENT = "import sys, time; from pathlib import Path; from lattice.agent.port_block import PortBlock; block = PortBlock(Path(sys.argv[1])); print(*block.range, flush=True); time.sleep(600)"
+AGENT = "import sys, time; from pathlib import Path; from lattice.agent.port_block import PortBlock; block = PortBlock(Path(sys.argv[1])); print(*block.port_range, flush=True); time.sleep(600)"
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ WRITER = """
 import sys
 from pathlib import Path
 from agent.orders import a_spec, which
-from lattice.agent.host.runtime_protocol import Handle, Record, fresh
+from lattice.agent.host.runtime_protocol import Handle, InstanceRecord, new_instance
 from lattice.agent.state_file import StateFile
 file = StateFile(Path(sys.argv[1]))
 for number in range(1, 1_000_000):
     spec = a_spec("x" * 2000, id=which(uid=f"u{number % 20}"))
-    file.write(Record(spec, fresh(spec, "Running"), Handle(pid=number)))
+    file.write_record(InstanceRecord(spec, new_instance(spec, "Running"), Handle(pid=number)))
     print(number, flush=True)
 """
 

@@ -53,7 +53,7 @@ def test_both_sides_show_certificates_and_no_key_stays_on_disk(secure):
     ("change", "problem"),
     [
         pytest.param(
-            {"name": ""},
+            {"tls_server_name": ""},
             "shows a certificate that we do not trust",
             id="a name that the certificate does not have",
         ),

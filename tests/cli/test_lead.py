@@ -16,8 +16,8 @@ class Busy:
         self.lead, self.looks = lead, 0
 
     @property
-    def in_hand(self) -> int:
-        self.lead.acting = None
+    def in_flight(self) -> int:
+        self.lead.controller_set = None
         self.looks += 1
         return int(self.looks == 1)
 
@@ -25,9 +25,9 @@ class Busy:
 def test_a_term_that_ends_while_its_server_stops_does_not_hinder_it() -> None:
     async def main() -> None:
         clock, told = VirtualClock(), []
-        lead = SimpleNamespace(clock=clock, _terms={})
+        lead = SimpleNamespace(clock=clock, _term_tasks={})
         busy = Busy(lead)
-        lead.acting = SimpleNamespace(loops=[busy], stop=lambda: told.append("stop"))
+        lead.controller_set = SimpleNamespace(loops=[busy], stop=lambda: told.append("stop"))
         stopping = asyncio.create_task(Leadership.stop(cast("Leadership", lead)))
         await clock.advance(1)
         await stopping

@@ -17,8 +17,8 @@ print([name for name in ("rich", "pygments", "greenlet") if name in sys.modules]
 import rich
 """
 AUTHORITIES = """
-from lattice.cli.commands.server import _trusting_nobody
-with _trusting_nobody():
+from lattice.cli.commands.server import _empty_trust_store
+with _empty_trust_store():
     from aiohttp.connector import _SSL_CONTEXT_VERIFIED as theirs
 print(theirs.verify_mode.name, theirs.check_hostname, len(theirs.get_ca_certs()))
 """

@@ -198,7 +198,7 @@ def test_names_of_the_environment_are_read_and_have_their_effect(monkeypatch):
     )
     acting = ControllerSet(office, build_dependencies(said, new_authority()[0], clock, {}))
     looks = {loop.controller.name: loop for loop in acting.loops}
-    assert looks["workloads"].controller.interval == 0.7
+    assert looks["workloads"].controller.recheck_interval_s == 0.7
     assert {looks[name].concurrency.workers for name in ("workloads", "nodes", "departures")} == {3}
 
 

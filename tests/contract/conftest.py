@@ -61,7 +61,7 @@ class RealTime:
             self._loop.create_future,
         )
 
-    def post(self, when: float, deliver: Callable[..., object], *args: object) -> None:
+    def schedule_external(self, when: float, deliver: Callable[..., object], *args: object) -> None:
         self._loop.call_at(when, deliver, *args)
 
 

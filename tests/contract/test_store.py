@@ -571,6 +571,6 @@ def test_a_cache_on_any_store_is_complete_up_to_its_revision(open_store: OpenSto
 
 
 def test_stores_without_etcd_do_not_load_grpc() -> None:
-    modules = ", ".join(f"lattice.store.{name}" for name in ("memory", "sqlite", "cache", "leader"))
+    modules = ", ".join(f"lattice.store.{name}" for name in ("memory", "sqlite", "cache", "election"))
     script = f"import sys, {modules}; assert 'grpc' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=30)

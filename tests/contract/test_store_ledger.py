@@ -201,7 +201,7 @@ def test_of_two_binders_exactly_one_wins_wherever_the_second_comes_in(
                 if len(events) == 1:
                     await rival()
                 assert sorted(event.outcome for event in events) == ["bound", "failed"], (mode, at, events)
-                assert [event.again for event in events if event.outcome == "failed"] == [True]
+                assert [event.is_retriable for event in events if event.outcome == "failed"] == [True]
                 winner = next(event.workload for event in events if event.outcome == "bound")
                 assert await world.bindings() == {winner.removeprefix("default/"): "n1"}
                 assert (await world.node("n1")).status.workloads == 1

@@ -11,11 +11,11 @@ from lattice.controllers.runtime.background import run_in_background
 
 UNENDING = """
 import asyncio, threading
-from lattice.controllers.runtime.background import aside
+from lattice.controllers.runtime.background import run_in_background
 
 async def main():
     begun = threading.Event()
-    thinking = asyncio.create_task(aside(lambda: (begun.set(), threading.Event().wait())))
+    thinking = asyncio.create_task(run_in_background(lambda: (begun.set(), threading.Event().wait())))
     while not begun.is_set():
         await asyncio.sleep(0.01)
     thinking.cancel()

@@ -265,7 +265,7 @@ def test_a_plan_that_is_applied_comes_out_as_it_said(
     async def script() -> None:
         clock = VirtualClock()
         async with a_town(
-            *world.objects.values(), clock=clock, tables=lambda: (world.price_book, "", "")
+            *world.objects.values(), clock=clock, pricing_tables=lambda: (world.price_book, "", "")
         ) as town:
             await settled(town, world, binding=True)
             if has_stuck(town):
@@ -297,7 +297,7 @@ def test_a_pool_that_is_deleted_takes_with_it_what_the_plan_says_which_is_nothin
 ) -> None:
     async def script() -> None:
         async with a_town(
-            *world.objects.values(), clock=VirtualClock(), tables=lambda: (world.price_book, "", "")
+            *world.objects.values(), clock=VirtualClock(), pricing_tables=lambda: (world.price_book, "", "")
         ) as town:
             await settled(town, world, binding=True)
             if has_stuck(town):

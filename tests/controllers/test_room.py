@@ -18,7 +18,11 @@ async def passed(town: Town, seconds: int) -> None:
 def test_who_finds_no_node_while_all_is_at_rest_gets_a_machine_when_the_grace_is_over() -> None:
     async def script() -> None:
         async with a_town(
-            a_class(), a_pool(budget=10_000), a_service(replicas=2), grace=10.0, resync=3600.0
+            a_class(),
+            a_pool(budget=10_000),
+            a_service(replicas=2),
+            unschedulable_grace_s=10.0,
+            resync_s=3600.0,
         ) as town:
             await town.look()
             await town.bind(per_node=2)

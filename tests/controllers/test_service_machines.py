@@ -122,7 +122,9 @@ def test_a_machine_on_its_way_out_is_not_paid_for_twice_when_it_is_wanted_again(
 
 def test_replicas_that_no_node_takes_get_a_machine_more_after_a_while() -> None:
     async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2), grace=10.0) as town:
+        async with a_town(
+            a_class(), a_pool(budget=10_000), a_service(replicas=2), unschedulable_grace_s=10.0
+        ) as town:
             await town.look()
             await town.bind(per_node=1)
             waiting = next(each for each in town.live() if each.status.binding is None)
@@ -151,7 +153,7 @@ def test_replicas_that_no_node_takes_get_a_machine_more_after_a_while() -> None:
 def test_replicas_that_no_node_takes_go_elsewhere_where_the_cluster_may_not_grow() -> None:
     async def script() -> None:
         async with a_town(
-            a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=2), grace=10.0
+            a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=2), unschedulable_grace_s=10.0
         ) as town:
             await town.look()
             await town.bind(per_node=1)
@@ -169,7 +171,9 @@ def test_replicas_that_no_node_takes_go_elsewhere_where_the_cluster_may_not_grow
 
 def test_replicas_of_a_lost_node_get_a_machine_more_when_no_other_takes_them() -> None:
     async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service(replicas=2, cores=4), grace=10.0) as town:
+        async with a_town(
+            a_class(), a_pool(), a_service(replicas=2, cores=4), unschedulable_grace_s=10.0
+        ) as town:
             await town.look()
             await town.bind()
             lost = town.live()[0]

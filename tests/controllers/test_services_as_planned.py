@@ -66,7 +66,9 @@ def test_what_is_committed_is_what_plan_said(world: World) -> None:
     async def script() -> None:
         clock = VirtualClock()
         said = converge(replace(world, now=clock.now()))
-        async with a_town(*stored(world), clock=clock, tables=lambda: (world.price_book, "", "")) as town:
+        async with a_town(
+            *stored(world), clock=clock, pricing_tables=lambda: (world.price_book, "", "")
+        ) as town:
             await town.services.reconcile(FLEET_KEY)
             await town.caught_up()
             where, machines, rates = await committed(town)
@@ -89,7 +91,7 @@ def test_one_service_more_goes_where_plan_said_and_costs_what_it_said(world: Wor
         clock = VirtualClock()
         late = world.services["default/web"]
         rest = [each for each in stored(world) if each is not late]
-        async with a_town(*rest, clock=clock, tables=lambda: (world.price_book, "", "")) as town:
+        async with a_town(*rest, clock=clock, pricing_tables=lambda: (world.price_book, "", "")) as town:
             await town.look()
             await town.bind()
             await town.look()

@@ -113,11 +113,11 @@ class Agent:
         self.session = None
 
     def end(self, path: str, failure: str = "RUNTIME_ERROR", log: str = "") -> None:
-        self._become(path, "Failed", failure=failure, log=log)
+        self._become(path, "Failed", failure_reason=failure, log=log)
 
     def say(self, beat: Heartbeat) -> None:
         if self.session is not None and self.world.presence.record_heartbeat(
-            self.session, replace(beat, order=self._carried)
+            self.session, replace(beat, applied_sequence=self._carried)
         ):
             self._answered = self.world.clock.monotonic()
 
@@ -147,7 +147,7 @@ class Agent:
             silent = self.world.clock.monotonic() - self._answered
             for path, limit in self.stop_after.items():
                 if silent >= limit and path in self.live:
-                    self._become(path, "Failed", failure="DISCONNECTED")
+                    self._become(path, "Failed", failure_reason="DISCONNECTED")
 
     async def _work(self) -> None:
         while True:
@@ -187,7 +187,7 @@ class Agent:
             return
         reasons = self.fails.get(path)
         if reasons:
-            self.holds[path] = replace(self.holds[path], state="Failed", failure=reasons.pop(0))
+            self.holds[path] = replace(self.holds[path], state="Failed", failure_reason=reasons.pop(0))
         else:
             self.holds[path] = replace(self.holds[path], state="Running", ready=True)
 

@@ -54,7 +54,7 @@ def test_whatever_could_be_placed_passes(world: World) -> None:
         asked = [
             demand,
             *(without_blockers(demand, [each]) for each in find_blockers(demand, fleet)),
-            replace(demand, ignoring=frozenset(IGNORABLE)),
+            replace(demand, ignored_limits=frozenset(IGNORABLE)),
         ]
         for each in asked:
             with fleet.what_if():

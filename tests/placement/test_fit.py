@@ -115,7 +115,7 @@ def check_numbers(world: World, name: str, suggestion: Suggestion) -> None:
         before, after = Decimal(str(change.old_value or 0)), Decimal(str(change.new_value))
         nearer = after - unit if after > before else after + unit
         others = [each for each in suggestion.edits if each is not change]
-        weaker = replace(change, after=nearer, rewrite=partial(with_field, change.path, nearer))
+        weaker = replace(change, new_value=nearer, rewrite=partial(with_field, change.path, nearer))
         assert not fits(world, name, (*others, weaker)), f"{change.path} {nearer} is enough, too"
 
 

@@ -43,7 +43,7 @@ CASES = {
     "names in use are not given again": (
         ClusterMachines(
             {"nano": 2},
-            [seen("c-nano-1", is_leaving=True, workloads=1), seen("c-nano-3")],
+            [seen("c-nano-1", is_decommissioned=True, workloads=1), seen("c-nano-3")],
             {"c-nano-3"},
             {"c-nano-2"},
         ),
@@ -70,11 +70,11 @@ CASES = {
         MachineSteps(decommission=("a",)),
     ),
     "given up, with work on it: waits": (
-        ClusterMachines({}, [seen("a", is_leaving=True, workloads=1)], {"a"}),
+        ClusterMachines({}, [seen("a", is_decommissioned=True, workloads=1)], {"a"}),
         MachineSteps(),
     ),
     "given up and empty": (
-        ClusterMachines({}, [seen("a", is_leaving=True)], {"a"}, {"a"}),
+        ClusterMachines({}, [seen("a", is_decommissioned=True)], {"a"}, {"a"}),
         MachineSteps(remove=("a",)),
     ),
     "a machine that its provider has no more, and whose agent is silent: another takes its place": (
@@ -86,25 +86,33 @@ CASES = {
         MachineSteps(),
     ),
     "given up, silent, and its provider has it no more: nothing on it can leave": (
-        ClusterMachines({}, [seen("a", is_leaving=True, has_joined=True, workloads=1)]),
+        ClusterMachines({}, [seen("a", is_decommissioned=True, has_joined=True, workloads=1)]),
         MachineSteps(remove=("a",)),
     ),
     "given up, silent, and its machine has ended: nothing on it can leave": (
         ClusterMachines(
-            {}, [seen("a", is_leaving=True, has_joined=True, workloads=1)], provider_machines={"a"}
+            {}, [seen("a", is_decommissioned=True, has_joined=True, workloads=1)], provider_machines={"a"}
         ),
         MachineSteps(remove=("a",)),
     ),
     "a machine without a node": (ClusterMachines({}, [], {"x"}, {"x"}), MachineSteps(orphaned=("x",))),
     "one that goes is paid for until it is gone: its place waits": (
         ClusterMachines(
-            {"nano": 1}, [seen("a", is_leaving=True, workloads=1)], {"a"}, {"a"}, paid_counts={"nano": 1}
+            {"nano": 1},
+            [seen("a", is_decommissioned=True, workloads=1)],
+            {"a"},
+            {"a"},
+            paid_counts={"nano": 1},
         ),
         MachineSteps(),
     ),
     "one that goes beside one that is paid for anew": (
         ClusterMachines(
-            {"nano": 1}, [seen("a", is_leaving=True, workloads=1)], {"a"}, {"a"}, paid_counts={"nano": 2}
+            {"nano": 1},
+            [seen("a", is_decommissioned=True, workloads=1)],
+            {"a"},
+            {"a"},
+            paid_counts={"nano": 2},
         ),
         MachineSteps(create=(("c-nano-1", "nano"),)),
     ),
@@ -164,7 +172,7 @@ def test_who_leaves_a_silent_node_by_itself(workload: LatticeWorkload, answer: b
 def test_a_machine_that_is_gone_is_paid_for_no_longer_unless_another_takes_its_place(
     wanted: int, there: int, go: int, paid: int, answer: int
 ) -> None:
-    nodes = [seen(f"n{number}", is_leaving=number < go) for number in range(there)]
+    nodes = [seen(f"n{number}", is_decommissioned=number < go) for number in range(there)]
     gone = [each.name for each in nodes[:go]]
     assert machines_to_refund(
         gone, ClusterMachines({"nano": wanted}, nodes, paid_counts={"nano": paid})
@@ -180,7 +188,7 @@ NODES = st.lists(st.tuples(KINDS, st.booleans(), st.integers(0, 2), st.booleans(
 def test_carried_out_until_nothing_is_left_to_do_it_ends_with_exactly_what_is_wanted(
     wanted: dict[str, int], drawn: list[tuple[str, bool, int, bool]], up: set[int]
 ) -> None:
-    nodes = {f"c-{kind}-{index}": seen(f"c-{kind}-{index}", kind, is_leaving=goes, workloads=load, has_joined=joined)
+    nodes = {f"c-{kind}-{index}": seen(f"c-{kind}-{index}", kind, is_decommissioned=goes, workloads=load, has_joined=joined)
              for index, (kind, goes, load, joined) in enumerate(drawn)}  # fmt: skip
     machines = {name for index, name in enumerate(nodes) if index in up} | {
         f"stray-{index}" for index in up if index > 5
@@ -196,7 +204,9 @@ def test_carried_out_until_nothing_is_left_to_do_it_ends_with_exactly_what_is_wa
         machines |= {name for name, _ in todo.create} | set(todo.start)
         machines -= {*todo.remove, *todo.orphaned}
         nodes |= {name: seen(name, kind, has_joined=True) for name, kind in todo.create}
-        nodes |= {name: seen(name, nodes[name].node_class, is_leaving=True) for name in todo.decommission}
+        nodes |= {
+            name: seen(name, nodes[name].node_class, is_decommissioned=True) for name in todo.decommission
+        }
         for name in todo.remove:
             del nodes[name]
         nodes = {name: ClusterNode(name, n.node_class, n.has_joined, n.is_ready, 0 if n.is_decommissioned else n.workloads, n.is_decommissioned)

@@ -56,7 +56,7 @@ def test_where_nothing_else_would_take_it_the_plan_is_not_feasible() -> None:
 def test_what_was_left_behind_is_no_news_to_the_next_plan() -> None:
     left = after_losing(running(a_pool("p1"), a_pool("p2"), a_service()), P1).resulting_world()
     made = plan(left, [a_pool("p3")])
-    assert replace(made, declared=()).is_empty
+    assert replace(made, manifest_changes=()).is_empty
 
 
 def test_only_those_that_lack_a_place_get_one_elsewhere() -> None:

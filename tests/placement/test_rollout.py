@@ -73,19 +73,23 @@ def a_replica(
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0, OLD), a_replica(1, OLD), a_replica(2, ready=False, no_room="0 of 1 node")],
+            [
+                a_replica(0, OLD),
+                a_replica(1, OLD),
+                a_replica(2, ready=False, unschedulable_reason="0 of 1 node"),
+            ],
             RolloutSteps(is_rolling=True, unschedulable_reason="0 of 1 node"),
             id="however long it finds no node, and says so: none of the others goes first",
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0), a_replica(1, ready=False, no_room="0 of 1 node")],
+            [a_replica(0), a_replica(1, ready=False, unschedulable_reason="0 of 1 node")],
             RolloutSteps(),
             id="no update waits for room",
         ),
         pytest.param(
             {A: 1, B: 1},
-            [a_replica(0, OLD), a_replica(1, ready=False, no_room="0 of 1 node")],
+            [a_replica(0, OLD), a_replica(1, ready=False, unschedulable_reason="0 of 1 node")],
             RolloutSteps(start=(B,), is_rolling=True, unschedulable_reason="0 of 1 node"),
             id="who finds no node keeps nobody from another place",
         ),
@@ -93,7 +97,7 @@ def a_replica(
             {A: 1, B: 1},
             [
                 a_replica(0, OLD),
-                a_replica(1, ready=False, no_room="0 of 1 node"),
+                a_replica(1, ready=False, unschedulable_reason="0 of 1 node"),
                 a_replica(2, cell=B, ready=False),
             ],
             RolloutSteps(is_rolling=True, unschedulable_reason="0 of 1 node"),
@@ -107,7 +111,7 @@ def a_replica(
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0, OLD), a_replica(1, OLD, is_going=True), a_replica(2)],
+            [a_replica(0, OLD), a_replica(1, OLD, is_terminating=True), a_replica(2)],
             RolloutSteps(is_rolling=True),
             id="the next one waits until the last one is gone",
         ),
@@ -168,7 +172,7 @@ class Fleet:
             made = a_replica(next(slots), revision, cell, ready=False)
             self.replicas[made.name] = made
         for name in steps.stop:
-            self.replicas[name] = replace(self.replicas[name], is_going=True, is_ready=False)
+            self.replicas[name] = replace(self.replicas[name], is_terminating=True, is_ready=False)
 
     def live(self) -> list[Replica]:
         return [each for each in self.replicas.values() if not each.is_terminating]

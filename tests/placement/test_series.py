@@ -195,9 +195,12 @@ def cheap_then_roomy(demand: Demand, fleet: Fleet, keep: int) -> Placement:
         with fleet.what_if():
             tried[roomy] = place_replicas(demand, fleet, keep, on_largest_types=roomy)
     cheap = tried[False]
-    is_short = cheap.missing and cheap.seats and cheap.is_short_of_room
+    is_short = cheap.missing and cheap.assignments and cheap.is_short_of_capacity
     return place_replicas(
-        demand, fleet, keep, on_largest_types=bool(is_short and len(tried[True].seats) > len(cheap.seats))
+        demand,
+        fleet,
+        keep,
+        on_largest_types=bool(is_short and len(tried[True].assignments) > len(cheap.assignments)),
     )
 
 

@@ -197,7 +197,7 @@ def test_without_one_side_of_a_contradiction_it_is_gone_and_with_both_nothing_fi
     fleet = world.build_fleet()
     for name, demand in world.demands.items():
         found = list(conflicting_requirements(demand, fleet))
-        assert not found or not is_feasible(replace(demand, ignoring=frozenset(IGNORABLE)), fleet), name
+        assert not found or not is_feasible(replace(demand, ignored_limits=frozenset(IGNORABLE)), fleet), name
         for each in demand.requirements:
             without = list(conflicting_requirements(demand.without([each]), fleet))
             assert [
@@ -378,11 +378,11 @@ def test_kinds_follow_their_definition(world: World) -> None:
         demand = world.demands[name]
         is_here = all(any(offer.is_in(each.value) for offer in fleet.offers) for each in demand.regions)
         with fleet.what_if():
-            known = place(replace(demand, ignoring=frozenset({"prices"})), fleet).is_complete
+            known = place(replace(demand, ignored_limits=frozenset({"prices"})), fleet).is_complete
         with fleet.what_if():
-            free = place(replace(demand, ignoring=frozenset({"budget"})), fleet).is_complete
+            free = place(replace(demand, ignored_limits=frozenset({"budget"})), fleet).is_complete
         with fleet.what_if():
-            later = place(replace(demand, ignoring=frozenset(IGNORABLE)), fleet).is_complete
+            later = place(replace(demand, ignored_limits=frozenset(IGNORABLE)), fleet).is_complete
         by_money = "NoPrice" if known else "OverBudget" if free else "NotNow" if later else "Never"
         expected = "NotHere" if not is_here and not demand.rule_conflict else by_money
         note(f"{name}: {found.reason}")

@@ -42,9 +42,9 @@ def state(fleet: Fleet) -> dict[str, Any]:
 
     def taken(rows: Any, row: int) -> dict[str, int]:
         return {
-            name: int(rows.taken(number)[row])
-            for name, number in rows.index.items()
-            if rows.taken(number)[row]
+            name: int(rows.allocated(number)[row])
+            for name, number in rows.resource_index.items()
+            if rows.allocated(number)[row]
         }
 
     return {

@@ -324,7 +324,7 @@ def a_plain(world: World) -> World:
         replace(
             each,
             labels=mine,
-            totals={**each.allocatable, "workloads": each.allocatable["workloads"] + 4},
+            allocatable={**each.allocatable, "workloads": each.allocatable["workloads"] + 4},
             **well,
         )
         for each, mine in zip(world.facts, labels, strict=True)

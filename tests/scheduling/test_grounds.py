@@ -65,7 +65,7 @@ def test_of_those_decided_together_each_is_told_as_of_its_own_turn() -> None:
 
 def test_of_a_refusal_the_node_that_lacks_least_is_named_with_need_have_and_missing() -> None:
     table = nodes(
-        a_node("far", {"cpu": 1, "memory": "1Gi"}, cordoned=True),
+        a_node("far", {"cpu": 1, "memory": "1Gi"}, is_cordoned=True),
         a_node("near", {"cpu": 1, "memory": "16Gi"}),
     )
     kept = rejected_record(

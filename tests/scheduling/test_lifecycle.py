@@ -18,8 +18,8 @@ from lattice.lifecycle.workload import (
     decide_manual_retry,
 )
 
-APPLIED = {"retry": counted(), "last": done("Apply", 1000)}
-FIRST = {"retry": counted(), "last": done("Apply", 1)}
+APPLIED = {"retry": counted(), "last_action": done("Apply", 1000)}
+FIRST = {"retry": counted(), "last_action": done("Apply", 1)}
 RUNNING = [
     pytest.param({"node": "None"}, "Assign", "it has no node", id="new: it needs a node"),
     pytest.param(
@@ -51,7 +51,7 @@ RUNNING = [
         id="Missing long after it was applied: a failure, and wait",
     ),
     pytest.param(
-        {"retry": counted(), "last": done("Apply", 20), "report": says("Missing", knows_order=False)},
+        {"retry": counted(), "last_action": done("Apply", 20), "report": says("Missing", knows_order=False)},
         "NoAction",
         "its node has been told to start it",
         id="Missing, said before the order came: no failure",
@@ -80,7 +80,7 @@ RUNNING = [
         {**APPLIED, "report": says("Running")}, "NoAction", "it runs", id="Running, Running: nothing"
     ),
     pytest.param(
-        {"retry": counted(), "last": done("Assign"), "report": says("Running")},
+        {"retry": counted(), "last_action": done("Assign"), "report": says("Running")},
         "NoAction",
         "it runs",
         id="a node that runs it was told to, whatever else was written",
@@ -92,55 +92,62 @@ RUNNING = [
         id="Running, Failed: counted, and wait",
     ),
     pytest.param(
-        {"retry": counted(1, 2, wait=3), "last": done("BackoffWait"), "report": says("Failed", 1)},
+        {"retry": counted(1, 2, wait=3), "last_action": done("BackoffWait"), "report": says("Failed", 1)},
         "BackoffWait",
         "it failed once",
         id="the same failure is not counted twice",
     ),
     pytest.param(
-        {"retry": counted(1, 2, wait=-0.1), "last": done("BackoffWait"), "report": says("Failed", 1)},
+        {"retry": counted(1, 2, wait=-0.1), "last_action": done("BackoffWait"), "report": says("Failed", 1)},
         "Recreate",
         "it failed once and its wait is over",
         id="Running, Failed, wait over: Recreate",
     ),
     pytest.param(
-        {"retry": counted(1, 2, wait=-5), "last": done("Recreate"), "report": says("Failed", 1)},
+        {"retry": counted(1, 2, wait=-5), "last_action": done("Recreate"), "report": says("Failed", 1)},
         "NoAction",
         "its node has been told to start it",
         id="an old failure says nothing about the new run",
     ),
     pytest.param(
-        {"retry": counted(4, 5), "last": done("Recreate"), "report": says("Failed", 5, "RUNTIME_ERROR")},
+        {
+            "retry": counted(4, 5),
+            "last_action": done("Recreate"),
+            "report": says("Failed", 5, "RUNTIME_ERROR"),
+        },
         "MarkFailed",
         "RUNTIME_ERROR: it failed 5 times, which was the last attempt",
         id="the fifth failure ends it",
     ),
     pytest.param(
-        {**APPLIED, "report": replace(says("Failed", failure="RUNTIME_ERROR"), how="ended with code 7")},
+        {
+            **APPLIED,
+            "report": replace(says("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7"),
+        },
         "BackoffWait",
         "RUNTIME_ERROR, ended with code 7: it failed once",
         id="how it failed is told, too",
     ),
     pytest.param(
-        {**APPLIED, "report": replace(says("Starting"), how="ended with code 7")},
+        {**APPLIED, "report": replace(says("Starting"), failure_message="ended with code 7")},
         "BackoffWait",
         "START_TIMEOUT: it failed once",
         id="what its node said of something else is not",
     ),
     pytest.param(
-        {"retry": counted(5, 6), "last": done("MarkFailed"), "report": says("Failed", 5)},
+        {"retry": counted(5, 6), "last_action": done("MarkFailed"), "report": says("Failed", 5)},
         "NoAction",
         "it has failed for good; change it, or ask for a retry",
         id="failed for good stays failed",
     ),
     pytest.param(
-        {"retry": counted(5, 6), "last": done("MarkFailed"), "report": says("Running", 5)},
+        {"retry": counted(5, 6), "last_action": done("MarkFailed"), "report": says("Running", 5)},
         "ApplyStopped",
         "it has failed for good, and what is left of it is stopped",
         id="failed for good but something runs",
     ),
     pytest.param(
-        {"retry": counted(5, 6), "last": done("Retry"), "revision": OLD},
+        {"retry": counted(5, 6), "last_action": done("Retry"), "revision": OLD},
         "Apply",
         "its node does not have it yet",
         id="another revision begins anew",
@@ -152,13 +159,13 @@ RUNNING = [
         id="it ended by itself: a failure, so that it does not spin",
     ),
     pytest.param(
-        {"retry": counted(), "last": done("ApplyStopped"), "report": says("Stopped")},
+        {"retry": counted(), "last_action": done("ApplyStopped"), "report": says("Stopped")},
         "Apply",
         "it is stopped and is to run",
         id="Running, Stopped: Apply",
     ),
     pytest.param(
-        {"retry": counted(), "last": done("ApplyStopped"), "report": says("Running")},
+        {"retry": counted(), "last_action": done("ApplyStopped"), "report": says("Running")},
         "Apply",
         "it is Running and is to run",
         id="a stop is taken back before it happened",
@@ -184,8 +191,8 @@ RUNNING = [
     pytest.param(
         {
             "retry": counted(2, 3),
-            "last": done("Recreate", 100),
-            "since": ago(90),
+            "last_action": done("Recreate", 100),
+            "state_since": ago(90),
             "report": says("Running", 3),
         },
         "NoAction",
@@ -195,8 +202,8 @@ RUNNING = [
     pytest.param(
         {
             "retry": counted(2, 3),
-            "last": done("Recreate", 300),
-            "since": ago(240),
+            "last_action": done("Recreate", 300),
+            "state_since": ago(240),
             "report": says("Running", 3),
         },
         "Forgive",
@@ -204,13 +211,13 @@ RUNNING = [
         id="running for long, failures forgotten",
     ),
     pytest.param(
-        {"retry": counted(0, 3), "last": done("Forgive", 300), "report": says("Failed", 3)},
+        {"retry": counted(0, 3), "last_action": done("Forgive", 300), "report": says("Failed", 3)},
         "BackoffWait",
         "EXITED: it failed once",
         id="forgiven, and failed again",
     ),
     pytest.param(
-        {"retry": counted(0, 3), "last": done("Forgive", 300)},
+        {"retry": counted(0, 3), "last_action": done("Forgive", 300)},
         "BackoffWait",
         "MISSING: it failed once",
         id="forgiven, and vanished",
@@ -243,13 +250,18 @@ RUNNING = [
         id="failed for good and node silent",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Running"), "leaving": "drain"},
+        {**APPLIED, "report": says("Running"), "eviction_reason": "drain"},
         "ApplyStopped",
         "it must leave its node: drain",
         id="leaving: stopped first",
     ),
     pytest.param(
-        {"retry": counted(), "last": done("ApplyStopped"), "report": says("Running"), "leaving": "drain"},
+        {
+            "retry": counted(),
+            "last_action": done("ApplyStopped"),
+            "report": says("Running"),
+            "eviction_reason": "drain",
+        },
         "NoAction",
         "it must leave its node: drain, and its node has been told",
         id="leaving: being stopped",
@@ -257,28 +269,33 @@ RUNNING = [
     pytest.param(
         {
             "retry": counted(),
-            "last": done("ApplyStopped"),
+            "last_action": done("ApplyStopped"),
             "report": says("Missing", knows_order=False),
-            "leaving": "drain",
+            "eviction_reason": "drain",
         },
         "NoAction",
         "it must leave its node: drain, and its node has been told",
         id="leaving: a word from before the order proves nothing",
     ),
     pytest.param(
-        {"retry": counted(), "last": done("ApplyStopped"), "report": says("Missing"), "leaving": "drain"},
+        {
+            "retry": counted(),
+            "last_action": done("ApplyStopped"),
+            "report": says("Missing"),
+            "eviction_reason": "drain",
+        },
         "Reschedule",
         "it has left its node: drain",
         id="leaving: stopped, so it may go elsewhere",
     ),
     pytest.param(
-        {**FIRST, "leaving": "drain"},
+        {**FIRST, "eviction_reason": "drain"},
         "ApplyStopped",
         "it must leave its node: drain",
         id="leaving: an order to start may be on its way",
     ),
     pytest.param(
-        {"retry": counted(5, 6), "report": says("Failed"), "leaving": "drain"},
+        {"retry": counted(5, 6), "report": says("Failed"), "eviction_reason": "drain"},
         "Release",
         "it has failed for good and must leave its node: drain",
         id="leaving: failed for good",
@@ -339,21 +356,23 @@ STOPPED = [
     pytest.param(
         {**APPLIED, "report": says("Failed")}, "NoAction", "it is stopped", id="Stopped, Failed: nothing"
     ),
-    pytest.param({"last": done("ApplyStopped")}, "NoAction", "it is stopped", id="Stopped, Missing: nothing"),
     pytest.param(
-        {**APPLIED, "report": says("Stopped"), "leaving": "drain"},
+        {"last_action": done("ApplyStopped")}, "NoAction", "it is stopped", id="Stopped, Missing: nothing"
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Stopped"), "eviction_reason": "drain"},
         "Release",
         "it is stopped and must leave its node: drain",
         id="Stopped, on a node that it must leave",
     ),
     pytest.param(
-        {"last": done("ApplyStopped"), "report": says("Running")},
+        {"last_action": done("ApplyStopped"), "report": says("Running")},
         "NoAction",
         "it is to be stopped, and its node has been told",
         id="being stopped: grace",
     ),
     pytest.param(
-        {"last": done("ApplyStopped", 61), "report": says("Running")},
+        {"last_action": done("ApplyStopped", 61), "report": says("Running")},
         "ApplyStopped",
         "it is to be stopped",
         id="not stopped in time: told again",
@@ -366,9 +385,9 @@ DELETED = [
     pytest.param({"node": "Abandoned"}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent for long: the record stays"),
     *(pytest.param({**APPLIED, "report": says(state)}, "Delete", "it is to be deleted", id=f"Deleted, {state}: Delete") for state in ("Pending", "Starting", "Running", "Stopped", "Failed", "Unknown")),
     pytest.param({**FIRST}, "Delete", "it is to be deleted", id="Deleted, Missing, but an order to start is on its way"),
-    pytest.param({"last": done("Delete"), "report": says("Stopped")}, "NoAction", "it is to be deleted, and its node has been told", id="being deleted: grace"),
-    pytest.param({"last": done("Delete"), "report": says("Missing", knows_order=False)}, "NoAction", "it is to be deleted, and its node has been told", id="Missing from before the order proves nothing"),
-    pytest.param({"last": done("Delete")}, "FinalizeDelete", "its node says that it is gone", id="Deleted, Missing: finalize"),
+    pytest.param({"last_action": done("Delete"), "report": says("Stopped")}, "NoAction", "it is to be deleted, and its node has been told", id="being deleted: grace"),
+    pytest.param({"last_action": done("Delete"), "report": says("Missing", knows_order=False)}, "NoAction", "it is to be deleted, and its node has been told", id="Missing from before the order proves nothing"),
+    pytest.param({"last_action": done("Delete")}, "FinalizeDelete", "its node says that it is gone", id="Deleted, Missing: finalize"),
 ]  # fmt: skip
 
 
@@ -410,7 +429,7 @@ def test_what_another_node_may_do_better_goes_there_after_its_wait_but_not_for_e
     retry, steps = counted(), []
     while True:
         decision = decide(
-            found(retry=retry, last=done("Apply", 100), report=says("Failed", retry.run or 0, why))
+            found(retry=retry, last_action=done("Apply", 100), report=says("Failed", retry.run or 0, why))
         )
         steps.append((decision.action, decision.requeue_after))
         assert decision.retry is not None
@@ -422,7 +441,9 @@ def test_what_another_node_may_do_better_goes_there_after_its_wait_but_not_for_e
 
 def test_what_its_node_ended_when_cut_off_starts_again_and_loses_no_attempt() -> None:
     decision = decide(
-        found(retry=counted(4, 5), last=done("Recreate", 100), report=says("Failed", 5, "DISCONNECTED"))
+        found(
+            retry=counted(4, 5), last_action=done("Recreate", 100), report=says("Failed", 5, "DISCONNECTED")
+        )
     )
     assert (decision.action, decision.requeue_after) == (Action.BACKOFF_WAIT, 5)
     assert decision.retry is not None
@@ -430,7 +451,7 @@ def test_what_its_node_ended_when_cut_off_starts_again_and_loses_no_attempt() ->
 
 
 def test_the_old_revision_has_longer_to_go_than_a_new_one_to_appear() -> None:
-    told = {"retry": counted(), "last": done("Apply", 20)}
+    told = {"retry": counted(), "last_action": done("Apply", 20)}
     assert decide(found(**told, report=says("Running", revision=OLD))).action is Action.NO_ACTION
     assert decide(found(**told)).action is Action.BACKOFF_WAIT
 
@@ -438,28 +459,30 @@ def test_the_old_revision_has_longer_to_go_than_a_new_one_to_appear() -> None:
 def test_one_that_was_thought_lost_but_runs_is_left_alone() -> None:
     for last in (done("Recreate"), done("BackoffWait")):
         decision = decide(
-            found(retry=counted(1, 2, wait=3), last=last, since=ago(1), report=says("Running", 1))
+            found(
+                retry=counted(1, 2, wait=3), last_action=last, state_since=ago(1), report=says("Running", 1)
+            )
         )
         assert (decision.action, decision.reason) == (Action.NO_ACTION, "it runs, after it failed once")
     stale = decide(
-        found(retry=counted(0, 2), last=done("Assign"), report=says("Running", 1, knows_order=False))
+        found(retry=counted(0, 2), last_action=done("Assign"), report=says("Running", 1, knows_order=False))
     )
     assert stale.action is Action.APPLY
 
 
 def test_what_was_stopped_starts_as_another_run() -> None:
-    decision = decide(found(retry=counted(2, 3), last=done("ApplyStopped"), report=says("Stopped", 3)))
+    decision = decide(found(retry=counted(2, 3), last_action=done("ApplyStopped"), report=says("Stopped", 3)))
     assert (decision.action, decision.retry) == (Action.APPLY, counted(0, 4))
 
 
 def test_a_clock_that_is_set_back_makes_no_grace_longer() -> None:
-    decision = decide(found(retry=counted(), last=done("Apply", -3600)))
+    decision = decide(found(retry=counted(), last_action=done("Apply", -3600)))
     assert (decision.action, decision.requeue_after) == (Action.NO_ACTION, 15)
 
 
 def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
     decision = decide(
-        found(retry=counted(5, 6), last=done("MarkFailed"), report=says("Failed", 5), revision=OLD)
+        found(retry=counted(5, 6), last_action=done("MarkFailed"), report=says("Failed", 5), revision=OLD)
     )
     assert decision.action is Action.APPLY
     assert decision.retry == Retry(attempts=0, max=5, revision=OLD, run=7)
@@ -469,7 +492,7 @@ def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
     ("parts", "action", "attempts"),
     [
         pytest.param(
-            {"retry": counted(5, 6), "last": done("MarkFailed"), "report": says("Failed", 5)},
+            {"retry": counted(5, 6), "last_action": done("MarkFailed"), "report": says("Failed", 5)},
             "Retry",
             0,
             id="failed for good: once more",
@@ -500,7 +523,7 @@ def test_a_retry_by_hand(parts: dict[str, Any], action: str, attempts: int | Non
     assert decision.action == action
     assert (decision.retry and decision.retry.attempts) == attempts
     if decision.action is Action.RETRY:
-        after = decide(replace(situation, retry=decision.retry, last=LastAction("Retry", NOW)))
+        after = decide(replace(situation, retry=decision.retry, last_action=LastAction("Retry", NOW)))
         assert (after.action, decision.event) == (Action.APPLY, "RetryTriggered")
 
 

@@ -66,7 +66,9 @@ class Node:
     def go_on(self, fails: bool) -> None:
         if self.holds.state == "Starting" or (self.holds.state == "Running" and fails):
             self.holds = replace(
-                self.holds, state="Failed" if fails else "Running", failure="RUNTIME_ERROR" if fails else ""
+                self.holds,
+                state="Failed" if fails else "Running",
+                failure_reason="RUNTIME_ERROR" if fails else "",
             )
             self.reports.append((self.holds, self.carried))
 
@@ -103,7 +105,7 @@ class World:
                 self.at = (self.at + 1) % 2
                 self._store(Action.ASSIGN, None, is_bound=True)
             case Action.RESCHEDULE | Action.RELEASE:
-                self.found = replace(self.found, node="None", leaving="")
+                self.found = replace(self.found, node="None", eviction_reason="")
             case Action.FINALIZE_DELETE:
                 assert not any(each.may_start for each in self.nodes), (
                     "removed while a copy lives, or may yet start"
@@ -133,16 +135,16 @@ class World:
         node = self.nodes[self.at]
         report, order = node.heard
         knows = order >= node.sent and node.told == self.order(self.at)
-        return replace(self.found, report=replace(report, knows_order=knows))
+        return replace(self.found, report=replace(report, includes_last_order=knows))
 
     def _store(self, action: Action, retry: object, is_bound: bool = False) -> None:
         waits = (Action.ASSIGN, Action.NO_ACTION, Action.AWAIT_FAILOVER, Action.AWAIT_NODE)
         if retry is not None:
             self.found = replace(self.found, retry=retry)  # type: ignore[arg-type]
         if is_bound:
-            self.found = replace(self.found, node="Ready", last=LastAction("Assign", self.found.now))
+            self.found = replace(self.found, node="Ready", last_action=LastAction("Assign", self.found.now))
         elif action not in waits and not (action is Action.BACKOFF_WAIT and retry is None):
-            self.found = replace(self.found, last=LastAction(action, self.found.now))
+            self.found = replace(self.found, last_action=LastAction(action, self.found.now))
 
     def retry(self) -> None:
         decision = decide_manual_retry(self._seen())
@@ -189,7 +191,7 @@ def take(world: World, what: str, number: int) -> None:
         case "revise":
             world.found = replace(world.found, revision=f"r{int(world.found.revision[1:]) + 1}")
         case "leave" if world.found.node == "Ready":
-            world.found = replace(world.found, leaving="drain")
+            world.found = replace(world.found, eviction_reason="drain")
         case "retry" if not world.is_removed:
             world.retry()
         case "Running" | "Stopped" | "Deleted" if world.found.desired != "Deleted":

@@ -48,7 +48,7 @@ class Agent:
             self.holds = replace(
                 self.holds,
                 state="Running" if self.fails < 0 else "Failed",
-                failure="" if self.fails < 0 else "RUNTIME_ERROR",
+                failure_reason="" if self.fails < 0 else "RUNTIME_ERROR",
             )
 
 
@@ -75,7 +75,7 @@ class World:
         self.situation = replace(
             self.situation,
             now=seen.now + timedelta(seconds=wait),
-            since=seen.now if has_moved else self.situation.state_since,
+            state_since=seen.now if has_moved else self.situation.state_since,
         )
         is_waiting = (
             decision.is_stored
@@ -89,13 +89,15 @@ class World:
         if decision.is_stored or decision.action is Action.ASSIGN:
             self.actions.append(decision.action)
             self.situation = replace(
-                self.situation, retry=decision.retry or seen.retry, last=LastAction(decision.action, seen.now)
+                self.situation,
+                retry=decision.retry or seen.retry,
+                last_action=LastAction(decision.action, seen.now),
             )
         if decision.action is Action.ASSIGN:
             self.situation = replace(self.situation, node="Ready")
             self.agent.holds = Report()
         if decision.action in (Action.RESCHEDULE, Action.RELEASE):
-            self.situation = replace(self.situation, node="None", leaving="")
+            self.situation = replace(self.situation, node="None", eviction_reason="")
         self.is_removed = decision.action is Action.FINALIZE_DELETE
 
 
@@ -115,9 +117,9 @@ situations = st.builds(
     now=st.just(NOW),
     node=st.sampled_from(["None", "Ready", "Abandoned", "Gone"]),
     retry=retries,
-    last=lasts,
-    since=st.none() | st.builds(ago, st.floats(0, 1000)),
-    leaving=st.sampled_from(["", "", "drain"]),
+    last_action=lasts,
+    state_since=st.none() | st.builds(ago, st.floats(0, 1000)),
+    eviction_reason=st.sampled_from(["", "", "drain"]),
 )
 reports = st.builds(says, states, st.integers(1, 5), st.just(""), st.sampled_from([REV, OLD]))
 

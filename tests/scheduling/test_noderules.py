@@ -51,14 +51,18 @@ def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") ->
         pytest.param(a_node(40, is_ready=False), "NotReady", "", None, id="told once only"),
         pytest.param(a_node(3, is_ready=False), "Ready", "NodeReady", 37, id="back again: ready, and told"),
         pytest.param(
-            a_node(3, is_ready=False, is_heard=False),
+            a_node(3, is_ready=False, is_heard_by_leader=False),
             "NotReady",
             "",
             None,
             id="lost before this leader came, and not back yet",
         ),
         pytest.param(
-            a_node(3, is_heard=False), "Ready", "", 37, id="well before this leader came, and not heard yet"
+            a_node(3, is_heard_by_leader=False),
+            "Ready",
+            "",
+            37,
+            id="well before this leader came, and not heard yet",
         ),
         pytest.param(
             a_node(999, is_ready=False, has_joined=False),
@@ -400,7 +404,7 @@ crowd = st.lists(
         service=st.sampled_from(["", "a", "b"]),
         priority=st.integers(-2, 2),
         is_available=st.booleans(),
-        is_leaving=st.booleans(),
+        is_evicting=st.booleans(),
     ),
     max_size=8,
 )

@@ -114,7 +114,7 @@ def test_what_was_decided_is_stored_with_its_time() -> None:
     )
     assert (status.failure_reason, len(status.last_log)) == ("RUNTIME_ERROR", 2048)
     assert status.failure_message == ""
-    told = dataclasses.replace(says("Failed", failure="RUNTIME_ERROR"), how="ended with code 7")
+    told = dataclasses.replace(says("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7")
     status = next_status(a_workload(**BOUND), Observation("Ready", report=told), failed, NOW)
     assert status.failure_message == "ended with code 7"
     waits = next_status(

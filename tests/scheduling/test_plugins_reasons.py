@@ -69,7 +69,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Ready",
         "not ready",
-        alone(a_node(ready=False)),
+        alone(a_node(is_ready=False)),
         a_workload(),
         "n1",
         ["node: need ready, have not ready"],
@@ -77,7 +77,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Ready",
         "cordoned",
-        alone(a_node(cordoned=True)),
+        alone(a_node(is_cordoned=True)),
         a_workload(),
         "n1",
         [f"node: need {OPEN}, have cordoned"],
@@ -85,7 +85,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Ready",
         "draining",
-        alone(a_node(draining=True)),
+        alone(a_node(is_draining=True)),
         a_workload(),
         "n1",
         [f"node: need {OPEN}, have draining"],

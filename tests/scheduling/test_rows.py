@@ -285,7 +285,7 @@ def test_replicas_of_a_service_decided_together_go_where_they_would_one_by_one(
             f"n{number}",
             {"cpu": cpu, "memory": 9},
             labels={"zone": zone} if zone and zones else {},
-            cordoned=cordoned and cpu > 5,
+            is_cordoned=cordoned and cpu > 5,
         )
         for number, (zone, cpu, cordoned) in enumerate(drawn)
     ]

@@ -109,9 +109,9 @@ def test_those_that_fit_and_those_that_do_not_are_counted() -> None:
     small = {"cpu": 1}
     well, unwell = (
         [a_node("a"), a_node("b"), a_node("c", small), a_node("d", small)],
-        [a_node("e", ready=False)],
+        [a_node("e", is_ready=False)],
     )
-    table = nodes(*well, *unwell, a_node("f", small, ready=False))
+    table = nodes(*well, *unwell, a_node("f", small, is_ready=False))
     decision = decide(ask(table, a_workload({"cpu": 2})), table, EVERYTHING)
     assert "best of 2 that fit, of 6 nodes" in summarize(decision)
     assert [(reason.summary(), count) for reason, count in rejection_counts(decision)] == [
@@ -265,11 +265,11 @@ def test_topology_spread(skew: int, itself: bool, left: list[str]) -> None:
 
 
 def test_a_zone_whose_nodes_are_not_ready_is_not_the_emptiest() -> None:
-    table = nodes(a_node("a", zone="x"), a_node("b", zone="y"), a_node("c", zone="z", ready=False))
+    table = nodes(a_node("a", zone="x"), a_node("b", zone="y"), a_node("c", zone="z", is_ready=False))
     place(table, a_workload(labels=WEB), "a", "b")
     wanted = a_workload(labels=WEB, spread=(a_spread("zone", labels=WEB),))
     assert ruled_out(FILTERS["TopologySpread"], table, wanted) == {}
-    table.put_node(replace(a_node("c", zone="z"), ready=True))
+    table.put_node(replace(a_node("c", zone="z"), is_ready=True))
     assert set(ruled_out(FILTERS["TopologySpread"], table, wanted)) == {"a", "b"}
 
 

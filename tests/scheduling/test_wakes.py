@@ -156,7 +156,9 @@ def two_zones(*placed: str, unready: tuple[str, ...] = ()) -> Callable[[], NodeT
     """Nodes x1 and x2 in zone x, y1 in zone y, and a workload on each of these."""
 
     def made() -> NodeTable:
-        table = nodes(*(a_node(name, zone=name[0], ready=name not in unready) for name in ("x1", "x2", "y1")))
+        table = nodes(
+            *(a_node(name, zone=name[0], is_ready=name not in unready) for name in ("x1", "x2", "y1"))
+        )
         place(table, PLAIN, *placed)
         return table
 
@@ -199,7 +201,7 @@ TWO_ZONES = [
         ClusterEvent.NODE_UNAVAILABLE,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put_node(a_node("y1", zone="y", cordoned=True)),
+        lambda table: table.put_node(a_node("y1", zone="y", is_cordoned=True)),
         "cordon",
     ),
     Case(
@@ -207,7 +209,7 @@ TWO_ZONES = [
         ClusterEvent.NODE_UNAVAILABLE,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put_node(a_node("y1", zone="y", ready=False)),
+        lambda table: table.put_node(a_node("y1", zone="y", is_ready=False)),
         "unready",
     ),
     Case(
@@ -215,7 +217,7 @@ TWO_ZONES = [
         ClusterEvent.NODE_UNAVAILABLE,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put_node(a_node("y1", zone="y", draining=True)),
+        lambda table: table.put_node(a_node("y1", zone="y", is_draining=True)),
         "drain",
     ),
     Case(
@@ -356,7 +358,7 @@ def test_a_sleeper_is_woken_when_the_emptiest_zone_is_lost() -> None:
     decision = decide(asked, table, BALANCED)
     assert not decision.fits
     queue.requeue_unschedulable(asked.name, wakes_on(decision), 0.0)
-    table.put_node(a_node("y", {"cpu": "10m"}, zone="y", cordoned=True))
+    table.put_node(a_node("y", {"cpu": "10m"}, zone="y", is_cordoned=True))
     assert queue.wake(ClusterEvent.NODE_UNAVAILABLE, 2.0) == 1
     assert queue.pop(2.0) == asked, f"not after {UNSCHEDULABLE_RETRY_S} seconds"
     assert decide(asked, table, BALANCED).name == "x"
@@ -378,10 +380,10 @@ def changes(before: NodeInfo | None, after: NodeInfo | None) -> set[ClusterEvent
         found.add(ClusterEvent.NODE_GREW)
     same = replace(
         after,
-        totals=before.allocatable,
-        ready=before.is_ready,
-        cordoned=before.is_cordoned,
-        draining=before.is_draining,
+        allocatable=before.allocatable,
+        is_ready=before.is_ready,
+        is_cordoned=before.is_cordoned,
+        is_draining=before.is_draining,
     )
     return found if same == before else found | {ClusterEvent.NODE_CHANGED}
 
@@ -392,8 +394,8 @@ def facts(name: str) -> st.SearchStrategy[NodeInfo]:
             name,
             {"cpu": cpu, "memory": "16Gi"},
             zone=zone,
-            cordoned=cordoned,
-            ready=not unready,
+            is_cordoned=cordoned,
+            is_ready=not unready,
             taints=(a_taint("t"),) * taint,
         ),
         st.integers(1, 3),

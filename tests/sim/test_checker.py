@@ -64,7 +64,7 @@ def wrote_over_what_it_had_not_seen(past: Past, bad: bool) -> None:
 def acknowledged_and_dropped(past: Past, bad: bool) -> None:
     """Told the revision that was there before, as if nothing had been to change."""
     by_hand(past, 7, "o0" if bad else "o1")
-    past.told = [replace(told(revision=7), is_named=True)]
+    past.told = [replace(told(revision=7), carries_operation=True)]
 
 
 def scaled_to_something_else(past: Past, bad: bool) -> None:
@@ -74,12 +74,12 @@ def scaled_to_something_else(past: Past, bad: bool) -> None:
 
 def told_that_there_is_none(past: Past, bad: bool) -> None:
     past.commit(service(least=0), at=1.0 if bad else 7.0)
-    past.told = [replace(told("GET", "refused"), is_missing=True)]
+    past.told = [replace(told("GET", "refused"), was_not_found=True)]
 
 
 def told_that_there_is_none_while_it_went(past: Past, bad: bool) -> None:
     past.commit(service(least=0), at=1.0)
-    past.told = [replace(told("GET", "refused"), is_missing=True)]
+    past.told = [replace(told("GET", "refused"), was_not_found=True)]
     past.commit(gone=(service(least=0),), at=50.0 if bad else 5.5)
 
 
@@ -167,7 +167,7 @@ def more_machines_than_a_pool_may_have_by_now(past: Past, bad: bool) -> None:
 def put_over_something_else(past: Past, bad: bool) -> None:
     by_hand(past, 5, "o0")
     by_hand(past, 7, "o1")
-    past.told = [replace(told("PUT", revision=7), is_named=True, over=4 if bad else 5)]
+    past.told = [replace(told("PUT", revision=7), carries_operation=True, expected_revision=4 if bad else 5)]
 
 
 def what_was_asked_for_before(past: Past, bad: bool) -> None:

@@ -118,7 +118,7 @@ _EVENT_OPTIONS = [
 
 
 def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the flags that say what happens; the command gets them together, as `happens`."""
+    """Adds the flags that say what happens; the command gets them together, as `event`."""
 
     @functools.wraps(function)
     def call(
@@ -128,7 +128,7 @@ def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
         drop: tuple[tuple[str, str], ...],
         **rest: Any,
     ) -> Any:
-        return function(*given, happens=WhatIfEvent(lose, prices_by, drop), **rest)
+        return function(*given, event=WhatIfEvent(lose, prices_by, drop), **rest)
 
     wrapped: Callable[..., Any] = call
     for option in reversed(_EVENT_OPTIONS):

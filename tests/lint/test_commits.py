@@ -2,7 +2,7 @@
 
 import pytest
 
-from checks.commits import Commit, main, problems
+from lint.commits import Commit, main, problems
 
 BODY = "Every finished replica woke the whole queue."
 

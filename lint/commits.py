@@ -1,4 +1,4 @@
-"""`python -m checks.commits [RANGE]`: subjects of commits say where and what: `area: verb …`, at most 72 characters; src/ needs a body."""
+"""`python -m lint.commits [RANGE]`: subjects of commits say where and what: `area: verb …`, at most 72 characters; src/ needs a body."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""`python -m checks.language [FOLDER]`: lint names and docstrings, then print how the code reads in figures.
+"""`python -m lint.language [FOLDER]`: lint names and docstrings, then print how the code reads in figures.
 
 The lint fails on what no reader should meet: vague names, questions as docstrings, people-pronouns for components. The figures are a mirror:
 goals come from measuring well-known schedulers and servers with the same rules.

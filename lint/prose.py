@@ -1,4 +1,4 @@
-"""`python -m checks.prose`: length of sentences and people-pronouns in the documents and in `--help`.
+"""`python -m lint.prose`: length of sentences and people-pronouns in the documents and in `--help`.
 
 A sentence has 20 words in the mean and 40 at most; *who*, *nobody* and *somebody* do not stand for a component.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import click
 
-from checks.language import PEOPLE
+from lint.language import PEOPLE
 from lattice.cli.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.language import lint, main, measure
+from lint.language import lint, main, measure
 
 GOOD = '''"""Evict replicas from nodes that are draining."""
 
