@@ -15,7 +15,7 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.drift import AssignedWorkload, Drift, ReportedWorkload, find_drift
 from lattice.lifecycle.workload import LIVE_STATES, Report, desired_run
 from lattice.lifecycle.workload_status import parse_actual_state
-from lattice.presence import LastHeartbeat, PresenceChange
+from lattice.presence import LastHeartbeat
 
 ORPHAN = "orphan_on_agent"
 

@@ -31,7 +31,7 @@ from lattice.lifecycle.node_health import (
 from lattice.lifecycle.workload import BoundNodeState
 from lattice.presence import PresenceChange, Usage
 from lattice.scheduling.table.port_allocator import add_taken_ports, dynamic_ports, unexpired_taken_ports
-from lattice.store.protocol import Change, Delete, Entry, Key, Put, Write
+from lattice.store.protocol import Change, Delete, Entry, Key, Write
 
 # The key of the reconcile that looks at silent nodes of all zones together.
 ZONES_KEY = "*"

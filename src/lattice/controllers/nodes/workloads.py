@@ -46,8 +46,8 @@ from lattice.lifecycle.workload_status import (
     next_status,
     parse_actual_state,
 )
-from lattice.presence import PresenceChange, WorkloadReport
-from lattice.store.protocol import Change, Delete, Entry, Put, Write
+from lattice.presence import PresenceChange
+from lattice.store.protocol import Change, Delete, Entry, Write
 
 WARNINGS = frozenset({Action.MARK_FAILED, Action.BACKOFF_WAIT})
 RETRIES = frozenset({Action.RECREATE, Action.RETRY})
