@@ -49,7 +49,7 @@ from lattice.server.fleet_queries.pricing_files import PricingFiles, split_comma
 from lattice.settings import Settings
 from lattice.store.cache import Cache
 from lattice.store.election import Election
-from lattice.store.protocol import ABSENT, Entry, Key, Put, Store, Term
+from lattice.store.protocol import ABSENT, Key, Put, Store, Term
 
 LEASE_KEY = Key(Lease.resource.id, "lattice-system", "controllers")
 # Annotations of the lease: the leader's address for agents, and the URL of its API.

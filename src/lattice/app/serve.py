@@ -66,7 +66,8 @@ ADMIN = "lattice-admin"
 # No vowels, so that random suffixes spell no words.
 NAME_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 COMPACTION_INTERVAL_S = 60.0
-# Allocations between two collections: at Python's default of 700, a busy server spent a sixth of its time collecting.
+# Allocations between two collections: at Python's default of 700, a busy server spent a sixth of its time
+# collecting.
 GC_THRESHOLD = 20_000
 # A request line or header: long selectors and continue tokens need more than the default.
 MAX_HEADER_BYTES = 64 * 1024

@@ -86,6 +86,7 @@ class ControllerSet:
         replicas = ReplicaController(
             context, surges=lambda: eviction.surges, eviction_reason=eviction.eviction_reason
         ).loop()
+        # A drain that needs a surge replica wakes the controller that creates the replica.
         eviction.on_surge_change(replicas.wake)
         self.scheduling = SchedulingController(
             context,
@@ -159,7 +160,8 @@ class ControllerSet:
 
 
 def node_timeouts(settings: Settings) -> NodeTimeouts:
-    """The node timeouts from the settings; raise Invalid unless heartbeat < node-lost-after < replace-after."""
+    """The node timeouts from the settings; raise Invalid unless heartbeat < node-lost-after <
+    replace-after."""
     heartbeat, lost_after, replace_after = (
         settings.heartbeat,
         settings.node_lost_after,

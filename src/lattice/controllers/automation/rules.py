@@ -101,6 +101,7 @@ class AutomationController:
                 for firing in part.firings:
                     writes += self._writes(rule, firing)
                 revision = await self.context.commit(writes)
+                # After the commit: a webhook is called at most once per firing.
                 self._enqueue_webhooks(rule, part)
                 # The next part must expect the revision that this commit wrote.
                 entry, status = Entry(entry.key, put.value, revision), next_status
@@ -258,6 +259,7 @@ class AutomationController:
                     entry,
                     msgspec.structs.replace(workload.spec, desired_state=action.set_desired_state.state),
                 )
+            # The next action changes the result of this write, under the same expected revision.
             if put is not None:
                 entry = Entry(entry.key, put.value, entry.revision)
         if put is not None:

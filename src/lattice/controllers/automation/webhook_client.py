@@ -61,7 +61,8 @@ def _embedded_ipv4(address: Address) -> Address:
 
 
 class _Resolver(AbstractResolver):
-    """Resolves host names and denies private addresses, so that no later lookup can change the destination."""
+    """Resolves host names and denies private addresses, so that no later lookup can change the
+    destination."""
 
     def __init__(self, allowed: Sequence[Network]) -> None:
         self._allowed = allowed
@@ -128,6 +129,7 @@ class HttpsWebhookClient:
         except TimeoutError as error:
             raise Unavailable(f"{parts.hostname} did not answer within {timeout:g} s") from error
         except aiohttp.ClientConnectorError as error:
+            # aiohttp wraps the error of the resolver.
             if isinstance(error.__cause__, Denied):
                 raise error.__cause__ from error
             raise Unavailable(f"{parts.hostname} cannot be reached: {_error_text(error)}") from error
@@ -147,6 +149,7 @@ class HttpsWebhookClient:
                 url, json=body, allow_redirects=False, headers={"User-Agent": "lattice"}
             ) as response,
         ):
+            # Read and discard: no byte of the response is shown.
             await response.content.read(MAX_RESPONSE_BYTES)
             if response.status // 100 != HTTP_SUCCESS_CLASS:
                 raise Unavailable(f"{urlsplit(url).hostname} answered {response.status}")

@@ -124,7 +124,8 @@ class GarbageCollector:
             self.last_reconciled_at = format_timestamp(self.clock.now())
 
     def _on_change(self, change: Change) -> None:
-        """Queue every object that the change concerns: the object, its dependents, its owners, its namespace."""
+        """Queue every object that the change concerns: the object, its dependents, its owners, its
+        namespace."""
         previous, current = self._caches[change.key.resource].previous_object, self._cached(change.key)
         if previous != current:
             if current is not None and self._needs_reconcile(current):
@@ -143,7 +144,8 @@ class GarbageCollector:
                 self._queue.add([namespace_key])
 
     def _needs_reconcile(self, item: GarbageObject) -> bool:
-        """Whether the caches suggest that the object is garbage; ordinary changes cost no read of the store."""
+        """Whether the caches suggest that the object is garbage; ordinary changes cost no read of the
+        store."""
         if item.is_terminating:
             return item.is_orphaning or item.is_foreground_deleting or item.key.resource == NAMESPACE_RESOURCE
         return any(judge_ownership(item, self._cached))

@@ -90,6 +90,7 @@ class NamespaceCleaner:
             async for entries in self._pages(resource, namespace.key.name):
                 await self._remove(resource, entries, remaining)
         obj = unpack(namespace.value, namespace.revision)
+        # Finalizers of other controllers hold an empty namespace, too.
         if not remaining and not obj["metadata"].get("finalizers"):
             return Delete(namespace.key, namespace.revision)
         return replacement_write(

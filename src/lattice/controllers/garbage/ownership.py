@@ -100,6 +100,7 @@ class OwnerResolver:
     def _owners(self, namespace: str, raw: bytes) -> tuple[Owner, ...]:
         owners = self._owner_lists.get((namespace, raw))
         if owners is None:
+            # A full cache is dropped as a whole.
             if len(self._owner_lists) >= MAX_CACHED_OWNER_LISTS:
                 self._owner_lists.clear()
             owners = self._owner_lists[namespace, raw] = tuple(
@@ -138,6 +139,7 @@ def judge_ownership(item: GarbageObject, find: ObjectLookup) -> OwnershipVerdict
     if item.is_terminating or not item.owners:
         return KEEP
     holding, leaving, missing = _classify_owners(item, find)
+    # One owner is enough to keep the object; references to other owners are dropped.
     if holding:
         return OwnershipVerdict(stale_owners=frozenset((leaving | missing) - holding))
     return OwnershipVerdict(remove=True, is_awaited=bool(leaving))

@@ -41,7 +41,8 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 def is_expired(value: bytes, now: datetime, ttl: timedelta) -> bool:
-    """Whether the latest timestamp of the event is older than `ttl`; timestamps in the future do not count."""
+    """Whether the latest timestamp of the event is older than `ttl`; timestamps in the future do not
+    count."""
     times = [time for time in _times(_decode(value)) if time <= now]
     return bool(times) and max(times) < now - ttl
 
@@ -54,6 +55,7 @@ def _times(event: _Event) -> Iterator[datetime]:
         # Users may post events with any text as a timestamp.
         except ValueError:
             continue
+        # A timestamp without a zone counts as UTC.
         yield time if time.tzinfo else time.replace(tzinfo=UTC)
 
 

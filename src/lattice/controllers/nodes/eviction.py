@@ -79,7 +79,8 @@ class EvictionController:
         self._recorder = self.context.recorder("nodes")
         # By path of the node: paths of the evicted workloads, with the reason.
         self._evictions: dict[str, Mapping[str, str]] = {}
-        # Evicted because they do not run: these workloads stay if they are available before the eviction is stored.
+        # Evicted because they do not run: these workloads stay if they are available before the eviction is
+        # stored.
         self._unavailable_evictions: dict[str, set[str]] = {}
         self._draining: set[str] = set()
         # By path of the node: services that need a surge replica, with the workload that waits for the surge.
@@ -131,6 +132,7 @@ class EvictionController:
         if binding is None:
             return ""
         key = f"/{binding.node}"
+        # A workload evicted as unavailable stays if it recovers before the eviction is stored.
         is_back = (
             path in self._unavailable_evictions.get(key, ())
             and (is_up or is_available(workload))
@@ -310,7 +312,8 @@ class EvictionController:
         *,
         is_surge_unschedulable: bool = False,
     ) -> None:
-        """Replace the evictions and surges of a node and notify the listeners of changes; None clears the node."""
+        """Replace the evictions and surges of a node and notify the listeners of changes; None clears the
+        node."""
         previous = self._evictions.pop(key, {})
         previous_surges, previous_node_surges = {**self.surges}, self._surges.pop(key, {})
         self._unavailable_evictions.pop(key, None)

@@ -59,7 +59,8 @@ class NodeState(NamedTuple):
 
 @dataclass
 class NodeHealthController:
-    """Write conditions, phase and usage of nodes, and decide which workloads fail over; the key is `/node`."""
+    """Write conditions, phase and usage of nodes, and decide which workloads fail over; the key is
+    `/node`."""
 
     context: ControllerContext
     timeouts: NodeTimeouts = field(default_factory=NodeTimeouts)
@@ -151,6 +152,7 @@ class NodeHealthController:
         if node is None or (binding.uid and node.metadata.uid != binding.uid):
             return self._removed_node_state(workload, binding)
         observation = self._observe(node)
+        # The state is evaluated now: the stored condition of the node may be older than its heartbeat.
         if evaluate_node(observation, self.timeouts).state != "Ready":
             disconnect = effective_disconnect(workload, self.timeouts)
             if disconnect is None:
@@ -232,6 +234,7 @@ class NodeHealthController:
     def _observe(self, node: LatticeNode) -> NodeObservation:
         presence, name = self.context.presence, node.metadata.name
         ready, has_heartbeat = _ready_condition(node), presence.get(name) is not None
+        # A new leader has no heartbeats yet: the stored condition tells whether an agent ever joined.
         has_joined = has_heartbeat or (ready is not None and ready.reason != NOT_JOINED)
         zone = "/".join(part for part in (node.spec.region, node.spec.zone) if part)
         quarantine_reason = next(
@@ -328,6 +331,7 @@ class NodeHealthController:
         """Decide which silent nodes lose their workloads, within the eviction rate and the outage limits of
         zones."""
         observations = [self._observe(node) for node in self._nodes.objects()]
+        # Removed nodes without bound workloads need no timer any more.
         self._removed_since = {
             key: since
             for key, since in self._removed_since.items()

@@ -151,11 +151,13 @@ class WorkloadController:
         if decision.action in AWAIT_ACTIONS and node_state.is_fully_reported:
             status = self._with_ready_condition(status, decision)
         writes = self._writes(entry, workload, decision, status)
+        # In the same commit, so that the scheduler cannot allocate the ports again in between.
         if decision.failure_reason == PORT_TAKEN:
             writes += self.node_health.taken_port_writes(workload)
         if writes:
             await self.context.commit(writes)
             _record_metrics(key, decision)
+            # The node controller counts the remaining workloads.
             if decision.action in UNBINDING_ACTIONS and workload.status.binding is not None:
                 self.node_health.note_workload_left(workload.status.binding.node)
         waits = [

@@ -36,7 +36,8 @@ class BatchCommitter:
     term: Term
 
     async def commit_all(self, writes: Iterable[GarbageWrite]) -> set[Key]:
-        """Commit all writes; leave out objects that another writer changed meanwhile and return their keys."""
+        """Commit all writes; leave out objects that another writer changed meanwhile and return their
+        keys."""
         conflicts: set[Key] = set()
         for batch in batch_garbage_writes(writes):
             try:
@@ -62,6 +63,7 @@ def batch_garbage_writes(writes: Iterable[GarbageWrite]) -> Iterator[list[Garbag
     batch: list[GarbageWrite] = []
     size = 0
     for garbage_write in writes:
+        # The size of key and value approximates the size of the operation in the store.
         cost = len(str(garbage_write.write.key)) + (
             len(garbage_write.write.value) if isinstance(garbage_write.write, Put) else 0
         )

@@ -228,6 +228,7 @@ class Loop:
             if running_key not in self._overdue:
                 self._overdue.add(running_key)
                 running.task.cancel()
+        # A stopping loop starts no reconcile, and a resync would only fill the queue.
         if self._stop_at is not None:
             return
         if now >= self._resync_at:
@@ -268,6 +269,7 @@ class Loop:
         try:
             requeue = await self.controller.reconcile(key)
         except asyncio.CancelledError:
+            # Only the timeout of this loop counts as a failure; any other cancellation ends the task.
             if key not in self._overdue:
                 raise
             self._forget_in_flight(key)
@@ -341,6 +343,7 @@ async def run_all(loops: Iterable[Loop], caches: Iterable[Cache[Any]] = ()) -> b
             async with asyncio.TaskGroup() as loop_group:
                 for loop in loops:
                     loop_group.create_task(loop.run(cache_list))
+            # The loops have ended: the caches have no readers any more.
             for cache_task in cache_tasks:
                 cache_task.cancel()
     except* Fenced as group:

@@ -44,6 +44,7 @@ def path_of(obj: Kind) -> str:
 def put_new(obj: Kind, *, uid: str, now: str) -> Put:
     """Return the write that creates an object under a new identity; the commit conflicts if the object
     exists."""
+    # The identity comes from the controller; fields that the store or a deletion sets start empty.
     metadata = msgspec.structs.replace(
         obj.metadata,
         uid=uid,
@@ -91,7 +92,8 @@ def _raw(part: Any) -> msgspec.Raw:
 
 
 def owner_reference(owner: Kind) -> OwnerReference:
-    """A controller reference to the owner: the garbage collector deletes the dependent object with the owner."""
+    """A controller reference to the owner: the garbage collector deletes the dependent object with the
+    owner."""
     resource, metadata = owner.resource, owner.metadata
     return OwnerReference(
         api_version=resource.api_version,

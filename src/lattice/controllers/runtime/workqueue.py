@@ -1,4 +1,5 @@
-"""Work queues of controllers: keys that are ready, delayed or being reconciled, with priorities and back-off."""
+"""Work queues of controllers: keys that are ready, delayed or being reconciled, with priorities and
+back-off."""
 
 import asyncio
 import heapq
@@ -13,7 +14,8 @@ from typing import NamedTuple
 from lattice.clock import Clock, with_timeout
 from lattice.store.protocol import Key
 
-# A key that backs off and changes meanwhile waits at least so long: its own writes must not make the controller spin.
+# A key that backs off and changes meanwhile waits at least so long: its own writes must not make the
+# controller spin.
 CHANGED_KEY_RETRY_S = 1.0
 # A requeue after 1e-14 s does not move the clock and would make the controller spin.
 MIN_REQUEUE_S = 0.001
@@ -53,7 +55,8 @@ CONFLICT_BACKOFF = Backoff(0.02, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Ask the loop to reconcile the key again after so many seconds; an earlier wake-up replaces the delay."""
+    """Ask the loop to reconcile the key again after so many seconds; an earlier wake-up replaces the
+    delay."""
 
     after: float
 
@@ -111,6 +114,7 @@ class WorkQueue:
         keys = ready_queues[-1 if self._take_count % LOW_PRIORITY_EVERY == 0 else 0]
         key = next(iter(keys))
         del keys[key]
+        # The wake-up replaces a delayed requeue of the key.
         self._due.pop(key, None)
         self._processing[key] = None
         return key
@@ -125,10 +129,12 @@ class WorkQueue:
             self._delay(key, max(requeue.after, MIN_REQUEUE_S))
 
     def failed(self, key: str, backoff: Backoff) -> float:
-        """End a failed reconcile: requeue the key after a growing back-off and return the delay in seconds."""
+        """End a failed reconcile: requeue the key after a growing back-off and return the delay in
+        seconds."""
         count = self._failure_counts[key] = self._failure_counts.get(key, 0) + 1
         priority = self._processing.pop(key)
         seconds = backoff.delay(count, self._rng)
+        # The object changed during the failed reconcile: the change may be the remedy.
         if priority is Priority.NORMAL:
             seconds = min(seconds, CHANGED_KEY_RETRY_S)
         if priority is Priority.URGENT:

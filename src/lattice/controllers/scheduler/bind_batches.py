@@ -148,6 +148,7 @@ class BatchBinder:
             # Two loops in one comprehension: this runs once per binding.
             puts = [put for scheduled in remaining for put in self._bind_writes(scheduled)]
             reservation_ids = {scheduled.reservation.id for scheduled in remaining}
+            # A reservation in a running commit must not expire: the commit may still succeed.
             self.reservations.in_flight |= reservation_ids
             try:
                 revision = await self.binding_store.context.commit([*counts, *puts])
@@ -166,7 +167,9 @@ class BatchBinder:
                 self.reservations.in_flight -= reservation_ids
 
     async def _bind_in_halves(self, batch: list[ScheduledWorkload], min_members: Mapping[str, int]) -> None:
-        """Bind in two smaller commits after the store rejected the size; a gang or a single workload fails."""
+        """Bind in two smaller commits after the store rejected the size; a gang or a single workload
+        fails."""
+        # A gang is bound in one commit or not at all (I-15).
         if len(batch) == 1 or any(scheduled.ask.group for scheduled in batch):
             log.warning("binding is too large to be written", workload=batch[0].ask.name, of=len(batch))
             self.needs_backoff |= {scheduled.ask.name for scheduled in batch}
@@ -234,7 +237,8 @@ class BatchBinder:
         )
 
     def _node(self, name: str) -> Entry | None:
-        """The entry of the node at the revision that the table reflects; None if the node has changed since."""
+        """The entry of the node at the revision that the table reflects; None if the node has changed
+        since."""
         reflected_revision = self.node_revisions.get(name)
         for entry in (
             self._written_nodes.get(name),
@@ -256,7 +260,8 @@ class BatchBinder:
         """Take over the new revisions of the nodes and report the bound workloads."""
         cache = self.binding_store.context.cache(LatticeNode)
         for put in counts:
-            # Another revision means that the table has taken up a newer change, which this write is older than.
+            # Another revision means that the table has taken up a newer change, which this write is older
+            # than.
             if self.node_revisions.get(put.key.name) == put.expect:
                 self.node_revisions[put.key.name] = revision
             cached = cache.entry(put.key.path)
@@ -268,7 +273,8 @@ class BatchBinder:
             self.on_bound(scheduled)
 
     async def _wait_for_rival_write(self, conflict: RevisionConflict) -> None:
-        """Wait until the cache holds the conflicting write: a retry without the write would conflict again."""
+        """Wait until the cache holds the conflicting write: a retry without the write would conflict
+        again."""
         context = self.binding_store.context
         cache = (
             context.cache(LatticeNode)

@@ -53,15 +53,15 @@ class BindingRecords:
     def _recorder(self) -> EventRecorder:
         return self.context.recorder("scheduling")
 
-    def add_to_count(self, entry: Entry, more: int) -> Put:
-        """Add `more` to the workload count of the node.
+    def add_to_count(self, entry: Entry, delta: int) -> Put:
+        """Add `delta` to the workload count of the node.
 
         Every binding thereby moves the revision of its node, so that concurrent bindings to one node conflict
         (I-12).
         """
         status = self._node(entry).status
         return with_status(
-            entry, msgspec.structs.replace(status, workloads=max(0, (status.workloads or 0) + more))
+            entry, msgspec.structs.replace(status, workloads=max(0, (status.workloads or 0) + delta))
         )
 
     def set_count(self, entry: Entry, count: int) -> Put | None:

@@ -93,6 +93,7 @@ class PersistentBindingStore:
         if entry is None:
             return None
         workloads = self.context.cache(LatticeWorkload)
+        # Every binding counted in this revision of the node must be in the cache (I-12).
         await workloads.wait_for(entry.revision)
         assigned = [*workloads.by_index("node", node), *workloads.by_index("prepared", node)]
         return StoredNodeState(entry.revision, _free_capacity(_decode_node(entry.value), assigned))
@@ -107,7 +108,8 @@ class PersistentBindingStore:
             or not self.is_bindable(_decode_workload(workload.value))
         ):
             return None
-        # Cordoned, tainted or decommissioned since: free capacity alone does not make the node feasible (I-14).
+        # Cordoned, tainted or decommissioned since: free capacity alone does not make the node feasible
+        # (I-14).
         if not self.is_node_unchanged(_decode_node(node.value)):
             return None
         binding = Binding(node=node.key.name, uid=_uid(node), term=self.context.term.number)
@@ -186,6 +188,7 @@ class PersistentBindingStore:
         for part in _parts(requests, MAX_COMMIT_OPERATIONS):
             if missing := await self._adopt(part, attempt, lead=requests[0].workload):
                 return missing
+        # The first part contains the lead: its commit decides about the gang.
         first, *remaining = _parts(requests, MAX_COMMIT_OPERATIONS // 2)
         if missing := await self._commit_together(first, attempt):
             return missing
@@ -403,7 +406,8 @@ def _uid(node: Entry) -> str:
 
 
 def _is_unbound(workload: LatticeWorkload, reservation: str = "") -> bool:
-    """Whether the workload may be bound: not bound, not deleted, and not reserved by another attempt (I-11)."""
+    """Whether the workload may be bound: not bound, not deleted, and not reserved by another attempt
+    (I-11)."""
     record = reservation_record(workload)
     is_ours = record is None or record.reservation == reservation
     return is_ours and workload.status.binding is None and not workload.metadata.deletion_timestamp
@@ -425,7 +429,8 @@ def _free_capacity(node: LatticeNode, assigned: Iterable[LatticeWorkload]) -> di
 
 
 def _is_assigned_to(workload: LatticeWorkload, node: LatticeNode) -> bool:
-    """Whether the workload is bound to or reserved on this node, and not on an earlier node of the same name."""
+    """Whether the workload is bound to or reserved on this node, and not on an earlier node of the same
+    name."""
     binding, reservation = workload.status.binding, reservation_record(workload)
     if binding:
         return binding.uid == node.metadata.uid

@@ -27,7 +27,8 @@ class DisruptionBudgets:
     context: ControllerContext
     victims: Callable[[], Collection[str]]
     eviction_reason: Callable[[LatticeWorkload], str] = lambda _: ""
-    # Services that preemption asked about, with the disruptions that were allowed: a workload may wait for more.
+    # Services that preemption asked about, with the disruptions that were allowed: a workload may wait for
+    # more.
     _queried: dict[str, int] = field(default_factory=dict)
     _changed_services: set[str] = field(default_factory=set)
 

@@ -41,7 +41,8 @@ from lattice.store.protocol import Change, Entry
 
 # The single key of the controller: all nodes share one table.
 NODE_TABLE_KEY = "nodes"
-# Workloads per batch; the next batch is decided while this batch is written. On distinct nodes a batch fills 12 commits.
+# Workloads per batch; the next batch is decided while this batch is written. On distinct nodes a batch fills
+# 12 commits.
 BATCH_SIZE = 396
 MAX_BATCHES_PER_RECONCILE = 50
 # Batches that are written at the same time.
@@ -112,7 +113,8 @@ class SchedulingController:
         # Changed since the table was last updated.
         self._changed_nodes: dict[str, None] = {}
         self._changed_workloads: dict[str, None] = {}
-        # Workloads that changed while our own write was missing in the cache: update the table when the write arrives.
+        # Workloads that changed while our own write was missing in the cache: update the table when the write
+        # arrives.
         self._ahead_of_cache: set[str] = set()
         # Nodes that a workload has left.
         self._nodes_to_recount: set[str] = set()
@@ -128,7 +130,8 @@ class SchedulingController:
 
     def loop(self) -> Loop:
         nodes, workloads = self.context.cache(LatticeNode), self.context.cache(LatticeWorkload)
-        # The loop waits for the cache of a source: without the services, preemption knows no disruption budgets.
+        # The loop waits for the cache of a source: without the services, preemption knows no disruption
+        # budgets.
         services = Source(self.context.cache(LatticeService), self._service_changed)
         sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), services)
         return Loop(
@@ -165,6 +168,7 @@ class SchedulingController:
 
     def _workload_changed(self, change: Change) -> Iterable[str]:
         path = change.key.path
+        # `_on_bound` or `_requeue_unbound` compares the revisions when the commit returns.
         if path in self._being_bound:
             return ()
         if self.binding_store.written_revisions.get(path) == change.revision:
@@ -186,6 +190,7 @@ class SchedulingController:
                 if cycle is None:
                     break
                 in_flight.add(group.create_task(self._bind_cycle(cycle)))
+                # Let the commit of this batch start before the next batch is decided.
                 await asyncio.sleep(0)
                 if len(in_flight) == MAX_BATCHES_IN_FLIGHT:
                     _, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
@@ -218,6 +223,7 @@ class SchedulingController:
             self._apply_node_change(name, entry, objects[name], now)
         self._changed_workloads.update(dict.fromkeys(self.scheduler_cache.pop_due_retries(now.monotonic)))
         self._apply_workload_changes(now)
+        # Between two updates: restoring a victim marks further workloads as changed.
         self._restore_spared_victims(now)
         self._apply_workload_changes(now)
         if self.disruption_budgets.has_eased(
@@ -355,6 +361,7 @@ class SchedulingController:
     def _run_cycle(self, batch: list[list[WorkloadAsk]], now: float) -> CycleResult | None:
         queue = self.scheduler_cache.queue
         revision = self.context.cache(LatticeNode).revision
+        # A budget is spent within one cycle; the next cycle computes the budget anew.
         self.disruption_budgets.reset()
         for run in batch:
             for ask in run:
@@ -482,7 +489,8 @@ class SchedulingController:
                 self.batch_binder.bind_failures[event.workload] = event.reason
 
     def _on_bound(self, placed: ScheduledWorkload) -> None:
-        """Finish a bound workload; a change of the workload during the commit marks the workload as changed."""
+        """Finish a bound workload; a change of the workload during the commit marks the workload as
+        changed."""
         name = placed.ask.name
         metrics.ATTEMPT_BOUND.inc()
         self._being_bound.pop(name, None)
@@ -541,7 +549,8 @@ class SchedulingController:
         placement = self.table.placements.get(request.workload)
         workload = self.context.cache(LatticeWorkload).get(request.workload)
         record = self._decision_records.get(request.workload, {})
-        # A node outside the best nodes comes from a gang or a preemption: the record does not explain the node.
+        # A node outside the best nodes comes from a gang or a preemption: the record does not explain the
+        # node.
         if request.node not in record.get("best", (request.node,)):
             record = {}
         if placement is None or workload is None:
@@ -554,7 +563,8 @@ class SchedulingController:
         return placement is not None and self.scheduler_cache.has_same_ask(workload, placement.ask)
 
     async def _mark_victims(self) -> None:
-        """Mark the victims of preemption as evicted; the workload controller stops and unbinds the victims."""
+        """Mark the victims of preemption as evicted; the workload controller stops and unbinds the
+        victims."""
         victims: dict[str, str] = {}
         for node, names in self.table.evicting.items():
             victims.update(dict.fromkeys(names, node))
@@ -571,7 +581,8 @@ class SchedulingController:
                 self._changed_nodes[record.node] = None
 
     async def _write_counts(self) -> None:
-        """Write the workload counts of nodes that a workload has left; a concurrent binding counts by itself."""
+        """Write the workload counts of nodes that a workload has left; a concurrent binding counts by
+        itself."""
         names = [name for name in sorted(self._nodes_to_recount) if name in self.table.row_of]
         self._nodes_to_recount.clear()
         await self.batch_binder.write_counts(

@@ -184,7 +184,8 @@ class BindFailureReporter:
     _last_report_at: float = float("-inf")
 
     def record_failure(self, workload: str, node: str, reason: str) -> None:
-        """Count a failed binding and queue an event, unless a recent event or a full queue forbids the event."""
+        """Count a failed binding and queue an event, unless a recent event or a full queue forbids the
+        event."""
         failure = self._failures.setdefault(workload, _BindFailure())
         failure.message, failure.count = f"not bound to node {node}: {reason}", failure.count + 1
         if (

@@ -99,6 +99,7 @@ class AgreementController:
         """Create, update or delete the agreement of one pair of services; `services` is None if no service
         declares the pair."""
         entry = self._agreements.entry(f"{pair.caller.namespace}/{pair.object_name}")
+        # No service declares the pair any more.
         if services is None:
             if entry is not None:
                 await self.context.commit([Delete(entry.key, entry.revision)])

@@ -276,6 +276,7 @@ class ClusterController:
         calls += [provider.delete(name) for name in steps.orphaned]
         results = await asyncio.gather(*calls, return_exceptions=True)
         for name, result in zip((*starts, *steps.remove, *steps.orphaned), results, strict=True):
+            # A fenced or conflicting write is no problem of the provider: the loop handles both.
             if isinstance(result, Fenced | Conflict) or (
                 isinstance(result, BaseException) and not isinstance(result, LatticeError)
             ):
@@ -353,10 +354,12 @@ class ClusterController:
         node = self._nodes.get(f"/{name}")
         if node is None or name in self._creating:
             return
+        # During the provider call the plan counts the machine as running, so no second create starts.
         self._creating.add(name)
         try:
             size = self._size(node)
             token, token_write = self.mint_token(node)
+            # The token must be stored before the machine exists, or the agent could not join.
             await self.context.commit([token_write])
             labels = {
                 key: value
@@ -404,6 +407,7 @@ class ClusterController:
             write = with_metadata(entry, lambda metadata: metadata | {"finalizers": finalizers})
         releases = self._releases(node) if is_paid_back else ()
         await self._ledger_committer.commit_with_charges(Payment(writes=[write], releases=releases))
+        # A later node of the same name must not inherit the heartbeats.
         self.context.presence.forget_node(name)
 
     def _releases(self, node: LatticeNode) -> tuple[Charge, ...]:
@@ -441,6 +445,7 @@ class ClusterController:
         entry, current = self._clusters.entry(path), self._clusters.get(path)
         if entry is not None and current is not None:
             await self._write(entry, current, status_from_nodes(current, nodes, problems, self.endpoint()))
+        # Without an adapter no retry can succeed; a restart with other settings resyncs the cluster.
         if any(problem.reason == PROVIDER_UNAVAILABLE for problem in problems):
             return None
         if problems and not cluster.metadata.deletion_timestamp:

@@ -1,4 +1,5 @@
-"""Export metrics of the fleet from the leader's caches: pending services, budgets and utilisation of pools."""
+"""Export metrics of the fleet from the leader's caches: pending services, budgets and utilisation of
+pools."""
 
 from collections import Counter
 from collections.abc import Iterator

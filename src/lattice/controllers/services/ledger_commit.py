@@ -87,7 +87,8 @@ class CommittedPayment:
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """A payment that was not committed, with the rejections of every ledger whose limit the payment exceeds."""
+    """A payment that was not committed, with the rejections of every ledger whose limit the payment
+    exceeds."""
 
     rejections: tuple[BudgetRejection, ...]
 
@@ -122,6 +123,7 @@ class LedgerCommitter:
             entries = await self._read(payment)
             try:
                 updates = self._settle(payment, entries, self.clock.now())
+            # The first attempt of this request may have succeeded with its reply lost.
             except (Invalid, NotFound):
                 if (committed := await self._committed_earlier(payment)) is not None:
                     return committed
@@ -134,6 +136,7 @@ class LedgerCommitter:
             except RevisionConflict as conflict:
                 if conflict.key in payment.keys:
                     raise
+                # A rival changed a ledger or a limit: read both again and settle anew.
                 await self.clock.sleep(_backoff_s(payment, attempt))
                 continue
             return CommittedPayment(

@@ -1,4 +1,5 @@
-"""Write placements: status, clusters and charges of a service in one commit, built from the current caches."""
+"""Write placements: status, clusters and charges of a service in one commit, built from the current
+caches."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -100,7 +101,8 @@ class PlacementWriter:
     ) -> BudgetRejection | None:
         """Commit stages in one commit, or in several if the stages exceed the limits of a commit."""
         for part in _split_stages(stages):
-            # A later stage repeats the clusters of an earlier stage with larger counts, so the last count wins.
+            # A later stage repeats the clusters of an earlier stage with larger counts, so the last count
+            # wins.
             desired: dict[str, Mapping[str, int]] = {}
             for stage in part:
                 desired.update(stage.clusters)
@@ -174,6 +176,7 @@ class PlacementWriter:
         service = decided.world.services[name]
         path = f"{service.metadata.namespace}/{service.metadata.name}"
         current, entry = self._services.get(path), self._services.entry(path)
+        # The service was deleted, or created again, since the decision.
         if current is None or entry is None or current.metadata.uid != service.metadata.uid:
             return []
         if current.metadata.generation != service.metadata.generation or _placement_keys(
@@ -349,6 +352,7 @@ class PlacementWriter:
         entry, cluster = self._clusters.entry(f"/{name}"), self._clusters.get(f"/{name}")
         if entry is None or cluster is None or not self._unmade_machine_charges(name, cluster.spec.nodes):
             return
+        # Every node that the cluster controller created for this cluster must be in the cache.
         await self._nodes.wait_for(entry.revision)
         # A node that leaves is refunded with the deletion of the node: wait for both.
         await self._ledgers.wait_for(self._nodes.revision)

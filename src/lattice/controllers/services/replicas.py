@@ -86,7 +86,8 @@ class ReplicaController:
         )
 
     def _keys_for_service(self, change: Change) -> Iterable[str]:
-        """Wake the service only if an input of its replicas changed: health updates of the status are frequent."""
+        """Wake the service only if an input of its replicas changed: health updates of the status are
+        frequent."""
         previous, current = self._services.previous_object, self._services.get(change.key.path)
         if previous is None or current is None or _replica_inputs(previous) != _replica_inputs(current):
             return (change.key.path,)
@@ -111,6 +112,7 @@ class ReplicaController:
 
     async def reconcile(self, key: str) -> Requeue | None:
         service = self._services.get(key)
+        # The garbage collector deletes the replicas of a deleted service through the owner reference.
         if service is None or service.metadata.deletion_timestamp or not _is_placement_current(service):
             self._awaiting_ready.discard(key)
             return None
@@ -258,7 +260,10 @@ class ReplicaController:
             (condition for condition in service.status.conditions if condition.type == PROGRESSING), None
         )
         condition = _progress(previous, revision, steps)
-        entry, events = self._services.entry(path_of(service)), list(self._scaling_events(service, steps, owned))
+        entry, events = (
+            self._services.entry(path_of(service)),
+            list(self._scaling_events(service, steps, owned)),
+        )
         if condition is None or entry is None:
             return events
         conditions = merge_conditions(service.status.conditions, [condition], self.context.timestamp)

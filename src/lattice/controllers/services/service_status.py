@@ -54,6 +54,7 @@ class ServiceStatusController:
             self._next_update_at.pop(key, None)
             return None
         now = self.context.clock.monotonic()
+        # The requeue writes the latest counts once the interval is over.
         if (wait := self._next_update_at.get(key, now) - now) > 0:
             return Requeue(wait)
         replicas = self._workloads.by_index("service", key)

@@ -30,7 +30,8 @@ from lattice.store.protocol import Write
 SUPPLY_KEY = "supply"
 # The shortest time between two reconciles.
 SUPPLY_INTERVAL_S = 2.0
-# The controller rests for at least so many times the duration of the last decision, so that a large fleet leaves CPU time.
+# The controller rests for at least so many times the duration of the last decision, so that a large fleet
+# leaves CPU time.
 MIN_IDLE_RATIO = 20
 # Spending grows without a change of any object, so a resync updates the status.
 SPEND_RESYNC_S = 3600.0
