@@ -307,7 +307,7 @@ def test_stopping_finishes_what_is_in_hand_begins_nothing_and_does_not_wait_for_
         loop = a_loop(controller, ["quick", "slow", "next"], pace=Concurrency(workers=2, resync_s=math.inf))
         task = asyncio.create_task(loop.run())
         await clock.advance(0.1)
-        loop.stop(within=0.5)
+        loop.stop(timeout_s=0.5)
         await clock.advance(0.45)
         assert [key for key, _ in controller.ended] == ["quick"]
         assert not task.done()

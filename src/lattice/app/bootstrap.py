@@ -1,4 +1,4 @@
-"""What a store must hold before it can be served: the permanent namespaces and the certificate authority."""
+"""Create the objects that every store needs: the permanent namespaces and the certificate authority."""
 
 from base64 import b64decode, b64encode
 
@@ -17,7 +17,8 @@ from lattice.store.protocol import ABSENT, Entry, Put, RevisionConflict
 
 
 async def bootstrap(api: Api) -> CertificateAuthority:
-    """Make what is missing. Any number of servers may do this at once: the first one wins, the others read."""
+    """Create missing objects and return the certificate authority; of several concurrent servers the first
+    creates, the others read."""
     for name in sorted(PERMANENT_NAMESPACES):
         await _ensure(api, api.catalog.by_id("namespaces"), {"metadata": {"name": name}})
     _, pair = new_authority()
@@ -28,14 +29,15 @@ async def bootstrap(api: Api) -> CertificateAuthority:
         "data": data,
     }
     entry = await _ensure(api, api.catalog.by_id("secrets"), secret)
-    kept = unpack(entry.value, entry.revision)["data"]
-    return load_authority(CertificateKeyPair(b64decode(kept["tls.crt"]), b64decode(kept["tls.key"])))
+    stored = unpack(entry.value, entry.revision)["data"]
+    return load_authority(CertificateKeyPair(b64decode(stored["tls.crt"]), b64decode(stored["tls.key"])))
 
 
 async def _ensure(api: Api, served: ServedKind, obj: Object) -> Entry:
+    """Return the stored object; create the object if it is missing."""
     key = served.key(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
-    found = await api.store.get(key)
-    if found is None:
+    entry = await api.store.get(key)
+    if entry is None:
         value = pack(
             served.resource,
             apply_kind_defaults(served, new_object(obj, uid=api.new_uid(), now=api.now()), None),
@@ -43,6 +45,7 @@ async def _ensure(api: Api, served: ServedKind, obj: Object) -> Entry:
         try:
             return Entry(key, value, await api.store.commit([Put(key, value, ABSENT)]))
         except RevisionConflict:
-            found = await api.store.get(key)
-    assert found is not None  # noqa: S101 - permanent: nobody may delete them
-    return found
+            entry = await api.store.get(key)
+    # Permanent objects cannot be deleted.
+    assert entry is not None  # noqa: S101
+    return entry

@@ -1,4 +1,5 @@
-"""A kubeconfig file: the server's address, its authority, and the credentials of one user."""
+"""Render a kubeconfig file with the server's address, the certificate authority, and the credentials of one
+user."""
 
 from base64 import b64encode
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
+    """A user with a client certificate or a token."""
+
     user: str
     certificate: bytes = b""
     key: bytes = b""
@@ -14,6 +17,7 @@ class Credentials:
 
     @property
     def entry(self) -> dict[str, Any]:
+        """The user entry of the kubeconfig; a token takes precedence."""
         if self.token:
             return {"token": self.token}
         return {
@@ -25,6 +29,7 @@ class Credentials:
 def render_kubeconfig(
     url: str, authority: bytes, credentials: Credentials, namespace: str = "default"
 ) -> str:
+    """The YAML text of a kubeconfig with one cluster, one user and one context."""
     import yaml
 
     cluster = {"server": url, "certificate-authority-data": b64encode(authority).decode()}

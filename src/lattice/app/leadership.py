@@ -1,4 +1,5 @@
-"""What a server does while it leads: controllers with everything they need, agents that hear of it, garbage that goes."""
+"""Run the controllers and the garbage collector while this server leads, and announce the leader's addresses
+in the lease."""
 
 import asyncio
 import random
@@ -48,15 +49,19 @@ from lattice.server.fleet_queries.pricing_files import PricingFiles, split_comma
 from lattice.settings import Settings
 from lattice.store.cache import Cache
 from lattice.store.election import Election
-from lattice.store.protocol import ABSENT, Entry, Key, Put, Store, Term
+from lattice.store.protocol import ABSENT, Key, Put, Store, Term
 
 LEASE_KEY = Key(Lease.resource.id, "lattice-system", "controllers")
-AGENTS_ADDRESS_ANNOTATION = "lattice.dev/agents"  # annotation of the lease: where the leader's agents connect
-API_URL_ANNOTATION = "lattice.dev/api"  # and where its API answers
-CONTROLLER_RESTART_DELAY_S = 5.0  # seconds before controllers that failed begin again
-TERM_END_DELAY_S = 1.0  # seconds for whoever stopped the controllers to end the term, too
-FIRST_TERM_TIMEOUT_S = 1.0  # seconds in which a server that can lead does
-SHUTDOWN_TIMEOUT_S = 0.6  # seconds for controllers to finish what they have in hand
+# Annotations of the lease: the leader's address for agents, and the URL of its API.
+AGENTS_ADDRESS_ANNOTATION = "lattice.dev/agents"
+API_URL_ANNOTATION = "lattice.dev/api"
+CONTROLLER_RESTART_DELAY_S = 5.0
+# After a stop of the controllers, the caller of the stop needs a moment to end the term.
+TERM_END_DELAY_S = 1.0
+# A new server waits so long for its first term before it reports that it serves.
+FIRST_TERM_TIMEOUT_S = 1.0
+# Time for running reconciles to end before the server gives up its role.
+SHUTDOWN_TIMEOUT_S = 0.6
 JOIN_TOKEN_TTL = timedelta(minutes=15)
 PROVIDER_ADAPTERS = ("local", "fake")
 
@@ -66,37 +71,42 @@ log = structlog.get_logger()
 def build_providers(
     settings: Settings, folder: Path, clock: Clock, server: Callable[[], str]
 ) -> dict[str, Provider]:
-    """`local,docker=local`: by the name that pools call them."""
-    made: dict[str, Provider] = {}
-    for word in (each.strip() for each in settings.providers.split(",")):
-        name, _, adapter = word.partition("=")
+    """Build the provider adapters of the setting, for example `local,docker=local`, by the provider name of
+    pools.
+
+    Raises Invalid for an unknown adapter.
+    """
+    providers: dict[str, Provider] = {}
+    for word in settings.providers.split(","):
+        name, _, adapter = word.strip().partition("=")
         match adapter or name:
             case "":
                 continue
             case "local":
-                place = folder / "machines" / name
-                made[name] = LocalProvider(
-                    place, server, clock, name, stop_timeout_s=settings.local_stop_within
+                machine_folder = folder / "machines" / name
+                providers[name] = LocalProvider(
+                    machine_folder, server, clock, name, stop_timeout_s=settings.local_stop_within
                 )
             case "fake":
-                made[name] = FakeProvider(clock, name, state_file=folder / "machines" / f"{name}.json")
-            case other:
+                providers[name] = FakeProvider(clock, name, state_file=folder / "machines" / f"{name}.json")
+            case unknown:
                 raise Invalid(
-                    f"there is no adapter {other!r}",
+                    f"there is no adapter {unknown!r}",
                     where="--providers",
                     fix=f"use {' or '.join(PROVIDER_ADAPTERS)}: NAME or NAME=ADAPTER",
                 )
-    return made
+    return providers
 
 
 @dataclass(frozen=True)
 class JoinTokenMinter:
-    """One-time tokens for the machines that this server asks providers for."""
+    """Mints one-time join tokens for the machines that this server creates."""
 
     authority: CertificateAuthority
     clock: Clock
 
     def __call__(self, node: LatticeNode) -> tuple[str, Put]:
+        """Return the token for the node, and the write that stores the grant of the token."""
         token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(self.authority.pem))
         now = self.clock.now()
         grant = Grant(
@@ -108,14 +118,15 @@ class JoinTokenMinter:
 
 
 def build_dependencies(
-    settings: Settings, authority: CertificateAuthority, clock: Clock, made: dict[str, Provider]
+    settings: Settings, authority: CertificateAuthority, clock: Clock, providers: dict[str, Provider]
 ) -> ControllerDependencies:
+    """Build the dependencies of the controllers from the settings."""
     files = PricingFiles(split_comma_list(settings.prices), settings.latency)
     return ControllerDependencies(
         mint_token=JoinTokenMinter(authority, clock),
         pricing_tables=lambda: tuple(files.current()),  # type: ignore[arg-type,return-value]
         webhook_client=HttpsWebhookClient(parse_networks(settings.webhook_allow), settings.webhook_ca),
-        providers=made,
+        providers=providers,
         node_timeouts=node_timeouts(settings),
         grace_periods=grace_periods(settings),
         concurrency=concurrency(settings),
@@ -127,12 +138,9 @@ def build_dependencies(
     )
 
 
-def _decode_lease(entry: Entry) -> Lease:
-    return msgspec.json.decode(entry.value, type=Lease)
-
-
 def _scheduling_profile(name: str) -> ProfileSpec:
-    """A preset, or a file; reading one takes more code than a server otherwise needs."""
+    """A preset or a profile file; the reader of files is imported only when needed, because it needs more
+    code than a server."""
     if name in PRESETS:
         return PRESETS[name]
     from lattice.app.profile_file import load_profile
@@ -142,20 +150,26 @@ def _scheduling_profile(name: str) -> ProfileSpec:
 
 @dataclass
 class Leadership:
-    """Follows the election: controllers run while this server leads, each write fenced by the term that it was elected for."""
+    """Follows the election: the controllers run while this server leads, and every write is fenced by the
+    term."""
 
     store: Store
     clock: Clock
     election: Election
     dependencies: ControllerDependencies
     event_ttl: float
-    agents_address: Callable[[], str]  # at which this server's agents connect
-    api_url: Callable[[], str]  # at which its API answers
-    on_change: Callable[[], None] = lambda: None  # told when a term begins or ends
-    rng: random.Random = field(default_factory=random.Random)  # jitter
-    new_uid: Callable[[], str] = field(default_factory=lambda: uid_generator(random.Random()))  # noqa: S311 - names, no secrets
-    freezes_caches: bool = True  # copies stay for long, and are kept out of garbage collections
-    controller_failures: int = 0  # of controllers, since the start
+    # The address at which agents connect to this server, and the URL of its API.
+    agents_address: Callable[[], str]
+    api_url: Callable[[], str]
+    # Called when a term begins or ends.
+    on_change: Callable[[], None] = lambda: None
+    # Jitter only.
+    rng: random.Random = field(default_factory=random.Random)
+    new_uid: Callable[[], str] = field(default_factory=lambda: uid_generator(random.Random()))  # noqa: S311 - no secrets
+    # Long-lived caches are frozen, so that Python's garbage collector does not scan the cached objects.
+    freezes_caches: bool = True
+    # Failures of the controllers since the start of the server.
+    controller_failures: int = 0
     context: ControllerContext | None = None
     garbage_collector: GarbageCollector | None = None
     controller_set: ControllerSet | None = None
@@ -165,24 +179,27 @@ class Leadership:
 
     def __post_init__(self) -> None:
         self.lease_cache: Cache[Lease] = Cache(
-            self.store, Lease.resource.id, _decode_lease, self.clock, self.rng, freeze=False
+            self.store,
+            Lease.resource.id,
+            lambda entry: msgspec.json.decode(entry.value, type=Lease),
+            self.clock,
+            self.rng,
+            freeze=False,
         )
-        self.election.on_started_leading, self.election.on_stopped_leading = (
-            self._on_term_won,
-            self._on_term_lost,
-        )
+        self.election.on_started_leading = self._on_term_won
+        self.election.on_stopped_leading = self._on_term_lost
         self.dependencies = replace(self.dependencies, endpoint=self.api_url)
 
     def leading_context(self) -> ControllerContext | None:
-        """None once our time is up by our own clock, whether or not anybody has told us."""
+        """The controller context of the current term; None once the lease has expired by our own clock."""
         return self.context if self.context is not None and self.election.term == self.context.term else None
 
     def leader_agents_address(self) -> str | None:
-        """Where the leader's agents connect, as the last leader wrote it down."""
+        """The address at which agents connect to the leader, from the lease; None without a lease."""
         return self._lease_annotation(AGENTS_ADDRESS_ANNOTATION)
 
     def leader_url(self) -> str | None:
-        """Where the leader's API answers, by the same word."""
+        """The URL of the leader's API, from the lease; None without a lease."""
         return self._lease_annotation(API_URL_ANNOTATION)
 
     def _lease_annotation(self, annotation: str) -> str | None:
@@ -190,28 +207,33 @@ class Leadership:
         return (lease.metadata.annotations.get(annotation) or None) if lease is not None else None
 
     def workload_environment(self, workload: LatticeWorkload) -> dict[str, str]:
-        """What a replica is told of those that it may call."""
-        office = self.context
-        if office is None or not workload.spec.service:
+        """Environment variables of a replica with the endpoints of the services that it may call."""
+        context = self.context
+        if context is None or not workload.spec.service:
             return {}
-        found = [
-            each
-            for each in office.cache(LatticeAgreement).objects(workload.metadata.namespace)
-            if each.spec.caller.name == workload.spec.service
+        agreements = [
+            agreement
+            for agreement in context.cache(LatticeAgreement).objects(workload.metadata.namespace)
+            if agreement.spec.caller.name == workload.spec.service
         ]
-        return environment(found)
+        return environment(agreements)
 
     @property
     def pending(self) -> int:
-        return sum(each.pending for each in (self.garbage_collector, self.controller_set) if each is not None)
+        """Keys in the work queues of controllers and garbage collector."""
+        return sum(
+            component.pending
+            for component in (self.garbage_collector, self.controller_set)
+            if component is not None
+        )
 
     @property
     def last_reconciled_at(self) -> str | None:
         return max(
             (
-                each.last_reconciled_at
-                for each in (self.garbage_collector, self.controller_set)
-                if each is not None and each.last_reconciled_at
+                component.last_reconciled_at
+                for component in (self.garbage_collector, self.controller_set)
+                if component is not None and component.last_reconciled_at
             ),
             default=None,
         )
@@ -238,7 +260,8 @@ class Leadership:
         )
 
     async def _announce_addresses(self, term: Term) -> None:
-        """Others tell agents where we are."""
+        """Write the leader's addresses into the lease, so that other servers can redirect agents and
+        requests."""
         while self.election.term == term:
             try:
                 await self._write_lease(term)
@@ -252,9 +275,9 @@ class Leadership:
         return None
 
     async def wait_first_term(self) -> None:
-        """Until we lead and have said so, or until it is clear that we do not for now."""
-        ends = self.clock.monotonic() + FIRST_TERM_TIMEOUT_S
-        while not self._has_led and self.clock.monotonic() < ends:
+        """Wait until this server leads and has announced its addresses, or until the timeout."""
+        deadline = self.clock.monotonic() + FIRST_TERM_TIMEOUT_S
+        while not self._has_led and self.clock.monotonic() < deadline:
             await self.clock.sleep(0.01)
 
     async def _write_lease(self, term: Term) -> None:
@@ -283,7 +306,8 @@ class Leadership:
         )
 
     async def _run_controllers(self, term: Term) -> None:
-        """Until the term is over. Controllers that fail as a whole are told of, and begin again."""
+        """Run the controllers until the term is over; failed controllers are logged and start again with
+        empty caches."""
         while self.election.term == term:
             presence = Presence(self.clock)
             self.context = ControllerContext(
@@ -301,9 +325,12 @@ class Leadership:
             await self._run_until_failure("garbage", term, self.garbage_collector.run)
 
     async def _run_until_failure(self, name: str, term: Term, run: Callable[[], Any]) -> None:
-        """`run` may say that a write was refused because the term is over."""
+        """Run a component once; end the term if the component was fenced, else wait before the next start.
+
+        `run` returns True if the store rejected a write because the term is over.
+        """
         try:
-            is_over = await run()
+            is_fenced = await run()
         except Fenced:
             return self.election.end_term(term)
         except LatticeError as error:
@@ -311,18 +338,18 @@ class Leadership:
         except Exception:
             log.exception("controller failed, starting again", controller=name)
         else:
-            return self.election.end_term(term) if is_over else await self.clock.sleep(TERM_END_DELAY_S)
+            return self.election.end_term(term) if is_fenced else await self.clock.sleep(TERM_END_DELAY_S)
         self.controller_failures += 1
         return await self.clock.sleep(CONTROLLER_RESTART_DELAY_S)
 
     async def stop(self) -> None:
-        """What is in hand is finished before the role is given up."""
-        if (
-            acting := self.controller_set
-        ) is not None:  # the term may end while we wait, and with it what we have of it
-            acting.stop()
-            ends = self.clock.monotonic() + SHUTDOWN_TIMEOUT_S
-            while any(loop.in_flight for loop in acting.loops) and self.clock.monotonic() < ends:
+        """Let running reconciles end within SHUTDOWN_TIMEOUT_S, then cancel the tasks of the term."""
+        # Keep a reference: the term may end during the wait and clear the attribute.
+        controller_set = self.controller_set
+        if controller_set is not None:
+            controller_set.stop()
+            deadline = self.clock.monotonic() + SHUTDOWN_TIMEOUT_S
+            while any(loop.in_flight for loop in controller_set.loops) and self.clock.monotonic() < deadline:
                 await self.clock.sleep(0.01)
         for task in self._term_tasks.values():
             task.cancel()

@@ -1,4 +1,4 @@
-"""The scheduling profile that a name stands for: a preset, or a file that holds one."""
+"""Load a scheduling profile by name: a preset or a file."""
 
 import random
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ProfileChoice(NamedTuple):
-    """How to decide: by which profile, with which dice."""
+    """A scheduling profile with its seed and random generator."""
 
     profile: "ProfileSpec"
     rng: random.Random
@@ -20,44 +20,48 @@ class ProfileChoice(NamedTuple):
 
 
 def load_profile(name: str, seed: int | None) -> ProfileChoice:
-    """A preset, or a profile that the user wrote. Equals go by the table's own order unless the profile says how."""
+    """Load a preset or a profile file; `seed` overrides the seed of the profile, which breaks ties between
+    equal nodes."""
     from lattice.scheduling.cycle.profile import PRESETS, preset
 
     if name in PRESETS or not (Path(name).suffix or "/" in name or Path(name).exists()):
         spec = preset(name)
     else:
         spec = _parse_profile_document(_profile_document(name))
-    chosen = spec.seed if seed is None else seed
-    return ProfileChoice(spec, random.Random(chosen), chosen)  # noqa: S311 - a tie, not a secret
+    chosen_seed = spec.seed if seed is None else seed
+    return ProfileChoice(spec, random.Random(chosen_seed), chosen_seed)  # noqa: S311 - a tie, not a secret
 
 
 def _parse_profile_document(document: "Document") -> "ProfileSpec":
+    """Parse a profile; every problem is reported with its line in the file."""
     from lattice.scheduling.cycle.profile import parse_profile
 
     try:
         return parse_profile(document.value)
-    except Invalid as e:
-        in_order = sorted(e.causes, key=lambda cause: document.line_of(cause.field))
+    except Invalid as error:
+        in_order = sorted(error.causes, key=lambda cause: document.line_of(cause.field))
         causes = [
             Cause(f"{document.location(cause.field)}: {cause.field}", cause.message, cause.reason)
             for cause in in_order
         ]
-        raise Invalid("is not a profile", where=document.source, fix=e.fix, causes=causes) from e
+        raise Invalid("is not a profile", where=document.source, fix=error.fix, causes=causes) from error
 
 
 def _profile_document(name: str) -> "Document":
-    """The one mapping in a file."""
+    """The single document of a profile file; raise Invalid for a folder or several documents."""
     from lattice.manifest_files import load_manifests
 
     fix = "give a file with one mapping, such as `scores: {BinPacking: 1}`, or the name of a preset"
     if Path(name).is_dir():
         raise Invalid("is a folder, not a profile", where=name, fix=fix)
     try:
-        found = load_manifests([name])
-    except LatticeError as e:
-        if "manifest" not in e.message:
+        documents = load_manifests([name])
+    except LatticeError as error:
+        if "manifest" not in error.message:
             raise
-        raise Invalid(e.message.replace("manifest", "profile"), where=e.where or name, fix=fix) from e
-    if len(found) > 1:
-        raise Invalid(f"holds {len(found)} documents, a profile is one", where=name, fix=fix)
-    return found[0]
+        raise Invalid(
+            error.message.replace("manifest", "profile"), where=error.where or name, fix=fix
+        ) from error
+    if len(documents) > 1:
+        raise Invalid(f"holds {len(documents)} documents, a profile is one", where=name, fix=fix)
+    return documents[0]

@@ -1,4 +1,5 @@
-"""The one place that builds a server: opens the store, wires API, tokens and controllers together, listens, and stops cleanly."""
+"""Build a server: open the store, connect API, agent sessions and controllers, listen, and stop in reverse
+order."""
 
 import asyncio
 import contextlib
@@ -62,44 +63,51 @@ from lattice.ui import assets
 
 ROLE = "controllers"
 ADMIN = "lattice-admin"
-NAME_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words
-COMPACTION_INTERVAL_S = 60.0  # seconds
-GC_THRESHOLD = 20_000  # new containers between two collections: at Python's 700, one sixth of a busy server's time went there
-MAX_HEADER_BYTES = 64 * 1024  # bytes of a request line or header: long selectors and continue tokens
+# No vowels, so that random suffixes spell no words.
+NAME_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+COMPACTION_INTERVAL_S = 60.0
+# Allocations between two collections: at Python's default of 700, a busy server spent a sixth of its time
+# collecting.
+GC_THRESHOLD = 20_000
+# A request line or header: long selectors and continue tokens need more than the default.
+MAX_HEADER_BYTES = 64 * 1024
 log = structlog.get_logger()
 
 
 @dataclass
 class RunningServer:
-    """A server that listens."""
+    """A listening server."""
 
     url: str
     kubeconfig: Path
-    used_fallback_port: bool  # its port was taken and another one chosen
+    # The port of the settings was taken, and the server listens on another port.
+    used_fallback_port: bool
     store_location: str
     is_resumed: bool
     leadership: Leadership
     instance_id: str
-    new_code: Callable[[], str] = str  # good once, for signing in to the page as administrator
+    # Returns a one-time code that signs in to the web page as administrator.
+    new_code: Callable[[], str] = str
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def sign_in_url(self) -> str:
-        """A link that signs in, once, within ten minutes."""
+        """A link that signs in to the web page, once, within ten minutes."""
         return f"{self.url}{UI_PATH}#code={self.new_code()}"
 
 
 @contextlib.asynccontextmanager
 async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[RunningServer]:
-    """Everything up, in order, and down again in the opposite order."""
+    """Start every component in order, yield the running server, and stop the components in reverse order."""
     limit_malloc_arenas()
     traces.TRACING.enable()
     clock = SystemClock()
     folder = Path(settings.data_dir).resolve()
-    os.umask(0o077)  # what is kept here opens doors: nobody else reads it
+    # The data folder holds private keys: only this user may read the files.
+    os.umask(0o077)
     async with contextlib.AsyncExitStack() as stack:
-        claim = stack.enter_context(_locked_data_dir(folder))
-        resumed = bool(settings.store) or (folder / "state.db").exists()
+        write_lock_file = stack.enter_context(_locked_data_dir(folder))
+        is_resumed = bool(settings.store) or (folder / "state.db").exists()
         store = await _open_store(settings, folder, clock)
         stack.push_async_callback(store.close)
         catalog = Catalog((*KINDS, CustomResourceDefinition))
@@ -116,19 +124,19 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         address = _ApiAddress(settings)
         documents = DiscoveryDocuments(catalog, address.advertised)
         api.read_only_stores = {CustomResourceDefinition.resource.id: await _crd_store(documents, clock)}
-        instance = settings.instance_id or f"{socket.gethostname()}-{os.getpid()}"
+        instance_id = settings.instance_id or f"{socket.gethostname()}-{os.getpid()}"
         agents = _AgentsAddress(settings, address)
         servers = ServerDirectory(store, clock, new_uid, lambda: address.url)
         stack.push_async_callback(servers.deregister)
-        made = build_providers(settings, folder, clock, lambda: ",".join(servers.urls()))
-        for provider in made.values():
+        providers = build_providers(settings, folder, clock, lambda: ",".join(servers.urls()))
+        for provider in providers.values():
             stack.push_async_callback(provider.close)
-        election = _election(store, clock, settings, instance)
-        lead = Leadership(
+        election = _election(store, clock, settings, instance_id)
+        leadership = Leadership(
             store,
             clock,
             election,
-            build_dependencies(settings, authority, clock, made),
+            build_dependencies(settings, authority, clock, providers),
             settings.event_ttl,
             agents.advertised,
             lambda: address.url,
@@ -138,26 +146,31 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
             folder / "kubeconfig",
             False,
             settings.store or str(folder / "state.db"),
-            resumed,
-            lead,
-            instance,
+            is_resumed,
+            leadership,
+            instance_id,
         )
-        fleet = FleetQueryService(api, _query_process(settings, made), settings.fleet_time_limit)
+        fleet = FleetQueryService(api, _query_process(settings, providers), settings.fleet_time_limit)
         stack.push_async_callback(fleet.close)
-        servers.leases = lead.lease_cache
+        servers.leases = leadership.lease_cache
         joining = NodeJoinService(store, authority, clock, new_uid, agents.advertised, servers.urls)
-        links = AgentSessions(
+        sessions = AgentSessions(
             clock,
-            lead.leading_context,
-            lead.leader_agents_address,
+            leadership.leading_context,
+            leadership.leader_agents_address,
             settings.heartbeat,
-            lead.workload_environment,
+            leadership.workload_environment,
         )
-        lead.on_change = links.leadership_changed
-        relay = LeaderProxy(lead.leader_url, lambda: address.url, leader_proxy_tls(authority, folder / "tls"))
-        stack.push_async_callback(relay.close)
-        live = UsageService(
-            clock, lead.leading_context, relay, WorkloadLogs(lead.leading_context, links.logs, relay)
+        leadership.on_change = sessions.leadership_changed
+        proxy = LeaderProxy(
+            leadership.leader_url, lambda: address.url, leader_proxy_tls(authority, folder / "tls")
+        )
+        stack.push_async_callback(proxy.close)
+        usage = UsageService(
+            clock,
+            leadership.leading_context,
+            proxy,
+            WorkloadLogs(leadership.leading_context, sessions.logs, proxy),
         )
         tokens = TokenAuthenticator(store, clock)
         app = App(
@@ -167,72 +180,77 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
             lambda: _health(running),
             fleet,
             joining,
-            live,
+            usage,
             _pages(api, tokens, running),
         )
         pair = _server_pair(authority, folder, settings)
         await _listen(stack, app, address, _tls(authority, pair), fallback_port=fallback_port)
         tls = Tls(pair[0].read_bytes(), pair[1].read_bytes(), authority.pem)
-        await agents.listen(stack, links, joining, tls, ControlService(api))
+        await agents.listen(stack, sessions, joining, tls, ControlService(api))
         running.url, running.used_fallback_port = (
             address.url,
             address.port != settings.port and settings.port != 0,
         )
         write_private(running.kubeconfig, admin_kubeconfig(address.url, authority).encode())
-        claim(f"{os.getpid()} {running.url}")
+        write_lock_file(f"{os.getpid()} {running.url}")
         stack.push_async_callback(_stop, running)
         running.tasks |= {
-            asyncio.create_task(lead.lease_cache.run()),
+            asyncio.create_task(leadership.lease_cache.run()),
             asyncio.create_task(election.run()),
             asyncio.create_task(
-                SpendRecorder(clock, lead.leading_context, new_uid, live.spend_history).run()
+                SpendRecorder(clock, leadership.leading_context, new_uid, usage.spend_history).run()
             ),
             asyncio.create_task(_compact(running, store, clock, settings.history)),
         }
-        if settings.store:  # which others may share
+        # A store that other servers may share.
+        if settings.store:
             running.tasks.add(asyncio.create_task(servers.register()))
-        await lead.wait_first_term()
+        await leadership.wait_first_term()
         _tune_gc()
         yield running
 
 
 def _pages(api: Api, tokens: TokenAuthenticator, running: RunningServer) -> Pages:
-    """The page, whose links sign in as administrator."""
+    """The web page; its sign-in links sign in as administrator."""
     sign_in = SignIn(api.store, api.clock, api.new_uid, tokens)
     running.new_code = lambda: sign_in.new_code(User(ADMIN, frozenset({ADMINS})))
     return Pages(assets(), tokens, sign_in, PageEventStream(api))
 
 
 def _tune_gc() -> None:
+    """Reduce the pauses of Python's garbage collector after the start."""
     gc.collect()
-    gc.set_threshold(GC_THRESHOLD)  # nearly all garbage goes without: what comes and goes here has no cycles
-    gc.freeze()  # what stays for ever need not be walked through in every collection: those pauses are everybody's
+    # Most garbage has no cycles and is freed by reference counting.
+    gc.set_threshold(GC_THRESHOLD)
+    # Permanent objects are not scanned again: every request would wait for the scan.
+    gc.freeze()
 
 
 @contextlib.contextmanager
 def _locked_data_dir(folder: Path) -> Any:
-    """One server per data folder; the lock goes with the process."""
+    """Lock the data folder for one server and yield a function that writes the lock file; the lock ends with
+    the process."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        who, _, where = os.pread(file, 200, 0).decode(errors="replace").partition(" ")
+        process, _, address = os.pread(file, 200, 0).decode(errors="replace").partition(" ")
         os.close(file)
-        at = f" at {where.strip()}" if where.strip() else ""
+        suffix = f" at {address.strip()}" if address.strip() else ""
         raise Conflict(
-            f"a server is already running on this data folder (process {who or 'unknown'}){at}",
+            f"a server is already running on this data folder (process {process or 'unknown'}){suffix}",
             where=str(folder),
             fix="use it, stop it first, or choose another --data-dir",
         ) from error
 
-    def tell(text: str) -> None:
+    def write(text: str) -> None:
         os.ftruncate(file, 0)
         os.pwrite(file, text.encode(), 0)
 
-    tell(str(os.getpid()))
+    write(str(os.getpid()))
     try:
-        yield tell
+        yield write
     finally:
         os.close(file)
 
@@ -266,16 +284,16 @@ async def _open_file(path: Path, clock: Clock) -> Store:
 
 
 async def _crd_store(documents: DiscoveryDocuments, clock: Clock) -> Store:
-    """Our own CRDs, readable like any object, written by nobody."""
+    """A read-only store of our own CustomResourceDefinitions."""
     store = MemoryStore(clock)
     resource = CustomResourceDefinition.resource
-    for each in documents.crds(format_timestamp(clock.now())):
-        await store.commit([Put(Key(resource.id, "", each["metadata"]["name"]), pack(resource, each))])
+    for crd in documents.crds(format_timestamp(clock.now())):
+        await store.commit([Put(Key(resource.id, "", crd["metadata"]["name"]), pack(resource, crd))])
     return store
 
 
 class _ApiAddress:
-    """Where the server can be reached; the port is known once it listens."""
+    """The address of the API; the port is final once the server listens."""
 
     def __init__(self, settings: Settings) -> None:
         self.listen = settings.listen
@@ -296,17 +314,19 @@ class _ApiAddress:
         return f"https://{self.advertised()}"
 
 
-def _query_process(settings: Settings, made: Iterable[str]) -> QueryProcess:
-    """Tables that cannot be used are refused now, not when the first question comes."""
+def _query_process(settings: Settings, provider_names: Iterable[str]) -> QueryProcess:
+    """Build the query process; invalid price and latency files are rejected at start, not with the first
+    query."""
     if settings.prices or settings.latency:
         from lattice.server.fleet_queries.pricing_files import validate_files
 
         validate_files(settings.prices, settings.latency)
-    return QueryProcess(settings.prices, settings.latency, ",".join(sorted(made)))
+    return QueryProcess(settings.prices, settings.latency, ",".join(sorted(provider_names)))
 
 
 class _AgentsAddress:
-    """Where agents connect: as asked for, else at the port after the API's, else at any that is free."""
+    """The address for agents: the port of the settings, else the port after the API's port, else any free
+    port."""
 
     def __init__(self, settings: Settings, api: _ApiAddress) -> None:
         self._settings = settings
@@ -319,19 +339,25 @@ class _AgentsAddress:
     async def listen(
         self,
         stack: contextlib.AsyncExitStack,
-        links: AgentSessions,
+        sessions: AgentSessions,
         joining: NodeJoinService,
         tls: Tls,
         control: ControlService,
     ) -> None:
-        asked = self._settings.agents_port
-        for port in (asked,) if asked else (self._api.port + 1, 0) if self._settings.port else (0,):
-            server = AgentListener(links, joining, tls, self._settings.listen, port)
+        configured = self._settings.agents_port
+        if configured:
+            ports: tuple[int, ...] = (configured,)
+        elif self._settings.port:
+            ports = (self._api.port + 1, 0)
+        else:
+            ports = (0,)
+        for port in ports:
+            server = AgentListener(sessions, joining, tls, self._settings.listen, port)
             server.control = control
             try:
                 await stack.enter_async_context(server)
             except Unavailable:
-                if not port or asked:
+                if not port or configured:
                     raise
                 continue
             self.port = server.port
@@ -348,7 +374,8 @@ def _tls(authority: CertificateAuthority, pair: tuple[Path, Path]) -> ssl.SSLCon
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(*pair)
     context.load_verify_locations(cadata=authority.pem.decode())
-    context.verify_mode = ssl.CERT_OPTIONAL  # bearer tokens come without a certificate
+    # Clients with a bearer token have no certificate.
+    context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
@@ -360,6 +387,7 @@ async def _listen(
     *,
     fallback_port: bool,
 ) -> None:
+    """Listen on the API port; with `fallback_port`, on any free port if the port is taken."""
     server = web.Server(
         app.handle,
         client_max_size=MAX_BODY_BYTES + 1,
@@ -390,32 +418,33 @@ def _election(store: Store, clock: Clock, settings: Settings, instance: str) -> 
 
 
 async def _compact(running: RunningServer, store: Store, clock: Clock, history: float) -> None:
-    """Forget what is older than `history`, a little every minute."""
-    seen: list[tuple[float, int]] = []
+    """Compact the store once a minute: the leader drops revisions older than `history` seconds."""
+    revisions: list[tuple[float, int]] = []
     while True:
         try:
-            revision = await store.revision()
-            metrics.REVISION.set(revision)
-            seen.append((clock.monotonic(), revision))
-            old = [r for when, r in seen if when <= clock.monotonic() - history]
+            current = await store.revision()
+            metrics.REVISION.set(current)
+            revisions.append((clock.monotonic(), current))
+            old = [revision for at, revision in revisions if at <= clock.monotonic() - history]
             if old and running.leadership.election.term is not None:
                 await store.compact(old[-1])
-            seen = [(when, r) for when, r in seen if not old or r > old[-1]]
+            revisions = [(at, revision) for at, revision in revisions if not old or revision > old[-1]]
         except LatticeError as error:
             log.warning("cannot compact", reason=str(error))
         await clock.sleep(COMPACTION_INTERVAL_S)
 
 
 def _health(running: RunningServer) -> dict[str, Any]:
-    """`degraded`: it serves, but its controllers had to be started again."""
-    lead = running.leadership
-    leads = lead.election.term is not None
+    """The health document; `degraded` means that the server serves and its controllers have failed and
+    restarted."""
+    leadership = running.leadership
+    is_leader = leadership.election.term is not None
     return {
-        "status": "degraded" if lead.controller_failures else "ok",
-        "isLeader": leads,
+        "status": "degraded" if leadership.controller_failures else "ok",
+        "isLeader": is_leader,
         "instanceId": running.instance_id,
-        "lastReconciliation": lead.last_reconciled_at if leads else None,
-        "pending": lead.pending if leads else 0,
+        "lastReconciliation": leadership.last_reconciled_at if is_leader else None,
+        "pending": leadership.pending if is_leader else 0,
     }
 
 
@@ -427,7 +456,7 @@ async def _stop(running: RunningServer) -> None:
 
 
 def admin_kubeconfig(url: str, authority: CertificateAuthority) -> str:
-    """For the administrator, with everything in the file."""
+    """A kubeconfig of the administrator with embedded certificates."""
     from lattice.app.kubeconfig import Credentials, render_kubeconfig
 
     pair = authority.issue_client(ADMIN, [ADMINS])

@@ -1,4 +1,5 @@
-"""All controllers of one term, wired: who is told of what, and with which means they act."""
+"""Build the controllers of one term and connect their wake-ups, from the controller context and the
+dependencies."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ from lattice.settings import Settings
 
 @dataclass(frozen=True)
 class ControllerDependencies:
-    """What controllers need besides the store: the same in every term of a server."""
+    """The dependencies of controllers besides the store: the same objects in every term of a server."""
 
     mint_token: TokenMinter
     pricing_tables: Callable[[], PricingTables]
@@ -48,82 +49,104 @@ class ControllerDependencies:
     recheck_interval_s: float = 5.0
     unschedulable_grace_s: float = UNSCHEDULABLE_GRACE_S
     profile: ProfileSpec = PRESETS[DEFAULT_PROFILE]
-    standalone_profile: ProfileSpec | None = PRESETS[
-        STANDALONE_PROFILE
-    ]  # of workloads that belong to no service; None: the same
-    endpoint: Callable[[], str] = lambda: ""  # where machines reach the control plane
-    enabled_controllers: str = "*"  # which of them run: names, * for all, -NAME for all but one
+    # The profile of workloads that belong to no service; None: the profile of services.
+    standalone_profile: ProfileSpec | None = PRESETS[STANDALONE_PROFILE]
+    # The address at which machines reach the control plane.
+    endpoint: Callable[[], str] = lambda: ""
+    # Names of controllers, * for all controllers, -NAME to leave a controller out.
+    enabled_controllers: str = "*"
 
     def is_enabled(self, controller: str) -> bool:
+        """Whether the setting `enabled_controllers` lets the controller run."""
         words = [word.strip() for word in self.enabled_controllers.split(",")]
         return f"-{controller}" not in words and ("*" in words or controller in words)
 
     @property
     def adapters(self) -> frozenset[str]:
+        """The names of the providers with an adapter."""
         return frozenset(self.providers)
 
 
 class ControllerSet:
-    """`before`: the node table of an earlier term of this server, which has learned what the workloads are like."""
+    """All controllers of one term, with the wake-ups between controllers.
+
+    `previous_table` is the node table of an earlier term of this server, with the learned GPU demand of the
+    workloads.
+    """
 
     def __init__(
         self,
-        office: ControllerContext,
-        means: ControllerDependencies,
+        context: ControllerContext,
+        dependencies: ControllerDependencies,
         previous_table: NodeTable | None = None,
     ) -> None:
-        self.context = office
-        self.node_health = NodeHealthController(office, means.node_timeouts, means.concurrency)
-        departures = EvictionController(office, means.concurrency, means.unschedulable_grace_s)
+        self.context = context
+        self.node_health = NodeHealthController(context, dependencies.node_timeouts, dependencies.concurrency)
+        eviction = EvictionController(context, dependencies.concurrency, dependencies.unschedulable_grace_s)
         replicas = ReplicaController(
-            office, surges=lambda: departures.surges, eviction_reason=departures.eviction_reason
+            context, surges=lambda: eviction.surges, eviction_reason=eviction.eviction_reason
         ).loop()
-        departures.on_surge_change(replicas.wake)
+        # A drain that needs a surge replica wakes the controller that creates the replica.
+        eviction.on_surge_change(replicas.wake)
         self.scheduling = SchedulingController(
-            office, means.profile, previous_table, departures.eviction_reason, means.standalone_profile
+            context,
+            dependencies.profile,
+            previous_table,
+            eviction.eviction_reason,
+            dependencies.standalone_profile,
         )
-        calls = WebhookQueue(office, means.webhook_client)
-        every: list[Loop] = [
+        webhooks = WebhookQueue(context, dependencies.webhook_client)
+        loops: list[Loop] = [
             self.node_health.loop(),
-            departures.loop(),
+            eviction.loop(),
             WorkloadController(
-                office,
+                context,
                 self.node_health,
-                departures,
-                means.grace_periods,
-                means.recheck_interval_s,
-                means.concurrency,
+                eviction,
+                dependencies.grace_periods,
+                dependencies.recheck_interval_s,
+                dependencies.concurrency,
             ).loop(),
             self.scheduling.loop(),
             replicas,
-            DriftController(office).loop(),
+            DriftController(context).loop(),
             PlacementController(
-                office, means.pricing_tables, means.adapters, run_in_background, means.unschedulable_grace_s
+                context,
+                dependencies.pricing_tables,
+                dependencies.adapters,
+                run_in_background,
+                dependencies.unschedulable_grace_s,
             ).loop(),
-            ClusterController(office, means.providers, means.mint_token, means.endpoint).loop(),
-            SupplyStatusController(office, means.adapters, lambda: means.pricing_tables()[0]).loop(),
-            ServiceStatusController(office).loop(),
-            AgreementController(office).loop(),
-            calls.loop(),
-            AutomationController(office, calls).loop(),
-            FleetMetricsController(office).loop(),
-            JoinTokenController(office).loop(),
+            ClusterController(
+                context, dependencies.providers, dependencies.mint_token, dependencies.endpoint
+            ).loop(),
+            SupplyStatusController(
+                context, dependencies.adapters, lambda: dependencies.pricing_tables()[0]
+            ).loop(),
+            ServiceStatusController(context).loop(),
+            AgreementController(context).loop(),
+            webhooks.loop(),
+            AutomationController(context, webhooks).loop(),
+            FleetMetricsController(context).loop(),
+            JoinTokenController(context).loop(),
         ]
-        self.loops = [loop for loop in every if means.is_enabled(loop.controller.name)]
+        self.loops = [loop for loop in loops if dependencies.is_enabled(loop.controller.name)]
 
     async def run(self) -> bool:
-        """Until stopped, or until a write is refused because the term is over; says whether that was why."""
-        listening = asyncio.create_task(self.context.presence.run())
+        """Run the controllers until stopped or fenced; return True if the store rejected a write because the
+        term is over."""
+        presence_task = asyncio.create_task(self.context.presence.run())
         try:
             if self.loops:
                 return await run_all(self.loops, self.context.caches)
-            await asyncio.gather(*(copy.run() for copy in self.context.caches))  # the agents' side reads them
+            # Without controllers the caches still run: the agent sessions read the caches.
+            await asyncio.gather(*(cache.run() for cache in self.context.caches))
             return False
         finally:
-            listening.cancel()
+            presence_task.cancel()
 
     def stop(self) -> None:
-        """What is in hand is finished, nothing else begun."""
+        """Stop every loop: running reconciles end, no reconcile starts."""
         for loop in self.loops:
             loop.stop()
 
@@ -137,14 +160,23 @@ class ControllerSet:
 
 
 def node_timeouts(settings: Settings) -> NodeTimeouts:
-    beat, lost, replaced = settings.heartbeat, settings.node_lost_after, settings.replace_after
-    if not 0 < beat < lost < replaced:
+    """The node timeouts from the settings; raise Invalid unless heartbeat < node-lost-after <
+    replace-after."""
+    heartbeat, lost_after, replace_after = (
+        settings.heartbeat,
+        settings.node_lost_after,
+        settings.replace_after,
+    )
+    if not 0 < heartbeat < lost_after < replace_after:
         raise Invalid(
-            f"heartbeat {beat:g} s, node-lost-after {lost:g} s, replace-after {replaced:g} s: each must be longer than the one before",
+            f"heartbeat {heartbeat:g} s, node-lost-after {lost_after:g} s, replace-after {replace_after:g} s: "
+            "each must be longer than the one before",
             where="--heartbeat",
             fix="keep their proportions when you change them: 10, 40, 120",
         )
-    return NodeTimeouts(beat, lost, replaced, evictions_per_second=settings.evictions_per_second)
+    return NodeTimeouts(
+        heartbeat, lost_after, replace_after, evictions_per_second=settings.evictions_per_second
+    )
 
 
 def grace_periods(settings: Settings) -> GracePeriods:

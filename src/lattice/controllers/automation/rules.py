@@ -1,8 +1,9 @@
-"""Rules -> what they do: an event, a webhook, another try, another desired state; each once per crossing.
+"""Evaluate automation rules and carry out their actions: events, webhooks, retries and desired states, once
+per crossing.
 
-What a rule remembers and what it writes are one commit; a webhook is called after it, by somebody else, so that an address that
-does not answer keeps nobody waiting. A server that dies in between has told of it in the rule's status and in an event, and no
-other calls it again: at most once, and never silently.
+The state of a rule and its writes are one commit; the webhook queue calls webhooks after the commit, so that
+an unreachable URL blocks no rule. If the server dies in between, the status of the rule and an event record
+the firing, and no other server repeats the call: delivery is at most once and never silent.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -35,204 +36,220 @@ from lattice.placement.inputs.ledger_math import budget_status
 from lattice.presence import Usage
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Entry, Put, Write
 
-USAGE_POLL_S = 5.0  # seconds between two looks at what nodes measure
+# The poll interval of rules on measured usage.
+USAGE_POLL_S = 5.0
 
 
 @dataclass
 class AutomationController:
-    """A key is a rule."""
+    """Evaluate a rule and commit the writes of its actions; the key is the rule, `/name`."""
 
     context: ControllerContext
     webhook_queue: WebhookQueue
     poll_interval_s: float = USAGE_POLL_S
     name: str = "automation"
-    _exceeded_since: dict[tuple[str, str], float] = field(
-        default_factory=dict
-    )  # rule, object: since when, on the monotonic clock
+    # By rule and object: the monotonic time since which the threshold is exceeded.
+    _exceeded_since: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rules = self.context.cache(AutomationRule)
         self._recorder = self.context.recorder("automation")
 
     def loop(self) -> Loop:
-        watched = (LatticeWorkload, LatticeLedger, LatticePool)
-        others = tuple(Source(self.context.cache(kind), self._keys_for_kind(kind)) for kind in watched)
+        kinds: tuple[type[Kind], ...] = (LatticeWorkload, LatticeLedger, LatticePool)
+        sources = tuple(Source(self.context.cache(kind), self._keys_for_kind(kind)) for kind in kinds)
         return Loop(
             self,
             self.context.clock,
             self.context.rng,
-            self._list_keys,
-            (Source(self._rules), *others),
+            lambda: [f"/{rule.metadata.name}" for rule in self._rules.objects()],
+            (Source(self._rules), *sources),
             Concurrency(workers=4),
         )
 
-    def _list_keys(self) -> list[str]:
-        return [f"/{each.metadata.name}" for each in self._rules.objects()]
-
     def _keys_for_kind(self, kind: type[Kind]) -> Callable[[object], Iterable[str]]:
-        wanted = {LatticeWorkload: "workload_failures", LatticeLedger: "budget", LatticePool: "capacity"}[
-            kind
-        ]
+        """Rules that measure objects of the kind; usage of nodes is polled and wakes no rule."""
+        field_names = {
+            LatticeWorkload: "workload_failures",
+            LatticeLedger: "budget",
+            LatticePool: "capacity",
+        }
+        field_name = field_names[kind]
         return lambda _: [
-            f"/{each.metadata.name}"
-            for each in self._rules.objects()
-            if getattr(each.spec.when, wanted) is not None
+            f"/{rule.metadata.name}"
+            for rule in self._rules.objects()
+            if getattr(rule.spec.when, field_name) is not None
         ]
 
     async def reconcile(self, key: str) -> Requeue | None:
         rule, entry = self._rules.get(key), self._rules.entry(key)
         if rule is None or entry is None:
             return None
-        measures = list(self._measures(rule))
-        verdict = evaluate_rule(
-            rule, measures, self.context.clock.now(), self.context.timestamp, self._unmeasured(rule)
+        measurements = list(self._measurements(rule))
+        decision = evaluate_rule(
+            rule, measurements, self.context.clock.now(), self.context.timestamp, self._unmeasured(rule)
         )
-        again = self.poll_interval_s if rule.spec.when.node_cpu else verdict.requeue_after
+        requeue_after = self.poll_interval_s if rule.spec.when.node_cpu else decision.requeue_after
         status = rule.status
-        for part in split_decision(
-            verdict, (MAX_COMMIT_OPERATIONS - 1) // (len(rule.spec.actions) + 1)
-        ):  # one commit each, the rule itself included
-            found = self._status(status, part)
-            if found != status:
-                put = with_status(entry, found)
-                revision = await self.context.commit(
-                    [put, *(write for firing in part.firings for write in self._writes(rule, firing))]
-                )
+        # Every firing writes an event and one write per action, and every commit the rule itself.
+        max_firings = (MAX_COMMIT_OPERATIONS - 1) // (len(rule.spec.actions) + 1)
+        for part in split_decision(decision, max_firings):
+            next_status = self._status(status, part)
+            if next_status != status:
+                put = with_status(entry, next_status)
+                writes: list[Write] = [put]
+                for firing in part.firings:
+                    writes += self._writes(rule, firing)
+                revision = await self.context.commit(writes)
+                # After the commit: a webhook is called at most once per firing.
                 self._enqueue_webhooks(rule, part)
-                entry, status = Entry(entry.key, put.value, revision), found
-        return None if again is None else Requeue(again)
+                # The next part must expect the revision that this commit wrote.
+                entry, status = Entry(entry.key, put.value, revision), next_status
+        return None if requeue_after is None else Requeue(requeue_after)
 
-    def _status(self, status: AutomationStatus, verdict: RuleDecision) -> AutomationStatus:
+    def _status(self, status: AutomationStatus, decision: RuleDecision) -> AutomationStatus:
         status = msgspec.structs.replace(
-            status, crossed=dict(verdict.crossed), quiet=dict(verdict.cooling_down)
+            status, crossed=dict(decision.crossed), quiet=dict(decision.cooling_down)
         )
-        if not verdict.firings:
+        if not decision.firings:
             return status
         return msgspec.structs.replace(
             status,
-            fired=(status.fired or 0) + len(verdict.firings),
+            fired=(status.fired or 0) + len(decision.firings),
             last_fired=self.context.timestamp,
-            last_object=verdict.firings[-1].object,
+            last_object=decision.firings[-1].object,
             last_error="",
         )
 
-    def _measures(self, rule: AutomationRule) -> Iterator[Measurement]:
+    def _measurements(self, rule: AutomationRule) -> Iterator[Measurement]:
         when = rule.spec.when
         if when.node_cpu:
-            yield from self._cpu_measures(rule)
+            yield from self._cpu_measurements(rule)
         elif when.workload_failures:
-            yield from self._failures(rule)
+            yield from self._failure_measurements(rule)
         elif when.budget:
-            yield from self._budgets(when.budget.ledger)
+            yield from self._budget_measurements(when.budget.ledger)
         elif when.capacity:
-            yield from self._pools(when.capacity.pool)
+            yield from self._capacity_measurements(when.capacity.pool)
 
-    def _cpu_measures(self, rule: AutomationRule) -> Iterator[Measurement]:
-        selector, now = (
-            rule.spec.when.node_cpu.selector if rule.spec.when.node_cpu else None,
-            self.context.clock.monotonic(),
-        )
-        least, _ = threshold(rule)
+    def _cpu_measurements(self, rule: AutomationRule) -> Iterator[Measurement]:
+        node_cpu, now = rule.spec.when.node_cpu, self.context.clock.monotonic()
+        selector = node_cpu.selector if node_cpu else None
+        min_share, _ = threshold(rule)
         for node in self.context.cache(LatticeNode).objects():
-            usage, room = self._usage(node), node.status.capacity.get("cpu", 0)
+            usage, capacity = self._usage(node), node.status.capacity.get("cpu", 0)
             if (
                 usage is None
-                or room <= 0
+                or capacity <= 0
                 or (selector is not None and not selector.matches(node.metadata.labels))
             ):
                 continue
-            share = usage.cpu * MILLION // room
+            share = usage.cpu * MILLION // capacity
             name, key = f"latticenode/{node.metadata.name}", (rule.metadata.name, node.metadata.name)
-            if share < least:
+            if share < min_share:
                 self._exceeded_since.pop(key, None)
                 continue
-            since = now - self._exceeded_since.setdefault(key, now)
-            words = f"{usage.cpu}m of {room}m cpu are in use ({share / 10_000:.0f} %), for {since:.0f} s"
-            yield Measurement(name, share, words, since)
+            duration_s = now - self._exceeded_since.setdefault(key, now)
+            message = (
+                f"{usage.cpu}m of {capacity}m cpu are in use ({share / 10_000:.0f} %), for {duration_s:.0f} s"
+            )
+            yield Measurement(name, share, message, duration_s)
 
     def _usage(self, node: LatticeNode) -> Usage | None:
-        """None: a server that has just begun to lead has not heard it yet, or it is silent and may be anywhere."""
-        heard = self.context.presence.get(node.metadata.name)
-        return heard.usage if heard is not None and heard.usage != Usage() else None
+        """The measured usage of a node; None if this server has not received a heartbeat, or the agent
+        measured nothing yet."""
+        heartbeat = self.context.presence.get(node.metadata.name)
+        return heartbeat.usage if heartbeat is not None and heartbeat.usage != Usage() else None
 
     def _unmeasured(self, rule: AutomationRule) -> set[str]:
-        """What is there, and cannot be judged now."""
+        """Objects that exist and have no measurement now; their crossings stay as they are."""
         if rule.spec.when.node_cpu:
             return {
-                f"latticenode/{each.metadata.name}"
-                for each in self.context.cache(LatticeNode).objects()
-                if self._usage(each) is None
+                f"latticenode/{node.metadata.name}"
+                for node in self.context.cache(LatticeNode).objects()
+                if self._usage(node) is None
             }
         if rule.spec.when.capacity:
             pools = self.context.cache(LatticePool).objects()
-            return {f"latticepool/{each.metadata.name}" for each in pools if each.status.utilization is None}
+            return {f"latticepool/{pool.metadata.name}" for pool in pools if pool.status.utilization is None}
         return set()
 
-    def _failures(self, rule: AutomationRule) -> Iterator[Measurement]:
+    def _failure_measurements(self, rule: AutomationRule) -> Iterator[Measurement]:
         when = rule.spec.when.workload_failures
-        for each in self.context.cache(LatticeWorkload).objects():
-            metadata, retry = each.metadata, each.status.retry
+        for workload in self.context.cache(LatticeWorkload).objects():
+            metadata, retry = workload.metadata, workload.status.retry
             if when is None or (when.namespace and when.namespace != metadata.namespace):
                 continue
             if when.selector is not None and not when.selector.matches(metadata.labels):
                 continue
             count = (retry.attempts or 0) if retry else 0
-            reason = each.status.failure_reason or "no reason was told"
+            reason = workload.status.failure_reason or "no reason was told"
             yield Measurement(
                 f"latticeworkload/{metadata.namespace}/{metadata.name}",
                 count,
                 f"it failed {count} times: {reason}",
             )
 
-    def _budgets(self, ledger: str) -> Iterator[Measurement]:
-        for each in self.context.cache(LatticeLedger).objects():
-            if not ledger or each.metadata.name == ledger:
-                found = budget_status(each, self.context.clock.now())
-                words = f"{(found.utilisation or 0) / 10_000:.1f} % of the budget are projected to be used this month"
-                yield Measurement(f"latticeledger/{each.metadata.name}", found.utilisation or 0, words)
+    def _budget_measurements(self, ledger_name: str) -> Iterator[Measurement]:
+        for ledger in self.context.cache(LatticeLedger).objects():
+            if not ledger_name or ledger.metadata.name == ledger_name:
+                status = budget_status(ledger, self.context.clock.now())
+                message = (
+                    f"{(status.utilisation or 0) / 10_000:.1f} % of the budget are projected "
+                    "to be used this month"
+                )
+                yield Measurement(f"latticeledger/{ledger.metadata.name}", status.utilisation or 0, message)
 
-    def _pools(self, pool: str) -> Iterator[Measurement]:
-        for each in self.context.cache(LatticePool).objects():
-            use = each.status.utilization
-            if use is not None and (not pool or each.metadata.name == pool):
-                shares = {"nodes": use.nodes, "cores": use.cores, "memory": use.memory}
-                share, what = max(
+    def _capacity_measurements(self, pool_name: str) -> Iterator[Measurement]:
+        for pool in self.context.cache(LatticePool).objects():
+            utilization = pool.status.utilization
+            if utilization is not None and (not pool_name or pool.metadata.name == pool_name):
+                shares = {
+                    "nodes": utilization.nodes,
+                    "cores": utilization.cores,
+                    "memory": utilization.memory,
+                }
+                share, resource = max(
                     (0 if amount is None else dollars_to_micros(amount), name)
                     for name, amount in shares.items()
                 )
                 yield Measurement(
-                    f"latticepool/{each.metadata.name}",
+                    f"latticepool/{pool.metadata.name}",
                     share,
-                    f"{share / 10_000:.0f} % of its {what} are in use",
+                    f"{share / 10_000:.0f} % of its {resource} are in use",
                 )
 
     def _object(self, firing: Firing) -> Kind | None:
-        kinds = {
-            each.resource.singular: each
-            for each in (LatticeNode, LatticeWorkload, LatticeLedger, LatticePool)
+        kinds: dict[str, type[Kind]] = {
+            kind.resource.singular: kind
+            for kind in (LatticeNode, LatticeWorkload, LatticeLedger, LatticePool)
         }
-        kind, _, path = firing.object.partition("/")
-        return self.context.cache(kinds[kind]).get(path if "/" in path else f"/{path}")
+        singular, _, path = firing.object.partition("/")
+        return self.context.cache(kinds[singular]).get(path if "/" in path else f"/{path}")
 
     def _writes(self, rule: AutomationRule, firing: Firing) -> Iterator[Write]:
-        about = self._object(firing)
+        """The events and object writes of one firing."""
+        subject = self._object(firing)
         yield self._recorder.event(rule, "RuleFired", f"{firing.object}: {firing.message}")
-        if about is None:
+        if subject is None:
             return
         for action in rule.spec.actions:
             if action.event:
                 message = action.event.message or f"{firing.message} (rule {rule.metadata.name})"
                 yield self._recorder.event(
-                    about, action.event.reason, message, warning=action.event.type == "Warning"
+                    subject, action.event.reason, message, warning=action.event.type == "Warning"
                 )
-        entry = self.context.cache(type(about)).entry(f"{about.metadata.namespace}/{about.metadata.name}")
-        if entry is not None and isinstance(about, LatticeWorkload):
-            yield from self._workload_writes(rule, about, entry)
+        entry = self.context.cache(type(subject)).entry(
+            f"{subject.metadata.namespace}/{subject.metadata.name}"
+        )
+        if entry is not None and isinstance(subject, LatticeWorkload):
+            yield from self._workload_writes(rule, subject, entry)
 
     def _workload_writes(
         self, rule: AutomationRule, workload: LatticeWorkload, entry: Entry
     ) -> Iterator[Write]:
-        """Everything that the rule does to the workload, in one write."""
+        """Combine all changes of the workload into one write: two writes of the same key would conflict in a
+        commit."""
         put: Put | None = None
         for action in rule.spec.actions:
             if action.retry_workload is not None:
@@ -242,6 +259,7 @@ class AutomationController:
                     entry,
                     msgspec.structs.replace(workload.spec, desired_state=action.set_desired_state.state),
                 )
+            # The next action changes the result of this write, under the same expected revision.
             if put is not None:
                 entry = Entry(entry.key, put.value, entry.revision)
         if put is not None:
@@ -255,8 +273,8 @@ class AutomationController:
             }
         }
 
-    def _enqueue_webhooks(self, rule: AutomationRule, verdict: RuleDecision) -> None:
-        for firing in verdict.firings:
+    def _enqueue_webhooks(self, rule: AutomationRule, decision: RuleDecision) -> None:
+        for firing in decision.firings:
             body = {
                 "rule": rule.metadata.name,
                 "object": firing.object,

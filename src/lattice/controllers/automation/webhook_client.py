@@ -1,7 +1,7 @@
-"""Calls to addresses that users wrote down: https only, never into the installation itself, nothing of the answer shown.
+"""Call webhook URLs of users: https only, never into the private network, and without exposing the response.
 
-An address is judged after its name was resolved, and the connection goes to exactly the address that was judged: a name that
-resolves to something else a moment later changes nothing. Redirects are not followed.
+The address is checked after name resolution, and the connection uses exactly the checked address, so a later
+change of the DNS record has no effect. Redirects are not followed.
 """
 
 import asyncio
@@ -18,38 +18,41 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from lattice.errors import Denied, LatticeError, Unavailable
 
-HTTP_SUCCESS_CLASS = 2  # hundreds of an HTTP status
-MAX_RESPONSE_BYTES = 1 << 20  # bytes that are read at most; none of them are kept
+# The first digit of a successful HTTP status.
+HTTP_SUCCESS_CLASS = 2
+# The client reads at most so many bytes of a response and discards the bytes.
+MAX_RESPONSE_BYTES = 1 << 20
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-NAT64_NETWORK = ipaddress.IPv6Network("64:ff9b::/96")  # an IPv4 address inside an IPv6 one
+# IPv6 addresses that embed an IPv4 address.
+NAT64_NETWORK = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class WebhookClient(Protocol):
+    """Delivers webhook calls."""
+
     async def post(self, url: str, body: Any, timeout: float) -> None:
-        """Delivered, or raises LatticeError saying why not."""
+        """Deliver the body, or raise LatticeError with the reason; `timeout` is in seconds."""
         ...
 
 
 def parse_networks(setting: str) -> tuple[Network, ...]:
-    """`10.1.0.0/16,127.0.0.1/32`"""
-    return tuple(ipaddress.ip_network(each.strip()) for each in setting.split(",") if each.strip())
+    """Parse a list of networks from a setting, for example `10.1.0.0/16,127.0.0.1/32`."""
+    return tuple(ipaddress.ip_network(network.strip()) for network in setting.split(",") if network.strip())
 
 
 def address_problem(text: str, allowed: Sequence[Network] = ()) -> str:
-    """Why this address must not be called; "" if it may be."""
+    """Why the address must not be called, or an empty string."""
     address = _embedded_ipv4(ipaddress.ip_address(text.partition("%")[0]))
     if any(address in network for network in allowed if network.version == address.version):
         return ""
-    return (
-        ""
-        if address.is_global and not address.is_multicast
-        else f"{address} is inside the installation or not a public address"
-    )
+    if address.is_global and not address.is_multicast:
+        return ""
+    return f"{address} is inside the installation or not a public address"
 
 
 def _embedded_ipv4(address: Address) -> Address:
-    """IPv4 addresses that are dressed up as IPv6 ones are judged as what they are."""
+    """The IPv4 address inside an IPv6 address, because the embedded address is the real destination."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in NAT64_NETWORK:
@@ -58,27 +61,35 @@ def _embedded_ipv4(address: Address) -> Address:
 
 
 class _Resolver(AbstractResolver):
+    """Resolves host names and denies private addresses, so that no later lookup can change the
+    destination."""
+
     def __init__(self, allowed: Sequence[Network]) -> None:
         self._allowed = allowed
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await asyncio.get_running_loop().getaddrinfo(
+        infos = await asyncio.get_running_loop().getaddrinfo(
             host, port, family=family, type=socket.SOCK_STREAM
         )
-        addresses = list(dict.fromkeys((str(each[4][0]), each[0]) for each in found))
+        addresses = list(dict.fromkeys((str(info[4][0]), info[0]) for info in infos))
         for address, _ in addresses:
-            if wrong := address_problem(address, self._allowed):
+            if problem := address_problem(address, self._allowed):
                 raise Denied(
-                    f"{host} must not be called: {wrong}",
+                    f"{host} must not be called: {problem}",
                     fix="use a public https address, or ask for it to be allowed",
                 )
         return [
             ResolveResult(
-                hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST
+                hostname=host,
+                host=address,
+                port=port,
+                family=address_family,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
             )
-            for address, kind in addresses
+            for address, address_family in addresses
         ]
 
     async def close(self) -> None:
@@ -87,7 +98,11 @@ class _Resolver(AbstractResolver):
 
 @dataclass(frozen=True)
 class HttpsWebhookClient:
-    """`allowed`: networks that may be called though they are not public; `authorities`: a PEM file to trust besides the system's."""
+    """Call webhooks over https.
+
+    `allowed_networks` are private networks that may be called; `ca_file` is a PEM file to trust besides the
+    system's certificates.
+    """
 
     allowed_networks: Sequence[Network] = ()
     ca_file: str = ""
@@ -97,12 +112,13 @@ class HttpsWebhookClient:
         if parts.scheme != "https" or not parts.hostname:
             raise Denied(f"{url} is not an https address", fix="use https")
         try:
-            literal = address_problem(parts.hostname, self.allowed_networks)
+            problem = address_problem(parts.hostname, self.allowed_networks)
         except ValueError:
-            literal = ""  # a name: judged once it is resolved
-        if literal:
+            # The host is a name: the resolver checks the address.
+            problem = ""
+        if problem:
             raise Denied(
-                f"{parts.hostname} must not be called: {literal}",
+                f"{parts.hostname} must not be called: {problem}",
                 fix="use a public https address, or ask for it to be allowed",
             )
         try:
@@ -113,6 +129,7 @@ class HttpsWebhookClient:
         except TimeoutError as error:
             raise Unavailable(f"{parts.hostname} did not answer within {timeout:g} s") from error
         except aiohttp.ClientConnectorError as error:
+            # aiohttp wraps the error of the resolver.
             if isinstance(error.__cause__, Denied):
                 raise error.__cause__ from error
             raise Unavailable(f"{parts.hostname} cannot be reached: {_error_text(error)}") from error
@@ -128,11 +145,14 @@ class HttpsWebhookClient:
         )
         async with (
             aiohttp.ClientSession(connector=connector, trust_env=False, auto_decompress=False) as session,
-            session.post(url, json=body, allow_redirects=False, headers={"User-Agent": "lattice"}) as answer,
+            session.post(
+                url, json=body, allow_redirects=False, headers={"User-Agent": "lattice"}
+            ) as response,
         ):
-            await answer.content.read(MAX_RESPONSE_BYTES)
-            if answer.status // 100 != HTTP_SUCCESS_CLASS:
-                raise Unavailable(f"{urlsplit(url).hostname} answered {answer.status}")
+            # Read and discard: no byte of the response is shown.
+            await response.content.read(MAX_RESPONSE_BYTES)
+            if response.status // 100 != HTTP_SUCCESS_CLASS:
+                raise Unavailable(f"{urlsplit(url).hostname} answered {response.status}")
 
 
 def _error_text(error: BaseException) -> str:

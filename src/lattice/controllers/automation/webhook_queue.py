@@ -1,4 +1,4 @@
-"""Calls to webhooks that are still to be made: address by address, so that one that does not answer keeps no other waiting."""
+"""Deliver webhook calls with a queue per URL, so that an unreachable URL does not delay other URLs."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -15,38 +15,43 @@ from lattice.errors import LatticeError
 from lattice.kinds.automation import AutomationRule
 from lattice.store.protocol import Write
 
-ATTEMPT_DELAYS_S = (0.0, 1.0, 5.0)  # seconds before each attempt to call a webhook
-MAX_QUEUED_PER_URL = 1000  # calls that wait for one address; what comes on top is not made
-MAX_CONCURRENT_URLS = 16  # addresses that are called at a time
+# Seconds before the attempts of a call.
+ATTEMPT_DELAYS_S = (0.0, 1.0, 5.0)
+# A call beyond the limit fails without an attempt.
+MAX_QUEUED_PER_URL = 1000
+MAX_CONCURRENT_URLS = 16
 
 
 @dataclass(slots=True)
 class WebhookCall:
-    """One POST of what happened to one object."""
+    """One POST about one object, with the state of its delivery."""
 
     rule: AutomationRule
     object_path: str
     url: str
     body: dict[str, Any]
-    timeout: float  # seconds
+    # In seconds.
+    timeout: float
     attempts: int = 0
-    due: float = 0.0  # monotonic: not before
+    # The monotonic time of the next attempt.
+    due: float = 0.0
     is_finished: bool = False
-    error: str = ""  # why it was not delivered
+    # Why the call was not delivered.
+    error: str = ""
 
 
 @dataclass
 class WebhookQueue:
-    """A key is an address. Each call is delivered, or told of as one that was not."""
+    """Deliver calls in order, URL by URL; a call that is not delivered becomes a Warning event. The key is
+    the URL."""
 
     context: ControllerContext
     client: WebhookClient
     max_queued: int = MAX_QUEUED_PER_URL
     name: str = "webhooks"
     _queues: dict[str, deque[WebhookCall]] = field(default_factory=dict)
-    _failing_urls: set[str] = field(
-        default_factory=set
-    )  # addresses that did not answer the last call: one attempt is enough for the next
+    # URLs whose last call failed: the next call gets a single attempt.
+    _failing_urls: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._rules = self.context.cache(AutomationRule)
@@ -66,20 +71,22 @@ class WebhookQueue:
         return loop
 
     def enqueue(self, call: WebhookCall) -> None:
-        waiting = self._queues.setdefault(call.url, deque())
-        if len(waiting) >= self.max_queued:
+        """Queue a call; a call beyond the limit of its URL is queued as failed, so that the failure is
+        reported in order."""
+        calls = self._queues.setdefault(call.url, deque())
+        if len(calls) >= self.max_queued:
             call.is_finished, call.error = (
                 True,
                 f"it was not called: {self.max_queued} calls to that address wait already",
             )
-        waiting.append(call)
+        calls.append(call)
         self._wake((call.url,))
 
     async def reconcile(self, key: str) -> Requeue | None:
-        waiting = self._queues.get(key)
-        if not waiting:
+        calls = self._queues.get(key)
+        if not calls:
             return None
-        call, now = waiting[0], self.context.clock.monotonic()
+        call, now = calls[0], self.context.clock.monotonic()
         if call.due > now:
             return Requeue(call.due - now)
         if not call.is_finished:
@@ -89,8 +96,8 @@ class WebhookQueue:
             return Requeue(ATTEMPT_DELAYS_S[call.attempts])
         if call.error:
             await self._report_failure(call)
-        waiting.popleft()
-        if waiting:
+        calls.popleft()
+        if calls:
             self._wake((key,))
         else:
             del self._queues[key]
@@ -109,6 +116,7 @@ class WebhookQueue:
             self._failing_urls.discard(call.url)
 
     async def _report_failure(self, call: WebhookCall) -> None:
+        """Record the failure as an event and in the status of the rule."""
         path = f"/{call.rule.metadata.name}"
         await self._rules.wait_for(await self.context.store.revision())
         rule, entry = self._rules.get(path), self._rules.entry(path)

@@ -1,4 +1,5 @@
-"""What nobody needs any more goes: objects without owners, emptied namespaces, old events. Runs on the leader only."""
+"""Garbage collection on the leader: delete dependents of deleted owners, content of deleted namespaces, and
+expired events."""
 
 import asyncio
 import random
@@ -31,18 +32,21 @@ from lattice.store.cache import Cache
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Change, Entry, Key, Store, Term, Write
 
 EVENT_TTL = timedelta(days=7)
-EVENT_EXPIRY_INTERVAL_S = 600.0  # seconds between looks for old events
-MAX_CONCURRENT_READS = 100  # asked of the store at once
-BLOCKED_NAMESPACE_RECHECK_S = 30.0  # seconds until a namespace that is held up is looked at again
+EVENT_EXPIRY_INTERVAL_S = 600.0
+# Reads of the store that run at the same time.
+MAX_CONCURRENT_READS = 100
+# A namespace that still has content is reconciled again after so many seconds.
+BLOCKED_NAMESPACE_RECHECK_S = 30.0
 
 log = structlog.get_logger()
 
 
 @dataclass
 class GarbageCollector:
-    """Told which object to look at, never what happened to it; what it then reads is the store, not the copies.
+    """Reconcile objects with owners, deleted objects with a deletion policy, and deleted namespaces.
 
-    The copies only say where a look may be worth it. Events are not copied: they own nothing and are owned by nobody.
+    The caches only decide which keys to reconcile; every decision reads the store. Events are not cached: an
+    event has no owner and no dependents.
     """
 
     store: Store
@@ -53,23 +57,27 @@ class GarbageCollector:
     rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
-        stored = [kind for kind in self.kinds if "delete" in kind.resource.verbs]
-        self._owner_resolver = OwnerResolver(stored)
+        deletable = [kind for kind in self.kinds if "delete" in kind.resource.verbs]
+        self._owner_resolver = OwnerResolver(deletable)
         self._queue = BatchWorkQueue(self.clock, self.rng)
         self._committer = BatchCommitter(self.store, self.term)
-        namespaced = [kind.resource for kind in stored if kind.resource.namespaced]
+        namespaced = [kind.resource for kind in deletable if kind.resource.namespaced]
         self._namespace_cleaner = NamespaceCleaner(self.store, self.clock, self._committer, namespaced)
         self.last_reconciled_at: str | None = None
+        # Every resource but events, by resource id.
         self._caches = {
-            name: self._cache(name) for name in self._owner_resolver.resources if name != Event.resource.id
+            name: self._new_cache(name)
+            for name in self._owner_resolver.resources
+            if name != Event.resource.id
         }
 
     @property
     def pending(self) -> int:
-        """Objects that wait for a look."""
+        """The number of objects in the work queue."""
         return len(self._queue)
 
-    def _cache(self, resource: str) -> Cache[GarbageObject]:
+    def _new_cache(self, resource: str) -> Cache[GarbageObject]:
+        """A cache that indexes objects by the uids of their owners and drops the stored bytes."""
         by_owner = {"owner": lambda item: [owner.uid for owner in item.owners]}
         return Cache(
             self.store,
@@ -83,17 +91,17 @@ class GarbageCollector:
         )
 
     async def run(self) -> None:
-        """Until cancelled, or until the term is over."""
+        """Run until cancelled, or until the term of the leader is over."""
         try:
             async with asyncio.TaskGroup() as group:
                 for cache in self._caches.values():
                     group.create_task(cache.run())
                 group.create_task(self._collect())
-                group.create_task(self._expire())
-        except* Fenced as over:
-            log.info("garbage collection ends", why=str(over.exceptions[0]))
+                group.create_task(self._expire_events())
+        except* Fenced as group_error:
+            log.info("garbage collection ends", why=str(group_error.exceptions[0]))
 
-    async def _expire(self) -> None:
+    async def _expire_events(self) -> None:
         while True:
             try:
                 await delete_expired_events(self.store, self.clock, self._committer, self.event_ttl)
@@ -107,9 +115,8 @@ class GarbageCollector:
         for cache in self._caches.values():
             await cache.wait_for()
         self.last_reconciled_at = format_timestamp(self.clock.now())
-        for cache in (
-            self._caches.values()
-        ):  # nothing waits from here on: no change is between the look and hearing of changes
+        # No await from here to the first take: a change between subscribing and listing would be lost.
+        for cache in self._caches.values():
             cache.on_change(self._on_change)
             self._queue.add(item.key for item in cache.objects() if self._needs_reconcile(item))
         while True:
@@ -117,31 +124,34 @@ class GarbageCollector:
             self.last_reconciled_at = format_timestamp(self.clock.now())
 
     def _on_change(self, change: Change) -> None:
-        old, new = self._caches[change.key.resource].previous_object, self._cached(change.key)
-        if old != new:
-            self._enqueue_affected(old, new)
-        if change.key.namespace and self._is_awaiting_dependents(
-            home := Key(NAMESPACE_RESOURCE, "", change.key.namespace)
-        ):
-            self._queue.add([home])
-
-    def _enqueue_affected(self, old: GarbageObject | None, new: GarbageObject | None) -> None:
-        if new is not None and self._needs_reconcile(new):
-            self._queue.add([new.key])
-        if old is not None and (new is None or new.uid != old.uid):
-            self._queue.add(item.key for item in self._dependents(old.uid))
-        if old is not None:
-            self._queue.add(
-                owner.key for owner in old.owners if owner.key and self._is_awaiting_dependents(owner.key)
-            )
+        """Queue every object that the change concerns: the object, its dependents, its owners, its
+        namespace."""
+        previous, current = self._caches[change.key.resource].previous_object, self._cached(change.key)
+        if previous != current:
+            if current is not None and self._needs_reconcile(current):
+                self._queue.add([current.key])
+            if previous is not None:
+                if current is None or current.uid != previous.uid:
+                    self._queue.add(dependent.key for dependent in self._dependents(previous.uid))
+                self._queue.add(
+                    owner.key
+                    for owner in previous.owners
+                    if owner.key and self._is_awaiting_dependents(owner.key)
+                )
+        if change.key.namespace:
+            namespace_key = Key(NAMESPACE_RESOURCE, "", change.key.namespace)
+            if self._is_awaiting_dependents(namespace_key):
+                self._queue.add([namespace_key])
 
     def _needs_reconcile(self, item: GarbageObject) -> bool:
-        """Is a closer look worth it? By the copies alone, so that ordinary changes cost nothing."""
+        """Whether the caches suggest that the object is garbage; ordinary changes cost no read of the
+        store."""
         if item.is_terminating:
             return item.is_orphaning or item.is_foreground_deleting or item.key.resource == NAMESPACE_RESOURCE
         return any(judge_ownership(item, self._cached))
 
     def _is_awaiting_dependents(self, key: Key) -> bool:
+        """Whether the object is deleted and waits for its dependents or its content to go."""
         item = self._cached(key)
         return item is not None and (
             item.is_foreground_deleting or (item.is_terminating and key.resource == NAMESPACE_RESOURCE)
@@ -152,49 +162,56 @@ class GarbageCollector:
         return None if cache is None else cache.get(key.path)
 
     def _dependents(self, uid: str) -> list[GarbageObject]:
-        return [item for cache in self._caches.values() for item in cache.by_index("owner", uid)]
+        dependents: list[GarbageObject] = []
+        for cache in self._caches.values():
+            dependents += cache.by_index("owner", uid)
+        return dependents
 
     async def _reconcile(self, keys: Sequence[Key]) -> None:
-        """Decide on each by itself, write for all together."""
+        """Decide about every key by itself and commit the writes in batches; requeue the failed keys."""
         failed: set[Key] = set()
         try:
             entries = [entry for entry in await self._read(keys) if entry is not None]
-            steps = await self._decide_all(entries, failed)
-            failed |= await self._committer.commit_all(steps)
+            writes = await self._decide_all(entries, failed)
+            failed |= await self._committer.commit_all(writes)
         except Fenced:
             raise
         except LatticeError as error:
             log.warning("garbage could not be removed, trying again", objects=len(keys), why=str(error))
             failed.update(keys)
         for key in keys:
-            (self._queue.failed if key in failed else self._queue.done)(key)
+            if key in failed:
+                self._queue.failed(key)
+            else:
+                self._queue.done(key)
 
     async def _read(self, keys: Sequence[Key]) -> list[Entry | None]:
-        found: list[Entry | None] = []
+        entries: list[Entry | None] = []
         for start in range(0, len(keys), MAX_CONCURRENT_READS):
-            found += await asyncio.gather(
+            entries += await asyncio.gather(
                 *(self.store.get(key) for key in keys[start : start + MAX_CONCURRENT_READS])
             )
-        return found
+        return entries
 
     async def _decide_all(self, entries: Sequence[Entry], failed: set[Key]) -> list[GarbageWrite]:
-        looks = [(entry, self._owner_resolver.parse(entry)) for entry in entries]
-        keys = {
-            owner.key for _, item in looks for owner in item.owners if owner.key and not item.is_terminating
-        }
-        found = [entry for entry in await self._read(list(keys)) if entry is not None]
-        owners = {entry.key: self._owner_resolver.parse(entry) for entry in found}
-        steps = []
-        for entry, item in looks:
+        """Decide about objects with fresh owners from the store; a Conflict adds the key to `failed`."""
+        items = [(entry, self._owner_resolver.parse(entry)) for entry in entries]
+        owner_keys: set[Key] = set()
+        for _, item in items:
+            if not item.is_terminating:
+                owner_keys.update(owner.key for owner in item.owners if owner.key)
+        owner_entries = [entry for entry in await self._read(list(owner_keys)) if entry is not None]
+        owners = {entry.key: self._owner_resolver.parse(entry) for entry in owner_entries}
+        writes = []
+        for entry, item in items:
             try:
-                steps.append(
-                    self._decide_owned(entry, item, owners)
-                    if not item.is_terminating
-                    else await self._decide_terminating(entry, item)
-                )
+                if item.is_terminating:
+                    writes.append(await self._decide_terminating(entry, item))
+                else:
+                    writes.append(self._decide_owned(entry, item, owners))
             except Conflict:
                 failed.add(entry.key)
-        return [step for step in steps if step is not None]
+        return [write for write in writes if write is not None]
 
     def _decide_owned(
         self, entry: Entry, item: GarbageObject, owners: dict[Key, GarbageObject]
@@ -205,9 +222,11 @@ class GarbageCollector:
             return _garbage_write(without_owners(resource, entry, verdict.stale_owners), "owner")
         if not verdict.remove:
             return None
-        in_turn = (FOREGROUND_FINALIZER,) if verdict.is_awaited and self._dependents(item.uid) else ()
+        # An owner in foreground deletion waits for the whole tree: the dependents of this object go first,
+        # too.
+        finalizers = (FOREGROUND_FINALIZER,) if verdict.is_awaited and self._dependents(item.uid) else ()
         return _garbage_write(
-            deletion_write(resource, entry, format_timestamp(self.clock.now()), in_turn),
+            deletion_write(resource, entry, format_timestamp(self.clock.now()), finalizers),
             "foreground" if verdict.is_awaited else "owner",
         )
 
@@ -217,31 +236,35 @@ class GarbageCollector:
         if item.is_foreground_deleting:
             return await self._delete_foreground(entry, item)
         if item.key.resource == NAMESPACE_RESOURCE:
-            self._queue.add_after(BLOCKED_NAMESPACE_RECHECK_S, entry.key)  # finalizers of events go unheard
+            # Events are not cached, so the removal of their finalizers wakes no reconcile: poll.
+            self._queue.add_after(BLOCKED_NAMESPACE_RECHECK_S, entry.key)
             return _garbage_write(await self._namespace_cleaner.empty(entry), "namespace")
         return None
 
     async def _orphan_dependents(self, entry: Entry, item: GarbageObject) -> GarbageWrite | None:
-        """Its dependents forget it, and only then it may go."""
+        """Remove the owner reference from every dependent, then the orphan finalizer from the owner."""
         await self._catch_up(entry)
-        found = await self._read([each.key for each in self._dependents(item.uid)])
+        entries = await self._read([dependent.key for dependent in self._dependents(item.uid)])
         resources, uids = self._owner_resolver.resources, frozenset({item.uid})
-        steps = [
-            _garbage_write(without_owners(resources[each.key.resource], each, uids), "orphan")
-            for each in found
-            if each is not None
+        writes = [
+            _garbage_write(without_owners(resources[dependent.key.resource], dependent, uids), "orphan")
+            for dependent in entries
+            if dependent is not None
         ]
-        clashed = await self._committer.commit_all(step for step in steps if step is not None)
-        if clashed:
+        conflicts = await self._committer.commit_all(write for write in writes if write is not None)
+        if conflicts:
             raise Conflict("its dependents are being changed", where=str(entry.key), fix="look again")
         return _garbage_write(
             without_finalizer(resources[item.key.resource], entry, ORPHAN_FINALIZER), "orphan"
         )
 
     async def _delete_foreground(self, entry: Entry, item: GarbageObject) -> GarbageWrite | None:
-        """Its dependents first; it is looked at again whenever one of them changes."""
+        """Delete the dependents first; every change of a dependent wakes the owner, which goes when no
+        dependent blocks it."""
         await self._catch_up(entry)
-        self._queue.add(each.key for each in self._dependents(item.uid) if not each.is_terminating)
+        self._queue.add(
+            dependent.key for dependent in self._dependents(item.uid) if not dependent.is_terminating
+        )
         if is_blocked(item, self._dependents):
             return None
         return _garbage_write(
@@ -250,7 +273,8 @@ class GarbageCollector:
         )
 
     async def _catch_up(self, entry: Entry) -> None:
-        """Whatever was there when the object was marked is in the copies: no dependent is overlooked."""
+        """Wait until the caches hold every object that existed when the owner was marked, so that no
+        dependent is missed."""
         for cache in self._caches.values():
             await cache.wait_for(entry.revision)
 

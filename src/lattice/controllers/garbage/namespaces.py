@@ -1,4 +1,4 @@
-"""Emptying a namespace that is to go, and saying what holds that up."""
+"""Delete the content of a deleted namespace, and report the content that remains."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -18,7 +18,7 @@ PAGE_SIZE = 500
 
 @dataclass
 class RemainingContent:
-    """What could not be removed yet: how many of each resource, and how many each finalizer holds."""
+    """Counts of the remaining objects by resource, and of the finalizers that hold objects."""
 
     resources: Counter[str] = field(default_factory=Counter)
     finalizers: Counter[str] = field(default_factory=Counter)
@@ -31,24 +31,29 @@ class RemainingContent:
         return bool(self.resources)
 
 
-def with_remaining_content(namespace: Object, remains: RemainingContent, now: str) -> Object:
-    """The namespace, its conditions saying what remains. A condition that would be False is only kept, never added."""
+def with_remaining_content(namespace: Object, remaining: RemainingContent, now: str) -> Object:
+    """The namespace with conditions about the remaining content; a condition with status False only replaces
+    an existing condition."""
     status = namespace.get("status", {})
-    known = {each["type"]: each for each in status.get("conditions", ())}
-    content = "still there: " + _format_counts(remains.resources)
-    held = "waiting for finalizers: " + _format_counts(remains.finalizers)
-    wanted = {
+    conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
+    content = "still there: " + _format_counts(remaining.resources)
+    finalizers = "waiting for finalizers: " + _format_counts(remaining.finalizers)
+    desired = {
         CONTENT_CONDITION: _condition("SomeResourcesRemain", content)
-        if remains.resources
+        if remaining.resources
         else _condition("ContentRemoved"),
-        FINALIZERS_CONDITION: _condition("SomeFinalizersRemain", held)
-        if remains.finalizers
+        FINALIZERS_CONDITION: _condition("SomeFinalizersRemain", finalizers)
+        if remaining.finalizers
         else _condition("ContentHasNoFinalizers"),
     }
-    for name, condition in wanted.items():
-        if condition["status"] == "True" or name in known:
-            known[name] = _with_transition_time({"type": name, **condition}, known.get(name, {}), now)
-    return {**namespace, "status": {**status, "conditions": list(known.values())}} if known else namespace
+    for name, condition in desired.items():
+        if condition["status"] == "True" or name in conditions:
+            previous = conditions.get(name, {})
+            since = previous["lastTransitionTime"] if previous.get("status") == condition["status"] else now
+            conditions[name] = {"type": name, **condition, "lastTransitionTime": since}
+    if not conditions:
+        return namespace
+    return {**namespace, "status": {**status, "conditions": list(conditions.values())}}
 
 
 def _format_counts(counts: Counter[str]) -> str:
@@ -63,35 +68,33 @@ def _condition(reason: str, message: str = "") -> Object:
     }
 
 
-def _with_transition_time(condition: Object, before: Object, now: str) -> Object:
-    return {
-        **condition,
-        "lastTransitionTime": before["lastTransitionTime"]
-        if before.get("status") == condition["status"]
-        else now,
-    }
-
-
 @dataclass(frozen=True)
 class NamespaceCleaner:
-    """Reads the store itself, not a copy: what is created in a namespace is checked against its mark by the same commit."""
+    """Empties namespaces from the store, not from a cache.
+
+    The commit that creates an object checks that its namespace is not marked, so no object appears after the
+    last list.
+    """
 
     store: Store
     clock: Clock
     committer: BatchCommitter
-    resources: Sequence[Resource]  # those that live in namespaces
+    # Namespaced resources only.
+    resources: Sequence[Resource]
 
     async def empty(self, namespace: Entry) -> Write | None:
-        """Remove what can be, then: the namespace's own removal if nothing is left, else word of what is."""
-        remains = RemainingContent()
+        """Delete the content of the namespace; return the deletion of an empty namespace, or a status with
+        the remaining content."""
+        remaining = RemainingContent()
         for resource in self.resources:
             async for entries in self._pages(resource, namespace.key.name):
-                await self._remove(resource, entries, remains)
+                await self._remove(resource, entries, remaining)
         obj = unpack(namespace.value, namespace.revision)
-        if not remains and not obj["metadata"].get("finalizers"):
+        # Finalizers of other controllers hold an empty namespace, too.
+        if not remaining and not obj["metadata"].get("finalizers"):
             return Delete(namespace.key, namespace.revision)
         return replacement_write(
-            Namespace.resource, namespace, obj, with_remaining_content(obj, remains, self._now())
+            Namespace.resource, namespace, obj, with_remaining_content(obj, remaining, self._now())
         )
 
     async def _pages(self, resource: Resource, namespace: str) -> AsyncIterator[list[Entry]]:
@@ -104,14 +107,16 @@ class NamespaceCleaner:
                 resource.id, namespace, limit=PAGE_SIZE, after=page.entries[-1].key.path
             )
 
-    async def _remove(self, resource: Resource, entries: Sequence[Entry], remains: RemainingContent) -> None:
+    async def _remove(
+        self, resource: Resource, entries: Sequence[Entry], remaining: RemainingContent
+    ) -> None:
         writes = {entry.key: deletion_write(resource, entry, self._now()) for entry in entries}
-        clashed = await self.committer.commit_all(
+        conflicts = await self.committer.commit_all(
             GarbageWrite(write, "namespace") for write in writes.values() if write is not None
         )
         for entry in entries:
-            if entry.key in clashed or not isinstance(writes[entry.key], Delete):
-                remains.add(entry, unpack(entry.value, entry.revision)["metadata"].get("finalizers", ()))
+            if entry.key in conflicts or not isinstance(writes[entry.key], Delete):
+                remaining.add(entry, unpack(entry.value, entry.revision)["metadata"].get("finalizers", ()))
 
     def _now(self) -> str:
         return format_timestamp(self.clock.now())

@@ -1,4 +1,5 @@
-"""Who owns whom, and what follows for an object when its owners go: pure, decided on values."""
+"""Decide from owner references which objects are garbage; pure functions on values, and the writes that
+follow."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -40,11 +41,12 @@ class _Stored(msgspec.Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Stored).decode
 _references = msgspec.json.Decoder(tuple[_Reference, ...] | None).decode
-MAX_CACHED_OWNER_LISTS = 1024  # lists of owners that are read once for all that have the same: replicas of one service, machines of one cluster
+# Parsed owner lists are shared by objects with equal lists: replicas of one service, nodes of one cluster.
+MAX_CACHED_OWNER_LISTS = 1024
 
 
 class Owner(NamedTuple):
-    """One owner reference; key None: of a kind that is not ours to judge."""
+    """An owner reference; `key` is None for a kind that the collector does not know."""
 
     key: Key | None
     uid: str
@@ -52,7 +54,7 @@ class Owner(NamedTuple):
 
 
 class GarbageObject(msgspec.Struct, frozen=True, gc=False):
-    """As much of an object as deciding needs."""
+    """The fields of an object that garbage collection needs."""
 
     key: Key
     uid: str
@@ -62,12 +64,12 @@ class GarbageObject(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_orphaning(self) -> bool:
-        """To be removed, its dependents to be kept."""
+        """Whether the object is deleted and its dependents stay."""
         return self.is_terminating and ORPHAN_FINALIZER in self.finalizers
 
     @property
     def is_foreground_deleting(self) -> bool:
-        """To be removed once its dependents are."""
+        """Whether the object is deleted after its dependents."""
         return (
             self.is_terminating
             and FOREGROUND_FINALIZER in self.finalizers
@@ -76,11 +78,11 @@ class GarbageObject(msgspec.Struct, frozen=True, gc=False):
 
 
 class OwnerResolver:
-    """Where the owners that references name are kept."""
+    """Parses stored objects and resolves owner references to keys of the store."""
 
     def __init__(self, kinds: Iterable[type[Kind]]) -> None:
         self.resources = {kind.resource.id: kind.resource for kind in kinds}
-        self._by_kind = {(each.group, each.kind): each for each in self.resources.values()}
+        self._by_kind = {(resource.group, resource.kind): resource for resource in self.resources.values()}
         self._owner_lists: dict[tuple[str, bytes], tuple[Owner, ...]] = {}
 
     def parse(self, entry: Entry) -> GarbageObject:
@@ -98,25 +100,29 @@ class OwnerResolver:
     def _owners(self, namespace: str, raw: bytes) -> tuple[Owner, ...]:
         owners = self._owner_lists.get((namespace, raw))
         if owners is None:
+            # A full cache is dropped as a whole.
             if len(self._owner_lists) >= MAX_CACHED_OWNER_LISTS:
                 self._owner_lists.clear()
             owners = self._owner_lists[namespace, raw] = tuple(
-                Owner(self._key(each, namespace), each.uid, each.block_owner_deletion is True)
-                for each in _references(raw) or ()
+                Owner(self._key(reference, namespace), reference.uid, reference.block_owner_deletion is True)
+                for reference in _references(raw) or ()
             )
         return owners
 
     def _key(self, reference: _Reference, namespace: str) -> Key | None:
         resource = self._by_kind.get((reference.api_version.rpartition("/")[0], reference.kind))
-        if resource is None or (
-            resource.namespaced and not namespace
-        ):  # nothing cluster-wide can belong to one namespace
+        # A cluster-scoped object cannot have an owner in a namespace.
+        if resource is None or (resource.namespaced and not namespace):
             return None
         return Key(resource.id, namespace if resource.namespaced else "", reference.name)
 
 
 class OwnershipVerdict(NamedTuple):
-    """remove: nobody owns it any more; is_awaited: an owner waits for that. shed: uids of owners to name no longer."""
+    """The decision about an object: `remove` if no owner is left, `is_awaited` if an owner waits for the
+    deletion.
+
+    `stale_owners` are the uids of owner references to drop.
+    """
 
     remove: bool = False
     is_awaited: bool = False
@@ -128,62 +134,71 @@ KEEP = OwnershipVerdict()
 
 
 def judge_ownership(item: GarbageObject, find: ObjectLookup) -> OwnershipVerdict:
-    """What its owners' fate means for an object. An owner that waits for its dependents counts as gone for them."""
+    """Decide about an object from the state of its owners; an owner in foreground deletion does not hold its
+    dependents."""
     if item.is_terminating or not item.owners:
         return KEEP
-    holding, leaving, lost = _classify_owners(item, find)
+    holding, leaving, missing = _classify_owners(item, find)
+    # One owner is enough to keep the object; references to other owners are dropped.
     if holding:
-        return OwnershipVerdict(stale_owners=frozenset((leaving | lost) - holding))
+        return OwnershipVerdict(stale_owners=frozenset((leaving | missing) - holding))
     return OwnershipVerdict(remove=True, is_awaited=bool(leaving))
 
 
 def _classify_owners(item: GarbageObject, find: ObjectLookup) -> tuple[set[str], set[str], set[str]]:
     holding: set[str] = set()
     leaving: set[str] = set()
-    lost: set[str] = set()
+    missing: set[str] = set()
     for owner in item.owners:
-        found = None if owner.key is None else find(owner.key)
+        current = None if owner.key is None else find(owner.key)
         if owner.key is None:
             holding.add(owner.uid)
-        elif found is None or found.uid != owner.uid:
-            lost.add(owner.uid)
+        elif current is None or current.uid != owner.uid:
+            missing.add(owner.uid)
         else:
-            (leaving if found.is_foreground_deleting else holding).add(owner.uid)
-    return holding, leaving, lost
+            (leaving if current.is_foreground_deleting else holding).add(owner.uid)
+    return holding, leaving, missing
 
 
 def is_blocked(item: GarbageObject, dependents: Callable[[str], Sequence[GarbageObject]]) -> bool:
-    """Does a dependent hold up its removal? Those that wait for each other in a circle, or for themselves, do not."""
+    """Whether a dependent blocks the deletion of the owner; dependents that wait for the owner in a cycle do
+    not block."""
     return any(
-        _blocks(each, item) and not _is_waiting_for(each, item, dependents) for each in dependents(item.uid)
+        _blocks(dependent, item) and not _is_waiting_for(dependent, item, dependents)
+        for dependent in dependents(item.uid)
     )
 
 
 def _blocks(dependent: GarbageObject, owner: GarbageObject) -> bool:
-    return any(each.uid == owner.uid and each.blocks_deletion for each in dependent.owners)
+    return any(reference.uid == owner.uid and reference.blocks_deletion for reference in dependent.owners)
 
 
 def _is_waiting_for(
     first: GarbageObject, last: GarbageObject, dependents: Callable[[str], Sequence[GarbageObject]]
 ) -> bool:
-    """Is `first` held up by `last`, directly or through others that wait as well?"""
-    seen, stack = {first.key}, [first]
+    """Whether `last` blocks `first`, directly or through a chain of objects in foreground deletion."""
+    visited, stack = {first.key}, [first]
     while stack:
         item = stack.pop()
-        held_by = [
-            each for each in dependents(item.uid) if item.is_foreground_deleting and _blocks(each, item)
+        blockers = [
+            dependent
+            for dependent in dependents(item.uid)
+            if item.is_foreground_deleting and _blocks(dependent, item)
         ]
-        if any(each.key == last.key for each in held_by):
+        if any(dependent.key == last.key for dependent in blockers):
             return True
-        stack += [each for each in held_by if each.key not in seen]
-        seen.update(each.key for each in held_by)
+        stack += [dependent for dependent in blockers if dependent.key not in visited]
+        visited.update(dependent.key for dependent in blockers)
     return False
 
 
 def deletion_write(
     resource: Resource, entry: Entry, now: str, finalizers: tuple[str, ...] = ()
 ) -> Write | None:
-    """Remove it, or mark it where finalizers hold it; None if that is done already. A namespace is only marked: it has content."""
+    """Delete the object, or mark the object if finalizers hold it; None if the mark exists.
+
+    A namespace is only marked, because its content goes first.
+    """
     old = unpack(entry.value, entry.revision)
     new = mark_for_deletion(old, now=now, finalizers=finalizers)
     if resource.id == NAMESPACE_RESOURCE:
@@ -192,22 +207,27 @@ def deletion_write(
 
 
 def without_finalizer(resource: Resource, entry: Entry, finalizer: str) -> Write | None:
+    """Remove a finalizer; delete the object if no finalizer is left."""
     old = unpack(entry.value, entry.revision)
-    kept = [each for each in old["metadata"].get("finalizers", ()) if each != finalizer]
+    remaining = [name for name in old["metadata"].get("finalizers", ()) if name != finalizer]
     return replacement_write(
-        resource, entry, old, {**old, "metadata": _with_values(old["metadata"], "finalizers", kept)}
+        resource, entry, old, {**old, "metadata": _with_values(old["metadata"], "finalizers", remaining)}
     )
 
 
 def without_owners(resource: Resource, entry: Entry, uids: frozenset[str]) -> Write | None:
+    """Remove the owner references with these uids."""
     old = unpack(entry.value, entry.revision)
-    kept = [each for each in old["metadata"].get("ownerReferences", ()) if each["uid"] not in uids]
+    remaining = [
+        reference for reference in old["metadata"].get("ownerReferences", ()) if reference["uid"] not in uids
+    ]
     return replacement_write(
-        resource, entry, old, {**old, "metadata": _with_values(old["metadata"], "ownerReferences", kept)}
+        resource, entry, old, {**old, "metadata": _with_values(old["metadata"], "ownerReferences", remaining)}
     )
 
 
 def replacement_write(resource: Resource, entry: Entry, old: Object, new: Object) -> Write | None:
+    """Write the new object, or delete a marked object without finalizers; None if the object is unchanged."""
     if resource.id != NAMESPACE_RESOURCE and is_finalized(new):
         return Delete(entry.key, entry.revision)
     if is_unchanged(old, new):
@@ -216,5 +236,5 @@ def replacement_write(resource: Resource, entry: Entry, old: Object, new: Object
 
 
 def _with_values(metadata: Mapping[str, object], name: str, values: list[object]) -> dict[str, object]:
-    rest = {key: value for key, value in metadata.items() if key != name}
-    return rest | ({name: values} if values else {})
+    remaining = {key: value for key, value in metadata.items() if key != name}
+    return remaining | ({name: values} if values else {})

@@ -1,4 +1,4 @@
-"""Which events are too old to keep, and their removal."""
+"""Delete expired events and expired join tokens."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from lattice.store.protocol import Change, Delete, Store
 PAGE_SIZE = 500
 
 
-EXPIRED_TOKEN_RETENTION = timedelta(hours=1)  # after its end, so that whoever comes late hears why
+# An expired token stays for a while, so that a late agent gets the reason of the rejection.
+EXPIRED_TOKEN_RETENTION = timedelta(hours=1)
 
 
 class _Metadata(msgspec.Struct, gc=False, rename="camel"):
@@ -40,7 +41,8 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 def is_expired(value: bytes, now: datetime, ttl: timedelta) -> bool:
-    """Has nothing been heard of it for `ttl`? Times in the future are a mistake of whoever wrote them, and do not count."""
+    """Whether the latest timestamp of the event is older than `ttl`; timestamps in the future do not
+    count."""
     times = [time for time in _times(_decode(value)) if time <= now]
     return bool(times) and max(times) < now - ttl
 
@@ -50,19 +52,23 @@ def _times(event: _Event) -> Iterator[datetime]:
     for text in (event.metadata.creation_timestamp, event.last_timestamp, event.event_time, repeated):
         try:
             time = datetime.fromisoformat(text or "")
-        except ValueError:  # people post events too, and may write anything here
+        # Users may post events with any text as a timestamp.
+        except ValueError:
             continue
+        # A timestamp without a zone counts as UTC.
         yield time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-async def delete_expired_events(store: Store, clock: Clock, sweep: BatchCommitter, ttl: timedelta) -> None:
-    """One look at all events, a page at a time."""
+async def delete_expired_events(
+    store: Store, clock: Clock, committer: BatchCommitter, ttl: timedelta
+) -> None:
+    """Delete all expired events, one page of the list at a time."""
     resource, now, after = Event.resource, clock.now(), ""
     while True:
         page = await store.list(resource.id, limit=PAGE_SIZE, after=after)
-        old = [entry for entry in page.entries if is_expired(entry.value, now, ttl)]
-        writes = [deletion_write(resource, entry, format_timestamp(now)) for entry in old]
-        await sweep.commit_all(GarbageWrite(write, "ttl") for write in writes if write is not None)
+        expired = [entry for entry in page.entries if is_expired(entry.value, now, ttl)]
+        writes = [deletion_write(resource, entry, format_timestamp(now)) for entry in expired]
+        await committer.commit_all(GarbageWrite(write, "ttl") for write in writes if write is not None)
         if not page.has_more:
             return
         after = page.entries[-1].key.path
@@ -70,6 +76,8 @@ async def delete_expired_events(store: Store, clock: Clock, sweep: BatchCommitte
 
 @dataclass
 class JoinTokenController:
+    """Delete the Secret of a join token some time after the token expires; the key is the Secret."""
+
     context: ControllerContext
     name: str = "jointokens"
 
@@ -78,39 +86,37 @@ class JoinTokenController:
         secret, entry = secrets.get(key), secrets.entry(key)
         if secret is None or entry is None:
             return None
-        kept = read_token_record(msgspec.to_builtins(secret))
-        if kept is None:
+        record = read_token_record(msgspec.to_builtins(secret))
+        if record is None:
             return None
-        left = (expiry(kept.grant) + EXPIRED_TOKEN_RETENTION - self.context.clock.now()).total_seconds()
-        if left > 0:
-            return Requeue(after=left)
+        remaining_s = (
+            expiry(record.grant) + EXPIRED_TOKEN_RETENTION - self.context.clock.now()
+        ).total_seconds()
+        if remaining_s > 0:
+            return Requeue(after=remaining_s)
         await self.context.commit([Delete(entry.key, entry.revision)])
         return None
 
     def loop(self) -> Loop:
-        office = self.context
+        context = self.context
         return Loop(
             self,
-            office.clock,
-            office.rng,
+            context.clock,
+            context.rng,
             self._list_keys,
-            (Source(office.cache(Secret), self._keys_for_secret),),
+            (Source(context.cache(Secret), self._keys_for_secret),),
             Concurrency(workers=1),
         )
 
     def _list_keys(self) -> Iterable[str]:
         return [
-            f"{TOKEN_NAMESPACE}/{each.metadata.name}"
-            for each in self.context.cache(Secret).objects(TOKEN_NAMESPACE)
-            if each.type == TOKEN_SECRET_TYPE
+            f"{TOKEN_NAMESPACE}/{secret.metadata.name}"
+            for secret in self.context.cache(Secret).objects(TOKEN_NAMESPACE)
+            if secret.type == TOKEN_SECRET_TYPE
         ]
 
     def _keys_for_secret(self, change: Change) -> Iterable[str]:
         secret = self.context.cache(Secret).get(change.key.path)
-        return (
-            (change.key.path,)
-            if secret is not None
-            and secret.type == TOKEN_SECRET_TYPE
-            and change.key.namespace == TOKEN_NAMESPACE
-            else ()
-        )
+        if secret is None or secret.type != TOKEN_SECRET_TYPE or change.key.namespace != TOKEN_NAMESPACE:
+            return ()
+        return (change.key.path,)

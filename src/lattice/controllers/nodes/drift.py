@@ -1,4 +1,7 @@
-"""Does each node hold what it was told to hold? What it has besides is stopped, for it is not in its orders; that it was there is told."""
+"""Detect drift between the workloads assigned to a node and the workloads that the agent reports.
+
+The agent stops a workload that is not assigned; the controller reports the drift.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -7,25 +10,24 @@ from lattice import metrics
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import path_of
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.drift import AssignedWorkload, Drift, ReportedWorkload, find_drift
 from lattice.lifecycle.workload import LIVE_STATES, Report, desired_run
 from lattice.lifecycle.workload_status import parse_actual_state
-from lattice.presence import LastHeartbeat, PresenceChange
+from lattice.presence import LastHeartbeat
 
 ORPHAN = "orphan_on_agent"
 
 
 @dataclass
 class DriftController:
-    """LatticeNode -> an event for each difference, once. What can be mended is mended by whoever looks after the workload."""
+    """Record an event for every drift of a node, once; the workload controller repairs the drift. The key is
+    `/node`."""
 
     context: ControllerContext
-    grace_s: float = (
-        15.0  # seconds for which a difference may last before it is told; orphans are told at once
-    )
+    # A drift is reported after so many seconds; an orphaned workload is reported at once.
+    grace_s: float = 15.0
     concurrency: Concurrency = field(default_factory=Concurrency)
     name: str = "drifts"
 
@@ -33,9 +35,8 @@ class DriftController:
         self._nodes = self.context.cache(LatticeNode)
         self._workloads = self.context.cache(LatticeWorkload)
         self._recorder = self.context.recorder(self.name)
-        self._detected_at: dict[
-            str, dict[Drift, float]
-        ] = {}  # by node: when each difference was first seen, monotonic
+        # By node: the monotonic time at which the drift was detected first.
+        self._detected_at: dict[str, dict[Drift, float]] = {}
         self._reported: dict[str, set[Drift]] = {}
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
@@ -44,75 +45,65 @@ class DriftController:
             self,
             self.context.clock,
             self.context.rng,
-            self._list_keys,
+            lambda: [path_of(node) for node in self._nodes.objects()],
+            # Heartbeats wake the controller, not changes of the stored node.
             (Source(self._nodes, lambda _: ()),),
             self.concurrency,
         )
         self._wake = loop.wake
-        self.context.presence.on_change(self._on_presence_change)
+        self.context.presence.on_change(lambda change: self._wake((f"/{change.node}",)))
         return loop
 
     async def reconcile(self, key: str) -> Requeue | None:
         name = key.removeprefix("/")
-        node, heard = self._nodes.get(key), self.context.presence.get(name)
-        if node is None or heard is None or not heard.has_full_report or not heard.has_reported:
+        node, heartbeat = self._nodes.get(key), self.context.presence.get(name)
+        # An incomplete report must not look like missing workloads.
+        if node is None or heartbeat is None or not heartbeat.has_full_report or not heartbeat.has_reported:
             self._detected_at.pop(name, None)
             self._reported.pop(name, None)
             return None
-        found, now = self._detect(name, heard), self.context.clock.monotonic()
-        before, told = self._detected_at.get(name, {}), self._reported.get(name, set())
-        self._detected_at[name] = {each: before.get(each, now) for each in found}
-        self._reported[name] = told & {*found}
+        drifts, now = self._detect(name, heartbeat), self.context.clock.monotonic()
+        previous, reported = self._detected_at.get(name, {}), self._reported.get(name, set())
+        self._detected_at[name] = {drift: previous.get(drift, now) for drift in drifts}
+        self._reported[name] = reported & {*drifts}
         due = [
-            each
-            for each, since in self._detected_at[name].items()
-            if each.type == ORPHAN or now - since >= self.grace_s
+            drift
+            for drift, since in self._detected_at[name].items()
+            if drift.type == ORPHAN or now - since >= self.grace_s
         ]
-        news = [each for each in due if each not in told]
-        if news:
-            await self.context.commit_groups(
-                [
-                    [
-                        self._recorder.event(
-                            self._event_subject(each, node),
-                            "DriftDetected",
-                            f"{name}: {each.message}",
-                            warning=True,
-                        )
-                    ]
-                    for each in news
-                ]
-            )
-            self._reported[name] |= {*news}
-            for each in news:
-                metrics.DRIFT.labels(each.type).inc()
-        return Requeue(self.grace_s) if len(due) < len(found) else None
+        unreported = [drift for drift in due if drift not in reported]
+        if unreported:
+            groups = []
+            for drift in unreported:
+                subject = self._workloads.get(drift.workload) or node
+                message = f"{name}: {drift.message}"
+                groups.append([self._recorder.event(subject, "DriftDetected", message, warning=True)])
+            await self.context.commit_groups(groups)
+            self._reported[name] |= {*unreported}
+            for drift in unreported:
+                metrics.DRIFT.labels(drift.type).inc()
+        return Requeue(self.grace_s) if len(due) < len(drifts) else None
 
-    def _list_keys(self) -> list[str]:
-        return [path_of(node) for node in self._nodes.objects()]
-
-    def _on_presence_change(self, told: PresenceChange) -> None:
-        self._wake((f"/{told.node}",))
-
-    def _detect(self, name: str, heard: LastHeartbeat) -> list[Drift]:
+    def _detect(self, name: str, heartbeat: LastHeartbeat) -> list[Drift]:
         presence = self.context.presence
         assigned: dict[str, AssignedWorkload] = {}
-        for each in self._workloads.by_index("node", name):
-            order = desired_run(each)
-            path = path_of(each)
-            if order is not None and presence.has_applied(name, path, order):
-                assigned[path] = AssignedWorkload(each.metadata.uid, order.revision, order.state == "Running")
-        held = {
+        for workload in self._workloads.by_index("node", name):
+            run = desired_run(workload)
+            path = path_of(workload)
+            if run is not None and presence.has_applied(name, path, run):
+                assigned[path] = AssignedWorkload(workload.metadata.uid, run.revision, run.state == "Running")
+        reported = {
             path: ReportedWorkload(
-                spoken.uid, Report(parse_actual_state(spoken.state), spoken.revision, spoken.run)
+                report.uid, Report(parse_actual_state(report.state), report.revision, report.run)
             )
-            for path, spoken in heard.workloads.items()
-            if path in assigned or (spoken.state in LIVE_STATES and not self._is_in_transition(name, path))
+            for path, report in heartbeat.workloads.items()
+            if path in assigned or (report.state in LIVE_STATES and not self._is_in_transition(name, path))
         }
-        return find_drift(assigned, held)
+        return find_drift(assigned, reported)
 
     def _is_in_transition(self, name: str, path: str) -> bool:
-        """Bound here, with its order on the way; or told to go, and not gone yet."""
+        """Whether the workload is bound to the node with the assignment on the way, or unassigned and not
+        stopped yet."""
         workload = self._workloads.get(path)
         is_bound = (
             workload is not None
@@ -123,6 +114,3 @@ class DriftController:
             self.context.presence.was_sent(name, path)
             and not self.context.presence.has_applied(name, path, None)
         )
-
-    def _event_subject(self, found: Drift, node: LatticeNode) -> Kind:
-        return self._workloads.get(found.workload) or node

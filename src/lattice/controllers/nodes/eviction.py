@@ -1,4 +1,7 @@
-"""Who must leave a node that is drained or has a mark that expels, and who may only leave once another runs elsewhere?"""
+"""Evict workloads from nodes that are draining or carry a NoExecute taint.
+
+A replica that its service needs is evicted only after a replacement is ready.
+"""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -44,12 +47,14 @@ from lattice.lifecycle.replica_observation import (
 )
 from lattice.store.protocol import Change, Write
 
-SPARED_RECHECK_S = 1.0  # seconds until those that need not leave any more are known to stay
-SURGE_TURN_S = 300.0  # seconds after which a drain that nothing comes of lets another one try
+# A drained node is reconciled again after so long, so that workloads that need not leave any more stay.
+SPARED_RECHECK_S = 1.0
+# A drain that makes no progress gives the surge replica to another drain after so long.
+SURGE_TURN_S = 300.0
 
 
 class SurgeTurn(NamedTuple):
-    """Whose drain one replica more is for, of several that wait for it."""
+    """The node whose drain gets the surge replica of a service, of several draining nodes."""
 
     node: str
     ends_at: float
@@ -57,7 +62,10 @@ class SurgeTurn(NamedTuple):
 
 @dataclass
 class EvictionController:
-    """LatticeNode -> which of its workloads must go now. Told anew from what is stored, so that a new leader goes on where it was."""
+    """Decide which workloads of a node are evicted now; the key is `/node`.
+
+    Every decision follows from stored objects, so that a new leader continues a drain.
+    """
 
     context: ControllerContext
     concurrency: Concurrency = field(default_factory=Concurrency)
@@ -69,15 +77,16 @@ class EvictionController:
         self._workloads = self.context.cache(LatticeWorkload)
         self._services = self.context.cache(LatticeService)
         self._recorder = self.context.recorder("nodes")
-        self._evictions: dict[str, Mapping[str, str]] = {}  # by path of the node: paths of workloads, and why
-        self._unavailable_evictions: dict[
-            str, set[str]
-        ] = {}  # and those of them that go because they do not run: not if they are back before they are told
+        # By path of the node: paths of the evicted workloads, with the reason.
+        self._evictions: dict[str, Mapping[str, str]] = {}
+        # Evicted because they do not run: these workloads stay if they are available before the eviction is
+        # stored.
+        self._unavailable_evictions: dict[str, set[str]] = {}
         self._draining: set[str] = set()
-        self._surges: dict[
-            str, Mapping[str, str]
-        ] = {}  # by path of the node: services, and who waits for one more of them
-        self._surge_turns: dict[str, SurgeTurn] = {}  # by service
+        # By path of the node: services that need a surge replica, with the workload that waits for the surge.
+        self._surges: dict[str, Mapping[str, str]] = {}
+        # By path of the service.
+        self._surge_turns: dict[str, SurgeTurn] = {}
         self._listeners: list[Callable[[Iterable[str]], None]] = []
         self._surge_listeners: list[Callable[[Iterable[str]], None]] = []
 
@@ -87,28 +96,43 @@ class EvictionController:
             Source(self._workloads, self._keys_for_change),
             Source(self._services, self._keys_for_change),
         )
-        return Loop(self, self.context.clock, self.context.rng, self._list_keys, sources, self.concurrency)
+        return Loop(
+            self,
+            self.context.clock,
+            self.context.rng,
+            lambda: [path_of(node) for node in self._nodes.objects() if needs_eviction_check(node)],
+            sources,
+            self.concurrency,
+        )
 
-    def on_change(self, told: Callable[[Iterable[str]], None]) -> None:
-        """Hear which workloads must leave, or need not any more; must not wait."""
-        self._listeners.append(told)
+    def on_change(self, listener: Callable[[Iterable[str]], None]) -> None:
+        """Call the listener with the paths of workloads whose eviction starts or is withdrawn; the listener
+        must not block."""
+        self._listeners.append(listener)
 
-    def on_surge_change(self, told: Callable[[Iterable[str]], None]) -> None:
-        """Hear for which services `surges` changed, by path."""
-        self._surge_listeners.append(told)
+    def on_surge_change(self, listener: Callable[[Iterable[str]], None]) -> None:
+        """Call the listener with the paths of services whose entry in `surges` changes; the listener must not
+        block."""
+        self._surge_listeners.append(listener)
 
     @property
     def surges(self) -> Mapping[str, str]:
-        """Services, by path, that need one replica more than they want before a drain can go on, and a workload that waits for it: of
-        several it is for the same node until that is through, so that what is made for it is not given up for another."""
+        """Services, by path, that need a surge replica before a drain can go on, each with a workload that
+        waits for the surge.
+
+        Of several draining nodes, one node keeps the surge until its drain ends, so that the surge is not
+        given up for another node.
+        """
         return {service: self._surges[turn.node][service] for service, turn in self._surge_turns.items()}
 
     def eviction_reason(self, workload: LatticeWorkload, *, is_up: bool = False) -> str:
-        """`is_up`: its node says that it is ready, which may not be stored yet."""
+        """The reason to evict the workload, or empty; `is_up` states that the node reports the workload as
+        ready, which may not be stored yet."""
         binding, path = workload.status.binding, path_of(workload)
         if binding is None:
             return ""
         key = f"/{binding.node}"
+        # A workload evicted as unavailable stays if it recovers before the eviction is stored.
         is_back = (
             path in self._unavailable_evictions.get(key, ())
             and (is_up or is_available(workload))
@@ -123,191 +147,201 @@ class EvictionController:
             return None
         now = self.context.clock.now()
         times = taints_first_seen(node, format_micro_time(now))
-        spared = {
-            path for path, why in self._evictions.get(key, {}).items() if why != DRAIN_REASON
-        }  # unless that mark is still there
-        here = self._residents(node, self._evicted_paths() - spared)
-        expelled = taint_evictions(here, taint_ages(node, times, now))
-        found = self._drain(here) if is_draining(node) else None
-        (self._draining.discard if found is None else self._draining.add)(key)
+        # Workloads evicted for a taint stay if the taint is gone by now.
+        spared = {path for path, reason in self._evictions.get(key, {}).items() if reason != DRAIN_REASON}
+        residents = self._residents(node, self._evicted_paths() - spared)
+        by_taint = taint_evictions(residents, taint_ages(node, times, now))
+        drain = self._drain(residents) if is_draining(node) else None
+        if drain is None:
+            self._draining.discard(key)
+        else:
+            self._draining.add(key)
+        surges: dict[str, str] = {}
+        for resident in residents:
+            if drain and resident.service in drain.surge_services and resident.name in drain.blocked:
+                surges[resident.service] = resident.name
         self._record_evictions(
             key,
-            eviction_reasons(here, expelled, found),
-            {
-                each.service: each.name
-                for each in here
-                if found and each.service in found.surge_services and each.name in found.blocked
-            },
-            is_stuck=found is not None and found.is_surge_unschedulable,
+            eviction_reasons(residents, by_taint, drain),
+            surges,
+            is_surge_unschedulable=drain is not None and drain.is_surge_unschedulable,
         )
-        driven = {each.name for each in expelled if each.delay <= 0}
         self._unavailable_evictions[key] = {
-            each.name for each in here if each.service and not (each.is_available or each.is_evicting)
-        } - driven
+            resident.name
+            for resident in residents
+            if resident.service and not (resident.is_available or resident.is_evicting)
+        } - {eviction.name for eviction in by_taint if eviction.delay <= 0}
         status = replace(without_drained_condition(node.status), taints_since=times)
-        news: list[Write] = []
-        if found is not None:
-            said = drained_condition(found, len(here))
+        events: list[Write] = []
+        if drain is not None:
+            condition = drained_condition(drain, len(residents))
             status = replace(
-                status, conditions=merge_conditions(node.status.conditions, [said], self.context.timestamp)
+                status,
+                conditions=merge_conditions(node.status.conditions, [condition], self.context.timestamp),
             )
-            news += self._drain_events(node, said, len(here))
+            events += self._drain_events(node, condition, len(residents))
         if status != node.status:
-            await self.context.commit([with_status(entry, status), *news])
-        later = [each.delay for each in expelled if each.delay > 0]
-        later += (
-            [SURGE_TURN_S if found.is_surge_unschedulable else max(1.0, self.unschedulable_grace_s)]
-            if found is not None and found.surge_services
-            else []
-        )
-        later += (
-            [SPARED_RECHECK_S] if found is not None and not spared <= {each.name for each in expelled} else []
-        )
-        return Requeue(min(later)) if later else None
-
-    def _list_keys(self) -> list[str]:
-        return [path_of(node) for node in self._nodes.objects() if needs_eviction_check(node)]
+            await self.context.commit([with_status(entry, status), *events])
+        delays = [eviction.delay for eviction in by_taint if eviction.delay > 0]
+        if drain is not None and drain.surge_services:
+            # A replica counts as unschedulable only after the grace period.
+            delays.append(
+                SURGE_TURN_S if drain.is_surge_unschedulable else max(1.0, self.unschedulable_grace_s)
+            )
+        if drain is not None and not spared <= {eviction.name for eviction in by_taint}:
+            delays.append(SPARED_RECHECK_S)
+        return Requeue(min(delays)) if delays else None
 
     def _keys_for_node(self, change: Change) -> Iterable[str]:
         node, path = self._nodes.get(change.key.path), change.key.path
         return (path,) if path in self._evictions or (node is not None and needs_eviction_check(node)) else ()
 
     def _keys_for_change(self, change: Change) -> Iterable[str]:
-        """A drain waits for replicas anywhere; other marks are about who is on the node, or has just left it."""
+        """Wake the nodes that a workload or service concerns.
+
+        A drain depends on replicas on any node; a taint concerns the workloads that are on the node or have
+        just left the node.
+        """
         if not self._evictions:
             return ()
-        found = (
-            self._workloads.get(change.key.path)
-            if change.key.resource == LatticeWorkload.resource.id
-            else None
-        )
-        binding = found.status.binding if found else None
-        here = f"/{binding.node}" if binding else ""
+        workload = None
+        if change.key.resource == LatticeWorkload.resource.id:
+            workload = self._workloads.get(change.key.path)
+        binding = workload.status.binding if workload else None
+        node_key = f"/{binding.node}" if binding else ""
         return [
             key
             for key, paths in self._evictions.items()
-            if key == here or key in self._draining or change.key.path in paths
+            if key == node_key or key in self._draining or change.key.path in paths
         ]
 
-    def _residents(self, node: LatticeNode, told: Collection[str]) -> list[NodeWorkload]:
+    def _residents(self, node: LatticeNode, evicted: Collection[str]) -> list[NodeWorkload]:
+        """The workloads that are bound to this node; a binding to an earlier node of the same name does not
+        count."""
         bound = self._workloads.by_index("node", node.metadata.name)
         return [
-            node_workload(each, told)
-            for each in bound
-            if each.status.binding and each.status.binding.uid in ("", node.metadata.uid)
+            node_workload(workload, evicted)
+            for workload in bound
+            if workload.status.binding and workload.status.binding.uid in ("", node.metadata.uid)
         ]
 
-    def _drain(self, here: list[NodeWorkload]) -> DrainPlan:
-        services, told, surged = (
-            {each.service for each in here if each.service},
-            self._evicted_paths(),
-            self.surges,
-        )
-        found = {
-            name: service_availability(
+    def _drain(self, residents: list[NodeWorkload]) -> DrainPlan:
+        """Plan the drain of a node within the disruption budgets of the services (I-24)."""
+        evicted, surges = self._evicted_paths(), self.surges
+        services = {}
+        for name in {resident.service for resident in residents if resident.service}:
+            availability = service_availability(
                 self._services.get(name),
                 self._workloads.by_index("service", name),
-                told,
-                is_surged=name in surged,
+                evicted,
+                is_surged=name in surges,
             )
-            for name in services
-        }
-        made = plan_drain(
-            here,
-            {
-                name: dataclasses.replace(each, unschedulable_reason=self._blocker(name))
-                for name, each in found.items()
-            },
-        )
-        awaited = {
+            services[name] = dataclasses.replace(availability, unschedulable_reason=self._blocker(name))
+        plan = plan_drain(residents, services)
+        awaiting_machine = {
             name
-            for name in made.surge_services
-            if any(self._has_pending_machine(each) for each in self._unschedulable_replicas(name))
+            for name in plan.surge_services
+            if any(map(self._has_pending_machine, self._unschedulable_replicas(name)))
         }
-        waiting = {each.name for each in here if each.name in made.blocked and not each.is_evicting}
-        held = {
-            each.name: f"{made.blocked[each.name]}; a machine is being made"
-            for each in here
-            if each.service in awaited and each.name in waiting
-        }
-        return dataclasses.replace(made, blocked={**made.blocked, **held})
+        blocked = dict(plan.blocked)
+        for resident in residents:
+            is_waiting = resident.name in plan.blocked and not resident.is_evicting
+            if is_waiting and resident.service in awaiting_machine:
+                blocked[resident.name] = f"{plan.blocked[resident.name]}; a machine is being made"
+        return dataclasses.replace(plan, blocked=blocked)
 
     def _unschedulable_replicas(self, service: str) -> list[LatticeWorkload]:
-        return [each for each in self._workloads.by_index("service", service) if unschedulable_reason(each)]
+        replicas = self._workloads.by_index("service", service)
+        return [replica for replica in replicas if unschedulable_reason(replica)]
 
     def _has_pending_machine(self, workload: LatticeWorkload) -> bool:
-        """Is a machine on its way to where it waits?"""
+        """Whether a node of the workload's cluster has not joined yet."""
         nodes = self._nodes.by_index("cluster", workload.spec.cluster)
-        return any(not each.metadata.deletion_timestamp and not has_joined(each) for each in nodes)
+        return any(not node.metadata.deletion_timestamp and not has_joined(node) for node in nodes)
 
     def _blocker(self, service: str) -> str:
-        """Why no node takes one of its replicas, and whether its pool may have another machine. Its cluster grows for it after the
-        grace: only what has waited for as long again, with no machine on its way, is stuck."""
-        patience = SchedulingTimeout(
+        """The reason why no node accepts a replica of the service, and whether the pool is full; empty if no
+        replica is stuck.
+
+        Placement grows the cluster after the grace period. A replica is stuck after twice the grace period,
+        if no machine is being made.
+        """
+        timeout = SchedulingTimeout(
             self.context.clock.now(), timedelta(seconds=2 * self.unschedulable_grace_s)
         )
-        stuck = (
-            each
-            for each in self._unschedulable_replicas(service)
-            if is_unschedulable(each, patience) and not self._has_pending_machine(each)
-        )
-        waiting = next(stuck, None)
-        if waiting is None:
+        for replica in self._unschedulable_replicas(service):
+            if is_unschedulable(replica, timeout) and not self._has_pending_machine(replica):
+                break
+        else:
             return ""
-        why, cluster = (
-            unschedulable_reason(waiting),
-            self.context.cache(LatticeCluster).get(f"/{waiting.spec.cluster}"),
-        )
+        reason = unschedulable_reason(replica)
+        cluster = self.context.cache(LatticeCluster).get(f"/{replica.spec.cluster}")
         pool = self.context.cache(LatticePool).get(f"/{cluster.spec.pool}") if cluster else None
         full = _full_pool_message(pool) if pool else ""
-        return f"{why}; {full}" if full else why
+        return f"{reason}; {full}" if full else reason
 
-    def _drain_events(self, node: LatticeNode, said: Condition, residents: int) -> Iterator[Write]:
-        before = next((each for each in node.status.conditions if each.type == DRAINED_CONDITION), None)
-        if said.status == "True":
-            if before is None or before.status != "True":
-                yield self._recorder.event(node, "NodeDrained", said.message)
+    def _drain_events(self, node: LatticeNode, condition: Condition, residents: int) -> Iterator[Write]:
+        previous = next(
+            (candidate for candidate in node.status.conditions if candidate.type == DRAINED_CONDITION), None
+        )
+        if condition.status == "True":
+            if previous is None or previous.status != "True":
+                yield self._recorder.event(node, "NodeDrained", condition.message)
             return
-        if before is None or before.status == "True":
+        if previous is None or previous.status == "True":
             yield self._recorder.event(node, "NodeDraining", f"{residents} to move elsewhere")
-        if said.reason == DRAIN_BLOCKED_REASON and (before is None or before.reason != DRAIN_BLOCKED_REASON):
-            yield self._recorder.event(node, "NodeDrainStuck", said.message, warning=True)
+        if condition.reason == DRAIN_BLOCKED_REASON and (
+            previous is None or previous.reason != DRAIN_BLOCKED_REASON
+        ):
+            yield self._recorder.event(node, "NodeDrainStuck", condition.message, warning=True)
 
     def _evicted_paths(self) -> set[str]:
-        """Who was found to have to leave, on whichever node; it may not be stored yet. Who is down may be back before it is told."""
-        return {
-            path
-            for key, paths in self._evictions.items()
-            for path in paths
-            if path not in self._unavailable_evictions.get(key, ())
-        }
+        """Paths of the workloads that are evicted on any node, stored or not; unavailable workloads may still
+        recover and do not count."""
+        evicted: set[str] = set()
+        for key, paths in self._evictions.items():
+            unavailable = self._unavailable_evictions.get(key, ())
+            evicted.update(path for path in paths if path not in unavailable)
+        return evicted
 
     def _record_evictions(
-        self, key: str, leaving: Mapping[str, str] | None, surge: Mapping[str, str], *, is_stuck: bool = False
+        self,
+        key: str,
+        evictions: Mapping[str, str] | None,
+        surges: Mapping[str, str],
+        *,
+        is_surge_unschedulable: bool = False,
     ) -> None:
-        before, surges, surged = self._evictions.pop(key, {}), {**self.surges}, self._surges.pop(key, {})
+        """Replace the evictions and surges of a node and notify the listeners of changes; None clears the
+        node."""
+        previous = self._evictions.pop(key, {})
+        previous_surges, previous_node_surges = {**self.surges}, self._surges.pop(key, {})
         self._unavailable_evictions.pop(key, None)
-        if leaving is None:
+        if evictions is None:
             self._draining.discard(key)
         else:
-            self._evictions[key], self._surges[key] = leaving, surge
-        for service in {**surged, **surge}:
-            self._assign_surge_turn(service, "" if is_stuck else key)
-        _notify(self._listeners, {*before} ^ {*(leaving or {})})
-        others = {service for service, path in self.surges.items() if surges.get(service) != path}
-        _notify(self._surge_listeners, {*surged} ^ {*surge} | others)
+            self._evictions[key], self._surges[key] = evictions, surges
+        for service in {**previous_node_surges, **surges}:
+            self._assign_surge_turn(service, "" if is_surge_unschedulable else key)
+        _notify(self._listeners, {*previous} ^ {*(evictions or {})})
+        reassigned = {
+            service for service, path in self.surges.items() if previous_surges.get(service) != path
+        }
+        _notify(self._surge_listeners, {*previous_node_surges} ^ {*surges} | reassigned)
 
-    def _assign_surge_turn(self, service: str, goes_on: str) -> None:
-        """To the next node that waits for one more, when the one that had it is through, or nothing came of it for too long."""
-        now, waiting = (
-            self.context.clock.monotonic(),
-            sorted(key for key, services in self._surges.items() if service in services),
-        )
+    def _assign_surge_turn(self, service: str, active_node: str) -> None:
+        """Give the surge replica of a service to the next draining node, once the current drain ends or its
+        turn expires.
+
+        `active_node` is a node whose drain makes progress, which extends the turn of the node.
+        """
+        now = self.context.clock.monotonic()
+        waiting = sorted(key for key, services in self._surges.items() if service in services)
         turn = self._surge_turns.pop(service, SurgeTurn("", now))
-        if turn.node in waiting and (now < turn.ends_at or turn.node == goes_on):
-            self._surge_turns[service] = (
-                SurgeTurn(turn.node, now + SURGE_TURN_S) if turn.node == goes_on else turn
-            )
+        if turn.node in waiting and (now < turn.ends_at or turn.node == active_node):
+            if turn.node == active_node:
+                turn = SurgeTurn(turn.node, now + SURGE_TURN_S)
+            self._surge_turns[service] = turn
         elif waiting:
             self._surge_turns[service] = SurgeTurn(
                 next((key for key in waiting if key > turn.node), waiting[0]), now + SURGE_TURN_S
@@ -315,16 +349,14 @@ class EvictionController:
 
 
 def _full_pool_message(pool: LatticePool) -> str:
-    usage, most = pool.status.capacity, pool.spec.capacity.max_nodes
+    usage, max_nodes = pool.status.capacity, pool.spec.capacity.max_nodes
     used = usage.allocated_nodes if usage else None
-    return (
-        f"pool {pool.metadata.name} has {used} of {most} nodes"
-        if used is not None and most is not None and used >= most
-        else ""
-    )
+    if used is None or max_nodes is None or used < max_nodes:
+        return ""
+    return f"pool {pool.metadata.name} has {used} of {max_nodes} nodes"
 
 
-def _notify(ears: Iterable[Callable[[Iterable[str]], None]], paths: set[str]) -> None:
+def _notify(listeners: Iterable[Callable[[Iterable[str]], None]], paths: set[str]) -> None:
     if paths:
-        for ear in ears:
-            ear(sorted(paths))
+        for listener in listeners:
+            listener(sorted(paths))

@@ -1,4 +1,4 @@
-"""Is each node well, as far as its agent is heard, and what does its silence mean for what runs on it?"""
+"""Reconcile the health of nodes from heartbeats, and decide when workloads of a silent node fail over."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -31,30 +31,36 @@ from lattice.lifecycle.node_health import (
 from lattice.lifecycle.workload import BoundNodeState
 from lattice.presence import PresenceChange, Usage
 from lattice.scheduling.table.port_allocator import add_taken_ports, dynamic_ports, unexpired_taken_ports
-from lattice.store.protocol import Change, Delete, Entry, Key, Put, Write
+from lattice.store.protocol import Change, Delete, Entry, Key, Write
 
-ZONES_KEY = "*"  # the key under which whole zones are looked at
+# The key of the reconcile that looks at silent nodes of all zones together.
+ZONES_KEY = "*"
 NOT_JOINED = "NotJoined"
-MAY_STILL_RUN_MESSAGE = "it was started there to run on without contact, and must not run twice by now: only its node can say that it has ended"
-RECOUNT_DELAY_S = (
-    1.0  # seconds from when a workload left until those that are left are counted: many may leave at once
+MAY_STILL_RUN_MESSAGE = (
+    "it was started there to run on without contact, and must not run twice by now: "
+    "only its node can say that it has ended"
 )
+# Workloads are counted so long after the first workload left: many workloads may leave at once.
+RECOUNT_DELAY_S = 1.0
 
 log = structlog.get_logger()
 
 
 class NodeState(NamedTuple):
-    """What a workload stands on."""
+    """The state of the node that a workload is bound to."""
 
     state: BoundNodeState
-    is_fully_reported: bool = True  # False: silent only in so far as this server has not heard all of it yet
+    # False: the node is silent only because this server has not received the full report yet.
+    is_fully_reported: bool = True
     reason: str = ""
-    recheck_after_s: float | None = None  # seconds after which time alone may change it
+    # The state may change with time alone after so many seconds.
+    recheck_after_s: float | None = None
 
 
 @dataclass
 class NodeHealthController:
-    """LatticeNode -> its conditions, phase and heartbeat; tells whose workloads may go elsewhere."""
+    """Write conditions, phase and usage of nodes, and decide which workloads fail over; the key is
+    `/node`."""
 
     context: ControllerContext
     timeouts: NodeTimeouts = field(default_factory=NodeTimeouts)
@@ -64,15 +70,14 @@ class NodeHealthController:
     def __post_init__(self) -> None:
         self._nodes = self.context.cache(LatticeNode)
         self._recorder = self.context.recorder(self.name)
-        self._releases = SilentNodeEvictions(EvictionRateLimiter(), {}, {})
+        self._silent_evictions = SilentNodeEvictions(EvictionRateLimiter(), {}, {})
         self._workloads = self.context.cache(LatticeWorkload)
-        self._recount_at: dict[
-            str, float
-        ] = {}  # nodes that workloads have left, and when to count what is left, monotonic
-        self._removed_since: dict[
-            tuple[str, str], float
-        ] = {}  # nodes that workloads are bound to though they are gone, and since when
-        self._usage_written_at: dict[str, float] = {}  # when usage was last written, monotonic
+        # Nodes that workloads have left: the monotonic time at which to count the remaining workloads.
+        self._recount_at: dict[str, float] = {}
+        # By name and uid of removed nodes with bound workloads: the monotonic time of the observation.
+        self._removed_since: dict[tuple[str, str], float] = {}
+        # By node: the monotonic time of the last write of usage.
+        self._usage_written_at: dict[str, float] = {}
         self._listeners: list[Callable[[Iterable[str]], None]] = []
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
@@ -81,7 +86,7 @@ class NodeHealthController:
             self,
             self.context.clock,
             self.context.rng,
-            self._list_keys,
+            lambda: [*(path_of(node) for node in self._nodes.objects()), ZONES_KEY],
             (Source(self._nodes, self._keys_for_node),),
             self.concurrency,
         )
@@ -89,32 +94,40 @@ class NodeHealthController:
         self.context.presence.on_change(self._on_presence_change)
         return loop
 
-    def on_change(self, told: Callable[[Iterable[str]], None]) -> None:
-        """Hear which workloads stand on something else than before; must not wait."""
-        self._listeners.append(told)
+    def on_change(self, listener: Callable[[Iterable[str]], None]) -> None:
+        """Call the listener with the paths of workloads whose node state changes; the listener must not
+        block."""
+        self._listeners.append(listener)
 
     def usage(self) -> dict[str, Usage]:
-        """As measured last, by node: live, not what is stored."""
-        presence = self.context.presence
-        return {name: heard.usage for name in presence.nodes() if (heard := presence.get(name)) is not None}
-
-    def workload_usage(self) -> dict[str, Usage]:
-        """The same by path of the workload."""
+        """The latest usage by node, from heartbeats and not from the store."""
         presence = self.context.presence
         return {
-            path: used
+            name: heartbeat.usage
             for name in presence.nodes()
-            if (heard := presence.get(name)) is not None
-            for path, used in heard.workload_usage.items()
+            if (heartbeat := presence.get(name)) is not None
         }
 
+    def workload_usage(self) -> dict[str, Usage]:
+        """The latest usage by path of the workload, from heartbeats and not from the store."""
+        presence = self.context.presence
+        usage: dict[str, Usage] = {}
+        for name in presence.nodes():
+            if (heartbeat := presence.get(name)) is not None:
+                usage.update(heartbeat.workload_usage)
+        return usage
+
     def note_workload_left(self, name: str) -> None:
-        """A workload has left that node."""
+        """Count the workloads of the node again, because a workload has left the node."""
         self._recount_at.setdefault(name, self.context.clock.monotonic() + RECOUNT_DELAY_S)
         self._wake((f"/{name}",))
 
     def taken_port_writes(self, workload: LatticeWorkload) -> list[Write]:
-        """Another program has a port that was chosen for it: which one is not known, so none of them is given out for a while."""
+        """Reserve the dynamic ports of a workload whose port another program uses.
+
+        The agent does not report which port is taken, so none of the ports is allocated on this node for a
+        while.
+        """
         binding = workload.status.binding
         path = f"/{binding.node}" if binding else ""
         entry, node = self._nodes.entry(path), self._nodes.get(path)
@@ -127,49 +140,53 @@ class NodeHealthController:
             or not ports
         ):
             return []
-        taken = add_taken_ports(node.status.taken_ports, ports, self.context.clock.now())
-        return [with_status(entry, replace(node.status, taken_ports=taken))]
+        taken_ports = add_taken_ports(node.status.taken_ports, ports, self.context.clock.now())
+        return [with_status(entry, replace(node.status, taken_ports=taken_ports))]
 
     def node_state(self, workload: LatticeWorkload) -> NodeState:
+        """The state of the node that the workload is bound to, as far as heartbeats tell."""
         binding = workload.status.binding
         if binding is None:
             return NodeState("None")
         node = self._nodes.get(f"/{binding.node}")
         if node is None or (binding.uid and node.metadata.uid != binding.uid):
             return self._removed_node_state(workload, binding)
-        seen = self._observe(node)
-        if evaluate_node(seen, self.timeouts).state != "Ready":
+        observation = self._observe(node)
+        # The state is evaluated now: the stored condition of the node may be older than its heartbeat.
+        if evaluate_node(observation, self.timeouts).state != "Ready":
             disconnect = effective_disconnect(workload, self.timeouts)
             if disconnect is None:
                 return NodeState("Silent", True, MAY_STILL_RUN_MESSAGE)
-            found = decide_failover(disconnect, seen, self._releases, self.timeouts)
+            failover = decide_failover(disconnect, observation, self._silent_evictions, self.timeouts)
             return NodeState(
-                "Abandoned" if found.is_allowed else "Silent", True, found.reason, found.requeue_after
+                "Abandoned" if failover.is_allowed else "Silent",
+                True,
+                failover.reason,
+                failover.requeue_after,
             )
-        heard = self.context.presence.get(binding.node)
-        return (
-            NodeState("Ready") if heard is not None and heard.has_full_report else NodeState("Silent", False)
-        )
+        heartbeat = self.context.presence.get(binding.node)
+        if heartbeat is None or not heartbeat.has_full_report:
+            return NodeState("Silent", False)
+        return NodeState("Ready")
 
     def _removed_node_state(self, workload: LatticeWorkload, binding: Binding) -> NodeState:
-        """Its node was removed. A strict copy may live on there until the machine, which nobody answers any more, has ended it."""
-        now, disconnect = (
-            self.context.clock.monotonic(),
-            effective_disconnect(workload, self.timeouts) or Disconnect(),
-        )
+        """The state of a removed node: a strict replica may run until the unanswered agent stops the replica
+        (I-13)."""
+        now = self.context.clock.monotonic()
+        disconnect = effective_disconnect(workload, self.timeouts) or Disconnect()
         since = self._removed_since.setdefault((binding.node, binding.uid), now)
-        left = (
-            since + self.timeouts.certain_after(disconnect.stop_after_ms / 1000) - now
-            if disconnect.policy == "stop"
-            else 0.0
-        )
-        if left > 0:
-            return NodeState("Silent", True, "its node was removed and may not have stopped it yet", left)
+        remaining_s = 0.0
+        if disconnect.policy == "stop":
+            remaining_s = since + self.timeouts.certain_after(disconnect.stop_after_ms / 1000) - now
+        if remaining_s > 0:
+            return NodeState(
+                "Silent", True, "its node was removed and may not have stopped it yet", remaining_s
+            )
         return NodeState("Gone")
 
     async def reconcile(self, key: str) -> Requeue | None:
         if key == ZONES_KEY:
-            return self._release()
+            return self._reconcile_zones()
         entry, node = self._nodes.entry(key), self._nodes.get(key)
         if entry is None or node is None:
             await self._forget_if_deleted(key)
@@ -185,54 +202,63 @@ class NodeHealthController:
             return None
         status = replace(self._status(node, verdict), workloads=self._count_workloads(entry, node))
         if status != node.status:
-            await self.context.commit([with_status(entry, status), *self._events(node, verdict)])
+            writes: list[Write] = [with_status(entry, status)]
+            if verdict.event:
+                is_warning = verdict.event != "NodeReady"
+                writes.append(self._recorder.event(node, verdict.event, verdict.message, warning=is_warning))
+            await self.context.commit(writes)
             self._on_status_written(node, status, verdict)
-        # a node that was silent may speak again without anything to tell, which wakes nobody
-        again = (
-            self.timeouts.heartbeat_interval / 2
-            if verdict.state == "NotReady"
-            else verdict.requeue_after or self.concurrency.resync_s
-        )
-        return Requeue(min(again, RECOUNT_DELAY_S) if node.metadata.name in self._recount_at else again)
-
-    def _list_keys(self) -> list[str]:
-        return [*(path_of(node) for node in self._nodes.objects()), ZONES_KEY]
+        if verdict.state == "NotReady":
+            # A heartbeat without changes wakes no controller: poll the node.
+            delay_s = self.timeouts.heartbeat_interval / 2
+        else:
+            delay_s = verdict.requeue_after or self.concurrency.resync_s
+        return Requeue(min(delay_s, RECOUNT_DELAY_S) if node.metadata.name in self._recount_at else delay_s)
 
     def _keys_for_node(self, change: Change) -> Iterable[str]:
-        """Not when only the number of its workloads is another: with thousands bound that would be all there is to look at."""
-        before, after = self._nodes.previous_object, self._nodes.get(change.key.path)
-        if before is None or after is None or after.metadata.deletion_timestamp:
+        """Wake the node, unless only its workload count changed: with thousands of bindings such changes are
+        constant."""
+        previous, current = self._nodes.previous_object, self._nodes.get(change.key.path)
+        if previous is None or current is None or current.metadata.deletion_timestamp:
             return (change.key.path,)
-        is_same = before.metadata == after.metadata and before.spec == after.spec
-        counted = replace(before.status, workloads=after.status.workloads)
-        return () if is_same and counted == after.status else (change.key.path,)
+        is_same = previous.metadata == current.metadata and previous.spec == current.spec
+        recounted = replace(previous.status, workloads=current.status.workloads)
+        return () if is_same and recounted == current.status else (change.key.path,)
 
-    def _on_presence_change(self, told: PresenceChange) -> None:
-        path = f"/{told.node}"
+    def _on_presence_change(self, change: PresenceChange) -> None:
+        path = f"/{change.node}"
         node = self._nodes.get(path)
         if node is None or not _is_ready(node):
             self._wake((path,))
 
     def _observe(self, node: LatticeNode) -> NodeObservation:
         presence, name = self.context.presence, node.metadata.name
-        ready, is_heard = _ready_condition(node), presence.get(name) is not None
-        has_joined = is_heard or (ready is not None and ready.reason != NOT_JOINED)
+        ready, has_heartbeat = _ready_condition(node), presence.get(name) is not None
+        # A new leader has no heartbeats yet: the stored condition tells whether an agent ever joined.
+        has_joined = has_heartbeat or (ready is not None and ready.reason != NOT_JOINED)
         zone = "/".join(part for part in (node.spec.region, node.spec.zone) if part)
-        mark = next(
+        quarantine_reason = next(
             (
-                each.message
-                for each in node.status.conditions
-                if each.type == QUARANTINED and each.status == "True"
+                condition.message
+                for condition in node.status.conditions
+                if condition.type == QUARANTINED and condition.status == "True"
             ),
             "",
         )
-        is_told = ready is not None and ready.reason == "Quarantined"
+        is_quarantine_reported = ready is not None and ready.reason == "Quarantined"
         return NodeObservation(
-            name, zone, presence.heartbeat_age(name), _is_ready(node), has_joined, is_heard, mark, is_told
+            name,
+            zone,
+            presence.heartbeat_age(name),
+            _is_ready(node),
+            has_joined,
+            has_heartbeat,
+            quarantine_reason,
+            is_quarantine_reported,
         )
 
     def _status(self, node: LatticeNode, verdict: NodeVerdict) -> NodeStatus:
-        before, now = node.status, self.context.timestamp
+        previous, now = node.status, self.context.timestamp
         ready = Condition(
             type="Ready",
             status="True" if verdict.state == "Ready" else "False",
@@ -240,29 +266,33 @@ class NodeHealthController:
             message=verdict.message,
         )
         status = replace(
-            before,
+            previous,
             phase="Draining" if verdict.state == "Ready" and is_draining(node) else verdict.state,
-            conditions=merge_conditions(before.conditions, [ready], now),
+            conditions=merge_conditions(previous.conditions, [ready], now),
             usage=self._usage(node),
-            taken_ports=unexpired_taken_ports(before.taken_ports, self.context.clock.now()),
+            taken_ports=unexpired_taken_ports(previous.taken_ports, self.context.clock.now()),
         )
         if verdict.event:
-            by = "heartbeat" if verdict.state == "Ready" else "monitor"
-            status = replace(status, heartbeat=NodeHeartbeat(reason=verdict.reason, by=by, at=now))
+            source = "heartbeat" if verdict.state == "Ready" else "monitor"
+            status = replace(status, heartbeat=NodeHeartbeat(reason=verdict.reason, by=source, at=now))
         return status
 
     def _usage(self, node: LatticeNode) -> NodeUsage | None:
-        name, before = node.metadata.name, node.status.usage
-        heard = self.context.presence.get(name)
-        if heard is None or heard.usage == Usage():
-            return before
-        now = NodeUsage(cpu=heard.usage.cpu, memory=heard.usage.memory, disk=heard.usage.disk)
+        name, stored = node.metadata.name, node.status.usage
+        heartbeat = self.context.presence.get(name)
+        if heartbeat is None or heartbeat.usage == Usage():
+            return stored
+        usage = NodeUsage(cpu=heartbeat.usage.cpu, memory=heartbeat.usage.memory, disk=heartbeat.usage.disk)
         monotonic = self.context.clock.monotonic()
         age = monotonic - self._usage_written_at.setdefault(name, monotonic)
-        return now if is_usage_change_significant(before, now, node.status.capacity, age) else before
+        return usage if is_usage_change_significant(stored, usage, node.status.capacity, age) else stored
 
     def _count_workloads(self, entry: Entry, node: LatticeNode) -> int | None:
-        """Whoever binds counts up in the same commit; what left is counted here, from a copy that knows all that was bound."""
+        """The number of workloads on the node.
+
+        The scheduler counts up in the commit that binds. Here workloads that left are subtracted, from a
+        cache that holds every binding counted so far.
+        """
         name = node.metadata.name
         if (
             self._recount_at.get(name, 0.0) > self.context.clock.monotonic()
@@ -275,23 +305,17 @@ class NodeHealthController:
         ) or (None if node.status.workloads is None else 0)
 
     def _may_remove(self, entry: Entry, node: LatticeNode, verdict: NodeVerdict) -> bool:
-        """It is to be removed: one that is heard once nothing is left on it, one that is silent at once, for it cannot be emptied."""
+        """Whether the node object may be deleted: a ready node when no workload is left on the node (I-27), a
+        silent node at once."""
         if not node.metadata.deletion_timestamp or NODE_FINALIZER not in node.metadata.finalizers:
             return False
-        name, is_known = node.metadata.name, self._workloads.revision >= entry.revision
+        name, is_current = node.metadata.name, self._workloads.revision >= entry.revision
         is_empty = (
-            is_known
+            is_current
             and not self._workloads.by_index("node", name)
             and not self._workloads.by_index("prepared", name)
         )
         return is_empty or verdict.state != "Ready"
-
-    def _events(self, node: LatticeNode, verdict: NodeVerdict) -> list[Put]:
-        if not verdict.event:
-            return []
-        return [
-            self._recorder.event(node, verdict.event, verdict.message, warning=verdict.event != "NodeReady")
-        ]
 
     def _on_status_written(self, node: LatticeNode, status: NodeStatus, verdict: NodeVerdict) -> None:
         if status.usage != node.status.usage:
@@ -303,37 +327,39 @@ class NodeHealthController:
             self._notify([node.metadata.name])
             self._wake((ZONES_KEY,))
 
-    def _release(self) -> Requeue:
-        """Which silent nodes are given up now."""
-        seen = [self._observe(node) for node in self._nodes.objects()]
+    def _reconcile_zones(self) -> Requeue:
+        """Decide which silent nodes lose their workloads, within the eviction rate and the outage limits of
+        zones."""
+        observations = [self._observe(node) for node in self._nodes.objects()]
+        # Removed nodes without bound workloads need no timer any more.
         self._removed_since = {
             key: since
             for key, since in self._removed_since.items()
             if self._workloads.by_index("node", key[0])
         }
-        before, found = (
-            self._releases,
-            evict_silent_nodes(
-                seen, self._releases.rate_limiter, self.context.clock.monotonic(), self.timeouts
-            ),
+        previous = self._silent_evictions
+        current = evict_silent_nodes(
+            observations, previous.rate_limiter, self.context.clock.monotonic(), self.timeouts
         )
-        self._releases = found
-        for zone, halt in found.outages.items():
-            if zone not in before.outages:
-                log.warning("re-placement halted", zone=zone, why=str(halt))
-        held = {name for name, why in found.blocked.items() if before.blocked.get(name) != why}
-        self._notify(sorted(found.evicted_nodes - before.evicted_nodes | held))
-        return Requeue(
-            max(found.requeue_after if found.requeue_after is not None else self.concurrency.resync_s, 0.01)
-        )
+        self._silent_evictions = current
+        for zone, outage in current.outages.items():
+            if zone not in previous.outages:
+                log.warning("re-placement halted", zone=zone, why=str(outage))
+        changed = {name for name, reason in current.blocked.items() if previous.blocked.get(name) != reason}
+        self._notify(sorted(current.evicted_nodes - previous.evicted_nodes | changed))
+        delay_s = current.requeue_after if current.requeue_after is not None else self.concurrency.resync_s
+        return Requeue(max(delay_s, 0.01))
 
     def _notify(self, names: Iterable[str]) -> None:
-        paths = [path_of(each) for name in names for each in self._workloads.by_index("node", name)]
-        for ear in self._listeners:
-            ear(paths)
+        paths: list[str] = []
+        for name in names:
+            paths += map(path_of, self._workloads.by_index("node", name))
+        for listener in self._listeners:
+            listener(paths)
 
     async def _forget_if_deleted(self, key: str) -> None:
-        """Asked of the store, since a node that has just registered may not be in the copy yet."""
+        """Forget the heartbeats of a deleted node; read from the store, because the cache may not hold a node
+        that has just registered."""
         name = key.removeprefix("/")
         if await self.context.store.get(Key(LatticeNode.resource.id, "", name)) is None:
             self.context.presence.forget_node(name)
@@ -342,17 +368,15 @@ class NodeHealthController:
 
 
 def _remove_finalizer(entry: Entry, node: LatticeNode) -> Write:
-    """The record goes, unless somebody else holds it."""
-    others = [each for each in node.metadata.finalizers if each != NODE_FINALIZER]
-    return (
-        with_metadata(entry, lambda metadata: metadata | {"finalizers": others})
-        if others
-        else Delete(entry.key, entry.revision)
-    )
+    """Delete the node object, or only our finalizer if another finalizer blocks the deletion."""
+    finalizers = [finalizer for finalizer in node.metadata.finalizers if finalizer != NODE_FINALIZER]
+    if finalizers:
+        return with_metadata(entry, lambda metadata: metadata | {"finalizers": finalizers})
+    return Delete(entry.key, entry.revision)
 
 
 def _ready_condition(node: LatticeNode) -> Condition | None:
-    return next((each for each in node.status.conditions if each.type == "Ready"), None)
+    return next((condition for condition in node.status.conditions if condition.type == "Ready"), None)
 
 
 def _is_ready(node: LatticeNode) -> bool:

@@ -1,4 +1,5 @@
-"""What is done about each workload: its record against what its node says, decided by the lifecycle, stored before it is ordered."""
+"""Reconcile workloads: compare the stored state with the agent's report, decide the next action, and store
+the action before an agent receives the assignment."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -45,8 +46,8 @@ from lattice.lifecycle.workload_status import (
     next_status,
     parse_actual_state,
 )
-from lattice.presence import PresenceChange, WorkloadReport
-from lattice.store.protocol import Change, Delete, Entry, Put, Write
+from lattice.presence import PresenceChange
+from lattice.store.protocol import Change, Delete, Entry, Write
 
 WARNINGS = frozenset({Action.MARK_FAILED, Action.BACKOFF_WAIT})
 RETRIES = frozenset({Action.RECREATE, Action.RETRY})
@@ -55,30 +56,37 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _StampAge:
+    """A stored timestamp with its age when this server observed the timestamp first."""
+
     stamp: str
-    observed_at: float  # monotonic: when it was seen first
-    initial_age_s: float  # seconds that it was old then
+    # Monotonic time of the first observation.
+    observed_at: float
+    initial_age_s: float
 
 
 @dataclass
 class StampAges:
-    """By name: the time that is stored now, and since when it has been that one."""
+    """Ages of stored timestamps by name, measured on the monotonic clock, so that jumps of the wall clock do
+    not matter."""
 
     clock: Clock
     _observed: dict[str, _StampAge] = field(default_factory=dict)
 
     def age(self, name: str, stamp: str | None, now: datetime) -> float | None:
-        """Seconds; None if nothing is stored. Only of what was stored before this server knew the name the wall clock is asked."""
+        """The age of a stored timestamp in seconds; None without a timestamp.
+
+        The wall clock counts only for a timestamp that was stored before this server observed the name.
+        """
         if not stamp:
             self._observed.pop(name, None)
             return None
-        known, at = self._observed.get(name), self.clock.monotonic()
-        if known is None or known.stamp != stamp:
-            when = parse_time(stamp) if known is None else None
-            known = self._observed[name] = _StampAge(
-                stamp, at, max(0.0, (now - when).total_seconds()) if when else 0.0
+        observed, monotonic = self._observed.get(name), self.clock.monotonic()
+        if observed is None or observed.stamp != stamp:
+            stored_at = parse_time(stamp) if observed is None else None
+            observed = self._observed[name] = _StampAge(
+                stamp, monotonic, max(0.0, (now - stored_at).total_seconds()) if stored_at else 0.0
             )
-        return known.initial_age_s + at - known.observed_at
+        return observed.initial_age_s + monotonic - observed.observed_at
 
     def forget(self, name: str) -> None:
         self._observed.pop(name, None)
@@ -86,23 +94,23 @@ class StampAges:
 
 @dataclass
 class WorkloadController:
-    """LatticeWorkload -> its next action and its status."""
+    """Decide and store the next action and the status of a workload; the key is `namespace/name`."""
 
     context: ControllerContext
     node_health: NodeHealthController
     eviction: EvictionController
     grace_periods: GracePeriods = field(default_factory=GracePeriods)
-    recheck_interval_s: float = 5.0  # seconds at most until the next look at one that something is awaited of
+    # The longest delay until the next reconcile of a workload that awaits a report or a timeout.
+    recheck_interval_s: float = 5.0
     concurrency: Concurrency = field(default_factory=Concurrency)
     name: str = "workloads"
 
     def __post_init__(self) -> None:
         self._workloads = self.context.cache(LatticeWorkload)
         self._recorder = self.context.recorder(self.name)
-        self._action_ages, self._state_ages = (
-            StampAges(self.context.clock),
-            StampAges(self.context.clock),
-        )  # by path: the last action, the present state
+        # By path of the workload: the age of the last action and of the current state.
+        self._action_ages = StampAges(self.context.clock)
+        self._state_ages = StampAges(self.context.clock)
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
 
     def loop(self) -> Loop:
@@ -110,7 +118,7 @@ class WorkloadController:
             self,
             self.context.clock,
             self.context.rng,
-            self._list_keys,
+            lambda: [path_of(workload) for workload in self._workloads.objects()],
             (Source(self._workloads, self._keys_for_change),),
             self.concurrency,
         )
@@ -126,89 +134,111 @@ class WorkloadController:
             self._action_ages.forget(key)
             self._state_ages.forget(key)
             return None
-        footing = await self._node_state(entry, workload)
-        if not footing.is_fully_reported and _metadata_change(workload) is None:
-            return None  # its node has not told this server all yet: nothing follows before it has
+        node_state = await self._node_state(entry, workload)
+        if not node_state.is_fully_reported and _metadata_change(workload) is None:
+            # The agent has not sent its full report to this server yet: no decision before the report.
+            return None
         now = self.context.clock.now()
-        sight = self._with_ages(key, workload, self._observe(workload, footing), now)
-        found = build_input(workload, sight, now)
-        is_asked = RETRY_REQUESTED_ANNOTATION in workload.metadata.annotations
+        observation = self._with_ages(key, workload, self._observe(workload, node_state), now)
+        lifecycle_input = build_input(workload, observation, now)
+        is_retry_requested = RETRY_REQUESTED_ANNOTATION in workload.metadata.annotations
         decision = (
-            decide_manual_retry(found, self.grace_periods) if is_asked else decide(found, self.grace_periods)
+            decide_manual_retry(lifecycle_input, self.grace_periods)
+            if is_retry_requested
+            else decide(lifecycle_input, self.grace_periods)
         )
-        status = next_status(workload, sight, decision, now)
-        if decision.action in AWAIT_ACTIONS and footing.is_fully_reported:
+        status = next_status(workload, observation, decision, now)
+        if decision.action in AWAIT_ACTIONS and node_state.is_fully_reported:
             status = self._with_ready_condition(status, decision)
         writes = self._writes(entry, workload, decision, status)
+        # In the same commit, so that the scheduler cannot allocate the ports again in between.
         if decision.failure_reason == PORT_TAKEN:
             writes += self.node_health.taken_port_writes(workload)
         if writes:
             await self.context.commit(writes)
             _record_metrics(key, decision)
+            # The node controller counts the remaining workloads.
             if decision.action in UNBINDING_ACTIONS and workload.status.binding is not None:
                 self.node_health.note_workload_left(workload.status.binding.node)
         waits = [
-            seconds for seconds in (decision.requeue_after, footing.recheck_after_s) if seconds is not None
+            seconds for seconds in (decision.requeue_after, node_state.recheck_after_s) if seconds is not None
         ]
         return Requeue(min(*waits, self.recheck_interval_s)) if waits else None
 
     def _with_ages(
-        self, key: str, workload: LatticeWorkload, sight: Observation, now: datetime
+        self, key: str, workload: LatticeWorkload, observation: Observation, now: datetime
     ) -> Observation:
-        """What runs as it should waits for nothing, and needs no watch."""
+        """Add the ages of action and state; a settled workload waits for no timeout and needs no ages."""
         if is_settled(workload):
             self._action_ages.forget(key)
             self._state_ages.forget(key)
-            return sight
+            return observation
         status = workload.status
-        acted = self._action_ages.age(key, status.last_action_at, now)
+        action_age = self._action_ages.age(key, status.last_action_at, now)
         return dataclasses.replace(
-            sight,
-            since_last_action=acted,
+            observation,
+            since_last_action=action_age,
             since_state_change=self._state_ages.age(key, status.state_since, now),
         )
 
-    def _list_keys(self) -> list[str]:
-        return [path_of(workload) for workload in self._workloads.objects()]
-
     def _keys_for_change(self, change: Change) -> Iterable[str]:
-        """Not those that wait for their first node: whoever finds one knows of them."""
-        found = self._workloads.get(change.key.path)
-        return () if found is not None and awaits_node(found) else (change.key.path,)
+        """Wake the workload, unless the workload waits for its first node: the scheduler handles unbound
+        workloads."""
+        workload = self._workloads.get(change.key.path)
+        return () if workload is not None and awaits_node(workload) else (change.key.path,)
 
-    def _on_presence_change(self, told: PresenceChange) -> None:
-        """A node says something: also about those of which it only says that it has its orders."""
-        waiting = (
-            path_of(each) for each in self._workloads.by_index("node", told.node) if not is_settled(each)
+    def _on_presence_change(self, change: PresenceChange) -> None:
+        """Wake the workloads of a report, and unsettled workloads of the node, whose assignment the agent may
+        have confirmed."""
+        unsettled = (
+            path_of(workload)
+            for workload in self._workloads.by_index("node", change.node)
+            if not is_settled(workload)
         )
-        self._wake(dict.fromkeys((*told.workloads, *waiting)))
+        self._wake(dict.fromkeys((*change.workloads, *unsettled)))
 
     async def _node_state(self, entry: Entry, workload: LatticeWorkload) -> NodeState:
-        footing = self.node_health.node_state(workload)
-        if footing.state == "Gone":  # or the copy of the nodes is older than that of the workloads
+        node_state = self.node_health.node_state(workload)
+        # The node may be missing only because the node cache is older than the workload cache.
+        if node_state.state == "Gone":
             await self.context.cache(LatticeNode).wait_for(entry.revision)
-            footing = self.node_health.node_state(workload)
-        return footing
+            node_state = self.node_health.node_state(workload)
+        return node_state
 
-    def _observe(self, workload: LatticeWorkload, footing: NodeState) -> Observation:
+    def _observe(self, workload: LatticeWorkload, node_state: NodeState) -> Observation:
         binding, presence = workload.status.binding, self.context.presence
-        heard = presence.get(binding.node) if binding else None
-        if binding is None or heard is None or footing.state != "Ready":
-            return Observation(footing.state, footing.is_fully_reported, node_reason=footing.reason)
+        heartbeat = presence.get(binding.node) if binding else None
+        if binding is None or heartbeat is None or node_state.state != "Ready":
+            return Observation(node_state.state, node_state.is_fully_reported, node_reason=node_state.reason)
         path = path_of(workload)
-        spoken = heard.workloads.get(path)
-        knows = presence.has_applied(binding.node, path, desired_run(workload))
-        told_for = self.context.clock.monotonic() - heard.connected_at
-        if spoken is None or spoken.uid != workload.metadata.uid:
-            leaving = self.eviction.eviction_reason(workload)
+        report = heartbeat.workloads.get(path)
+        has_applied = presence.has_applied(binding.node, path, desired_run(workload))
+        connected_for = self.context.clock.monotonic() - heartbeat.connected_at
+        # A report with another uid is about a deleted workload of the same name.
+        if report is None or report.uid != workload.metadata.uid:
             return Observation(
                 "Ready",
-                report=Report(includes_last_order=knows),
-                connected_for=told_for,
-                eviction_reason=leaving,
+                report=Report(includes_last_order=has_applied),
+                connected_for=connected_for,
+                eviction_reason=self.eviction.eviction_reason(workload),
             )
-        leaving = self.eviction.eviction_reason(workload, is_up=spoken.ready)
-        return Observation("Ready", True, _report(spoken, knows), spoken.ready, spoken.log, told_for, leaving)
+        eviction_reason = self.eviction.eviction_reason(workload, is_up=report.ready)
+        return Observation(
+            "Ready",
+            True,
+            Report(
+                parse_actual_state(report.state),
+                report.revision,
+                report.run,
+                report.failure_reason,
+                has_applied,
+                report.failure_message,
+            ),
+            report.ready,
+            report.log,
+            connected_for,
+            eviction_reason,
+        )
 
     def _writes(
         self, entry: Entry, workload: LatticeWorkload, decision: Decision, status: WorkloadStatus
@@ -227,73 +257,57 @@ class WorkloadController:
             return []
         if status != workload.status:
             status = self._with_ready_condition(status, decision)
-        return [_put(entry, metadata, status), *events]
+        return [with_status(entry, status, metadata), *events]
 
     def _with_ready_condition(self, status: WorkloadStatus, decision: Decision) -> WorkloadStatus:
-        return replace(
-            status,
-            conditions=merge_conditions(
-                status.conditions, [_ready_condition(status, decision)], self.context.timestamp
-            ),
+        condition = Condition(
+            type="Ready",
+            status="True" if status.ready else "False",
+            reason=status.failure_reason or status.actual_state,
+            message=decision.reason,
         )
+        conditions = merge_conditions(status.conditions, [condition], self.context.timestamp)
+        return replace(status, conditions=conditions)
 
     def _removal(self, entry: Entry, workload: LatticeWorkload, status: WorkloadStatus) -> Write:
-        """The record goes, unless somebody else holds it."""
-        others = [each for each in workload.metadata.finalizers if each != WORKLOAD_FINALIZER]
-        if not others:
+        """Delete the workload object, or only our finalizer if another finalizer blocks the deletion."""
+        finalizers = [
+            finalizer for finalizer in workload.metadata.finalizers if finalizer != WORKLOAD_FINALIZER
+        ]
+        if not finalizers:
             return Delete(entry.key, entry.revision)
         since = workload.metadata.deletion_timestamp or format_timestamp(self.context.clock.now())
-        return _put(
-            entry, lambda metadata: metadata | {"finalizers": others, "deletionTimestamp": since}, status
+        return with_status(
+            entry, status, lambda metadata: metadata | {"finalizers": finalizers, "deletionTimestamp": since}
         )
 
 
 def _is_finalized(workload: LatticeWorkload) -> bool:
-    """Others hold the record; we do not."""
+    """Whether the workload is deleted without our finalizer: only other finalizers hold the object."""
     return (
         bool(workload.metadata.deletion_timestamp) and WORKLOAD_FINALIZER not in workload.metadata.finalizers
     )
 
 
-def _report(spoken: WorkloadReport, knows: bool) -> Report:
-    return Report(
-        parse_actual_state(spoken.state),
-        spoken.revision,
-        spoken.run,
-        spoken.failure_reason,
-        knows,
-        spoken.failure_message,
-    )
-
-
 def _metadata_change(workload: LatticeWorkload) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-    """A request to retry is answered once; what is bound is held until its node has let go of it."""
+    """The change of metadata that is due, or None: remove a retry request, add the finalizer to a bound
+    workload.
+
+    The finalizer keeps the object until the agent has stopped the workload.
+    """
     metadata = workload.metadata
-    must_hold = (
+    needs_finalizer = (
         workload.status.binding is not None
         and WORKLOAD_FINALIZER not in metadata.finalizers
         and not metadata.deletion_timestamp
     )
-    if not must_hold and RETRY_REQUESTED_ANNOTATION not in metadata.annotations:
+    if not needs_finalizer and RETRY_REQUESTED_ANNOTATION not in metadata.annotations:
         return None
-    finalizers = [*metadata.finalizers, *([WORKLOAD_FINALIZER] if must_hold else [])]
+    finalizers = [*metadata.finalizers, *([WORKLOAD_FINALIZER] if needs_finalizer else [])]
     annotations = {
         name: value for name, value in metadata.annotations.items() if name != RETRY_REQUESTED_ANNOTATION
     }
     return lambda stored: stored | {"annotations": annotations, "finalizers": finalizers}
-
-
-def _put(
-    entry: Entry, metadata: Callable[[dict[str, Any]], dict[str, Any]] | None, status: WorkloadStatus
-) -> Put:
-    return with_status(entry, status, metadata)
-
-
-def _ready_condition(status: WorkloadStatus, decision: Decision) -> Condition:
-    reason = status.failure_reason or status.actual_state
-    return Condition(
-        type="Ready", status="True" if status.ready else "False", reason=reason, message=decision.reason
-    )
 
 
 def _record_metrics(key: str, decision: Decision) -> None:

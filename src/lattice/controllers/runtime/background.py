@@ -1,4 +1,5 @@
-"""Where to think for long without holding up everybody else; who ends the process does not wait for the end of a thought."""
+"""Run CPU-bound decisions on a daemon thread, so that the event loop stays responsive and shutdown does not
+wait for the decisions."""
 
 import asyncio
 import contextvars
@@ -9,7 +10,10 @@ from typing import Any
 
 
 class DaemonThreadExecutor(Executor):
-    """Each in a thread of its own, which ends with the process: those of the loop's own executor are waited for."""
+    """Run every submitted function in a new daemon thread, which ends with the process.
+
+    The default executor of an event loop joins its threads at shutdown; daemon threads are not joined.
+    """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -18,7 +22,8 @@ class DaemonThreadExecutor(Executor):
             if done.set_running_or_notify_cancel():
                 try:
                     done.set_result(fn(*args, **kwargs))
-                except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+                # The caller that awaits the future gets the exception, whatever its class.
+                except BaseException as error:  # noqa: BLE001
                     done.set_exception(error)
 
         threading.Thread(target=run, name="aside", daemon=True).start()
@@ -28,5 +33,6 @@ class DaemonThreadExecutor(Executor):
 _EXECUTOR = DaemonThreadExecutor()
 
 
-async def run_in_background(think: Callable[[], Any]) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(_EXECUTOR, contextvars.copy_context().run, think)
+async def run_in_background(decide: Callable[[], Any]) -> Any:
+    """Run a function on a daemon thread, with the context variables of the caller, and return the result."""
+    return await asyncio.get_running_loop().run_in_executor(_EXECUTOR, contextvars.copy_context().run, decide)

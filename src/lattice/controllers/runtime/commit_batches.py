@@ -1,4 +1,4 @@
-"""How garbage is written off: many small writes in few fenced commits, each counted by why it was made."""
+"""Commit the writes of the garbage collector in few fenced commits and count every deletion by its reason."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,47 +27,50 @@ class GarbageWrite(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchCommitter:
-    """Every write carries the term: once it is over the first one raises Fenced, and nothing was written."""
+    """Commit garbage writes under the term of the leader.
+
+    Once the term is over, the first commit raises Fenced and writes nothing.
+    """
 
     store: Store
     term: Term
 
-    async def commit_all(self, steps: Iterable[GarbageWrite]) -> set[Key]:
-        """Commit them all; those that somebody else changed meanwhile are left out and returned."""
-        clashed: set[Key] = set()
-        for bundle in batch_garbage_writes(steps):
+    async def commit_all(self, writes: Iterable[GarbageWrite]) -> set[Key]:
+        """Commit all writes; leave out objects that another writer changed meanwhile and return their
+        keys."""
+        conflicts: set[Key] = set()
+        for batch in batch_garbage_writes(writes):
             try:
-                await self._commit(bundle)
+                await self._commit(batch)
             except RevisionConflict:
-                clashed |= await self._commit_singly(bundle)
-        return clashed
+                # One conflict fails the whole batch: commit the writes one by one to find the conflicts.
+                for garbage_write in batch:
+                    try:
+                        await self._commit([garbage_write])
+                    except RevisionConflict:
+                        conflicts.add(garbage_write.write.key)
+        return conflicts
 
-    async def _commit_singly(self, bundle: list[GarbageWrite]) -> set[Key]:
-        clashed: set[Key] = set()
-        for step in bundle:
-            try:
-                await self._commit([step])
-            except RevisionConflict:
-                clashed.add(step.write.key)
-        return clashed
-
-    async def _commit(self, bundle: list[GarbageWrite]) -> None:
-        await self.store.commit([step.write for step in bundle], fence=self.term)
-        for step in bundle:
-            if isinstance(step.write, Delete):
-                metrics.GARBAGE_COLLECTED.labels(step.reason).inc()
+    async def _commit(self, batch: list[GarbageWrite]) -> None:
+        await self.store.commit([garbage_write.write for garbage_write in batch], fence=self.term)
+        for garbage_write in batch:
+            if isinstance(garbage_write.write, Delete):
+                metrics.GARBAGE_COLLECTED.labels(garbage_write.reason).inc()
 
 
-def batch_garbage_writes(steps: Iterable[GarbageWrite]) -> Iterator[list[GarbageWrite]]:
-    """As many together as one commit takes."""
-    bundle: list[GarbageWrite] = []
+def batch_garbage_writes(writes: Iterable[GarbageWrite]) -> Iterator[list[GarbageWrite]]:
+    """Group writes into batches that stay within the operation and byte limits of one commit."""
+    batch: list[GarbageWrite] = []
     size = 0
-    for step in steps:
-        cost = len(str(step.write.key)) + (len(step.write.value) if isinstance(step.write, Put) else 0)
-        if bundle and (len(bundle) == MAX_COMMIT_OPERATIONS or size + cost > MAX_COMMIT_BYTES):
-            yield bundle
-            bundle, size = [], 0
-        bundle.append(step)
+    for garbage_write in writes:
+        # The size of key and value approximates the size of the operation in the store.
+        cost = len(str(garbage_write.write.key)) + (
+            len(garbage_write.write.value) if isinstance(garbage_write.write, Put) else 0
+        )
+        if batch and (len(batch) == MAX_COMMIT_OPERATIONS or size + cost > MAX_COMMIT_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(garbage_write)
         size += cost
-    if bundle:
-        yield bundle
+    if batch:
+        yield batch

@@ -1,4 +1,5 @@
-"""What the controllers of one term have in common: the store, the time, the term that fences every write, and copies to read."""
+"""The dependencies that the controllers of one term share: store, clock, caches, presence, and the term that
+fences every write."""
 
 import asyncio
 import random
@@ -30,11 +31,11 @@ from lattice.store.cache import Cache, Index
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Check, Entry, Store, Term, Write
 
 K = TypeVar("K", bound=Kind)
-MAX_CONCURRENT_COMMITS = 4  # commits of many writes that are under way together
-UUID4_RANDOM_BITS, UUID4_VERSION_BITS = (
-    ~(0xF << 76 | 0b11 << 62) & (1 << 128) - 1,
-    4 << 76 | 0b10 << 62,
-)  # bits of a uid that are drawn, and those that say how
+# Commits of one large write that run at the same time.
+MAX_CONCURRENT_COMMITS = 4
+# The random bits of a version 4 UUID, and the bits that state version and variant.
+UUID4_RANDOM_BITS = ~(0xF << 76 | 0b11 << 62) & (1 << 128) - 1
+UUID4_VERSION_BITS = 4 << 76 | 0b10 << 62
 
 CACHED_KINDS: tuple[type[Kind], ...] = (
     LatticeService,
@@ -54,55 +55,44 @@ CACHED_KINDS: tuple[type[Kind], ...] = (
 )
 
 
-def _service_of(workload: LatticeWorkload) -> tuple[str, ...]:
-    """`namespace/name` of its service."""
-    return (f"{workload.metadata.namespace}/{workload.spec.service}",) if workload.spec.service else ()
-
-
-def _node_of(workload: LatticeWorkload) -> tuple[str, ...]:
-    return (workload.status.binding.node,) if workload.status.binding else ()
-
-
 def _reserved_node_of(workload: LatticeWorkload) -> tuple[str, ...]:
-    """The node on which its room is taken and its binding not made yet."""
-    held = reservation_record(workload)
-    return (held.node,) if held else ()
+    """The node on which resources are reserved for a workload that is not bound yet."""
+    reservation = reservation_record(workload)
+    return (reservation.node,) if reservation else ()
 
 
 def _gang_of(workload: LatticeWorkload) -> tuple[str, ...]:
-    """The attempt that bound it together with others."""
+    """The attempt that bound the workload as a member of a gang."""
     attempt = gang_attempt_of(workload)
     return (attempt,) if attempt else ()
 
 
-def _cluster_of_workload(workload: LatticeWorkload) -> tuple[str, ...]:
-    return (workload.spec.cluster,)
-
-
-def _cluster_of_node(node: LatticeNode) -> tuple[str, ...]:
-    return (node.spec.cluster,)
-
-
 INDEXES: Mapping[type[Kind], Mapping[str, Index[Any]]] = {
     LatticeWorkload: {
-        "service": _service_of,
-        "node": _node_of,
-        "cluster": _cluster_of_workload,
+        "service": lambda workload: (
+            (f"{workload.metadata.namespace}/{workload.spec.service}",) if workload.spec.service else ()
+        ),
+        "node": lambda workload: (workload.status.binding.node,) if workload.status.binding else (),
+        "cluster": lambda workload: (workload.spec.cluster,),
         "prepared": _reserved_node_of,
         "gang": _gang_of,
     },
-    LatticeNode: {"cluster": _cluster_of_node},
+    LatticeNode: {"cluster": lambda node: (node.spec.cluster,)},
 }
 
 
 def uid_generator(source: random.Random) -> Callable[[], str]:
-    """Version 4. Asking the system for each would make threads wait for one another, thousands of times a second."""
+    """Return a generator of version 4 UUIDs that draws from `source`.
 
-    def made() -> str:
+    Drawing every UUID from the operating system would make threads wait for each other, thousands of times a
+    second.
+    """
+
+    def new_uid() -> str:
         digits = f"{source.getrandbits(128) & UUID4_RANDOM_BITS | UUID4_VERSION_BITS:032x}"
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
-    return made
+    return new_uid
 
 
 def _decoder(kind: type[K]) -> Callable[[Entry], K]:
@@ -112,15 +102,19 @@ def _decoder(kind: type[K]) -> Callable[[Entry], K]:
 
 @dataclass
 class ControllerContext:
-    """Made anew for each term. The copies are run by whoever runs the controllers."""
+    """The shared dependencies of the controllers of one term; a new term gets a new context.
+
+    The context builds the caches; `run_all` runs the caches.
+    """
 
     store: Store
     clock: Clock
     term: Term
     rng: random.Random
     presence: Presence
-    new_uid: Callable[[], str] = field(default_factory=lambda: uid_generator(random.Random()))  # noqa: S311 - names, no secrets
-    freezes_caches: bool = True  # the copies stay for long, and are kept out of garbage collections
+    new_uid: Callable[[], str] = field(default_factory=lambda: uid_generator(random.Random()))  # noqa: S311 - no secrets
+    # Long-lived caches are frozen, so that Python's garbage collector does not scan the cached objects.
+    freezes_caches: bool = True
 
     def __post_init__(self) -> None:
         self._caches: dict[type[Kind], Cache[Any]] = {
@@ -137,7 +131,7 @@ class ControllerContext:
         }
 
     def cache(self, kind: type[K]) -> Cache[K]:
-        """By path: `namespace/name`, `/name` for what has no namespace."""
+        """The cache of one kind, keyed by path: `namespace/name`, or `/name` for a cluster-scoped kind."""
         return self._caches[kind]
 
     @property
@@ -154,43 +148,49 @@ class ControllerContext:
     async def commit(
         self, writes: Sequence[Write], checks: Sequence[Check] = (), request_id: str | None = None
     ) -> int:
-        """Fenced: refused once another server leads."""
+        """Commit writes under the term of the leader; the store rejects the commit with Fenced once another
+        server leads."""
         with traces.span("commit", term=self.term.number, writes=len(writes)) as span:
             revision = await self.store.commit(writes, checks=checks, fence=self.term, request_id=request_id)
             span.set_attributes(store_revision=revision)
         return revision
 
     async def commit_groups(self, writes: Iterable[Sequence[Write]]) -> None:
-        """Groups that stand or fall by themselves, as many as go into one commit at a time."""
+        """Commit groups of writes in batches, one batch after another; no group is split."""
         for batch in batch_writes(writes):
             await self.commit(batch)
 
     async def commit_groups_concurrently(self, groups: Iterable[Sequence[Write]]) -> int:
-        """The same with several commits under way at once; the newest revision. What one of them raises is raised when all are through."""
+        """Commit groups of writes in several concurrent batches and return the newest revision.
+
+        An error of one batch is raised after the running batches end.
+        """
         newest, under_way = 0, set[asyncio.Task[int]]()
         try:
             for batch in batch_writes(groups):
                 if len(under_way) == MAX_CONCURRENT_COMMITS:
                     done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                    newest = max(newest, *(each.result() for each in done))
+                    newest = max(newest, *(result.result() for result in done))
                 under_way.add(asyncio.create_task(self.commit(batch)))
-                await asyncio.sleep(0)  # the next batch is made while this one is written
+                # Yield, so that the store writes this batch while the next batch is built.
+                await asyncio.sleep(0)
         finally:
             ended = await asyncio.gather(*under_way, return_exceptions=True)
-        for each in ended:
-            if isinstance(each, BaseException):
-                raise each
-            newest = max(newest, each)
+        for result in ended:
+            if isinstance(result, BaseException):
+                raise result
+            newest = max(newest, result)
         return newest
 
 
 def batch_writes(
-    groups: Iterable[Sequence[Write]], most: int = MAX_COMMIT_OPERATIONS
+    groups: Iterable[Sequence[Write]], max_writes: int = MAX_COMMIT_OPERATIONS
 ) -> Iterator[list[Write]]:
-    """Groups joined into lists of at most so many writes; no group is split."""
+    """Join groups into batches of at most `max_writes` writes; no group is split, so a larger group is a
+    batch of its own."""
     batch: list[Write] = []
     for group in groups:
-        if batch and len(batch) + len(group) > most:
+        if batch and len(batch) + len(group) > max_writes:
             yield batch
             batch = []
         batch.extend(group)

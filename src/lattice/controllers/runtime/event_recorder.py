@@ -1,4 +1,4 @@
-"""What happened, told to people: an Event per thing that was done, written in the same commit as what it tells of."""
+"""Build Event objects, which a controller writes in the same commit as the change that the event reports."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,19 +10,22 @@ from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.meta.json_body import encode
 from lattice.store.protocol import ABSENT, Put
 
-MAX_MESSAGE_CHARS = 1024  # characters of a message
-DEFAULT_EVENT_NAMESPACE = "default"  # where events about objects without a namespace are
+MAX_MESSAGE_CHARS = 1024
+# The namespace of events about cluster-scoped objects.
+DEFAULT_EVENT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True)
 class EventRecorder:
-    """Makes the events of one controller."""
+    """Build the events of one controller."""
 
     component: str
     clock: Clock
     new_uid: Callable[[], str]
 
     def event(self, about: Kind, reason: str, message: str, *, warning: bool = False) -> Put:
+        """Return the write that creates an Event about an object; a message over the limit is cut and ends
+        with "…"."""
         uid, now, metadata = self.new_uid(), format_timestamp(self.clock.now()), about.metadata
         reference = ObjectReference(
             api_version=about.resource.api_version,

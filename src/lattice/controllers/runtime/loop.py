@@ -1,4 +1,5 @@
-"""The only loop: which key of a controller is worked on when, by how many at once, and what follows from how that ended."""
+"""The reconcile loop: take keys from the work queue, reconcile several keys at a time, requeue failures with
+back-off."""
 
 import asyncio
 import math
@@ -28,31 +29,36 @@ from lattice.store.protocol import Change
 __all__ = ["Concurrency", "Controller", "Loop", "Priority", "Requeue", "Source", "run_all"]
 
 WORKERS = 8
-RESYNC_INTERVAL_S = 30.0  # seconds between looks at everything, changed or not
-RECONCILE_TIMEOUT_S = 60.0  # seconds after which work on one key is broken off and counts as trouble
-STOP_TIMEOUT_S = 0.5  # seconds to finish what is in hand: a role must be free within one
+# The interval at which every key is reconciled, changed or not.
+RESYNC_INTERVAL_S = 30.0
+# A reconcile of one key that takes longer is cancelled and counts as a failure.
+RECONCILE_TIMEOUT_S = 60.0
+# Time for running reconciles to end after a stop; a server that stops must release its role within a second.
+STOP_TIMEOUT_S = 0.5
 
 log = structlog.get_logger()
 
 
 class Controller(Protocol):
-    """Told which key to look at, never what happened to it. A key is a path in a cache: `namespace/name`."""
+    """Reconciles the key that the loop passes; the loop never passes the change. A key is a path in a cache:
+    `namespace/name`."""
 
     @property
     def name(self) -> str:
-        """In metrics and in the log."""
+        """The name of the controller in metrics and logs."""
         ...
 
     async def reconcile(self, key: str) -> Requeue | None: ...
 
 
 def own_path(change: Change) -> Iterable[str]:
+    """The path of the changed object: the key of a controller that reconciles the kind of the cache."""
     return (change.key.path,)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where wake-ups come from: changes in a copy, and which keys of the controller each is about."""
+    """A cache whose changes wake keys of the controller; `keys` maps a change to the keys to reconcile."""
 
     cache: Cache[Any]
     keys: Callable[[Change], Iterable[str]] = own_path
@@ -60,34 +66,38 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
+    """Limits of one loop: parallel reconciles, resync interval and timeout of one reconcile in seconds."""
+
     workers: int = WORKERS
-    resync_s: float = RESYNC_INTERVAL_S  # math.inf: none
+    # math.inf: no resync
+    resync_s: float = RESYNC_INTERVAL_S
     timeout_s: float = RECONCILE_TIMEOUT_S
 
 
 class _Timer:
-    """One at a time: set to an earlier hour it is wound anew, to a later one it rings in vain once."""
+    """A timer with one deadline: an earlier deadline replaces the current deadline, a later deadline is
+    ignored."""
 
-    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, callback: Callable[[], None]) -> None:
         self._clock = clock
-        self._callback = ring
-        self._at = math.inf
-        self._alarm: Timer | None = None
+        self._callback = callback
+        self._deadline = math.inf
+        self._handle: Timer | None = None
 
-    def set(self, at: float) -> None:
-        if at >= self._at:
+    def set(self, deadline: float) -> None:
+        if deadline >= self._deadline:
             return
         self.stop()
-        self._at = at
-        self._alarm = self._clock.call_later(max(0.0, at - self._clock.monotonic()), self._fire)
+        self._deadline = deadline
+        self._handle = self._clock.call_later(max(0.0, deadline - self._clock.monotonic()), self._fire)
 
     def stop(self) -> None:
-        self._at = math.inf
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._deadline = math.inf
+        if self._handle is not None:
+            self._handle.cancel()
 
     def _fire(self) -> None:
-        self._at = math.inf
+        self._deadline = math.inf
         self._callback()
 
 
@@ -98,7 +108,10 @@ class _InFlight(NamedTuple):
 
 @dataclass
 class Loop:
-    """Runs one controller. `everything` lists its keys, for the first look and for each resync; the caches are run by somebody else."""
+    """Run one controller: reconcile keys as changes wake the keys, and every key at start and at each resync.
+
+    `list_keys` lists every key. `run_all` runs the caches of the sources.
+    """
 
     controller: Controller
     clock: Clock
@@ -114,7 +127,8 @@ class Loop:
         self._woken = asyncio.Event()
         self._timer = _Timer(self.clock, self._woken.set)
         self._resync_at = math.inf
-        self._stop_at: float | None = None  # no key is begun any more, and none worked on after this
+        # Set by `stop`: the loop starts no reconcile any more and cancels running reconciles at this time.
+        self._stop_at: float | None = None
         self._fenced: Fenced | None = None
         self._unsubscribers: list[Callable[[], None]] = []
         self._metrics = metrics.ReconcileMetrics(self.controller.name)
@@ -122,6 +136,7 @@ class Loop:
 
     @property
     def pending(self) -> int:
+        """The number of keys that are ready, in progress or backing off."""
         return self._queue.pending
 
     @property
@@ -132,52 +147,59 @@ class Loop:
     def in_flight(self) -> tuple[str, ...]:
         return tuple(self._in_flight)
 
-    def wake(self, keys: Iterable[str], lane: Priority = Priority.NORMAL) -> None:
+    def wake(self, keys: Iterable[str], priority: Priority = Priority.NORMAL) -> None:
+        """Wake keys: the loop reconciles the keys in the order of their priority."""
         for key in keys:
-            self._queue.wake(key, lane)
+            self._queue.wake(key, priority)
         self._woken.set()
 
-    def stop(self, within: float = STOP_TIMEOUT_S) -> None:
-        """Begin nothing more, finish what is in hand within so many seconds; `run` then returns. To kill it, cancel `run`."""
-        self._stop_at = self.clock.monotonic() + within
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Start no more reconciles and give running reconciles so many seconds to end; `run` then returns.
+
+        Cancel `run` to end the loop at once.
+        """
+        self._stop_at = self.clock.monotonic() + timeout_s
         self._woken.set()
 
     async def run(self, needs: Iterable[Cache[Any]] = ()) -> None:
-        """Until stopped or cancelled. Raises Fenced once a write is refused because the term is over.
+        """Run until stopped or cancelled; raise Fenced once the store rejects a write because the term is
+        over.
 
-        `needs`: nothing is looked at before these copies are filled. What is not known yet must not be taken for not there."""
-        filling = asyncio.create_task(self._begin(needs))
-        filling.add_done_callback(lambda _: self._woken.set())
+        No key is reconciled before the caches in `needs` are filled: an object that is missing in an empty
+        cache may exist in the store.
+        """
+        startup = asyncio.create_task(self._start(needs))
+        startup.add_done_callback(lambda _: self._woken.set())
         try:
             while not self._is_finished():
-                if filling.done():
-                    filling.result()
+                if startup.done():
+                    startup.result()
                     self._start_reconciles()
                 self._timer.set(self._next_wakeup())
                 await self._woken.wait()
                 self._woken.clear()
         finally:
-            await self._shut_down(filling)
+            await self._shut_down(startup)
         if self._fenced is not None:
             raise self._fenced
 
-    async def _begin(self, needs: Iterable[Cache[Any]]) -> None:
+    async def _start(self, needs: Iterable[Cache[Any]]) -> None:
         for cache in (*needs, *(source.cache for source in self.sources)):
             await cache.wait_for()
-        for source in (
-            self.sources
-        ):  # nothing waits from here on: no change is between hearing of them and the first look
+        # No await from here to the first wake-up: a change between subscribing and listing would be lost.
+        for source in self.sources:
             self._unsubscribers.append(source.cache.on_change(partial(self._on_change, source)))
         self.wake(self.list_keys())
-        self._resync_at = self.clock.monotonic() + self.concurrency.resync_s * (
-            0.5 + self.rng.random() / 2
-        )  # controllers do not look all at once
+        # The random phase spreads the resyncs of the controllers over time.
+        phase = 0.5 + self.rng.random() / 2
+        self._resync_at = self.clock.monotonic() + self.concurrency.resync_s * phase
 
     def _on_change(self, source: Source, change: Change) -> None:
         try:
             if keys := source.keys(change):
                 self.wake(keys)
-        except Exception as error:  # noqa: BLE001 - one odd object must not deafen everybody who reads the copy; the resync finds it
+        # One malformed object must not break the other subscribers of the cache; the resync wakes the key.
+        except Exception as error:  # noqa: BLE001
             log.error(
                 "change not understood",
                 controller=self.controller.name,
@@ -191,17 +213,22 @@ class Loop:
         return self._stop_at is not None and (not self._in_flight or self.clock.monotonic() >= self._stop_at)
 
     def _next_wakeup(self) -> float:
-        patience = (
-            next(iter(self._in_flight.values())).deadline if self._in_flight else math.inf
-        )  # begun first, over first
+        # Reconciles start with the same timeout: the first to start is the first to time out.
+        deadline = next(iter(self._in_flight.values())).deadline if self._in_flight else math.inf
         if self._stop_at is not None:
-            return min(self._stop_at, patience)
+            return min(self._stop_at, deadline)
         due = self._queue.next_due() if len(self._in_flight) < self.concurrency.workers else math.inf
-        return min(self._resync_at, patience, due)
+        return min(self._resync_at, deadline, due)
 
     def _start_reconciles(self) -> None:
         now = self.clock.monotonic()
-        self._cancel_overdue(now)
+        for running_key, running in self._in_flight.items():
+            if running.deadline > now:
+                break
+            if running_key not in self._overdue:
+                self._overdue.add(running_key)
+                running.task.cancel()
+        # A stopping loop starts no reconcile, and a resync would only fill the queue.
         if self._stop_at is not None:
             return
         if now >= self._resync_at:
@@ -213,23 +240,17 @@ class Loop:
             task.add_done_callback(partial(self._on_task_done, key))
         self._metrics.set_queue_depth(self._queue.ready)
 
-    def _cancel_overdue(self, now: float) -> None:
-        for key, work in self._in_flight.items():
-            if work.deadline > now:
-                return
-            if key not in self._overdue:
-                self._overdue.add(key)
-                work.task.cancel()
-
     def _on_task_done(self, key: str, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # before its first step, or by what it waited for
+        # A task may be cancelled before its first step, or by the call that it awaits.
+        if task.cancelled():
             self._forget_in_flight(key)
             if not self._is_finished():
                 self._queue.failed(key, ERROR_BACKOFF)
         self._woken.set()
 
     def _forget_in_flight(self, key: str) -> None:
-        """Before it can be taken up again, which may be at once."""
+        """Remove the key from the running reconciles; must precede the requeue, which may start the key at
+        once."""
         del self._in_flight[key]
         self._overdue.discard(key)
 
@@ -243,82 +264,89 @@ class Loop:
         self._metrics.record_reconcile(result, now - began)
 
     async def _reconcile(self, key: str) -> str:
-        """What became of it."""
+        """Reconcile one key, report the outcome to the work queue, and return the outcome as the metrics
+        label."""
         try:
-            again = await self.controller.reconcile(key)
+            requeue = await self.controller.reconcile(key)
         except asyncio.CancelledError:
+            # Only the timeout of this loop counts as a failure; any other cancellation ends the task.
             if key not in self._overdue:
                 raise
             self._forget_in_flight(key)
-            slow = Unavailable(
+            timeout = Unavailable(
                 f"took longer than {self.concurrency.timeout_s:g} s",
                 where=key,
                 fix="see what it waits for; it is tried again",
             )
-            return self._handle_error(key, slow)
-        except Exception as error:  # noqa: BLE001 - one bad key must not stop the others; it is logged there
+            return self._handle_error(key, timeout)
+        # One failing key must not stop the loop; _handle_error logs the error.
+        except Exception as error:  # noqa: BLE001
             self._forget_in_flight(key)
             return self._handle_error(key, error)
         self._forget_in_flight(key)
-        self._queue.done(key, again)
-        return "done" if again is None else "again"
+        self._queue.done(key, requeue)
+        return "done" if requeue is None else "again"
 
     def _handle_error(self, key: str, error: Exception) -> str:
-        kind = _root_error(error)
-        if isinstance(kind, Fenced):
-            self._fenced = kind
+        root = _root_error(error)
+        if isinstance(root, Fenced):
+            self._fenced = root
             return "fenced"
-        if isinstance(kind, Conflict):
+        if isinstance(root, Conflict):
             self._queue.failed(key, CONFLICT_BACKOFF)
             return "conflict"
         seconds = self._queue.failed(key, ERROR_BACKOFF)
-        words = {
+        fields = {
             "controller": self.controller.name,
             "key": key,
             "failures": self._queue.failures(key),
             "again_in": round(seconds, 3),
         }
-        if isinstance(kind, LatticeError):
-            log.warning("reconcile failed", **words, why=str(kind))
+        if isinstance(root, LatticeError):
+            log.warning("reconcile failed", **fields, why=str(root))
         else:
-            log.error("reconcile failed", **words, why=repr(error), exc_info=error)
+            log.error("reconcile failed", **fields, why=repr(error), exc_info=error)
         return "failed"
 
-    async def _shut_down(self, filling: asyncio.Task[None]) -> None:
-        for stop_hearing in self._unsubscribers:
-            stop_hearing()
+    async def _shut_down(self, startup: asyncio.Task[None]) -> None:
+        for unsubscribe in self._unsubscribers:
+            unsubscribe()
         self._timer.stop()
-        left = [filling, *(work.task for work in self._in_flight.values())]
-        for task in left:
+        tasks = [startup, *(work.task for work in self._in_flight.values())]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._metrics.set_queue_depth(0)
 
 
 def _root_error(error: Exception) -> Exception:
-    """What a group of errors comes to: fenced if any is, a conflict if all are."""
+    """The error that decides about a group of errors: Fenced if any error is, Conflict only if every error
+    is."""
     if not isinstance(error, ExceptionGroup):
         return error
-    parts = [_root_error(each) for each in error.exceptions]
-    fenced = [each for each in parts if isinstance(each, Fenced)]
-    other = [each for each in parts if not isinstance(each, Conflict)]
-    return (fenced or other or parts)[0]
+    parts = [_root_error(part) for part in error.exceptions]
+    fenced = [part for part in parts if isinstance(part, Fenced)]
+    unexpected = [part for part in parts if not isinstance(part, Conflict)]
+    return (fenced or unexpected or parts)[0]
 
 
 async def run_all(loops: Iterable[Loop], caches: Iterable[Cache[Any]] = ()) -> bool:
-    """All loops of one term, and the copies that they read: until all are stopped, or until one is fenced, which ends them all.
+    """Run the loops of one term and the caches that the loops read, until all loops are stopped or a loop is
+    fenced.
 
-    Says whether that was why."""
-    is_fenced, copies = False, tuple(caches)
+    A fenced loop ends every loop. Returns True if a loop was fenced.
+    """
+    is_fenced, cache_list = False, tuple(caches)
     try:
-        async with asyncio.TaskGroup() as feeding:
-            feeds = [feeding.create_task(cache.run()) for cache in copies]
-            async with asyncio.TaskGroup() as acting:
+        async with asyncio.TaskGroup() as cache_group:
+            cache_tasks = [cache_group.create_task(cache.run()) for cache in cache_list]
+            async with asyncio.TaskGroup() as loop_group:
                 for loop in loops:
-                    acting.create_task(loop.run(copies))
-            for feed in feeds:
-                feed.cancel()
-    except* Fenced as over:
+                    loop_group.create_task(loop.run(cache_list))
+            # The loops have ended: the caches have no readers any more.
+            for cache_task in cache_tasks:
+                cache_task.cancel()
+    except* Fenced as group:
         is_fenced = True
-        log.info("controllers end", why=str(_root_error(over)))
+        log.info("controllers end", why=str(_root_error(group)))
     return is_fenced

@@ -1,4 +1,8 @@
-"""How controllers write objects: made new, or with another status, spec or metadata than was read, and only if it is still that one."""
+"""Build the writes of controllers: new objects, and changes of status, spec or metadata.
+
+Every write of a read object expects the revision that was read, so that a concurrent write is a conflict and
+never lost.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -9,11 +13,12 @@ from lattice.kinds.meta.base import Condition, Kind, OwnerReference, Part
 from lattice.kinds.meta.json_body import encode
 from lattice.store.protocol import ABSENT, Entry, Key, Put
 
-MetadataChange = Callable[[dict[str, Any]], dict[str, Any]]  # of stored metadata
+# A function from the stored metadata to the metadata to write.
+MetadataChange = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class _Stored(msgspec.Struct):
-    """An object whose parts are left as they are written: what nobody changes need not be read."""
+    """A stored object with undecoded fields: a write decodes only the fields that change."""
 
     api_version: msgspec.Raw = msgspec.field(name="apiVersion")
     kind: msgspec.Raw
@@ -31,12 +36,15 @@ def key_of(obj: Kind) -> Key:
 
 
 def path_of(obj: Kind) -> str:
-    """As in copies and as keys of controllers: `namespace/name`, `/name` without a namespace."""
+    """The path of an object, `namespace/name`, or `/name` for a cluster-scoped object: the key of caches and
+    controllers."""
     return f"{obj.metadata.namespace}/{obj.metadata.name}"
 
 
 def put_new(obj: Kind, *, uid: str, now: str) -> Put:
-    """A new object, which must not be there yet: its identity is ours to give."""
+    """Return the write that creates an object under a new identity; the commit conflicts if the object
+    exists."""
+    # The identity comes from the controller; fields that the store or a deletion sets start empty.
     metadata = msgspec.structs.replace(
         obj.metadata,
         uid=uid,
@@ -51,7 +59,8 @@ def put_new(obj: Kind, *, uid: str, now: str) -> Put:
 
 
 def with_status(entry: Entry, status: Part, metadata: MetadataChange | None = None) -> Put:
-    """`metadata`, if given, changes in the same write."""
+    """Return the write that replaces the status; `metadata`, if given, changes the metadata in the same
+    write."""
     stored = _decode(entry.value)
     stored.status = _raw(status)
     if metadata is not None:
@@ -60,7 +69,8 @@ def with_status(entry: Entry, status: Part, metadata: MetadataChange | None = No
 
 
 def with_spec(entry: Entry, spec: Part, status: Part | None = None) -> Put:
-    """Another spec is another generation; `status`, if given, changes in the same write."""
+    """Return the write that replaces the spec and raises the generation; `status`, if given, changes in the
+    same write."""
     stored = _decode(entry.value)
     metadata = msgspec.json.decode(stored.metadata)
     stored.metadata = _raw(metadata | {"generation": metadata.get("generation", 1) + 1})
@@ -71,6 +81,7 @@ def with_spec(entry: Entry, spec: Part, status: Part | None = None) -> Put:
 
 
 def with_metadata(entry: Entry, change: MetadataChange) -> Put:
+    """Return the write that changes the metadata only."""
     stored = _decode(entry.value)
     stored.metadata = _raw(change(msgspec.json.decode(stored.metadata)))
     return Put(entry.key, _encoder.encode(stored), entry.revision)
@@ -81,7 +92,8 @@ def _raw(part: Any) -> msgspec.Raw:
 
 
 def owner_reference(owner: Kind) -> OwnerReference:
-    """What it owns goes with it."""
+    """A controller reference to the owner: the garbage collector deletes the dependent object with the
+    owner."""
     resource, metadata = owner.resource, owner.metadata
     return OwnerReference(
         api_version=resource.api_version,
@@ -94,12 +106,19 @@ def owner_reference(owner: Kind) -> OwnerReference:
 
 
 def merge_conditions(
-    before: Sequence[Condition], found: Iterable[Condition], now: str
+    previous: Sequence[Condition], current: Iterable[Condition], now: str
 ) -> tuple[Condition, ...]:
-    """What is found now in the place of what was said of the same type before, sorted; the time is that of the last change of status."""
-    known = {each.type: each for each in before}
-    for each in found:
-        old = known.get(each.type)
-        since = old.last_transition_time if old is not None and old.status == each.status else now
-        known[each.type] = msgspec.structs.replace(each, last_transition_time=since)
-    return tuple(known[name] for name in sorted(known))
+    """Replace conditions by type with the current conditions and return the conditions sorted by type.
+
+    The transition time of a condition changes only when the status of the condition changes.
+    """
+    by_type = {condition.type: condition for condition in previous}
+    for condition in current:
+        previous_condition = by_type.get(condition.type)
+        since = (
+            previous_condition.last_transition_time
+            if previous_condition is not None and previous_condition.status == condition.status
+            else now
+        )
+        by_type[condition.type] = msgspec.structs.replace(condition, last_transition_time=since)
+    return tuple(by_type[name] for name in sorted(by_type))

@@ -1,4 +1,5 @@
-"""Which key of a controller is next, which waits until when, and which is in hand?"""
+"""Work queues of controllers: keys that are ready, delayed or being reconciled, with priorities and
+back-off."""
 
 import asyncio
 import heapq
@@ -13,52 +14,71 @@ from typing import NamedTuple
 from lattice.clock import Clock, with_timeout
 from lattice.store.protocol import Key
 
-CHANGED_KEY_RETRY_S = 1.0  # seconds at least between two looks at a troubled key that changes: its own writes must not make it spin
-MIN_REQUEUE_S = 0.001  # seconds between two looks at a key: a rest of 1e-14 of them does not move a clock, and would make it spin
-LOW_PRIORITY_EVERY = 8  # every so many turns the lowest lane goes first, so that no lane starves
+# A key that backs off and changes meanwhile waits at least so long: its own writes must not make the
+# controller spin.
+CHANGED_KEY_RETRY_S = 1.0
+# A requeue after 1e-14 s does not move the clock and would make the controller spin.
+MIN_REQUEUE_S = 0.001
+# Of so many keys taken, one comes from the lowest non-empty priority, so that no priority starves.
+LOW_PRIORITY_EVERY = 8
 
-
-MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 30.0  # seconds
+# Back-off of the garbage collector's queue (BatchWorkQueue).
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 30.0
 
 
 class Priority(IntEnum):
-    URGENT = 0  # a person asks for it: goes before the others, and does not wait for a back-off to end
-    NORMAL = 1  # something changed
-    BACKGROUND = 2  # a look at everything
+    """The priority of a wake-up: lower values are reconciled first."""
+
+    # A user waits: the key goes first and skips a running back-off.
+    URGENT = 0
+    # An object changed.
+    NORMAL = 1
+    # The periodic resync of every key.
+    BACKGROUND = 2
 
 
 class Backoff(NamedTuple):
-    """How long to wait after trouble, in seconds: doubles from `first`, never above `longest`."""
+    """An exponential back-off in seconds with jitter: the delay doubles from `initial_s` up to `max_s`."""
 
     initial_s: float
     max_s: float
 
     def delay(self, count: int, rng: random.Random) -> float:
+        """The delay in seconds after so many failures in a row: 50 to 100 % of the exponential value."""
         return min(self.max_s, self.initial_s * 2.0 ** min(count - 1, 30)) * (0.5 + rng.random() / 2)
 
 
 ERROR_BACKOFF = Backoff(0.1, 30.0)
-CONFLICT_BACKOFF = Backoff(0.02, 1.0)  # somebody else was first: their change is on its way to us
+# Another writer was first, and its change is on the way to the cache: a short delay is enough.
+CONFLICT_BACKOFF = Backoff(0.02, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Look at it once more after so many seconds; a wake-up before that takes its place."""
+    """Ask the loop to reconcile the key again after so many seconds; an earlier wake-up replaces the
+    delay."""
 
     after: float
 
 
 class WorkQueue:
-    """Which key is next? Each is in hand at most once; woken while it is, it has another turn afterwards."""
+    """The keys of one controller, with priorities and back-off.
+
+    A key is reconciled at most once at a time. A key that is woken during its reconcile becomes ready when
+    the reconcile ends.
+    """
 
     def __init__(self, clock: Clock, rng: random.Random) -> None:
         self._clock = clock
         self._rng = rng
         self._ready: tuple[dict[str, None], ...] = tuple({} for _ in Priority)
         self._delayed: list[tuple[float, str]] = []
-        self._due: dict[str, float] = {}  # the one mention of a key in _later that counts
-        self._processing: dict[str, Priority | None] = {}  # and how it was woken meanwhile
-        self._failure_counts: dict[str, int] = {}  # failures in a row
+        # The due time of a key. Entries of `_delayed` with another time are stale.
+        self._due: dict[str, float] = {}
+        # Keys being reconciled, with the priority of a wake-up during the reconcile.
+        self._processing: dict[str, Priority | None] = {}
+        # Failures in a row.
+        self._failure_counts: dict[str, int] = {}
         self._take_count = 0
 
     @property
@@ -67,51 +87,58 @@ class WorkQueue:
 
     @property
     def pending(self) -> int:
-        """Ready, in hand, or backing off; not those that only look again some time."""
+        """The number of keys that are ready, in progress or backing off; delayed requeues do not count."""
         return len({*self._processing, *self._failure_counts}.union(*self._ready))
 
-    def wake(self, key: str, lane: Priority = Priority.NORMAL) -> None:
-        if key in self._ready[lane]:
+    def wake(self, key: str, priority: Priority = Priority.NORMAL) -> None:
+        """Make a key ready, or shorten its back-off; an urgent wake-up ends the back-off."""
+        if key in self._ready[priority]:
             return
         if key in self._processing:
-            before = self._processing[key]
-            self._processing[key] = lane if before is None else min(lane, before)
-        elif key in self._due and key in self._failure_counts and lane is not Priority.URGENT:
-            if lane is Priority.NORMAL:
+            earlier = self._processing[key]
+            self._processing[key] = priority if earlier is None else min(priority, earlier)
+        # A key that backs off stays delayed: a change only shortens the delay, a resync does not.
+        elif key in self._due and key in self._failure_counts and priority is not Priority.URGENT:
+            if priority is Priority.NORMAL:
                 self._delay(key, CHANGED_KEY_RETRY_S)
         else:
-            self._make_ready(key, lane)
+            self._make_ready(key, priority)
 
     def take(self) -> str | None:
+        """Take the next key for a reconcile; None if no key is ready."""
         self._promote()
-        lanes = [keys for keys in self._ready if keys]
-        if not lanes:
+        ready_queues = [keys for keys in self._ready if keys]
+        if not ready_queues:
             return None
         self._take_count += 1
-        keys = lanes[-1 if self._take_count % LOW_PRIORITY_EVERY == 0 else 0]
+        keys = ready_queues[-1 if self._take_count % LOW_PRIORITY_EVERY == 0 else 0]
         key = next(iter(keys))
         del keys[key]
+        # The wake-up replaces a delayed requeue of the key.
         self._due.pop(key, None)
         self._processing[key] = None
         return key
 
-    def done(self, key: str, again: Requeue | None = None) -> None:
+    def done(self, key: str, requeue: Requeue | None = None) -> None:
+        """End a successful reconcile of the key: reset the failure count, then requeue the key as asked."""
         self._failure_counts.pop(key, None)
-        lane = self._processing.pop(key)
-        if lane is not None:
-            self._make_ready(key, lane)
-        elif again is not None:
-            self._delay(key, max(again.after, MIN_REQUEUE_S))
+        priority = self._processing.pop(key)
+        if priority is not None:
+            self._make_ready(key, priority)
+        elif requeue is not None:
+            self._delay(key, max(requeue.after, MIN_REQUEUE_S))
 
-    def failed(self, key: str, pause: Backoff) -> float:
-        """Again later, and later each time; returns how many seconds."""
+    def failed(self, key: str, backoff: Backoff) -> float:
+        """End a failed reconcile: requeue the key after a growing back-off and return the delay in
+        seconds."""
         count = self._failure_counts[key] = self._failure_counts.get(key, 0) + 1
-        lane = self._processing.pop(key)
-        seconds = pause.delay(count, self._rng)
-        if lane is Priority.NORMAL:
+        priority = self._processing.pop(key)
+        seconds = backoff.delay(count, self._rng)
+        # The object changed during the failed reconcile: the change may be the remedy.
+        if priority is Priority.NORMAL:
             seconds = min(seconds, CHANGED_KEY_RETRY_S)
-        if lane is Priority.URGENT:
-            self._make_ready(key, lane)
+        if priority is Priority.URGENT:
+            self._make_ready(key, priority)
             return 0.0
         self._delay(key, seconds)
         return seconds
@@ -120,7 +147,7 @@ class WorkQueue:
         return self._failure_counts.get(key, 0)
 
     def next_due(self) -> float:
-        """When the first of those for later is ready."""
+        """The monotonic time at which the first delayed key becomes ready; infinity if no key is delayed."""
         while self._delayed and self._due.get(self._delayed[0][1]) != self._delayed[0][0]:
             heapq.heappop(self._delayed)
         return self._delayed[0][0] if self._delayed else math.inf
@@ -132,38 +159,45 @@ class WorkQueue:
             del self._due[key]
             self._make_ready(key, Priority.NORMAL)
 
-    def _make_ready(self, key: str, lane: Priority) -> None:
-        """In the better lane, if it is in one already."""
-        for found, keys in enumerate(self._ready):
+    def _make_ready(self, key: str, priority: Priority) -> None:
+        """Make the key ready, or raise its priority if the key is ready with a lower priority."""
+        for current_priority, keys in enumerate(self._ready):
             if key in keys:
-                if found <= lane:
+                if current_priority <= priority:
                     return
                 del keys[key]
-        self._ready[lane][key] = None
+        self._ready[priority][key] = None
 
     def _delay(self, key: str, seconds: float) -> None:
-        """Unless it comes round earlier anyway."""
+        """Make the key ready after so many seconds, unless the key is due earlier."""
         due = self._clock.monotonic() + seconds
         if due >= self._due.get(key, math.inf):
             return
         self._due[key] = due
+        # Stale heap entries are dropped when they outnumber the delayed keys.
         if len(self._delayed) > 2 * len(self._due) + 64:
             self._delayed = [
-                (when, each) for when, each in self._delayed if self._due.get(each) == when and each != key
+                (when, delayed_key)
+                for when, delayed_key in self._delayed
+                if self._due.get(delayed_key) == when and delayed_key != key
             ]
             heapq.heapify(self._delayed)
         heapq.heappush(self._delayed, (due, key))
 
 
 class BatchWorkQueue:
-    """For one reader. Nothing is given up: what keeps failing comes round every LONGEST_PAUSE."""
+    """The keys of a controller that takes many keys at once; for one reader.
+
+    No key is dropped: a key that keeps failing is retried every MAX_BACKOFF_S seconds.
+    """
 
     def __init__(self, clock: Clock, rng: random.Random) -> None:
         self._clock = clock
         self._rng = rng
         self._ready: dict[Key, None] = {}
         self._delayed: list[tuple[float, Key]] = []
-        self._due: dict[Key, float] = {}  # the one entry of a key in _later that counts
+        # The due time of a key. Entries of `_delayed` with another time are stale.
+        self._due: dict[Key, float] = {}
         self._failure_counts: dict[Key, int] = {}
         self._woken = asyncio.Event()
 
@@ -171,13 +205,13 @@ class BatchWorkQueue:
         return len(self._ready.keys() | self._due.keys())
 
     def add(self, keys: Iterable[Key]) -> None:
-        before = len(self._ready)
+        previous_count = len(self._ready)
         self._ready.update(dict.fromkeys(keys))
-        if len(self._ready) > before:
+        if len(self._ready) > previous_count:
             self._woken.set()
 
     def add_after(self, seconds: float, key: Key) -> None:
-        """Unless it comes round earlier anyway."""
+        """Make the key ready after so many seconds, unless the key is due earlier."""
         due = self._clock.monotonic() + seconds
         if due < self._due.get(key, math.inf):
             self._due[key] = due
@@ -185,23 +219,29 @@ class BatchWorkQueue:
             self._woken.set()
 
     def failed(self, key: Key) -> None:
-        """Try it again, later each time."""
+        """Requeue the key after a back-off that grows with every failure in a row."""
         count = self._failure_counts[key] = self._failure_counts.get(key, 0) + 1
-        pause = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2 ** min(count - 1, 20))
-        self.add_after(pause * (0.5 + self._rng.random() / 2), key)
+        delay_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2 ** min(count - 1, 20))
+        self.add_after(delay_s * (0.5 + self._rng.random() / 2), key)
 
     def done(self, key: Key) -> None:
+        """Reset the failure count of the key."""
         self._failure_counts.pop(key, None)
 
     async def take(self, limit: int) -> list[Key]:
-        """The next few, oldest first; waits for one."""
+        """Take up to `limit` ready keys, oldest first; wait until a key is ready."""
         while not self._promote():
             self._woken.clear()
-            await self._wait()
-        taken = [key for key, _ in zip(self._ready, range(limit), strict=False)]
-        for key in taken:
+            if not self._delayed:
+                await self._woken.wait()
+                continue
+            with suppress(TimeoutError):
+                delay_s = self._delayed[0][0] - self._clock.monotonic()
+                await with_timeout(self._clock, delay_s, self._woken.wait())
+        batch = [key for key, _ in zip(self._ready, range(limit), strict=False)]
+        for key in batch:
             del self._ready[key]
-        return taken
+        return batch
 
     def _promote(self) -> bool:
         now = self._clock.monotonic()
@@ -211,11 +251,3 @@ class BatchWorkQueue:
                 del self._due[key]
                 self._ready[key] = None
         return bool(self._ready)
-
-    async def _wait(self) -> None:
-        """Until something is added, or the first of those for later is due."""
-        if not self._delayed:
-            await self._woken.wait()
-            return
-        with suppress(TimeoutError):
-            await with_timeout(self._clock, self._delayed[0][0] - self._clock.monotonic(), self._woken.wait())

@@ -1,4 +1,5 @@
-"""Many bindings in few commits: who lost its place to a rival is dropped, everybody else is bound."""
+"""Bind many workloads in few commits: a workload that conflicts with another writer is dropped, the other
+workloads are bound."""
 
 import asyncio
 from collections import Counter
@@ -31,7 +32,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Members that are bound together, or fewer than `least` of them not at all."""
+    """Scheduled members of a gang; fewer than `min_members` members are not bound at all."""
 
     members: tuple[ScheduledWorkload, ...]
     min_members: int
@@ -39,41 +40,49 @@ class Gang:
 
 @dataclass
 class BatchBinder:
-    """`seen`: the revision of each node that the table reflects. Whatever else a node is at by now, nothing is bound to it."""
+    """Binds scheduled workloads in batches, with optimistic concurrency on nodes and workloads.
+
+    `node_revisions` holds the revision of a node that the table reflects; a node at another revision gets no
+    binding (I-12).
+    """
 
     binding_store: PersistentBindingStore
     reservations: Reservations
     node_revisions: dict[str, int]
     node_uids: Mapping[str, str]
     on_bound: Callable[[ScheduledWorkload], None]
-    on_nodes_written: Callable[[Iterable[str]], None]  # these nodes were being written, and are no longer
-    needs_backoff: set[str] = field(default_factory=set)  # workloads that trying again at once would not help
-    bind_failures: dict[str, str] = field(
-        default_factory=dict
-    )  # workloads that were not bound after all, and why
-    writing_nodes: set[str] = field(default_factory=set)  # nodes whose next revision is on its way to us
+    # Called with nodes whose write has ended.
+    on_nodes_written: Callable[[Iterable[str]], None]
+    # Workloads that an immediate retry would not help.
+    needs_backoff: set[str] = field(default_factory=set)
+    # Workloads that were not bound, with the reason.
+    bind_failures: dict[str, str] = field(default_factory=dict)
+    # Nodes whose next revision this server is writing.
+    writing_nodes: set[str] = field(default_factory=set)
     _write_done: asyncio.Event = field(default_factory=asyncio.Event)
-    _written_nodes: dict[str, Entry] = field(
-        default_factory=dict
-    )  # as we wrote them, until the copy has that
+    # Nodes as this server wrote them, until the cache holds the write.
+    _written_nodes: dict[str, Entry] = field(default_factory=dict)
 
     async def bind(self, alone: Iterable[ScheduledWorkload], groups: Iterable[Gang]) -> None:
-        """Those that are bound are told of by `on_bound`. A rival's doing is no error; what the store raises otherwise is."""
-        together = list(groups)
+        """Bind single workloads and gangs; `on_bound` is called for every bound workload.
+
+        A conflict with another writer is no error; other errors of the store are raised.
+        """
+        gangs = list(groups)
         sizes: dict[str, int] = {}
-        ready = [each for each in alone if self._measure(each, sizes)]
-        units = [*(self._unit(group.members) for group in together), *node_units(ready, sizes, LIMITS)]
-        needed = {each.ask.group: group.min_members for group in together for each in group.members[:1]}
-        for wave in pack_commit_batches(units, LIMITS):
-            done = await asyncio.gather(
-                *(self._commit(commit, needed) for commit in wave), return_exceptions=True
+        ready = [scheduled for scheduled in alone if self._measure(scheduled, sizes)]
+        units = [*(self._unit(gang.members) for gang in gangs), *node_units(ready, sizes, LIMITS)]
+        min_members = {gang.members[0].ask.group: gang.min_members for gang in gangs if gang.members}
+        for batch in pack_commit_batches(units, LIMITS):
+            results = await asyncio.gather(
+                *(self._commit(commit, min_members) for commit in batch), return_exceptions=True
             )
-            for problem in done:
-                if isinstance(problem, BaseException):
-                    raise problem
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
 
     async def write_counts(self, bound: Mapping[str, int]) -> None:
-        """So many are bound to each of these nodes. What a rival writes at the same time is counted by the rival."""
+        """Write the workload counts of nodes; on a conflict the other writer has counted."""
         nodes = [(self._node(name), count) for name, count in bound.items()]
         puts = [
             put
@@ -85,187 +94,216 @@ class BatchBinder:
             with suppress(RevisionConflict):
                 self._record_commit(part, (), await self.binding_store.context.commit(part))
 
-    def fits_in_one_commit(self, group: Gang) -> bool:
-        """Does it go into one commit?"""
-        return self._unit(group.members).fits(LIMITS)
+    def fits_in_one_commit(self, gang: Gang) -> bool:
+        """Whether the bindings of the gang fit into one commit."""
+        return self._unit(gang.members).fits(LIMITS)
 
     def _unit(self, members: Sequence[ScheduledWorkload]) -> BindUnit:
         sizes: dict[str, int] = {}
-        for each in members:
-            self._measure(each, sizes)
+        for member in members:
+            self._measure(member, sizes)
         return make_unit(members, sum(sizes.values()))
 
-    def _measure(self, each: ScheduledWorkload, sizes: dict[str, int]) -> bool:
-        entry = self.binding_store.context.cache(LatticeWorkload).entry(each.ask.name)
-        sizes[each.ask.name] = len(entry.value) if entry else 0
+    def _measure(self, scheduled: ScheduledWorkload, sizes: dict[str, int]) -> bool:
+        entry = self.binding_store.context.cache(LatticeWorkload).entry(scheduled.ask.name)
+        sizes[scheduled.ask.name] = len(entry.value) if entry else 0
         return entry is not None
 
-    async def _commit(self, units: Iterable[BindUnit], needed: Mapping[str, int]) -> None:
-        """Each node is written by one commit at a time: the next one builds on its revision."""
-        placed = [each for unit in units for each in unit.scheduled]
-        nodes = dict.fromkeys(each.node for each in placed).keys()
+    async def _commit(self, units: Iterable[BindUnit], min_members: Mapping[str, int]) -> None:
+        """Commit a batch of units; a node is written by one commit at a time, because the next commit builds
+        on its revision."""
+        # Two loops in one comprehension: this runs once per binding.
+        batch = [scheduled for unit in units for scheduled in unit.scheduled]
+        nodes = dict.fromkeys(scheduled.node for scheduled in batch).keys()
         while self.writing_nodes & nodes:
             self._write_done.clear()
             await self._write_done.wait()
         self.writing_nodes |= nodes
         try:
-            await self._bind_all(placed, needed)
+            await self._bind_all(batch, min_members)
         finally:
             self.writing_nodes -= nodes
             self._write_done.set()
             self.on_nodes_written(nodes)
 
-    async def _bind_all(self, placed: list[ScheduledWorkload], needed: Mapping[str, int]) -> None:
-        left = placed
-        while left := self._complete_gangs(self._still_bindable(left), needed):
-            more = Counter(each.node for each in left)
-            nodes = {name: self._node(name) for name in more}
-            if gone := {name for name, entry in nodes.items() if entry is None}:
-                left = self._drop(
-                    left,
-                    [each for each in left if each.node not in gone],
+    async def _bind_all(self, batch: list[ScheduledWorkload], min_members: Mapping[str, int]) -> None:
+        """Commit the bindings, and drop workloads that conflict until the commit succeeds or no workload is
+        left."""
+        remaining = batch
+        while remaining := self._complete_gangs(self._still_bindable(remaining), min_members):
+            added = Counter(scheduled.node for scheduled in remaining)
+            nodes = {name: self._node(name) for name in added}
+            if stale_nodes := {name for name, entry in nodes.items() if entry is None}:
+                remaining = self._drop(
+                    remaining,
+                    [scheduled for scheduled in remaining if scheduled.node not in stale_nodes],
                     "the node has changed since it was chosen",
                 )
                 continue
             counts = [
-                self.binding_store.records.add_to_count(entry, more[name])
+                self.binding_store.records.add_to_count(entry, added[name])
                 for name, entry in nodes.items()
                 if entry
             ]
-            puts = [put for each in left for put in self._bind_writes(each)]
-            ours = {each.reservation.id for each in left}
-            self.reservations.in_flight |= ours
+            # Two loops in one comprehension: this runs once per binding.
+            puts = [put for scheduled in remaining for put in self._bind_writes(scheduled)]
+            reservation_ids = {scheduled.reservation.id for scheduled in remaining}
+            # A reservation in a running commit must not expire: the commit may still succeed.
+            self.reservations.in_flight |= reservation_ids
             try:
                 revision = await self.binding_store.context.commit([*counts, *puts])
-            except RevisionConflict as clash:
-                left = self._drop(left, _unaffected(left, clash), f"somebody else wrote {clash.key} first")
-                await self._wait_for_rival_write(clash)
+            except RevisionConflict as conflict:
+                remaining = self._drop(
+                    remaining, _unaffected(remaining, conflict), f"somebody else wrote {conflict.key} first"
+                )
+                await self._wait_for_rival_write(conflict)
             except TooLarge:
-                await self._bind_in_halves(left, needed)
+                await self._bind_in_halves(remaining, min_members)
                 return
             else:
-                self._record_commit(counts, left, revision)
+                self._record_commit(counts, remaining, revision)
                 return
             finally:
-                self.reservations.in_flight -= ours
+                self.reservations.in_flight -= reservation_ids
 
-    async def _bind_in_halves(self, left: list[ScheduledWorkload], needed: Mapping[str, int]) -> None:
-        if len(left) == 1 or any(each.ask.group for each in left):
-            log.warning("binding is too large to be written", workload=left[0].ask.name, of=len(left))
-            self.needs_backoff |= {each.ask.name for each in left}
-            self._drop(left, (), "it is too large to be written")
+    async def _bind_in_halves(self, batch: list[ScheduledWorkload], min_members: Mapping[str, int]) -> None:
+        """Bind in two smaller commits after the store rejected the size; a gang or a single workload
+        fails."""
+        # A gang is bound in one commit or not at all (I-15).
+        if len(batch) == 1 or any(scheduled.ask.group for scheduled in batch):
+            log.warning("binding is too large to be written", workload=batch[0].ask.name, of=len(batch))
+            self.needs_backoff |= {scheduled.ask.name for scheduled in batch}
+            self._drop(batch, (), "it is too large to be written")
             return
-        middle = len(left) // 2
-        for part in (left[:middle], left[middle:]):
-            await self._bind_all(part, needed)
+        middle = len(batch) // 2
+        for part in (batch[:middle], batch[middle:]):
+            await self._bind_all(part, min_members)
 
     def _still_bindable(self, placed: Iterable[ScheduledWorkload]) -> list[ScheduledWorkload]:
-        """Whose room is still kept, and who still wants it."""
-        now, ours, before = self.binding_store.context.clock.monotonic(), self.reservations, list(placed)
-        kept = self._drop(
-            before,
-            [each for each in before if not ours.rejection_reason(each.reservation.id, now)],
-            "its room was given up",
-        )
-        return self._drop(
-            kept, [each for each in kept if self._is_bindable(each)], "it was changed or bound meanwhile"
-        )
+        """The workloads whose reservation holds and that are unchanged since the decision."""
+        now, batch = self.binding_store.context.clock.monotonic(), list(placed)
+        reserved = [
+            scheduled
+            for scheduled in batch
+            if not self.reservations.rejection_reason(scheduled.reservation.id, now)
+        ]
+        self._drop(batch, reserved, "its room was given up")
+        bindable = [scheduled for scheduled in reserved if self._is_bindable(scheduled)]
+        return self._drop(reserved, bindable, "it was changed or bound meanwhile")
 
     def _complete_gangs(
-        self, placed: list[ScheduledWorkload], needed: Mapping[str, int]
+        self, batch: list[ScheduledWorkload], min_members: Mapping[str, int]
     ) -> list[ScheduledWorkload]:
-        return (
-            self._drop(
-                placed, _without_incomplete_gangs(placed, needed), "too few of its group could be bound"
-            )
-            if needed
-            else placed
+        if not min_members:
+            return batch
+        return self._drop(
+            batch, _without_incomplete_gangs(batch, min_members), "too few of its group could be bound"
         )
 
     def _drop(
-        self, before: Sequence[ScheduledWorkload], left: Sequence[ScheduledWorkload], why: str
+        self, batch: Sequence[ScheduledWorkload], remaining: Sequence[ScheduledWorkload], reason: str
     ) -> list[ScheduledWorkload]:
-        """Those that are left; why the others are not is remembered."""
-        if len(left) < len(before):
-            kept = {id(each) for each in left}
-            self.bind_failures.update((each.ask.name, why) for each in before if id(each) not in kept)
-        return list(left)
+        """Return the remaining workloads and note the reason for the dropped workloads."""
+        if len(remaining) < len(batch):
+            remaining_ids = {id(scheduled) for scheduled in remaining}
+            self.bind_failures.update(
+                (scheduled.ask.name, reason) for scheduled in batch if id(scheduled) not in remaining_ids
+            )
+        return list(remaining)
 
-    def _is_bindable(self, each: ScheduledWorkload) -> bool:
-        """As copied; one that is bound, to be deleted or changed by now is not."""
-        found = self.binding_store.context.cache(LatticeWorkload).get(each.ask.name)
-        return found is not None and self.binding_store.is_bindable(found)
+    def _is_bindable(self, scheduled: ScheduledWorkload) -> bool:
+        """Whether the cached workload is unbound, not deleted, and asks for the same resources as at the
+        decision."""
+        workload = self.binding_store.context.cache(LatticeWorkload).get(scheduled.ask.name)
+        return workload is not None and self.binding_store.is_bindable(workload)
 
-    def _bind_writes(self, each: ScheduledWorkload) -> list[Put]:
-        held, entry = each.reservation, self.binding_store.context.cache(LatticeWorkload).entry(each.ask.name)
+    def _bind_writes(self, scheduled: ScheduledWorkload) -> list[Put]:
+        reservation, entry = (
+            scheduled.reservation,
+            self.binding_store.context.cache(LatticeWorkload).entry(scheduled.ask.name),
+        )
         if entry is None:
             return []
-        request = BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)
-        to = Binding(
-            node=each.node, uid=self.node_uids[each.node], term=self.binding_store.context.term.number
+        request = BindRequest(
+            reservation.workload, reservation.node, reservation.id, reservation.needs, reservation.expires_at
         )
-        return self.binding_store.records.bind(entry, to, request, self.binding_store.details_for(request))
+        binding = Binding(
+            node=scheduled.node,
+            uid=self.node_uids[scheduled.node],
+            term=self.binding_store.context.term.number,
+        )
+        return self.binding_store.records.bind(
+            entry, binding, request, self.binding_store.details_for(request)
+        )
 
     def _node(self, name: str) -> Entry | None:
-        """At the revision that the table reflects; None: it is elsewhere by now."""
-        wanted = self.node_revisions.get(name)
+        """The entry of the node at the revision that the table reflects; None if the node has changed
+        since."""
+        reflected_revision = self.node_revisions.get(name)
         for entry in (
             self._written_nodes.get(name),
             self.binding_store.context.cache(LatticeNode).entry(f"/{name}"),
         ):
-            if entry is not None and entry.revision == wanted:
+            if entry is not None and entry.revision == reflected_revision:
                 return entry
         return None
 
     def on_node_cached(self, node: str, revision: int) -> None:
-        """The copy has that by now."""
-        ours = self._written_nodes.get(node)
-        if ours is not None and ours.revision <= revision:
+        """Forget our copy of a node once the cache holds the revision."""
+        written = self._written_nodes.get(node)
+        if written is not None and written.revision <= revision:
             del self._written_nodes[node]
 
     def _record_commit(
         self, counts: Sequence[Put], bound: Sequence[ScheduledWorkload], revision: int
     ) -> None:
-        copy = self.binding_store.context.cache(LatticeNode)
+        """Take over the new revisions of the nodes and report the bound workloads."""
+        cache = self.binding_store.context.cache(LatticeNode)
         for put in counts:
-            if (
-                self.node_revisions.get(put.key.name) == put.expect
-            ):  # else there was news that this says nothing of
+            # Another revision means that the table has taken up a newer change, which this write is older
+            # than.
+            if self.node_revisions.get(put.key.name) == put.expect:
                 self.node_revisions[put.key.name] = revision
-            copied = copy.entry(put.key.path)
-            if copied is None or copied.revision < revision:
+            cached = cache.entry(put.key.path)
+            if cached is None or cached.revision < revision:
                 self._written_nodes[put.key.name] = Entry(put.key, put.value, revision)
-        for each in bound:
-            self.binding_store.written_revisions[each.ask.name] = revision
-            self.reservations.confirm_bound(each.reservation.id)
-            self.on_bound(each)
+        for scheduled in bound:
+            self.binding_store.written_revisions[scheduled.ask.name] = revision
+            self.reservations.confirm_bound(scheduled.reservation.id)
+            self.on_bound(scheduled)
 
-    async def _wait_for_rival_write(self, clash: RevisionConflict) -> None:
-        """Until the copy knows what the rival wrote: deciding on less would end the same way."""
-        office = self.binding_store.context
-        copy = (
-            office.cache(LatticeNode)
-            if clash.key.resource == LatticeNode.resource.id
-            else office.cache(LatticeWorkload)
+    async def _wait_for_rival_write(self, conflict: RevisionConflict) -> None:
+        """Wait until the cache holds the conflicting write: a retry without the write would conflict
+        again."""
+        context = self.binding_store.context
+        cache = (
+            context.cache(LatticeNode)
+            if conflict.key.resource == LatticeNode.resource.id
+            else context.cache(LatticeWorkload)
         )
-        await copy.wait_for(clash.actual or await office.store.revision())
+        await cache.wait_for(conflict.actual or await context.store.revision())
 
 
-def _unaffected(placed: Sequence[ScheduledWorkload], clash: RevisionConflict) -> list[ScheduledWorkload]:
-    """Those that have nothing to do with what a rival wrote; nobody, if that is neither a node nor a workload of theirs."""
-    harmed = {id(each) for each in placed if clash.key in (node_key(each.node), workload_key(each.ask.name))}
-    return [each for each in placed if id(each) not in harmed] if harmed else []
+def _unaffected(batch: Sequence[ScheduledWorkload], conflict: RevisionConflict) -> list[ScheduledWorkload]:
+    """The workloads that a conflict does not concern; none if the conflict is on neither a node nor a
+    workload of the batch."""
+    affected = {
+        id(scheduled)
+        for scheduled in batch
+        if conflict.key in (node_key(scheduled.node), workload_key(scheduled.ask.name))
+    }
+    return [scheduled for scheduled in batch if id(scheduled) not in affected] if affected else []
 
 
 def _without_incomplete_gangs(
-    placed: list[ScheduledWorkload], needed: Mapping[str, int]
+    batch: list[ScheduledWorkload], min_members: Mapping[str, int]
 ) -> list[ScheduledWorkload]:
-    """Without the members of groups of which too few are left."""
-    if not needed:
-        return placed
-    count = Counter(each.ask.group for each in placed)
+    """The batch without members of gangs that have too few members left (I-15)."""
+    if not min_members:
+        return batch
+    count = Counter(scheduled.ask.group for scheduled in batch)
     return [
-        each
-        for each in placed
-        if not each.ask.group or count[each.ask.group] >= max(1, needed[each.ask.group])
+        scheduled
+        for scheduled in batch
+        if not scheduled.ask.group or count[scheduled.ask.group] >= max(1, min_members[scheduled.ask.group])
     ]

@@ -1,4 +1,4 @@
-"""What is written when a workload gets a node, is to make room, or finds none: its own record, the node's count, and an event."""
+"""Build the writes of the scheduler: the workload's status, the node's workload count, and events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,8 @@ from lattice.scheduling.cycle.reservation_record import (
 )
 from lattice.store.protocol import Entry, Put
 
-FINALIZER = "lattice.dev/workload"  # a workload that has a node is not gone before its node says so
+# Keeps a bound workload until its agent reports that the workload has stopped.
+FINALIZER = "lattice.dev/workload"
 SCHEDULED = "Scheduled"
 NO_NODE = "NoNodeFits"
 BOUND = Condition(type=SCHEDULED, status="True", reason="Bound")
@@ -36,7 +37,7 @@ _decode_workload = msgspec.json.Decoder(LatticeWorkload).decode
 
 @dataclass(frozen=True, slots=True)
 class BindingDetails:
-    """What a binding says besides who goes where."""
+    """Ports and decision record of a binding."""
 
     ports: dict[str, int] = field(default_factory=dict)
     decision_record: DecisionRecord = field(default_factory=dict)
@@ -44,7 +45,7 @@ class BindingDetails:
 
 @dataclass(frozen=True)
 class BindingRecords:
-    """Makes the writes of the scheduling of one term. Whatever it makes expects the record to be as it was read."""
+    """Build the writes of the scheduler for one term; every write expects the revision that was read."""
 
     context: ControllerContext
 
@@ -52,33 +53,37 @@ class BindingRecords:
     def _recorder(self) -> EventRecorder:
         return self.context.recorder("scheduling")
 
-    def add_to_count(self, entry: Entry, more: int) -> Put:
-        """So many more, or fewer, are bound to the node: with each binding its revision moves, so that no rival overlooks another."""
+    def add_to_count(self, entry: Entry, delta: int) -> Put:
+        """Add `delta` to the workload count of the node.
+
+        Every binding thereby moves the revision of its node, so that concurrent bindings to one node conflict
+        (I-12).
+        """
         status = self._node(entry).status
         return with_status(
-            entry, msgspec.structs.replace(status, workloads=max(0, (status.workloads or 0) + more))
+            entry, msgspec.structs.replace(status, workloads=max(0, (status.workloads or 0) + delta))
         )
 
     def set_count(self, entry: Entry, count: int) -> Put | None:
-        """So many are bound to the node; None if it says so."""
+        """Set the workload count of the node; None if the count is the same."""
         status = self._node(entry).status
-        return (
-            None
-            if status.workloads == count
-            else with_status(entry, msgspec.structs.replace(status, workloads=count))
-        )
+        if status.workloads == count:
+            return None
+        return with_status(entry, msgspec.structs.replace(status, workloads=count))
 
-    def bind(self, entry: Entry, to: Binding, request: BindRequest, draft: BindingDetails) -> list[Put]:
-        """It has that node, and an event says so."""
+    def bind(
+        self, entry: Entry, binding: Binding, request: BindRequest, details: BindingDetails
+    ) -> list[Put]:
+        """Bind the workload to the node, with an event."""
         workload, now = self._workload(entry), self.context.timestamp
         status = msgspec.structs.replace(
             workload.status,
-            binding=to,
-            allocated_ports=draft.ports or workload.status.allocated_ports,
+            binding=binding,
+            allocated_ports=details.ports or workload.status.allocated_ports,
             last_action=Action.ASSIGN.value,
             last_action_at=now,
             decision={
-                **(draft.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)),
+                **(details.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)),
                 RESERVATION_KEY: request.reservation,
             },
             conditions=merge_conditions(_conditions_without(workload, EVICTED), [BOUND], now),
@@ -86,37 +91,38 @@ class BindingRecords:
         put = with_status(
             entry, status, None if FINALIZER in workload.metadata.finalizers else _add_finalizer
         )
-        return [put, self._event(workload, "WorkloadScheduled", f"bound to node {to.node}")]
+        return [put, self._event(workload, "WorkloadScheduled", f"bound to node {binding.node}")]
 
-    def bind_reserved(self, entry: Entry, to: Binding, held: ReservationRecord) -> list[Put]:
-        """As `bound`, of what was prepared; the others that are bound by the same attempt are known by its name."""
+    def bind_reserved(self, entry: Entry, binding: Binding, reservation: ReservationRecord) -> list[Put]:
+        """Bind a reserved workload; the decision record names the attempt of its gang."""
         workload = _decode_workload(entry.value)
-        grounds = _decision_without(workload, RESERVATION_RECORD_KEY) | (
-            {GANG_KEY: held.gang} if held.gang else {}
+        decision_record = _decision_without(workload, RESERVATION_RECORD_KEY) | (
+            {GANG_KEY: reservation.gang} if reservation.gang else {}
         )
-        request = BindRequest(entry.key.path, held.node, held.reservation, (), 0.0)
-        return self.bind(entry, to, request, BindingDetails(decision_record=grounds))
+        request = BindRequest(entry.key.path, reservation.node, reservation.reservation, (), 0.0)
+        return self.bind(entry, binding, request, BindingDetails(decision_record=decision_record))
 
-    def reserve(self, entry: Entry, held: ReservationRecord, draft: BindingDetails) -> Put:
-        """Its room and its ports are taken, and it is not bound yet."""
+    def reserve(self, entry: Entry, reservation: ReservationRecord, details: BindingDetails) -> Put:
+        """Reserve resources and ports of a node for a workload that is not bound yet."""
         status = _decode_workload(entry.value).status
-        decision = {**draft.decision_record, RESERVATION_RECORD_KEY: msgspec.to_builtins(held)}
-        ports = draft.ports or status.allocated_ports
+        decision = {**details.decision_record, RESERVATION_RECORD_KEY: msgspec.to_builtins(reservation)}
+        ports = details.ports or status.allocated_ports
         changed = msgspec.structs.replace(status, decision=decision, allocated_ports=ports)
         return with_status(entry, changed)
 
-    def adopt(self, entry: Entry, held: ReservationRecord) -> Put:
-        """What is prepared belongs to an attempt of many."""
+    def adopt(self, entry: Entry, reservation: ReservationRecord) -> Put:
+        """Assign the reservation to the attempt of a gang."""
         status = _decode_workload(entry.value).status
         return with_status(
             entry,
             msgspec.structs.replace(
-                status, decision={**status.decision, RESERVATION_RECORD_KEY: msgspec.to_builtins(held)}
+                status, decision={**status.decision, RESERVATION_RECORD_KEY: msgspec.to_builtins(reservation)}
             ),
         )
 
     def cancel_reservation(self, entry: Entry) -> Put:
-        """Not prepared any more: as if it never was. What is bound is never given up."""
+        """Remove the reservation from a workload, as if the workload was never reserved; callers never pass a
+        bound workload."""
         workload = _decode_workload(entry.value)
         decision = _decision_without(workload, RESERVATION_RECORD_KEY, RESERVATION_KEY, GANG_KEY)
         conditions = _conditions_without(workload, SCHEDULED)
@@ -126,61 +132,58 @@ class BindingRecords:
         return with_status(entry, msgspec.structs.replace(status, last_action="", last_action_at=None))
 
     def mark_unschedulable(
-        self, entry: Entry, why: str, kinds: Sequence[str], grounds: DecisionRecord
+        self, entry: Entry, message: str, kinds: Sequence[str], decision_record: DecisionRecord
     ) -> list[Put]:
-        """It finds no node, for these kinds of reasons; nothing if that is told already."""
+        """Write why no node accepts the workload, with an event; empty if the workload states the same reason
+        kinds."""
         workload, now = _decode_workload(entry.value), self.context.timestamp
-        status, decision = workload.status, {**grounds, "kinds": list(kinds)}
-        known = {each.type: each for each in status.conditions}.get(SCHEDULED)
-        if known and known.status == "False" and status.decision.get("kinds") == decision["kinds"]:
+        status, decision = workload.status, {**decision_record, "kinds": list(kinds)}
+        previous = {condition.type: condition for condition in status.conditions}.get(SCHEDULED)
+        if previous and previous.status == "False" and status.decision.get("kinds") == decision["kinds"]:
             return []
-        found = Condition(type=SCHEDULED, status="False", reason=NO_NODE, message=why)
+        condition = Condition(type=SCHEDULED, status="False", reason=NO_NODE, message=message)
         changed = msgspec.structs.replace(
-            status, decision=decision, conditions=merge_conditions(status.conditions, [found], now)
+            status, decision=decision, conditions=merge_conditions(status.conditions, [condition], now)
         )
-        return [with_status(entry, changed), self._event(workload, "FailedScheduling", why, warning=True)]
+        return [with_status(entry, changed), self._event(workload, "FailedScheduling", message, warning=True)]
 
-    def binding_failed_event(self, workload: LatticeWorkload, why: str, count: int) -> Put:
-        """It was to be bound, and is not; `count`: how often since that was told last."""
+    def binding_failed_event(self, workload: LatticeWorkload, message: str, count: int) -> Put:
+        """The event about a failed binding; `count` is the number of failures since the last event."""
         return self._event(
-            workload, "BindingFailed", why if count == 1 else f"{why} ({count} times)", warning=True
+            workload, "BindingFailed", message if count == 1 else f"{message} ({count} times)", warning=True
         )
 
-    def mark_evicted(self, entry: Entry, why: str) -> list[Put]:
-        """It is to stop and make room; whoever runs workloads sees to it."""
+    def mark_evicted(self, entry: Entry, message: str) -> list[Put]:
+        """Mark the workload as preempted, with an event; the workload controller stops the workload."""
         workload, now = _decode_workload(entry.value), self.context.timestamp
-        found = Condition(type=EVICTED, status="True", reason="Preempted", message=why)
+        condition = Condition(type=EVICTED, status="True", reason="Preempted", message=message)
         status = msgspec.structs.replace(
-            workload.status, conditions=merge_conditions(workload.status.conditions, [found], now)
+            workload.status, conditions=merge_conditions(workload.status.conditions, [condition], now)
         )
-        return [with_status(entry, status), self._event(workload, "Preempted", why, warning=True)]
+        return [with_status(entry, status), self._event(workload, "Preempted", message, warning=True)]
 
     def wall_time(self, seconds: float) -> str:
-        """Wall time of a monotonic one: other processes have other monotonic clocks."""
+        """The wall time of a monotonic time: other processes have other monotonic clocks."""
         clock = self.context.clock
         return (clock.now() + timedelta(seconds=seconds - clock.monotonic())).isoformat()
 
     def _workload(self, entry: Entry) -> LatticeWorkload:
-        """As copied, if the copy has this very revision: it need not be read twice."""
-        copy, path = self.context.cache(LatticeWorkload), entry.key.path
-        known, found = copy.entry(path), copy.get(path)
-        return (
-            found
-            if found is not None and known is not None and known.revision == entry.revision
-            else _decode_workload(entry.value)
-        )
+        """The decoded workload, from the cache if the cache has this revision: decoding is expensive."""
+        cache, path = self.context.cache(LatticeWorkload), entry.key.path
+        cached_entry, workload = cache.entry(path), cache.get(path)
+        if workload is not None and cached_entry is not None and cached_entry.revision == entry.revision:
+            return workload
+        return _decode_workload(entry.value)
 
     def _node(self, entry: Entry) -> LatticeNode:
-        copy, path = self.context.cache(LatticeNode), entry.key.path
-        known, found = copy.entry(path), copy.get(path)
-        return (
-            found
-            if found is not None and known is not None and known.revision == entry.revision
-            else _decode_node(entry.value)
-        )
+        cache, path = self.context.cache(LatticeNode), entry.key.path
+        cached_entry, node = cache.entry(path), cache.get(path)
+        if node is not None and cached_entry is not None and cached_entry.revision == entry.revision:
+            return node
+        return _decode_node(entry.value)
 
-    def _event(self, about: LatticeWorkload, reason: str, message: str, *, warning: bool = False) -> Put:
-        return self._recorder.event(about, reason, message, warning=warning)
+    def _event(self, workload: LatticeWorkload, reason: str, message: str, *, warning: bool = False) -> Put:
+        return self._recorder.event(workload, reason, message, warning=warning)
 
 
 def _add_finalizer(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -191,5 +194,5 @@ def _decision_without(workload: LatticeWorkload, *names: str) -> DecisionRecord:
     return {name: value for name, value in workload.status.decision.items() if name not in names}
 
 
-def _conditions_without(workload: LatticeWorkload, kind: str) -> tuple[Condition, ...]:
-    return tuple(each for each in workload.status.conditions if each.type != kind)
+def _conditions_without(workload: LatticeWorkload, condition_type: str) -> tuple[Condition, ...]:
+    return tuple(condition for condition in workload.status.conditions if condition.type != condition_type)

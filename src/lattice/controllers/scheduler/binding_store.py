@@ -1,8 +1,10 @@
-"""The durable side of binding: nodes, locks and prepared bindings in the store, each step one commit.
+"""The durable side of binding: nodes, locks and reservations in the store, one commit per step.
 
-A group that goes into one commit is bound by it, all or none. A larger one is bound in several: what is prepared first gets the
-name of the attempt and of its lead, then the commit that binds the lead decides. From then on whoever finds what is left of it
-finishes it; before that, whoever finds it after its time gives it up, the lead first. So no crash leaves a group half bound.
+A gang that fits into one commit is bound by that commit, all members or none (I-15). A larger gang is bound
+in several commits: first every reservation gets the name of the attempt and of its lead, then the commit that
+binds the lead decides. After that commit, any leader that finds remaining reservations binds the members.
+Before that commit, any leader that finds expired reservations cancels the members, the lead first. No crash
+leaves a gang half bound.
 """
 
 import asyncio
@@ -38,16 +40,14 @@ from lattice.scheduling.table.port_allocator import dynamic_ports
 from lattice.scheduling.table.resource_fit import has_gpus
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Delete, Entry, Key, Put, RevisionConflict, Write
 
-LOCK_NAMESPACE = "lattice-system"  # the namespace of the Leases that lock nodes
-MAX_WRITE_ATTEMPTS = 16  # to write what a rival writes, too; each one lost is one that somebody else won
+# The namespace of the Leases that lock nodes.
+LOCK_NAMESPACE = "lattice-system"
+# Attempts of a write that conflicts with rivals; a lost attempt means that a rival has committed.
+MAX_WRITE_ATTEMPTS = 16
 
 _decode_node = msgspec.json.Decoder(LatticeNode).decode
 _decode_workload = msgspec.json.Decoder(LatticeWorkload).decode
 _decode_lease = msgspec.json.Decoder(Lease).decode
-
-
-def _no_details(request: BindRequest) -> BindingDetails:
-    return BindingDetails()
 
 
 def _always(_: object) -> bool:
@@ -65,40 +65,41 @@ def workload_key(path: str) -> Key:
 
 @dataclass
 class PersistentBindingStore:
-    """scheduling.bind.Ledger over the store. `draft` tells what a binding says besides who goes where.
+    """The binding store of `scheduling.cycle.binder` on the object store.
 
-    `is_as_decided`: whether a workload still asks for what its room was taken for; it may have been changed since.
+    `details_for` returns ports and decision record of a binding. `is_workload_unchanged` tells whether a
+    workload still asks for the resources that were reserved; `is_node_unchanged` tells whether a node is as
+    it was chosen.
     """
 
     context: ControllerContext
-    details_for: Callable[[BindRequest], BindingDetails] = _no_details
+    details_for: Callable[[BindRequest], BindingDetails] = lambda _: BindingDetails()
     is_workload_unchanged: Callable[[LatticeWorkload], bool] = _always
-    is_node_unchanged: Callable[[LatticeNode], bool] = (
-        _always  # whether a node is as it was when it was chosen
-    )
-    written_revisions: dict[str, int] = field(
-        default_factory=dict
-    )  # by workload, the revision of what we wrote last
-
-    fenced: Fenced | None = (
-        None  # since then nothing is written any more, whatever a binder makes of the failure
-    )
+    is_node_unchanged: Callable[[LatticeNode], bool] = _always
+    # By workload: the revision of our last write.
+    written_revisions: dict[str, int] = field(default_factory=dict)
+    # Set when the term is over: no commit can succeed any more, whatever a binder makes of the failure.
+    fenced: Fenced | None = None
 
     @cached_property
     def records(self) -> BindingRecords:
+        """The builder of the scheduler's writes."""
         return BindingRecords(self.context)
 
     async def read(self, node: str) -> StoredNodeState | None:
-        """What is free beside all that is bound to it or prepared. Whoever binds to it later moves its revision."""
+        """The revision and free capacity of a node, beside bound and reserved workloads; a later binding
+        moves the revision."""
         entry = await self.context.store.get(node_key(node))
         if entry is None:
             return None
         workloads = self.context.cache(LatticeWorkload)
+        # Every binding counted in this revision of the node must be in the cache (I-12).
         await workloads.wait_for(entry.revision)
-        there = [*workloads.by_index("node", node), *workloads.by_index("prepared", node)]
-        return StoredNodeState(entry.revision, _free_capacity(_decode_node(entry.value), there))
+        assigned = [*workloads.by_index("node", node), *workloads.by_index("prepared", node)]
+        return StoredNodeState(entry.revision, _free_capacity(_decode_node(entry.value), assigned))
 
     async def try_commit(self, request: BindRequest, expected: int) -> int | None:
+        """Bind a workload if the node is at the expected revision; None if node or workload has changed."""
         node, workload = await self._read_node_and_workload(request)
         if (
             node is None
@@ -107,12 +108,16 @@ class PersistentBindingStore:
             or not self.is_bindable(_decode_workload(workload.value))
         ):
             return None
+        # Cordoned, tainted or decommissioned since: free capacity alone does not make the node feasible
+        # (I-14).
         if not self.is_node_unchanged(_decode_node(node.value)):
-            return None  # cordoned, tainted or given up since: its room alone does not make it fit
-        puts = self.records.bind(workload, self._binding(node), request, self.details_for(request))
+            return None
+        binding = Binding(node=node.key.name, uid=_uid(node), term=self.context.term.number)
+        puts = self.records.bind(workload, binding, request, self.details_for(request))
         return await self._try_write([self.records.add_to_count(node, 1), *puts])
 
     def is_bindable(self, workload: LatticeWorkload) -> bool:
+        """Whether the workload is unbound, should run, and still asks for the reserved resources."""
         return (
             _is_unbound(workload)
             and workload.spec.desired_state == "Running"
@@ -120,32 +125,39 @@ class PersistentBindingStore:
         )
 
     async def lock(self, node: str, holder: str, until: float) -> str | None:
+        """Lock a node with a Lease until a monotonic time and return the token; None if another holder has
+        the lock (I-17)."""
         token = f"{holder} {self.context.new_uid()}"
         now, seconds = self.context.clock.now(), max(1, ceil(until - self.context.clock.monotonic()))
-        held = LeaseSpec(
+        spec = LeaseSpec(
             holder_identity=token,
             acquire_time=now.isoformat(),
             renew_time=now.isoformat(),
             lease_duration_seconds=seconds,
         )
-        lease = _lock_lease(node, held)
-        found = await self.context.store.get(key_of(lease))
+        lease = _lock_lease(node, spec)
+        existing = await self.context.store.get(key_of(lease))
         if (
-            found is not None
-            and not self._is_from_earlier_term(_decode_lease(found.value).spec.holder_identity or "")
-            and not _is_lease_expired(found, now)
+            existing is not None
+            and not self._is_from_earlier_term(_decode_lease(existing.value).spec.holder_identity or "")
+            and not _is_lease_expired(existing, now)
         ):
             return None
         put = put_new(lease, uid=self.context.new_uid(), now=self.context.timestamp)
-        taken = await self._try_write([put if found is None else Put(put.key, put.value, found.revision)])
-        return None if taken is None else token
+        revision = await self._try_write(
+            [put if existing is None else Put(put.key, put.value, existing.revision)]
+        )
+        return None if revision is None else token
 
     async def unlock(self, node: str, token: str) -> None:
-        found = await self.context.store.get(key_of(_lock_lease(node, LeaseSpec())))
-        if found is not None and _decode_lease(found.value).spec.holder_identity == token:
-            await self._try_write([Delete(found.key, found.revision)])
+        """Delete the Lease of the node if the token still holds the lock."""
+        existing = await self.context.store.get(key_of(_lock_lease(node, LeaseSpec())))
+        if existing is not None and _decode_lease(existing.value).spec.holder_identity == token:
+            await self._try_write([Delete(existing.key, existing.revision)])
 
     async def prepare(self, request: BindRequest, expected: int) -> int | None:
+        """Reserve a node for a workload if the node is at the expected revision; None if node or workload has
+        changed."""
         node, workload = await self._read_node_and_workload(request)
         if (
             node is None
@@ -154,7 +166,7 @@ class PersistentBindingStore:
             or not self.is_bindable(_decode_workload(workload.value))
         ):
             return None
-        held = ReservationRecord(
+        reservation = ReservationRecord(
             node=request.node,
             uid=_uid(node),
             reservation=request.reservation,
@@ -163,174 +175,199 @@ class PersistentBindingStore:
         return await self._try_write(
             [
                 self.records.add_to_count(node, 1),
-                self.records.reserve(workload, held, self.details_for(request)),
+                self.records.reserve(workload, reservation, self.details_for(request)),
             ]
         )
 
     async def commit_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
+        """Bind the reserved members of a gang; return the reservations that are missing, in which case no
+        member is bound."""
         if 2 * len(requests) <= MAX_COMMIT_OPERATIONS:
             return await self._commit_together(requests)
         attempt = f"{requests[0].reservation} {self.context.new_uid()}"
         for part in _parts(requests, MAX_COMMIT_OPERATIONS):
             if missing := await self._adopt(part, attempt, lead=requests[0].workload):
                 return missing
-        first, *others = _parts(requests, MAX_COMMIT_OPERATIONS // 2)
+        # The first part contains the lead: its commit decides about the gang.
+        first, *remaining = _parts(requests, MAX_COMMIT_OPERATIONS // 2)
         if missing := await self._commit_together(first, attempt):
             return missing
-        for part in others:
+        for part in remaining:
             await self._finish(part)
         return ()
 
     async def abort_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
+        """Cancel the reservations and return the reservations that were bound before the abort."""
         for part in _parts(requests, MAX_COMMIT_OPERATIONS // 2):
             await self._write_with_retries(partial(self._abort_writes, part))
         return await self._bound_reservations(requests)
 
     async def settle_reservation(self, path: str, now: datetime) -> bool:
-        """Finish, or give up after its time, what an attempt that is no more has left prepared. Whether anything was written."""
-        entry = await self.context.store.get(workload_key(path))
-        held = reservation_record(_decode_workload(entry.value)) if entry else None
-        if entry is None or held is None or not _is_unbound(_decode_workload(entry.value), held.reservation):
-            return False
-        if held.gang and self._is_gang_bound(held, await self.context.store.get(workload_key(held.lead))):
-            return (
-                await self._try_write(
-                    self.records.bind_reserved(entry, _reserved_binding(held, self.context), held)
-                )
-                is not None
-            )
-        if not self._is_from_earlier_term(held.reservation) and not held.is_expired(now):
-            return False
-        if held.gang and held.lead != path and not await self._cancel_lead(held):
-            return False
-        return await self._write_with_retries(partial(self._abort_writes, [_request_of(path, held)]))
+        """Bind or cancel the reservation of an attempt that has ended; return whether anything was written.
 
-    def _is_from_earlier_term(self, held: str) -> bool:
-        """Whoever held it in an earlier term can write no more: that is certain, whatever its clock and ours say."""
-        role, number = term_of(held) or ("", 0)
+        A reservation is cancelled after its expiry, or at once if an earlier term made the reservation
+        (I-16).
+        """
+        entry = await self.context.store.get(workload_key(path))
+        reservation = reservation_record(_decode_workload(entry.value)) if entry else None
+        if (
+            entry is None
+            or reservation is None
+            or not _is_unbound(_decode_workload(entry.value), reservation.reservation)
+        ):
+            return False
+        if reservation.gang and self._is_gang_bound(
+            reservation, await self.context.store.get(workload_key(reservation.lead))
+        ):
+            binding = _reserved_binding(reservation, self.context)
+            writes = self.records.bind_reserved(entry, binding, reservation)
+            return await self._try_write(writes) is not None
+        if not self._is_from_earlier_term(reservation.reservation) and not reservation.is_expired(now):
+            return False
+        if reservation.gang and reservation.lead != path and not await self._cancel_lead(reservation):
+            return False
+        request = BindRequest(path, reservation.node, reservation.reservation, (), 0.0)
+        return await self._write_with_retries(partial(self._abort_writes, [request]))
+
+    def _is_from_earlier_term(self, holder: str) -> bool:
+        """Whether an earlier term made the reservation or lock: its leader is fenced and cannot write,
+        whatever the clocks say."""
+        role, number = term_of(holder) or ("", 0)
         return role == self.context.term.role and number < self.context.term.number
 
-    async def _cancel_lead(self, held: ReservationRecord) -> bool:
-        """The lead decides for all: once it is given up the others can be."""
-        entry = await self.context.store.get(workload_key(held.lead))
+    async def _cancel_lead(self, reservation: ReservationRecord) -> bool:
+        """Cancel the lead of the gang, which decides for every member; False if the gang is bound."""
+        entry = await self.context.store.get(workload_key(reservation.lead))
         lead = reservation_record(_decode_workload(entry.value)) if entry else None
-        if entry is None or lead is None or lead.gang != held.gang:
-            return entry is None or not self._is_gang_bound(held, entry)
+        if entry is None or lead is None or lead.gang != reservation.gang:
+            return entry is None or not self._is_gang_bound(reservation, entry)
         return await self._try_write([self.records.cancel_reservation(entry)]) is not None
 
-    def _is_gang_bound(self, held: ReservationRecord, lead: Entry | None) -> bool:
-        """Is any of its attempt bound? The lead, or, should that be gone by now, another that was bound along with it."""
-        if lead is not None and gang_attempt_of(_decode_workload(lead.value)) == held.gang:
+    def _is_gang_bound(self, reservation: ReservationRecord, lead: Entry | None) -> bool:
+        """Whether a member of the attempt is bound: the lead, or another member if the lead is deleted."""
+        if lead is not None and gang_attempt_of(_decode_workload(lead.value)) == reservation.gang:
             return True
         return any(
-            gang_attempt_of(each) == held.gang
-            for each in self.context.cache(LatticeWorkload).by_index("gang", held.gang)
+            gang_attempt_of(workload) == reservation.gang
+            for workload in self.context.cache(LatticeWorkload).by_index("gang", reservation.gang)
         )
 
     async def _adopt(self, requests: Sequence[BindRequest], attempt: str, lead: str) -> Collection[str]:
+        """Assign the reservations to the attempt; return the missing reservations."""
         for _ in range(MAX_WRITE_ATTEMPTS):
-            found, missing = await self._read_reservations(requests)
+            reserved, missing = await self._read_reservations(requests)
             if missing:
                 return missing
-            held = [msgspec.structs.replace(each, gang=attempt, lead=lead) for _, each in found]
-            puts = [self.records.adopt(entry, each) for (entry, _), each in zip(found, held, strict=True)]
+            puts = [
+                self.records.adopt(entry, msgspec.structs.replace(reservation, gang=attempt, lead=lead))
+                for entry, reservation in reserved
+            ]
             if await self._try_write(puts) is not None:
                 return ()
         raise _contended(requests[0].workload)
 
     async def _commit_together(self, requests: Sequence[BindRequest], attempt: str = "") -> Collection[str]:
+        """Bind the members in one commit; return the reservations that are missing or belong to another
+        attempt."""
         for _ in range(MAX_WRITE_ATTEMPTS):
-            found, missing = await self._read_reservations(requests)
+            reserved, missing = await self._read_reservations(requests)
             missing += [
-                each.reservation
-                for entry, each in found
-                if each.gang != attempt or not self.is_workload_unchanged(_decode_workload(entry.value))
+                reservation.reservation
+                for entry, reservation in reserved
+                if reservation.gang != attempt
+                or not self.is_workload_unchanged(_decode_workload(entry.value))
             ]
-            if missing or await self._bind(found):
+            if missing or await self._bind(reserved):
                 return missing
         raise _contended(requests[0].workload)
 
     async def _finish(self, requests: Sequence[BindRequest]) -> None:
-        """It is decided: what is missing now was deleted, or finished by somebody else."""
+        """Bind further members of a gang whose lead is bound; a missing member was deleted, or bound by
+        another leader."""
         for _ in range(MAX_WRITE_ATTEMPTS):
-            found, _ = await self._read_reservations(requests)
-            if await self._bind(found):
+            reserved, _ = await self._read_reservations(requests)
+            if await self._bind(reserved):
                 return
         raise _contended(requests[0].workload)
 
-    async def _bind(self, found: Iterable[tuple[Entry, ReservationRecord]]) -> bool:
-        puts = [
-            put
-            for entry, held in found
-            for put in self.records.bind_reserved(entry, _reserved_binding(held, self.context), held)
-        ]
+    async def _bind(self, reserved: Iterable[tuple[Entry, ReservationRecord]]) -> bool:
+        puts: list[Put] = []
+        for entry, reservation in reserved:
+            binding = _reserved_binding(reservation, self.context)
+            puts += self.records.bind_reserved(entry, binding, reservation)
         return not puts or await self._try_write(puts) is not None
 
     async def _read_reservations(
         self, requests: Sequence[BindRequest]
     ) -> tuple[list[tuple[Entry, ReservationRecord]], list[str]]:
-        """Those with a record as they are now; and the reservations of the others, unless they are bound by it already."""
+        """The stored reservations of the requests, and the missing reservations; a reservation that is bound
+        is neither."""
         entries = await asyncio.gather(
-            *(self.context.store.get(workload_key(each.workload)) for each in requests)
+            *(self.context.store.get(workload_key(request.workload)) for request in requests)
         )
-        found, missing = [], []
+        reserved, missing = [], []
         for request, entry in zip(requests, entries, strict=True):
             workload = _decode_workload(entry.value) if entry else None
-            held = reservation_record(workload) if workload else None
-            if entry and held and held.reservation == request.reservation:
-                found.append((entry, held))
+            reservation = reservation_record(workload) if workload else None
+            if entry and reservation and reservation.reservation == request.reservation:
+                reserved.append((entry, reservation))
             elif workload is None or binding_reservation(workload) != request.reservation:
                 missing.append(request.reservation)
-        return found, missing
+        return reserved, missing
 
     async def _bound_reservations(self, requests: Sequence[BindRequest]) -> list[str]:
-        """The reservations that have bound their workload, though the answer may be lost; what the copy says of them before is old."""
+        """The reservations that are bound, although the reply of the commit may be lost; older state in the
+        cache is ignored."""
         entries = await asyncio.gather(
-            *(self.context.store.get(workload_key(each.workload)) for each in requests)
+            *(self.context.store.get(workload_key(request.workload)) for request in requests)
         )
-        both = zip(requests, entries, strict=True)
-        found = [
-            (each, entry)
-            for each, entry in both
-            if entry and binding_reservation(_decode_workload(entry.value)) == each.reservation
+        pairs = zip(requests, entries, strict=True)
+        bound = [
+            (request, entry)
+            for request, entry in pairs
+            if entry and binding_reservation(_decode_workload(entry.value)) == request.reservation
         ]
-        self.written_revisions.update({each.workload: entry.revision for each, entry in found})
-        return [each.reservation for each, _ in found]
+        self.written_revisions.update({request.workload: entry.revision for request, entry in bound})
+        return [request.reservation for request, _ in bound]
 
     async def _abort_writes(self, requests: Sequence[BindRequest]) -> list[Write]:
-        """What takes back whatever these prepared, with the room that they took, or binds it if that is decided; empty if there is none.
+        """The writes that cancel reservations and free their capacity, or bind the members of a decided gang;
+        empty if none is left.
 
-        What is bound is left alone: its node may have it already.
+        A bound workload is never unbound here: the agent may run the workload already.
         """
-        found, _ = await self._read_reservations(requests)
-        leads = {held.lead for _, held in found if held.gang}
-        heads = dict(
+        reserved, _ = await self._read_reservations(requests)
+        leads = {reservation.lead for _, reservation in reserved if reservation.gang}
+        lead_entries = dict(
             zip(
                 leads,
-                await asyncio.gather(*(self.context.store.get(workload_key(each)) for each in leads)),
+                await asyncio.gather(*(self.context.store.get(workload_key(lead)) for lead in leads)),
                 strict=True,
             )
         )
-        decided = [
-            (entry, held)
-            for entry, held in found
-            if held.gang and self._is_gang_bound(held, heads[held.lead]) and _is_live(entry)
-        ]
-        bound = [
-            put
-            for entry, held in decided
-            for put in self.records.bind_reserved(entry, _reserved_binding(held, self.context), held)
-        ]
-        left = [each for each in found if each not in decided]
-        fewer = Counter(held.node for _, held in left)
-        nodes = await asyncio.gather(*(self.context.store.get(node_key(name)) for name in fewer))
-        counts = [self.records.add_to_count(node, -fewer[node.key.name]) for node in nodes if node]
-        return [*bound, *(self.records.cancel_reservation(entry) for entry, _ in left), *counts]
+        writes: list[Write] = []
+        cancelled: list[tuple[Entry, ReservationRecord]] = []
+        for entry, reservation in reserved:
+            is_decided = (
+                reservation.gang
+                and self._is_gang_bound(reservation, lead_entries[reservation.lead])
+                and not _decode_workload(entry.value).metadata.deletion_timestamp
+            )
+            if is_decided:
+                binding = _reserved_binding(reservation, self.context)
+                writes += self.records.bind_reserved(entry, binding, reservation)
+            else:
+                cancelled.append((entry, reservation))
+        writes += [self.records.cancel_reservation(entry) for entry, _ in cancelled]
+        freed = Counter(reservation.node for _, reservation in cancelled)
+        nodes = await asyncio.gather(*(self.context.store.get(node_key(name)) for name in freed))
+        writes += [self.records.add_to_count(node, -freed[node.key.name]) for node in nodes if node]
+        return writes
 
-    async def _write_with_retries(self, make: Callable[[], Awaitable[list[Write]]]) -> bool:
-        """Made anew each time that somebody was faster. Whether there was anything to write."""
+    async def _write_with_retries(self, build_writes: Callable[[], Awaitable[list[Write]]]) -> bool:
+        """Build and commit writes until the commit succeeds; return whether there was anything to write."""
         for _ in range(MAX_WRITE_ATTEMPTS):
-            writes = await make()
+            writes = await build_writes()
             if not writes:
                 return False
             if await self._try_write(writes) is not None:
@@ -344,31 +381,24 @@ class PersistentBindingStore:
         )
         return node, workload
 
-    def _binding(self, node: Entry) -> Binding:
-        return Binding(node=node.key.name, uid=_uid(node), term=self.context.term.number)
-
     async def _try_write(self, writes: Sequence[Write]) -> int | None:
-        """None: somebody was faster, and nothing was written."""
+        """Commit writes and return the revision; None after a conflict, with nothing written."""
         try:
             revision = await self.context.commit(writes)
         except RevisionConflict:
             return None
-        except Fenced as over:
-            self.fenced = over
+        except Fenced as error:
+            self.fenced = error
             raise
-        ours = LatticeWorkload.resource.id
+        workload_resource = LatticeWorkload.resource.id
         self.written_revisions.update(
-            {write.key.path: revision for write in writes if write.key.resource == ours}
+            {write.key.path: revision for write in writes if write.key.resource == workload_resource}
         )
         return revision
 
 
-def _reserved_binding(held: ReservationRecord, office: ControllerContext) -> Binding:
-    return Binding(node=held.node, uid=held.uid, term=office.term.number)
-
-
-def _request_of(path: str, held: ReservationRecord) -> BindRequest:
-    return BindRequest(path, held.node, held.reservation, (), 0.0)
+def _reserved_binding(reservation: ReservationRecord, context: ControllerContext) -> Binding:
+    return Binding(node=reservation.node, uid=reservation.uid, term=context.term.number)
 
 
 def _uid(node: Entry) -> str:
@@ -376,31 +406,35 @@ def _uid(node: Entry) -> str:
 
 
 def _is_unbound(workload: LatticeWorkload, reservation: str = "") -> bool:
-    """May it be bound? Not twice, not while somebody else has prepared it, and not while it is being deleted."""
-    held = reservation_record(workload)
-    is_ours = held is None or held.reservation == reservation
+    """Whether the workload may be bound: not bound, not deleted, and not reserved by another attempt
+    (I-11)."""
+    record = reservation_record(workload)
+    is_ours = record is None or record.reservation == reservation
     return is_ours and workload.status.binding is None and not workload.metadata.deletion_timestamp
 
 
-def _is_live(entry: Entry) -> bool:
-    return not _decode_workload(entry.value).metadata.deletion_timestamp
-
-
-def _free_capacity(node: LatticeNode, there: Iterable[LatticeWorkload]) -> dict[str, int]:
+def _free_capacity(node: LatticeNode, assigned: Iterable[LatticeWorkload]) -> dict[str, int]:
+    """The free capacity of the node by resource, beside the assigned workloads."""
     table = NodeTable()
     row = table.put_node(node_info_of(node))
-    for each in {f"{each.metadata.namespace}/{each.metadata.name}": each for each in there}.values():
-        ask = table.ask_of(each)
-        if _is_assigned_to(each, node) and (ask.demands.gpu is None or has_gpus(ask.demands.gpu, table, row)):
-            table.admit(ask, row, dynamic_ports(each.spec.containers, each.status.allocated_ports))
+    # A workload that is bound after its reservation may be in both indexes: count it once.
+    unique = {f"{workload.metadata.namespace}/{workload.metadata.name}": workload for workload in assigned}
+    for workload in unique.values():
+        ask = table.ask_of(workload)
+        has_room = ask.demands.gpu is None or has_gpus(ask.demands.gpu, table, row)
+        if _is_assigned_to(workload, node) and has_room:
+            table.admit(ask, row, dynamic_ports(workload.spec.containers, workload.status.allocated_ports))
     free = {name: int(table.free(number)[row]) for name, number in table.resource_index.items()}
     return {**free, GPU: int(table.gpus.free(row).clip(0).sum())}
 
 
 def _is_assigned_to(workload: LatticeWorkload, node: LatticeNode) -> bool:
-    binding, held = workload.status.binding, reservation_record(workload)
-    uid = binding.uid if binding else held.uid if held else ""
-    return uid == node.metadata.uid
+    """Whether the workload is bound to or reserved on this node, and not on an earlier node of the same
+    name."""
+    binding, reservation = workload.status.binding, reservation_record(workload)
+    if binding:
+        return binding.uid == node.metadata.uid
+    return (reservation.uid if reservation else "") == node.metadata.uid
 
 
 def _lock_lease(node: str, spec: LeaseSpec) -> Lease:
@@ -410,14 +444,15 @@ def _lock_lease(node: str, spec: LeaseSpec) -> Lease:
 
 
 def _is_lease_expired(lease: Entry, now: datetime) -> bool:
-    """By wall time: the holder may be another process. One without a time never held."""
+    """Whether the lock has expired by wall time, because the holder may be another process; a Lease without
+    renew time has."""
     spec = _decode_lease(lease.value).spec
     seconds = timedelta(seconds=spec.lease_duration_seconds or 0)
     return spec.renew_time is None or now >= datetime.fromisoformat(spec.renew_time) + seconds
 
 
-def _parts(requests: Sequence[BindRequest], most: int) -> list[Sequence[BindRequest]]:
-    return [requests[start : start + most] for start in range(0, len(requests), most)]
+def _parts(requests: Sequence[BindRequest], size: int) -> list[Sequence[BindRequest]]:
+    return [requests[start : start + size] for start in range(0, len(requests), size)]
 
 
 def _contended(where: str) -> Conflict:

@@ -1,4 +1,5 @@
-"""Which services can spare replicas so that others of higher priority get room, and since when can one spare more?"""
+"""Disruption budgets of services for preemption: how many replicas a service can lose, and when a budget has
+grown."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -17,54 +18,63 @@ from lattice.lifecycle.eviction import (
 
 @dataclass
 class DisruptionBudgets:
-    """`displaced`: who was told to make room and may not be marked yet; `leaving`: why a workload must leave for another reason."""
+    """The allowed disruptions of services, from caches and from evictions that are not stored yet.
+
+    `victims` returns preempted workloads that may not be marked yet; `eviction_reason` returns any other
+    reason to evict a workload.
+    """
 
     context: ControllerContext
     victims: Callable[[], Collection[str]]
     eviction_reason: Callable[[LatticeWorkload], str] = lambda _: ""
-    _queried: dict[str, int] = field(
-        default_factory=dict
-    )  # services that somebody may wait for, and what they could spare
+    # Services that preemption asked about, with the disruptions that were allowed: a workload may wait for
+    # more.
+    _queried: dict[str, int] = field(default_factory=dict)
     _changed_services: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.budget = DisruptionBudget(self._allowed_disruptions)
 
     def reset(self) -> None:
-        """What is decided from now on is decided by what is known now."""
+        """Forget cached budgets, so that the next cycle decides on current state."""
         self.budget.clear()
 
     def note_workload(self, workload: LatticeWorkload | None) -> None:
+        """Note a change of a workload whose service preemption asked about."""
         if self._queried and workload is not None and (service := service_path(workload)) in self._queried:
             self._changed_services.add(service)
 
     def note_service(self, service: str) -> bool:
-        """It changed: whether anybody may wait for it."""
+        """Note a change of a service; return whether preemption asked about the service."""
         if service in self._queried:
             self._changed_services.add(service)
         return service in self._queried
 
     def has_eased(self, is_awaited: bool) -> bool:
-        """Can any of those that were asked about spare more than it could? What nobody waits for is forgotten."""
+        """Whether a changed service allows more disruptions than before; without waiting workloads all
+        services are forgotten."""
         if not is_awaited:
             self._queried.clear()
-        before = {service: self._queried.get(service, 0) for service in self._changed_services if is_awaited}
+        previous = {
+            service: self._queried.get(service, 0) for service in self._changed_services if is_awaited
+        }
         self._changed_services.clear()
-        return any(
-            now is None or now > spare
-            for service, spare in before.items()
-            for now in [self._allowed_disruptions(service)]
-        )
+        for service, previous_spare in previous.items():
+            spare = self._allowed_disruptions(service)
+            if spare is None or spare > previous_spare:
+                return True
+        return False
 
     def _allowed_disruptions(self, service: str) -> int | None:
-        found = self.context.cache(LatticeService).get(service)
-        if found is None:
+        """The number of replicas that the service can lose now; None if the service does not exist."""
+        current = self.context.cache(LatticeService).get(service)
+        if current is None:
             return None
-        replicas, displaced = self.context.cache(LatticeWorkload).by_index("service", service), self.victims()
-        told = {
+        replicas, victims = self.context.cache(LatticeWorkload).by_index("service", service), self.victims()
+        evicted = {
             path
-            for each in replicas
-            if (path := workload_path(each)) in displaced or self.eviction_reason(each)
+            for replica in replicas
+            if (path := workload_path(replica)) in victims or self.eviction_reason(replica)
         }
-        spare = self._queried[service] = disruptions_allowed(service_availability(found, replicas, told))
+        spare = self._queried[service] = disruptions_allowed(service_availability(current, replicas, evicted))
         return spare

@@ -1,4 +1,5 @@
-"""Workloads that need a node -> bindings: batches are decided on a table that follows the copies, and written in fenced commits."""
+"""The scheduler loop: decide batches of workloads on a node table that follows the caches, and bind the
+workloads in fenced commits."""
 
 import asyncio
 import random
@@ -38,53 +39,60 @@ from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.port_allocator import allocated_ports
 from lattice.store.protocol import Change, Entry
 
-NODE_TABLE_KEY = "nodes"  # the one key: all nodes are one table
-BATCH_SIZE = 396  # workloads decided at once; the next are decided while these are written. Each on a node of its own, they fill 12 commits
-MAX_BATCHES_PER_RECONCILE = 50  # in one look
-MAX_BATCHES_IN_FLIGHT = 3  # batches that are being written at once
-MAX_CONCURRENT_BINDINGS = 16  # bindings of several steps that are under way at once
-ORPHANED_RESERVATION_POLL_S = 1.0  # seconds between looks at what an attempt that is no more has prepared
+# The single key of the controller: all nodes share one table.
+NODE_TABLE_KEY = "nodes"
+# Workloads per batch; the next batch is decided while this batch is written. On distinct nodes a batch fills
+# 12 commits.
+BATCH_SIZE = 396
+MAX_BATCHES_PER_RECONCILE = 50
+# Batches that are written at the same time.
+MAX_BATCHES_IN_FLIGHT = 3
+# Bindings of several steps that run at the same time.
+MAX_CONCURRENT_BINDINGS = 16
+# The poll interval of reservations whose attempt has ended.
+ORPHANED_RESERVATION_POLL_S = 1.0
 
 log = structlog.get_logger()
 
 
 @dataclass
 class SchedulingController:
-    """Told that something changed; looks at what did, and binds all that can be bound. `before`: the table of the term before, if any.
+    """Schedule and bind all pending workloads.
 
-    `plain`: how nodes are scored for workloads that belong to no service; None: as for all others.
+    `previous_table` is the node table of an earlier term, if any. `standalone_profile` scores nodes for
+    workloads without a service; None applies the profile of services.
     """
 
     context: ControllerContext
     profile: ProfileSpec = PRESETS[DEFAULT_PROFILE]
     previous_table: NodeTable | None = None
-    eviction_reason: Callable[[LatticeWorkload], str] = lambda _: (
-        ""
-    )  # why a workload must leave its node, a drain for one
+    # The reason to evict a workload, for example a drain; empty if there is no reason.
+    eviction_reason: Callable[[LatticeWorkload], str] = lambda _: ""
     standalone_profile: ProfileSpec | None = None
     name: ClassVar[str] = "scheduling"
 
     def __post_init__(self) -> None:
-        office, term = self.context, self.context.term
-        dice = random.Random(self.profile.seed)  # noqa: S311 - the same every time is the point
+        context, term = self.context, self.context.term
+        # Seeded by the profile: equal inputs give equal decisions.
+        rng = random.Random(self.profile.seed)  # noqa: S311
         holder, table = holder_name(term.role, term.holder, term.number), NodeTable(self.profile.seed)
         self.scheduler: CompositeScheduler = compose(
-            self.profile, table, dice, holder, self.standalone_profile
+            self.profile, table, rng, holder, self.standalone_profile
         )
         self.profiles = {self.scheduler.profile: self.profile}
         if self.scheduler.standalone_profile and self.standalone_profile:
             self.profiles[self.scheduler.standalone_profile] = self.standalone_profile
-        self.disruption_budgets = DisruptionBudgets(office, self._victims, self.eviction_reason)
+        self.disruption_budgets = DisruptionBudgets(context, self._victims, self.eviction_reason)
         self.scheduler.preemptor = Preemptor(
             self.table, self.scheduler.profile, self.disruption_budgets.budget, self._age
         )
         self.scheduler.on_decided = self._record_decisions
         self.scheduler_cache = SchedulerCache(self.scheduler)
         self.binding_store = PersistentBindingStore(
-            office, self._binding_details, self._is_workload_unchanged, self.scheduler_cache.reflects_node
+            context, self._binding_details, self._is_workload_unchanged, self.scheduler_cache.reflects_node
         )
         mode = BindingMode(self.profile.binding)
-        self.binder = Binder(self.binding_store, self.scheduler.reservations, office.clock.monotonic, mode)
+        self.binder = Binder(self.binding_store, self.scheduler.reservations, context.clock.monotonic, mode)
         self.batch_binder = BatchBinder(
             self.binding_store,
             self.scheduler.reservations,
@@ -98,16 +106,22 @@ class SchedulingController:
         )
         self.bind_failure_reporter = BindFailureReporter(self.binding_store.records)
         self._decision_records: dict[str, DecisionRecord] = {}
-        self._being_bound: dict[str, ScheduledWorkload] = {}  # decided, and being written
-        self._awaiting_victims: dict[str, ScheduledWorkload] = {}  # decided, and waiting for others to leave
-        self._changed_nodes: dict[str, None] = {}  # changed since the last look
+        # Decided, and in a running commit.
+        self._being_bound: dict[str, ScheduledWorkload] = {}
+        # Decided, with a reservation that waits for victims to leave.
+        self._awaiting_victims: dict[str, ScheduledWorkload] = {}
+        # Changed since the table was last updated.
+        self._changed_nodes: dict[str, None] = {}
         self._changed_workloads: dict[str, None] = {}
-        self._ahead_of_cache: set[str] = (
-            set()
-        )  # workloads that were looked at before what we wrote of them had come back to us
-        self._nodes_to_recount: set[str] = set()  # nodes that somebody left
-        self._nodes_with_changed_asks: set[str] = set()  # nodes where somebody asks for something else
-        self._logged_anomalies: dict[str, str] = {}  # as logged
+        # Workloads that changed while our own write was missing in the cache: update the table when the write
+        # arrives.
+        self._ahead_of_cache: set[str] = set()
+        # Nodes that a workload has left.
+        self._nodes_to_recount: set[str] = set()
+        # Nodes with a workload whose ask has changed.
+        self._nodes_with_changed_asks: set[str] = set()
+        # Problems of the scheduler cache that are in the log.
+        self._logged_anomalies: dict[str, str] = {}
         self._is_filled = False
 
     @property
@@ -116,32 +130,36 @@ class SchedulingController:
 
     def loop(self) -> Loop:
         nodes, workloads = self.context.cache(LatticeNode), self.context.cache(LatticeWorkload)
-        kept = Source(
-            self.context.cache(LatticeService), self._service_changed
-        )  # before what a service keeps is known, nobody makes room
-        sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), kept)
+        # The loop waits for the cache of a source: without the services, preemption knows no disruption
+        # budgets.
+        services = Source(self.context.cache(LatticeService), self._service_changed)
+        sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), services)
         return Loop(
             self, self.context.clock, self.context.rng, self._list_keys, sources, Concurrency(workers=1)
         )
 
     def _list_keys(self) -> Iterable[str]:
-        """All there is, the first time; then the copies tell of every change."""
+        """Mark every node and workload as changed until the table is filled; after that, the caches report
+        every change."""
         if not self._is_filled:
             names = [node.metadata.name for node in self.context.cache(LatticeNode).objects()]
             self._changed_nodes.update(
                 dict.fromkeys(sorted(names, key=lambda name: tie_rank(self.table.seed, name)))
             )
-            each = self.context.cache(LatticeWorkload).objects()
+            workloads = self.context.cache(LatticeWorkload).objects()
             self._changed_workloads.update(
-                dict.fromkeys(f"{one.metadata.namespace}/{one.metadata.name}" for one in each)
+                dict.fromkeys(
+                    f"{workload.metadata.namespace}/{workload.metadata.name}" for workload in workloads
+                )
             )
         return (NODE_TABLE_KEY,)
 
     def _node_changed(self, change: Change) -> Iterable[str]:
         name = change.key.name
         self.batch_binder.on_node_cached(name, change.revision)
+        # Our own write: `_on_nodes_written` compares revisions when the commit returns.
         if name in self.batch_binder.writing_nodes or self.binder.node_revisions.get(name) == change.revision:
-            return ()  # we write that; whatever else it is shows when our answer comes
+            return ()
         self._changed_nodes[name] = None
         return (NODE_TABLE_KEY,)
 
@@ -150,6 +168,7 @@ class SchedulingController:
 
     def _workload_changed(self, change: Change) -> Iterable[str]:
         path = change.key.path
+        # `_on_bound` or `_requeue_unbound` compares the revisions when the commit returns.
         if path in self._being_bound:
             return ()
         if self.binding_store.written_revisions.get(path) == change.revision:
@@ -161,18 +180,20 @@ class SchedulingController:
         return (NODE_TABLE_KEY,)
 
     async def reconcile(self, key: str) -> Requeue | None:
-        """Batches are decided on top of one another while those before are written."""
-        under_way: set[asyncio.Task[None]] = set()
-        async with asyncio.TaskGroup() as writing:
+        """Decide batches on top of each other while earlier batches are written, then write reports and
+        counts."""
+        in_flight: set[asyncio.Task[None]] = set()
+        async with asyncio.TaskGroup() as group:
             for _ in range(MAX_BATCHES_PER_RECONCILE):
                 await self._apply_changes()
-                decided = self._decide()
-                if decided is None:
+                cycle = self._decide()
+                if cycle is None:
                     break
-                under_way.add(writing.create_task(self._bind_cycle(decided)))
+                in_flight.add(group.create_task(self._bind_cycle(cycle)))
+                # Let the commit of this batch start before the next batch is decided.
                 await asyncio.sleep(0)
-                if len(under_way) == MAX_BATCHES_IN_FLIGHT:
-                    _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                if len(in_flight) == MAX_BATCHES_IN_FLIGHT:
+                    _, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
         await self._settle_orphaned()
         await self._mark_victims()
         await self.unschedulable_reporter.report(self.scheduler_cache.queue)
@@ -181,24 +202,28 @@ class SchedulingController:
         return self._next_requeue()
 
     async def _apply_changes(self) -> None:
-        """The table takes up what changed. A node's revision counts as seen only with every binding that moved it."""
+        """Update the table from the caches; a node's revision is taken over only together with every binding
+        up to the revision."""
         nodes, workloads = self.context.cache(LatticeNode), self.context.cache(LatticeWorkload)
-        changed = {name: nodes.entry(f"/{name}") for name in self._changed_nodes}
-        found = {name: nodes.get(f"/{name}") for name in changed}
+        entries = {name: nodes.entry(f"/{name}") for name in self._changed_nodes}
+        objects = {name: nodes.get(f"/{name}") for name in entries}
         self._changed_nodes.clear()
-        await workloads.wait_for(max((entry.revision for entry in changed.values() if entry), default=0))
+        # Every binding moves its node's revision (I-12): the workload cache must have caught up with the
+        # nodes.
+        await workloads.wait_for(max((entry.revision for entry in entries.values() if entry), default=0))
         now = ClockReading(self.context.clock.monotonic(), self.context.clock.now())
         self._withdraw_stale(
             {
                 name
-                for name, entry in changed.items()
+                for name, entry in entries.items()
                 if entry and entry.revision > self.binder.node_revisions.get(name, 0)
             }
         )
-        for name, entry in changed.items():
-            self._apply_node_change(name, entry, found[name], now)
+        for name, entry in entries.items():
+            self._apply_node_change(name, entry, objects[name], now)
         self._changed_workloads.update(dict.fromkeys(self.scheduler_cache.pop_due_retries(now.monotonic)))
         self._apply_workload_changes(now)
+        # Between two updates: restoring a victim marks further workloads as changed.
         self._restore_spared_victims(now)
         self._apply_workload_changes(now)
         if self.disruption_budgets.has_eased(
@@ -213,7 +238,8 @@ class SchedulingController:
                 self.previous_table = None
 
     def _apply_workload_changes(self, now: ClockReading) -> None:
-        """Those that must be looked at again because of what others ask for now, too."""
+        """Update the table for changed workloads, including workloads that the update itself marks as
+        changed."""
         while self._changed_workloads:
             changed = list(self._changed_workloads)
             self._changed_workloads.clear()
@@ -223,91 +249,99 @@ class SchedulingController:
         self._nodes_with_changed_asks.clear()
 
     def _restore_spared_victims(self, now: ClockReading) -> None:
-        """Who needs not make room any more has its place again, before anybody is given the room."""
-        awaited = {name for each in self._awaiting_victims.values() for name in each.waits_for}
+        """Give spared victims their place in the table back, before another workload gets the capacity."""
+        awaited: set[str] = set()
+        for scheduled in self._awaiting_victims.values():
+            awaited.update(scheduled.waits_for)
         for name in self.unschedulable_reporter.spared_victims(self.scheduler_cache.queue, awaited):
             self.scheduler.finish_eviction(name)
             self._apply_workload_change(name, now)
 
     def _withdraw_stale(self, nodes: set[str]) -> None:
-        """What was decided before somebody else moved its node, and is not written yet, was decided on less than is known now."""
-        for each in self._being_bound.values() if nodes else ():
-            if each.node in nodes and each.ask.name not in self.binding_store.written_revisions:
-                self.scheduler.reservations.withdraw(each.reservation.id)
+        """Withdraw unwritten reservations on nodes that another writer changed, because the decision did not
+        know the change."""
+        for scheduled in self._being_bound.values() if nodes else ():
+            if scheduled.node in nodes and scheduled.ask.name not in self.binding_store.written_revisions:
+                self.scheduler.reservations.withdraw(scheduled.reservation.id)
 
     def _log_anomalies(self) -> None:
-        """What cannot be counted, once."""
+        """Log every problem of the scheduler cache once."""
         if self.scheduler_cache.problems == self._logged_anomalies:
             return
-        for what, why in self.scheduler_cache.problems.items():
-            if self._logged_anomalies.get(what) != why:
-                log.warning("not counted as it is", what=what, why=why)
+        for subject, problem in self.scheduler_cache.problems.items():
+            if self._logged_anomalies.get(subject) != problem:
+                log.warning("not counted as it is", what=subject, why=problem)
         self._logged_anomalies = dict(self.scheduler_cache.problems)
 
     def _apply_node_change(
-        self, name: str, entry: Entry | None, found: LatticeNode | None, now: ClockReading
+        self, name: str, entry: Entry | None, node: LatticeNode | None, now: ClockReading
     ) -> None:
-        seen = self.binder.node_revisions
+        revisions = self.binder.node_revisions
         if entry is None:
-            seen.pop(name, None)
-        elif seen.get(name, 0) > entry.revision:
-            return  # what we wrote since is still on its way
+            revisions.pop(name, None)
+        elif revisions.get(name, 0) > entry.revision:
+            # Our own newer write is still on its way to the cache.
+            return
         else:
-            seen[name] = entry.revision
-        before = self._node_info(name)
+            revisions[name] = entry.revision
+        previous_info = self._node_info(name)
         self._changed_workloads.update(
-            dict.fromkeys(self.scheduler_cache.update_node(name, found, now.monotonic))
+            dict.fromkeys(self.scheduler_cache.update_node(name, node, now.monotonic))
         )
-        if self._node_info(name) != before:
+        if self._node_info(name) != previous_info:
             self._release_awaiting_on(name)
 
     def _node_info(self, name: str) -> NodeInfo | None:
         return self.table.node_infos[self.table.row_of[name]] if name in self.table.row_of else None
 
     def _release_awaiting_on(self, node: str) -> None:
-        """Who waits for others to leave it chose it as it was: smaller, fuller, cordoned or tainted, it may not be the one any more."""
-        for each in [held for held in self._awaiting_victims.values() if held.node == node]:
-            self._release_awaiting(each.ask.name)
-            self._changed_workloads[each.ask.name] = None
+        """Release the workloads that wait for victims on a changed node: smaller, fuller, cordoned or
+        tainted, the node may not fit."""
+        for scheduled in [awaiting for awaiting in self._awaiting_victims.values() if awaiting.node == node]:
+            self._release_awaiting(scheduled.ask.name)
+            self._changed_workloads[scheduled.ask.name] = None
 
     def _release_awaiting(self, path: str) -> None:
-        """Who waited for others to leave has its place in line again; and whoever found no room because of it."""
+        """Release the reservation of a workload that waits for victims, and wake workloads that found no
+        capacity because of it."""
         self.scheduler.reservations.release(self._awaiting_victims.pop(path).reservation.id)
-        self.scheduler_cache.queue.done(
-            path
-        )  # or one that comes again under its name would wait for this one to be through
+        # Otherwise a new workload of the same name would wait for this workload to be done.
+        self.scheduler_cache.queue.done(path)
         self.scheduler_cache.queue.wake(Wakes.WORKLOAD_GONE, self.context.clock.monotonic())
 
     def _apply_workload_change(self, path: str, now: ClockReading) -> None:
-        copy = self.context.cache(LatticeWorkload)
+        cache = self.context.cache(LatticeWorkload)
         if self._is_ahead_of_cache(path):
             self._ahead_of_cache.add(path)
             return
         self.binding_store.written_revisions.pop(path, None)
-        was, had, found = self._current_node(path), self._placed_ask(path), copy.get(path)
-        self.scheduler_cache.update_workload(path, found, now)
-        self.disruption_budgets.note_workload(found)
-        if was and self._current_node(path) != was:
-            self._nodes_to_recount.add(was)
-        elif was and self._placed_ask(path) is not had:
-            self._nodes_with_changed_asks.add(was)
-            self._release_awaiting_on(was)
+        node, ask, workload = self._current_node(path), self._placed_ask(path), cache.get(path)
+        self.scheduler_cache.update_workload(path, workload, now)
+        self.disruption_budgets.note_workload(workload)
+        if node and self._current_node(path) != node:
+            self._nodes_to_recount.add(node)
+        elif node and self._placed_ask(path) is not ask:
+            self._nodes_with_changed_asks.add(node)
+            self._release_awaiting_on(node)
         if path in self._awaiting_victims and path not in self.scheduler_cache.queue:
             self._release_awaiting(path)
 
     def _placed_ask(self, path: str) -> WorkloadAsk | None:
-        """The same as long as it asks for the same."""
-        there = self.table.placements.get(path)
-        return there.ask if there is not None else None
+        """The ask of the placed workload; the same object as long as the workload asks for the same
+        resources."""
+        placement = self.table.placements.get(path)
+        return placement.ask if placement is not None else None
 
     def _current_node(self, path: str) -> str:
-        there = self.table.placements.get(path)
-        if there is not None and there.state == "bound":
-            return self.table.names[there.row]
+        """The node that the workload is bound to or leaves as a victim; empty if there is none."""
+        placement = self.table.placements.get(path)
+        if placement is not None and placement.state == "bound":
+            return self.table.names[placement.row]
         return next((node for node, names in self.table.evicting.items() if path in names), "")
 
     def _decide(self) -> CycleResult | None:
-        """The next batch, and whoever waited for others to leave; None: there is nothing to do."""
+        """Decide the next batch, and release workloads whose victims have left; None if nothing is to be
+        done."""
         now, queue = self.context.clock.monotonic(), self.scheduler_cache.queue
         batch = self._without_unsettled_gangs(queue.pop_batch(now, BATCH_SIZE), now)
         if not batch and not self._awaiting_victims:
@@ -327,60 +361,68 @@ class SchedulingController:
     def _run_cycle(self, batch: list[list[WorkloadAsk]], now: float) -> CycleResult | None:
         queue = self.scheduler_cache.queue
         revision = self.context.cache(LatticeNode).revision
+        # A budget is spent within one cycle; the next cycle computes the budget anew.
         self.disruption_budgets.reset()
         for run in batch:
             for ask in run:
                 self._decision_records.pop(ask.name, None)
             metrics.SCHEDULING_ATTEMPTS.inc(len(run))
         cycle = self.scheduler.cycle(batch, now)
-        for held in cycle.expired:
-            if self._awaiting_victims.pop(held.workload, None):
-                queue.requeue_failed(held.workload, now)
+        for reservation in cycle.expired:
+            if self._awaiting_victims.pop(reservation.workload, None):
+                queue.requeue_failed(reservation.workload, now)
                 queue.wake(Wakes.WORKLOAD_GONE, now)
         self.unschedulable_reporter.record_cycle(cycle, queue, now, revision)
-        self._awaiting_victims.update((each.ask.name, each) for each in cycle.scheduled)
+        self._awaiting_victims.update((scheduled.ask.name, scheduled) for scheduled in cycle.scheduled)
         self._drop_awaiting_victims()
-        cycle.scheduled = [self._awaiting_victims.pop(each.ask.name) for each in self._ready_to_bind()]
-        self._being_bound.update((each.ask.name, each) for each in cycle.scheduled)
+        cycle.scheduled = [
+            self._awaiting_victims.pop(scheduled.ask.name) for scheduled in self._ready_to_bind()
+        ]
+        self._being_bound.update((scheduled.ask.name, scheduled) for scheduled in cycle.scheduled)
         return cycle if cycle.scheduled or batch else None
 
     def _drop_awaiting_victims(self) -> None:
-        """Who only waits for a place, and was chosen to make room on it, has nothing to leave."""
-        for each in [
-            held
-            for held in self._awaiting_victims.values()
-            if held.ask.name in self.table.evicting.get(held.node, ())
+        """Release workloads that wait for victims and became victims themselves: an unbound workload need not
+        be evicted."""
+        for scheduled in [
+            awaiting
+            for awaiting in self._awaiting_victims.values()
+            if awaiting.ask.name in self.table.evicting.get(awaiting.node, ())
         ]:
-            self.scheduler.finish_eviction(each.ask.name)
-            self._release_awaiting(each.ask.name)
-            self._changed_workloads[each.ask.name] = None
+            self.scheduler.finish_eviction(scheduled.ask.name)
+            self._release_awaiting(scheduled.ask.name)
+            self._changed_workloads[scheduled.ask.name] = None
 
-    def _record_decisions(self, asks: Sequence[WorkloadAsk], found: Decision | BatchResult) -> None:
-        """Why each goes where it goes, as of its own turn."""
-        grounds = chosen_records(
-            found, self.profiles[found.profile], self.context.cache(LatticeNode).revision
+    def _record_decisions(self, asks: Sequence[WorkloadAsk], result: Decision | BatchResult) -> None:
+        """Record why a workload got its node, as of the moment of the decision."""
+        records = chosen_records(
+            result, self.profiles[result.profile], self.context.cache(LatticeNode).revision
         )
-        self._decision_records.update(zip((ask.name for ask in asks), grounds, strict=False))
+        self._decision_records.update(zip((ask.name for ask in asks), records, strict=False))
 
     def _without_unsettled_gangs(self, batch: list[list[WorkloadAsk]], now: float) -> list[list[WorkloadAsk]]:
-        """Without groups of which another attempt still has some: they wait until that is over."""
+        """The batch without gangs that have reservations of another attempt; these gangs wait until the
+        attempt is settled."""
         unsettled = self.scheduler_cache.in_doubt_gangs() if self.scheduler_cache.reservation_records else ()
-        for ask in (ask for run in batch for ask in run if ask.group in unsettled):
-            self.scheduler_cache.queue.requeue_unschedulable(
-                ask.name, {Wakes.WORKLOAD_GONE, Wakes.WORKLOAD_ADDED}, now
-            )
+        for run in batch:
+            for ask in run:
+                if ask.group in unsettled:
+                    self.scheduler_cache.queue.requeue_unschedulable(
+                        ask.name, {Wakes.WORKLOAD_GONE, Wakes.WORKLOAD_ADDED}, now
+                    )
         return [run for run in batch if run[0].group not in unsettled]
 
     def _ready_to_bind(self) -> list[ScheduledWorkload]:
+        """Workloads without pending victims; a gang waits for the victims of every member."""
         waiting = {
-            each.ask.group or each.ask.name
-            for each in self._awaiting_victims.values()
-            if self.scheduler.pending_evictions(each)
+            scheduled.ask.group or scheduled.ask.name
+            for scheduled in self._awaiting_victims.values()
+            if self.scheduler.pending_evictions(scheduled)
         }
         return [
-            each
-            for each in self._awaiting_victims.values()
-            if (each.ask.group or each.ask.name) not in waiting
+            scheduled
+            for scheduled in self._awaiting_victims.values()
+            if (scheduled.ask.group or scheduled.ask.name) not in waiting
         ]
 
     async def _bind_cycle(self, cycle: CycleResult) -> None:
@@ -390,52 +432,49 @@ class SchedulingController:
                 traces.span("bind", term=self.context.term.number) as span,
             ):
                 if span.is_recording:
-                    span.set_attributes(
-                        workloads=traces.first_paths([each.ask.name for each in cycle.scheduled])
-                    )
+                    names = [scheduled.ask.name for scheduled in cycle.scheduled]
+                    span.set_attributes(workloads=traces.first_paths(names))
                 await self._bind(cycle.scheduled)
         finally:
             self._requeue_unbound(cycle.scheduled)
 
     async def _bind(self, placed: Iterable[ScheduledWorkload]) -> None:
         gangs = list(self._gangs(placed))
-        alone = [each for each in placed if not each.ask.group]
-        optimistic = self.binder.mode is BindingMode.OPTIMISTIC
-        small = [group for group in gangs if optimistic and self.batch_binder.fits_in_one_commit(group)]
-        await self.batch_binder.bind(alone if optimistic else (), small)
-        for group in gangs:
-            if group not in small:
-                self._apply_bind_events(
-                    await self.binder.bind_gang(
-                        [each.reservation for each in group.members], group.min_members
-                    )
-                )
-        if not optimistic:
+        alone = [scheduled for scheduled in placed if not scheduled.ask.group]
+        is_optimistic = self.binder.mode is BindingMode.OPTIMISTIC
+        small = [gang for gang in gangs if is_optimistic and self.batch_binder.fits_in_one_commit(gang)]
+        await self.batch_binder.bind(alone if is_optimistic else (), small)
+        for gang in gangs:
+            if gang not in small:
+                reservations = [member.reservation for member in gang.members]
+                self._apply_bind_events(await self.binder.bind_gang(reservations, gang.min_members))
+        if not is_optimistic:
             await self._bind_by_steps(alone)
         if self.binding_store.fenced is not None:
             raise self.binding_store.fenced
 
     async def _bind_by_steps(self, alone: Iterable[ScheduledWorkload]) -> None:
-        """Node by node, several nodes at once; each binding waits for the one before it on the same node."""
-        turns = asyncio.Semaphore(MAX_CONCURRENT_BINDINGS)
+        """Bind several nodes at a time; the bindings of one node follow each other, because each moves the
+        node's revision."""
+        semaphore = asyncio.Semaphore(MAX_CONCURRENT_BINDINGS)
         by_node: dict[str, list[ScheduledWorkload]] = {}
-        for each in alone:
-            by_node.setdefault(each.node, []).append(each)
+        for scheduled in alone:
+            by_node.setdefault(scheduled.node, []).append(scheduled)
 
-        async def bind(here: list[ScheduledWorkload]) -> None:
-            async with turns:
-                for each in here:
-                    self._apply_bind_events([await self.binder.bind(each.reservation)])
+        async def bind(on_node: list[ScheduledWorkload]) -> None:
+            async with semaphore:
+                for scheduled in on_node:
+                    self._apply_bind_events([await self.binder.bind(scheduled.reservation)])
 
         async with asyncio.TaskGroup() as group:
-            for here in by_node.values():
-                group.create_task(bind(here))
+            for on_node in by_node.values():
+                group.create_task(bind(on_node))
 
     def _gangs(self, placed: Iterable[ScheduledWorkload]) -> Iterator[Gang]:
         by_name: dict[str, list[ScheduledWorkload]] = {}
-        for each in placed:
-            if each.ask.group:
-                by_name.setdefault(each.ask.group, []).append(each)
+        for scheduled in placed:
+            if scheduled.ask.group:
+                by_name.setdefault(scheduled.ask.group, []).append(scheduled)
         for members in by_name.values():
             yield Gang(tuple(members), self.scheduler.missing_members(members[0].ask, uncounted=len(members)))
 
@@ -443,15 +482,15 @@ class SchedulingController:
         for event in events:
             if event.outcome == "bound":
                 self._on_bound(self._being_bound[event.workload])
-                self._changed_workloads[event.workload] = (
-                    None  # who was found to be bound, its answer lost, may have been changed since
-                )
+                # The reply of an earlier commit may be lost: the workload may have changed since.
+                self._changed_workloads[event.workload] = None
             else:
                 self.batch_binder.needs_backoff.add(event.workload)
                 self.batch_binder.bind_failures[event.workload] = event.reason
 
     def _on_bound(self, placed: ScheduledWorkload) -> None:
-        """What happened to it while this was written is news."""
+        """Finish a bound workload; a change of the workload during the commit marks the workload as
+        changed."""
         name = placed.ask.name
         metrics.ATTEMPT_BOUND.inc()
         self._being_bound.pop(name, None)
@@ -460,10 +499,8 @@ class SchedulingController:
         self.scheduler_cache.reservation_records.pop(name, None)
         self.scheduler_cache.forget_pending(name)
         self.scheduler_cache.queue.done(name)
-        workload, written = (
-            self.context.cache(LatticeWorkload).entry(name),
-            self.binding_store.written_revisions.get(name, 0),
-        )
+        workload = self.context.cache(LatticeWorkload).entry(name)
+        written = self.binding_store.written_revisions.get(name, 0)
         if workload is None or workload.revision >= written:
             self.binding_store.written_revisions.pop(name, None)
         if workload is None or workload.revision > written or name not in self.table.placements:
@@ -476,72 +513,76 @@ class SchedulingController:
                 self._changed_nodes[name] = None
 
     def _requeue_unbound(self, placed: Iterable[ScheduledWorkload]) -> None:
-        """The room of those not bound is free again; they are looked at anew, with their nodes, but not at once if that is vain."""
-        lost = [each for each in placed if self._being_bound.pop(each.ask.name, None) is not None]
-        for each in lost:
-            name = each.ask.name
+        """Release the reservations of unbound workloads and requeue the workloads, with back-off where an
+        immediate retry is useless."""
+        unbound = [
+            scheduled for scheduled in placed if self._being_bound.pop(scheduled.ask.name, None) is not None
+        ]
+        for scheduled in unbound:
+            name = scheduled.ask.name
             metrics.SCHEDULING_FAILURES.inc()
             metrics.ATTEMPT_LOST.inc()
             self.bind_failure_reporter.record_failure(
-                name, each.node, self.batch_binder.bind_failures.pop(name, "it was not written")
+                name, scheduled.node, self.batch_binder.bind_failures.pop(name, "it was not written")
             )
-            self.scheduler.reservations.release(each.reservation.id)
+            self.scheduler.reservations.release(scheduled.reservation.id)
             if name in self.batch_binder.needs_backoff:
                 self.batch_binder.needs_backoff.discard(name)
                 self.scheduler_cache.queue.requeue_failed(name, self.context.clock.monotonic())
             else:
                 self.scheduler_cache.queue.done(name)
             self._changed_workloads[name] = None
-            self._changed_nodes[each.node] = None
+            self._changed_nodes[scheduled.node] = None
             if self._is_ahead_of_cache(name):
-                self.binder.node_revisions[each.node] = (
-                    0  # as our copies know it: what we wrote there may count, and is not in the table now
-                )
-        if lost:
+                # A lost commit may have bound the workload: trust the caches for this node, not our revision.
+                self.binder.node_revisions[scheduled.node] = 0
+        if unbound:
             self.scheduler_cache.queue.wake(Wakes.WORKLOAD_GONE, self.context.clock.monotonic())
 
     def _is_ahead_of_cache(self, path: str) -> bool:
-        """What we wrote of it has not come back to us."""
+        """Whether our last write of the workload is newer than the cache."""
         entry = self.context.cache(LatticeWorkload).entry(path)
         return entry is not None and entry.revision < self.binding_store.written_revisions.get(path, 0)
 
     def _binding_details(self, request: BindRequest) -> BindingDetails:
-        """Its ports are those that the table chose when its room was taken."""
-        there, found = (
-            self.table.placements.get(request.workload),
-            self.context.cache(LatticeWorkload).get(request.workload),
-        )
-        grounds = self._decision_records.get(request.workload, {})
-        if request.node not in grounds.get("best", (request.node,)):
-            grounds = {}  # it came there by another way: with its group, or by making others leave
-        if there is None or found is None:
-            return BindingDetails(decision_record=grounds)
-        ports = allocated_ports(found.spec.containers, there.ports)
-        return BindingDetails(ports, {**grounds, "gpus": list(there.gpus)} if there.gpus else grounds)
+        """Ports and GPUs that the table chose with the reservation, and the decision record."""
+        placement = self.table.placements.get(request.workload)
+        workload = self.context.cache(LatticeWorkload).get(request.workload)
+        record = self._decision_records.get(request.workload, {})
+        # A node outside the best nodes comes from a gang or a preemption: the record does not explain the
+        # node.
+        if request.node not in record.get("best", (request.node,)):
+            record = {}
+        if placement is None or workload is None:
+            return BindingDetails(decision_record=record)
+        ports = allocated_ports(workload.spec.containers, placement.ports)
+        return BindingDetails(ports, {**record, "gpus": list(placement.gpus)} if placement.gpus else record)
 
     def _is_workload_unchanged(self, workload: LatticeWorkload) -> bool:
-        there = self.table.placements.get(f"{workload.metadata.namespace}/{workload.metadata.name}")
-        return there is not None and self.scheduler_cache.has_same_ask(workload, there.ask)
+        placement = self.table.placements.get(f"{workload.metadata.namespace}/{workload.metadata.name}")
+        return placement is not None and self.scheduler_cache.has_same_ask(workload, placement.ask)
 
     async def _mark_victims(self) -> None:
-        """Who was told to make room is marked; whoever runs workloads stops it, and takes its node away."""
-        if self.table.evicting:
-            await self.unschedulable_reporter.mark_evicted(
-                {name: node for node, names in self.table.evicting.items() for name in names}
-            )
+        """Mark the victims of preemption as evicted; the workload controller stops and unbinds the
+        victims."""
+        victims: dict[str, str] = {}
+        for node, names in self.table.evicting.items():
+            victims.update(dict.fromkeys(names, node))
+        if victims:
+            await self.unschedulable_reporter.mark_evicted(victims)
 
     async def _settle_orphaned(self) -> None:
-        """What attempts that are no more have left prepared is finished or given up."""
+        """Bind or cancel stored reservations whose attempt has ended."""
         now = self.context.clock.now()
-        for path, held in list(self.scheduler_cache.reservation_records.items()):
-            if self.scheduler.reservations.get(
-                held.reservation
-            ) is None and await self.binding_store.settle_reservation(path, now):
+        for path, record in list(self.scheduler_cache.reservation_records.items()):
+            is_orphaned = self.scheduler.reservations.get(record.reservation) is None
+            if is_orphaned and await self.binding_store.settle_reservation(path, now):
                 self._changed_workloads[path] = None
-                self._changed_nodes[held.node] = None
+                self._changed_nodes[record.node] = None
 
     async def _write_counts(self) -> None:
-        """Of nodes that somebody left, how many are there now. Whoever binds to one counts, too, so a rival is no trouble."""
+        """Write the workload counts of nodes that a workload has left; a concurrent binding counts by
+        itself."""
         names = [name for name in sorted(self._nodes_to_recount) if name in self.table.row_of]
         self._nodes_to_recount.clear()
         await self.batch_binder.write_counts(
@@ -550,20 +591,28 @@ class SchedulingController:
 
     def _next_requeue(self) -> Requeue | None:
         now = self.context.clock.monotonic()
-        dates = [
-            when
-            for when in (self.scheduler_cache.next_due_at(), self.bind_failure_reporter.next_report_at)
-            if when is not None
+        due = [
+            due_at
+            for due_at in (self.scheduler_cache.next_due_at(), self.bind_failure_reporter.next_report_at)
+            if due_at is not None
         ]
-        dates += [each.reservation.expires_at for each in self._awaiting_victims.values()]
-        dates += [now + ORPHANED_RESERVATION_POLL_S] if self.scheduler_cache.reservation_records else []
-        dates += [now] if self._changed_nodes or self._changed_workloads else []
-        return Requeue(max(0.0, min(dates) - now)) if dates else None
+        due += [scheduled.reservation.expires_at for scheduled in self._awaiting_victims.values()]
+        if self.scheduler_cache.reservation_records:
+            due.append(now + ORPHANED_RESERVATION_POLL_S)
+        if self._changed_nodes or self._changed_workloads:
+            due.append(now)
+        return Requeue(max(0.0, min(due) - now)) if due else None
 
     def _victims(self) -> set[str]:
-        return {name for names in self.table.evicting.values() for name in names}
+        victims: set[str] = set()
+        return victims.union(*self.table.evicting.values())
 
     def _age(self, name: str) -> float:
-        found = self.context.cache(LatticeWorkload).get(name)
-        made = found.metadata.creation_timestamp if found else None
-        return (self.context.clock.now() - datetime.fromisoformat(made)).total_seconds() if made else 0.0
+        """The age of the workload in seconds."""
+        workload = self.context.cache(LatticeWorkload).get(name)
+        created_at = workload.metadata.creation_timestamp if workload else None
+        return (
+            (self.context.clock.now() - datetime.fromisoformat(created_at)).total_seconds()
+            if created_at
+            else 0.0
+        )

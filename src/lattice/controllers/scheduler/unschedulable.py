@@ -1,4 +1,5 @@
-"""Who finds no node, and who must make room: told on the record of each, once per change of reason."""
+"""Report unschedulable workloads, preemption victims and failed bindings on the workloads, once per change of
+reason."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +17,17 @@ from lattice.scheduling.cycle.scheduler_cache import is_evicted
 from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put, RevisionConflict
 
-EVENT_INTERVAL_S = (
-    60.0  # seconds between two events about one workload; the second says how often it failed meanwhile
-)
-EVENT_COMMIT_INTERVAL_S = 1.0  # seconds between two commits of such events
-MAX_PENDING_EVENTS = 1000  # workloads that wait to be told of; those beyond are only counted
+# The shortest time between two events about one workload; the later event counts the failures in between.
+EVENT_INTERVAL_S = 60.0
+# The shortest time between two commits of such events.
+EVENT_COMMIT_INTERVAL_S = 1.0
+# Workloads that wait for an event; failures of further workloads are only counted.
+MAX_PENDING_EVENTS = 1000
 
 
 class PendingReport(NamedTuple):
+    """The reason, reason kinds and decision record to write on an unschedulable workload."""
+
     message: str
     reason_kinds: tuple[str, ...]
     decision_record: DecisionRecord
@@ -31,83 +35,97 @@ class PendingReport(NamedTuple):
 
 @dataclass
 class UnschedulableReporter:
+    """Write why workloads are unschedulable, and mark the victims of preemption."""
+
     records: BindingRecords
     scheduler: CompositeScheduler
     profiles: Mapping[Profile, ProfileSpec]
     pending_reports: dict[str, PendingReport] = field(default_factory=dict)
-    _preemptors: dict[str, str] = field(default_factory=dict)  # by victim
+    # By victim: the workload that preempts.
+    _preemptors: dict[str, str] = field(default_factory=dict)
 
     def record_cycle(self, cycle: CycleResult, queue: SchedulingQueue, now: float, revision: int) -> None:
-        """They sleep until something changes that could help them."""
+        """Requeue the unschedulable workloads of a cycle until a change may help, and note their reports."""
         self._preemptors.update(cycle.evictions)
-        for each, grounds in self._with_decision_records(cycle.unschedulable, revision):
-            if each.ask.name in self.scheduler.table.placements:
-                queue.done(each.ask.name)
+        for unschedulable, decision_record in self._with_decision_records(cycle.unschedulable, revision):
+            if unschedulable.ask.name in self.scheduler.table.placements:
+                queue.done(unschedulable.ask.name)
                 continue
             metrics.SCHEDULING_FAILURES.inc()
             metrics.ATTEMPT_UNPLACED.inc()
-            queue.requeue_unschedulable(each.ask.name, each.wakes_on, now)
-            self.pending_reports[each.ask.name] = PendingReport(each.reason, each.reason_kinds, grounds)
+            queue.requeue_unschedulable(unschedulable.ask.name, unschedulable.wakes_on, now)
+            self.pending_reports[unschedulable.ask.name] = PendingReport(
+                unschedulable.reason, unschedulable.reason_kinds, decision_record
+            )
 
     def _with_decision_records(
-        self, unplaced: Iterable[UnschedulableWorkload], revision: int
+        self, unschedulable: Iterable[UnschedulableWorkload], revision: int
     ) -> Iterator[tuple[UnschedulableWorkload, DecisionRecord]]:
-        """Those that ask for the same and are refused for the same reason are explained once."""
-        known: dict[object, DecisionRecord] = {}
-        for each in unplaced:
-            key = (each.ask.shape, each.reason_kinds)
-            if key not in known:
-                decision = decide(each.ask, self.scheduler.table, self.scheduler.profile_of(each.ask))
-                known[key] = (
-                    rejected_record(decision, self.profiles[decision.profile], revision)
-                    if not decision.fits
-                    else {}
+        """Build one decision record per shape and reason: workloads with equal asks share the record."""
+        decision_records: dict[object, DecisionRecord] = {}
+        for workload in unschedulable:
+            key = (workload.ask.shape, workload.reason_kinds)
+            if key not in decision_records:
+                decision = decide(workload.ask, self.scheduler.table, self.scheduler.profile_of(workload.ask))
+                # The table may have changed since the cycle: a workload that fits now has no rejections.
+                decision_records[key] = (
+                    {}
+                    if decision.fits
+                    else rejected_record(decision, self.profiles[decision.profile], revision)
                 )
-            yield each, known[key]
+            yield workload, decision_records[key]
 
     async def report(self, queue: SchedulingQueue) -> None:
-        copy, puts = self.records.context.cache(LatticeWorkload), {}
-        for name, each in list(self.pending_reports.items()):
-            entry = copy.entry(name) if name in queue else None
-            made = (
-                self.records.mark_unschedulable(entry, each.message, each.reason_kinds, each.decision_record)
+        """Write the pending reports of workloads that are still queued; a report that conflicts stays
+        pending."""
+        cache, puts = self.records.context.cache(LatticeWorkload), {}
+        for name, report in list(self.pending_reports.items()):
+            entry = cache.entry(name) if name in queue else None
+            writes = (
+                self.records.mark_unschedulable(
+                    entry, report.message, report.reason_kinds, report.decision_record
+                )
                 if entry
                 else []
             )
-            if made:
-                puts[name] = made
+            if writes:
+                puts[name] = writes
             else:
                 del self.pending_reports[name]
         for name in await self._write(puts):
             self.pending_reports.pop(name, None)
 
     def spared_victims(self, queue: SchedulingQueue, awaited: Container[str]) -> Iterator[str]:
-        """Who was to make room, was not told so yet, and needs not any more: whoever it was for is gone, and nobody else waits for it."""
-        copy, placements = self.records.context.cache(LatticeWorkload), self.scheduler.table.placements
-        for name, whom in list(self._preemptors.items()):
-            found = copy.get(name)
+        """Victims that are not marked yet and need not leave any more.
+
+        The preemptor of such a victim is gone, and no other workload waits for the victim.
+        """
+        cache, placements = self.records.context.cache(LatticeWorkload), self.scheduler.table.placements
+        for name, preemptor in list(self._preemptors.items()):
+            victim = cache.get(name)
             if (
                 name not in awaited
-                and whom not in queue
-                and whom not in placements
-                and not (found and is_evicted(found))
+                and preemptor not in queue
+                and preemptor not in placements
+                and not (victim and is_evicted(victim))
             ):
                 del self._preemptors[name]
                 yield name
 
-    async def mark_evicted(self, leaving: Mapping[str, str]) -> None:
-        """By workload, the node that it must leave. Who is being deleted leaves it anyway."""
-        copy, puts = self.records.context.cache(LatticeWorkload), {}
-        for name, node in leaving.items():
-            found, entry = copy.get(name), copy.entry(name)
-            binding = found.status.binding if found else None
-            is_there = binding is not None and binding.node == node
+    async def mark_evicted(self, victims: Mapping[str, str]) -> None:
+        """Mark victims as evicted; `victims` maps the victim to the node that it must leave. A deleted
+        workload needs no mark."""
+        cache, puts = self.records.context.cache(LatticeWorkload), {}
+        for name, node in victims.items():
+            workload, entry = cache.get(name), cache.entry(name)
+            binding = workload.status.binding if workload else None
+            is_bound_there = binding is not None and binding.node == node
             if (
-                found
+                workload
                 and entry
-                and is_there
-                and not is_evicted(found)
-                and not found.metadata.deletion_timestamp
+                and is_bound_there
+                and not is_evicted(workload)
+                and not workload.metadata.deletion_timestamp
             ):
                 puts[name] = self.records.mark_evicted(
                     entry, f"makes room on node {node} for {self._preemptors.get(name, 'another')}"
@@ -116,88 +134,99 @@ class UnschedulableReporter:
             self._preemptors.pop(name, None)
 
     async def _write(self, puts: Mapping[str, Sequence[Put]]) -> list[str]:
-        """Those whose record is still as it was read; the others are tried again, once the copy knows what a rival wrote."""
-        office = self.records.context
-        done: list[str] = []
+        """Commit the writes of workloads that are unchanged since the read, and return the names of these
+        workloads.
+
+        After a conflict the method waits until the cache holds the write of the rival, so that the next
+        attempt can succeed.
+        """
+        context = self.records.context
+        written: list[str] = []
         names = list(puts)
-        most = MAX_COMMIT_OPERATIONS // 2
-        for part in (names[start : start + most] for start in range(0, len(names), most)):
-            left = part
-            while left:
+        # A workload has two writes: its status and an event.
+        batch_size = MAX_COMMIT_OPERATIONS // 2
+        for start in range(0, len(names), batch_size):
+            remaining = names[start : start + batch_size]
+            while remaining:
+                writes: list[Put] = []
+                for name in remaining:
+                    writes += puts[name]
                 try:
-                    await office.commit([put for name in left for put in puts[name]])
-                except RevisionConflict as clash:
-                    left = [name for name in left if clash.key.path != name]
-                    await office.cache(LatticeWorkload).wait_for(
-                        clash.actual or await office.store.revision()
+                    await context.commit(writes)
+                except RevisionConflict as conflict:
+                    remaining = [name for name in remaining if conflict.key.path != name]
+                    await context.cache(LatticeWorkload).wait_for(
+                        conflict.actual or await context.store.revision()
                     )
                     continue
-                done += left
+                written += remaining
                 break
-        return done
+        return written
 
 
 @dataclass(slots=True)
 class _BindFailure:
     message: str = ""
-    count: int = 0  # since it was told of
-    reported_at: float = float("-inf")  # monotonic
+    # Failures since the last event.
+    count: int = 0
+    # Monotonic time of the last event.
+    reported_at: float = float("-inf")
 
 
 @dataclass
 class BindFailureReporter:
+    """Record events about bindings that were decided and not written, at a limited rate."""
+
     records: BindingRecords
     _failures: dict[str, _BindFailure] = field(default_factory=dict)
     _queued: dict[str, None] = field(default_factory=dict)
-    _last_report_at: float = float("-inf")  # when something was told, monotonic
+    # Monotonic time of the last commit of events.
+    _last_report_at: float = float("-inf")
 
-    def record_failure(self, workload: str, node: str, why: str) -> None:
-        lost = self._failures.setdefault(workload, _BindFailure())
-        lost.message, lost.count = f"not bound to node {node}: {why}", lost.count + 1
+    def record_failure(self, workload: str, node: str, reason: str) -> None:
+        """Count a failed binding and queue an event, unless a recent event or a full queue forbids the
+        event."""
+        failure = self._failures.setdefault(workload, _BindFailure())
+        failure.message, failure.count = f"not bound to node {node}: {reason}", failure.count + 1
         if (
-            lost.reported_at + EVENT_INTERVAL_S <= self.records.context.clock.monotonic()
+            failure.reported_at + EVENT_INTERVAL_S <= self.records.context.clock.monotonic()
             and len(self._queued) < MAX_PENDING_EVENTS
         ):
             self._queued[workload] = None
 
     @property
     def queued_count(self) -> int:
-        """Workloads that are still to be told of."""
+        """The number of workloads that wait for an event."""
         return len(self._queued)
 
     @property
     def next_report_at(self) -> float | None:
-        """When there is something to tell, on the monotonic clock; None: there is nothing."""
-        return (
-            max(self._last_report_at + EVENT_COMMIT_INTERVAL_S, self.records.context.clock.monotonic())
-            if self._queued
-            else None
-        )
+        """The monotonic time of the next report; None if no event is queued."""
+        if not self._queued:
+            return None
+        return max(self._last_report_at + EVENT_COMMIT_INTERVAL_S, self.records.context.clock.monotonic())
 
     async def report(self) -> None:
-        """As many as one commit takes, once a second; the others the next time."""
-        office, now = self.records.context, self.records.context.clock.monotonic()
+        """Commit queued events, at most one commit a second; further events wait for the next commit."""
+        context, now = self.records.context, self.records.context.clock.monotonic()
         if not self._queued or now < self._last_report_at + EVENT_COMMIT_INTERVAL_S:
             return
         self._last_report_at = now
         names = list(self._queued)[:MAX_COMMIT_OPERATIONS]
-        copy = office.cache(LatticeWorkload)
-        found = {name: workload for name in names if (workload := copy.get(name)) is not None}
-        if found:
-            await office.commit(
-                [
-                    self.records.binding_failed_event(
-                        each, self._failures[name].message, self._failures[name].count
-                    )
-                    for name, each in found.items()
-                ]
-            )
+        cache = context.cache(LatticeWorkload)
+        events = []
+        for name in names:
+            failure = self._failures[name]
+            if (workload := cache.get(name)) is not None:
+                events.append(self.records.binding_failed_event(workload, failure.message, failure.count))
+        if events:
+            await context.commit(events)
         for name in names:
             del self._queued[name]
             self._failures[name].count, self._failures[name].reported_at = 0, now
         if not self._queued:
             self._failures = {
-                name: lost
-                for name, lost in self._failures.items()
-                if lost.reported_at + EVENT_INTERVAL_S > now
+                name: failure
+                for name, failure in self._failures.items()
+                if failure.reported_at + EVENT_INTERVAL_S > now
             }

@@ -1,4 +1,5 @@
-"""Services -> who may call whom: an agreement appears with the first side that declares it, and goes with the last."""
+"""Reconcile agreements: create an agreement when a service declares a caller or callee, delete the agreement
+when no service declares it any more."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,17 +28,17 @@ from lattice.store.protocol import Change, Delete
 
 @dataclass
 class AgreementController:
-    """A key is a service, `namespace/name`: all agreements that it is a side of."""
+    """Reconcile the agreements in which a service is caller or callee; the key is the service,
+    `namespace/name`."""
 
     context: ControllerContext
     name: str = "agreements"
 
     def __post_init__(self) -> None:
-        self._services, self._agreements = (
-            self.context.cache(LatticeService),
-            self.context.cache(LatticeAgreement),
-        )
-        self._workloads, self._nodes = self.context.cache(LatticeWorkload), self.context.cache(LatticeNode)
+        self._services = self.context.cache(LatticeService)
+        self._agreements = self.context.cache(LatticeAgreement)
+        self._workloads = self.context.cache(LatticeWorkload)
+        self._nodes = self.context.cache(LatticeNode)
         self._recorder = self.context.recorder("agreements")
 
     def loop(self) -> Loop:
@@ -51,47 +52,54 @@ class AgreementController:
         )
 
     def _list_keys(self) -> Iterable[str]:
-        named = {str(side) for each in self._agreements.objects() for side in pair_of(each)}
-        return sorted(
-            named | {str(name_of(each)) for each in self._services.objects() if each.spec.resources}
-        )
+        keys = {str(name_of(service)) for service in self._services.objects() if service.spec.resources}
+        for agreement in self._agreements.objects():
+            keys.update(map(str, pair_of(agreement)))
+        return sorted(keys)
 
     def _keys_for_workload(self, change: Change) -> Iterable[str]:
-        """Only what answers changes addresses."""
-        before, now = (
-            self._workloads.previous_object,
-            self._workloads.get(change.key.path) if change.value else None,
-        )
-        seen = {
-            (each.spec.service, each.status.ready, each.status.binding)
-            for each in (before, now)
-            if each is not None and each.spec.service
+        """The services whose endpoints change: only readiness, binding and service of a workload count."""
+        previous = self._workloads.previous_object
+        current = self._workloads.get(change.key.path) if change.value else None
+        states = {
+            (workload.spec.service, workload.status.ready, workload.status.binding)
+            for workload in (previous, current)
+            if workload is not None and workload.spec.service
         }
-        return (
-            [f"{change.key.namespace}/{service}" for service in sorted({each[0] for each in seen})]
-            if len(seen) > 1 or None in (before, now)
-            else ()
-        )
+        if len(states) <= 1 and None not in (previous, current):
+            return ()
+        return [f"{change.key.namespace}/{service}" for service in sorted({state[0] for state in states})]
 
     def _keys_for_agreement(self, change: Change) -> Iterable[str]:
-        found = self._agreements.get(change.key.path)
-        return (str(pair_of(found).caller),) if found is not None else ()
+        agreement = self._agreements.get(change.key.path)
+        return (str(pair_of(agreement).caller),) if agreement is not None else ()
 
     async def reconcile(self, key: str) -> Requeue | None:
-        own = Name(*key.split("/", 1))
+        name = Name(*key.split("/", 1))
         services = {
-            name_of(each): each for each in self._services.objects() if not each.metadata.deletion_timestamp
+            name_of(service): service
+            for service in self._services.objects()
+            if not service.metadata.deletion_timestamp
         }
-        wanted = {pair for each in services.values() for pair in declared_pairs(each) if own in pair}
-        known = {pair_of(each): each for each in self._agreements.objects() if own in pair_of(each)}
-        for pair in sorted(wanted | set(known)):
-            await self._reconcile_pair(pair, known.get(pair), services if pair in wanted else None)
+        declared: set[Pair] = set()
+        for service in services.values():
+            declared.update(pair for pair in declared_pairs(service) if name in pair)
+        existing = {
+            pair_of(agreement): agreement
+            for agreement in self._agreements.objects()
+            if name in pair_of(agreement)
+        }
+        for pair in sorted(declared | set(existing)):
+            await self._reconcile_pair(pair, existing.get(pair), services if pair in declared else None)
         return None
 
     async def _reconcile_pair(
-        self, pair: Pair, known: LatticeAgreement | None, services: dict[Name, LatticeService] | None
+        self, pair: Pair, agreement: LatticeAgreement | None, services: dict[Name, LatticeService] | None
     ) -> None:
+        """Create, update or delete the agreement of one pair of services; `services` is None if no service
+        declares the pair."""
         entry = self._agreements.entry(f"{pair.caller.namespace}/{pair.object_name}")
+        # No service declares the pair any more.
         if services is None:
             if entry is not None:
                 await self.context.commit([Delete(entry.key, entry.revision)])
@@ -99,17 +107,18 @@ class AgreementController:
         status = agreement_status(pair, services)
         if status.active:
             replicas = self._workloads.by_index("service", str(pair.callee))
-            found = endpoints(replicas, lambda node: self._nodes.get(f"/{node}"))
-            status = msgspec.structs.replace(status, endpoints=found)
-        if known is None or entry is None:
-            made = put_new(
+            addresses = endpoints(replicas, lambda node: self._nodes.get(f"/{node}"))
+            status = msgspec.structs.replace(status, endpoints=addresses)
+        if agreement is None or entry is None:
+            write = put_new(
                 build_agreement(pair, status), uid=self.context.new_uid(), now=self.context.timestamp
             )
-            await self._agreements.wait_for(await self.context.commit([made]))
+            # The next reconcile must find the agreement in the cache, or a second create would conflict.
+            await self._agreements.wait_for(await self.context.commit([write]))
         elif (
             msgspec.structs.replace(
-                known.status, active=status.active, missing=status.missing, endpoints=status.endpoints
+                agreement.status, active=status.active, missing=status.missing, endpoints=status.endpoints
             )
-            != known.status
+            != agreement.status
         ):
             await self.context.commit([with_status(entry, status)])

@@ -1,7 +1,9 @@
-"""Cluster -> machines: asks providers for what is wanted, gives up what is not, and says what is really there.
+"""Reconcile the machines of clusters: create nodes and machines, decommission and remove nodes, and report
+the status of clusters.
 
-A node's object is written before its machine is asked for, and goes after the machine is confirmed to be gone: a crash in between
-leaves nothing that the next look does not see. A phase changes on what was observed, never because time has passed.
+The controller writes a node before the provider creates its machine, and deletes the node after the provider
+confirms that the machine is gone. A crash in between leaves no machine that the next reconcile misses. A
+phase changes on observations only, never because time has passed.
 """
 
 import asyncio
@@ -61,35 +63,41 @@ from lattice.providers.protocol import (
 from lattice.store.cache import Cache
 from lattice.store.protocol import Change, Check, Delete, Entry, Put, Write
 
-MACHINE_FINALIZER = "lattice.dev/machine"  # finalizer of a node: its machine may still be there
-PROVISIONING_POLL_S = 5.0  # seconds until machines that are on their way are looked for again
-PROVIDER_RETRY_S = 15.0  # seconds until a provider that refused is asked again
-PROVIDER_TIMEOUT_S = 600.0  # seconds that a provider may take
-TokenMinter = Callable[
-    [LatticeNode], tuple[str, Put]
-]  # a one-time token for the agent of a node, and what must be stored for it
+# The finalizer of a node whose machine may still exist.
+MACHINE_FINALIZER = "lattice.dev/machine"
+# Machines that are being created are polled at this interval.
+PROVISIONING_POLL_S = 5.0
+# A provider that rejected a request is asked again after so long.
+PROVIDER_RETRY_S = 15.0
+# The longest time for the provider calls of one reconcile.
+PROVIDER_TIMEOUT_S = 600.0
+# Returns a one-time join token for the agent of a node, and the write that stores the token.
+TokenMinter = Callable[[LatticeNode], tuple[str, Put]]
 
 
 @dataclass
 class ClusterController:
-    """`providers` by the name that pools call them."""
+    """Reconcile the machines of a cluster; the key is `/cluster`. `providers` maps the provider names of
+    pools to adapters."""
 
     context: ControllerContext
     providers: Mapping[str, Provider]
     mint_token: TokenMinter
-    endpoint: Callable[[], str] = lambda: ""  # where machines reach the control plane
+    # The address at which machines reach the control plane.
+    endpoint: Callable[[], str] = lambda: ""
     resync_s: float = 30.0
     name: str = "clusters"
+    # Nodes whose machine a provider call is creating, not listed by the provider yet.
     _creating: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        office = self.context
-        self._clusters, self._nodes = office.cache(LatticeCluster), office.cache(LatticeNode)
-        self._workloads, self._ledgers = office.cache(LatticeWorkload), office.cache(LatticeLedger)
-        self._classes, self._statics = office.cache(LatticeNodeClass), office.cache(StaticInfrastructure)
-        self._services = office.cache(LatticeService)
-        self._recorder = office.recorder("clusters")
-        self._ledger_committer = LedgerCommitter(office.store, office.clock, office.term, office.new_uid)
+        context = self.context
+        self._clusters, self._nodes = context.cache(LatticeCluster), context.cache(LatticeNode)
+        self._workloads, self._ledgers = context.cache(LatticeWorkload), context.cache(LatticeLedger)
+        self._classes, self._statics = context.cache(LatticeNodeClass), context.cache(StaticInfrastructure)
+        self._services = context.cache(LatticeService)
+        self._recorder = context.recorder("clusters")
+        self._ledger_committer = LedgerCommitter(context.store, context.clock, context.term, context.new_uid)
 
     def loop(self) -> Loop:
         sources = (
@@ -107,41 +115,38 @@ class ClusterController:
         )
 
     def _list_keys(self) -> list[str]:
-        """Clusters that are gone too, as long as a node remembers them."""
-        return sorted(
-            {f"/{each.metadata.name}" for each in self._clusters.objects()}
-            | {f"/{each.spec.cluster}" for each in self._provisioned_nodes()}
-        )
-
-    def _provisioned_nodes(self) -> list[LatticeNode]:
-        return [each for each in self._nodes.objects() if each.spec.cluster]
+        """All clusters, and deleted clusters that still have a node."""
+        keys = {f"/{cluster.metadata.name}" for cluster in self._clusters.objects()}
+        keys |= {f"/{node.spec.cluster}" for node in self._nodes.objects() if node.spec.cluster}
+        return sorted(keys)
 
     def _keys_for_cluster(self, change: Change) -> Sequence[str]:
-        """Not when others say how it is: only what it should be is to be acted upon."""
+        """Wake the cluster only if its spec or deletion mark changed: the status needs no action."""
         if change.value is None or change.previous is None:
             return (change.key.path,)
-        return (
-            (change.key.path,)
-            if _decode_declared(change.value) != _decode_declared(change.previous.value)
-            else ()
-        )
+        if _decode_declared(change.value) != _decode_declared(change.previous.value):
+            return (change.key.path,)
+        return ()
 
     def _keys_for_node(self, change: Change) -> Sequence[str]:
-        """Not when only the number of its workloads, or what it uses, is another: with thousands bound that would be all there is to do."""
-        before, after = self._nodes.previous_object, self._nodes.get(change.key.path)
-        node = after or before
+        """Wake the cluster of a node, unless only usage or workload count changed: with thousands of bound
+        workloads such changes are constant."""
+        previous, current = self._nodes.previous_object, self._nodes.get(change.key.path)
+        node = current or previous
         if (
             node is None
             or not node.spec.cluster
-            or (after and before and _cluster_relevant_state(after) == _cluster_relevant_state(before))
+            or (
+                current and previous and _cluster_relevant_state(current) == _cluster_relevant_state(previous)
+            )
         ):
             return ()
         return (f"/{node.spec.cluster}",)
 
     def _keys_for_workload(self, change: Change) -> Sequence[str]:
-        """Only a node that is leaving waits for its workloads to go."""
-        before = self._workloads.previous_object
-        binding = before.status.binding if before else None
+        """Wake the cluster of a decommissioned node, which waits for its workloads to stop."""
+        previous = self._workloads.previous_object
+        binding = previous.status.binding if previous else None
         node = self._nodes.get(f"/{binding.node}") if binding else None
         return (f"/{node.spec.cluster}",) if node is not None and node.metadata.deletion_timestamp else ()
 
@@ -150,42 +155,31 @@ class ClusterController:
         cluster, nodes = self._clusters.get(key), self._nodes.by_index("cluster", name)
         if cluster is None and not nodes:
             return None
-        await self._ledgers.wait_for(
-            max(self._clusters.revision, self._nodes.revision)
-        )  # what is wanted is paid for, what is gone is not
+        # The ledgers must be as fresh as the clusters: desired machines are paid, removed machines are not.
+        await self._ledgers.wait_for(max(self._clusters.revision, self._nodes.revision))
         if cluster is not None:
             await self._relabel(cluster, nodes)
         provider = self.providers.get(cluster.spec.provider if cluster else nodes[0].spec.provider)
         if provider is None:
-            words = (
-                f"no adapter here makes machines of provider {cluster.spec.provider or 'unnamed'}"
-                if cluster
-                else ""
-            )
-            return (
-                await self._report_status(cluster, [ProviderProblem(PROVIDER_UNAVAILABLE, words)])
-                if cluster
-                else None
-            )
+            if cluster is None:
+                return None
+            message = f"no adapter here makes machines of provider {cluster.spec.provider or 'unnamed'}"
+            return await self._report_status(cluster, [ProviderProblem(PROVIDER_UNAVAILABLE, message)])
         try:
-            listed = {each.node: each for each in await provider.list() if each.cluster == name}
+            listed = {machine.node: machine for machine in await provider.list() if machine.cluster == name}
         except LatticeError as error:
-            return (
-                await self._report_status(cluster, [ProviderProblem(PROVIDER_UNREACHABLE, str(error))])
-                if cluster
-                else Requeue(PROVISIONING_POLL_S)
-            )
-        found = self._observe_machines(name, cluster, nodes, listed)
-        todo = plan_machines(name, found)
-        troubles = await self._apply_steps(cluster, provider, todo, found)
-        again = (
-            await self._report_status(cluster, troubles, found.nodes if todo.is_empty else None)
-            if cluster
-            else Requeue(PROVISIONING_POLL_S)
-        )
-        if cluster is not None and not nodes and not listed and not cluster.spec.desired_nodes:
+            if cluster is None:
+                return Requeue(PROVISIONING_POLL_S)
+            return await self._report_status(cluster, [ProviderProblem(PROVIDER_UNREACHABLE, str(error))])
+        observed = self._observe_machines(name, cluster, nodes, listed)
+        steps = plan_machines(name, observed)
+        problems = await self._apply_steps(cluster, provider, steps, observed)
+        if cluster is None:
+            return Requeue(PROVISIONING_POLL_S)
+        requeue = await self._report_status(cluster, problems, observed.nodes if steps.is_empty else None)
+        if not nodes and not listed and not cluster.spec.desired_nodes:
             await self._remove_if_unused(cluster)
-        return again
+        return requeue
 
     async def _relabel(self, cluster: LatticeCluster, nodes: Sequence[LatticeNode]) -> None:
         for node in nodes:
@@ -203,111 +197,122 @@ class ClusterController:
     ) -> ClusterMachines:
         return ClusterMachines(
             desired=cluster.spec.nodes if cluster and not cluster.metadata.deletion_timestamp else {},
-            nodes=[self._observe_node(each) for each in nodes],
-            running={each.node for each in listed.values() if each.state != "Ended"} | self._creating,
+            nodes=[self._observe_node(node) for node in nodes],
+            running={machine.node for machine in listed.values() if machine.state != "Ended"}
+            | self._creating,
             provider_machines=set(listed),
             paid_counts=self._paid_machines(name) or ({} if cluster and self._has_ledger(cluster) else None),
             used_names=NodeNames(self._nodes),
         )
 
     def _observe_node(self, node: LatticeNode) -> ClusterNode:
-        is_ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+        is_ready = any(
+            condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions
+        )
         name = node.metadata.name
-        here = [*self._workloads.by_index("node", name), *self._workloads.by_index("prepared", name)]
+        workloads = [*self._workloads.by_index("node", name), *self._workloads.by_index("prepared", name)]
         entry = self._nodes.entry(f"/{name}")
-        is_known = (
-            entry is None or self._workloads.revision >= entry.revision
-        )  # else somebody may have come before it was given up
+        # I-27: a workload may have been bound before the decommission and not be in the cache yet.
+        is_current = entry is None or self._workloads.revision >= entry.revision
         return ClusterNode(
             node.metadata.name,
             node.spec.node_class,
             has_joined=bool(node.status.agent_version),
             is_ready=is_ready,
-            workloads=(len(here) if is_ready else sum(map(fails_over, here))) + (not is_known),
+            workloads=(len(workloads) if is_ready else sum(map(fails_over, workloads))) + (not is_current),
             is_decommissioned=bool(node.metadata.deletion_timestamp),
         )
 
     def _lots(self, cluster: str) -> list[tuple[LatticeLedger, Lot]]:
-        return [
-            (ledger, lot)
-            for ledger in self._ledgers.objects()
-            for lot in ledger.status.machines.get(cluster, ())
-        ]
+        """The paid machines of a cluster, with the ledger that pays."""
+        lots: list[tuple[LatticeLedger, Lot]] = []
+        for ledger in self._ledgers.objects():
+            lots += [(ledger, lot) for lot in ledger.status.machines.get(cluster, ())]
+        return lots
 
     def _paid_machines(self, cluster: str) -> dict[str, int]:
-        """By class. Several budgets may pay for one machine: the least of them counts."""
+        """The number of paid machines by class; if several ledgers pay for a machine, the smallest count
+        applies."""
         by_ledger: dict[str, dict[str, int]] = {}
         for ledger, lot in self._lots(cluster):
             counts = by_ledger.setdefault(ledger.metadata.name, {})
             counts[lot.node_class] = counts.get(lot.node_class, 0) + lot.count
-        kinds = {kind for counts in by_ledger.values() for kind in counts}
-        return {kind: min(counts.get(kind, 0) for counts in by_ledger.values()) for kind in kinds}
+        node_classes: set[str] = set().union(*by_ledger.values())
+        return {
+            node_class: min(counts.get(node_class, 0) for counts in by_ledger.values())
+            for node_class in node_classes
+        }
 
     def _has_ledger(self, cluster: LatticeCluster) -> bool:
-        """Does anybody count what its machines cost? Nobody does in a data center."""
+        """Whether a ledger counts the cost of the cluster; clusters of a data center have no ledger."""
         pool, cloud = cluster.spec.pool, cluster.spec.infrastructure
         accounts = (
             [cloud_account(cloud), cloud_account(cloud, cluster.spec.region)]
             if cloud
             else [pool_account(pool)]
         )
-        return pool != cloud and any(self._ledgers.get(f"/{each.ledger_name}") for each in accounts)
+        return pool != cloud and any(self._ledgers.get(f"/{account.ledger_name}") for account in accounts)
 
     async def _apply_steps(
-        self, cluster: LatticeCluster | None, provider: Provider, todo: MachineSteps, found: ClusterMachines
+        self,
+        cluster: LatticeCluster | None,
+        provider: Provider,
+        steps: MachineSteps,
+        observed: ClusterMachines,
     ) -> list[ProviderProblem]:
-        """What went wrong with the provider."""
-        for name in todo.decommission:
+        """Carry out the steps of a plan and return the problems of the provider."""
+        for name in steps.decommission:
             await self._decommission(name)
-        make, troubles = await self._obtainable_machines(cluster, provider, todo)
-        for name, kind in make:
+        obtainable, problems = await self._obtainable_machines(cluster, provider, steps)
+        for name, node_class in obtainable:
             if cluster is not None:
-                await self._create_node(cluster, name, kind)
-        starts = (*(name for name, _ in make), *todo.start)
-        work = [self._start_machine(provider, name) for name in starts]
-        back = machines_to_refund(todo.remove, found)
-        work += [self._remove_machine(provider, name, is_paid_back=name in back) for name in todo.remove]
-        work += [provider.delete(name) for name in todo.orphaned]
-        ended = await asyncio.gather(*work, return_exceptions=True)
-        for name, each in zip((*starts, *todo.remove, *todo.orphaned), ended, strict=True):
-            if isinstance(each, Fenced | Conflict) or (
-                isinstance(each, BaseException) and not isinstance(each, LatticeError)
+                await self._create_node(cluster, name, node_class)
+        starts = (*(name for name, _ in obtainable), *steps.start)
+        calls = [self._start_machine(provider, name) for name in starts]
+        refunded = machines_to_refund(steps.remove, observed)
+        calls += [
+            self._remove_machine(provider, name, is_paid_back=name in refunded) for name in steps.remove
+        ]
+        calls += [provider.delete(name) for name in steps.orphaned]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        for name, result in zip((*starts, *steps.remove, *steps.orphaned), results, strict=True):
+            # A fenced or conflicting write is no problem of the provider: the loop handles both.
+            if isinstance(result, Fenced | Conflict) or (
+                isinstance(result, BaseException) and not isinstance(result, LatticeError)
             ):
-                raise each
-            if isinstance(each, LatticeError):
-                troubles.append(_provider_problem(each, self._class_of(name)))
-        return troubles
+                raise result
+            if isinstance(result, LatticeError):
+                node = self._nodes.get(f"/{name}")
+                problems.append(_provider_problem(result, node.spec.node_class if node else ""))
+        return problems
 
     async def _obtainable_machines(
-        self, cluster: LatticeCluster | None, provider: Provider, todo: MachineSteps
+        self, cluster: LatticeCluster | None, provider: Provider, steps: MachineSteps
     ) -> tuple[Sequence[tuple[str, str]], list[ProviderProblem]]:
-        """Of the machines that are still to be made, those that can be had: the others get no node that would wait in vain."""
-        if cluster is None or not todo.create:
+        """The machines to create that the provider has capacity for; other machines get no node, which would
+        wait in vain."""
+        if cluster is None or not steps.create:
             return (), []
         try:
-            offered = await provider.available_capacity()
-            most = (
-                len(todo.create)
-                if offered.max_machines is None
-                else min(max(0, offered.max_machines), len(todo.create))
-            )
-            offered.check(cluster.spec.region, most)
+            capacity = await provider.available_capacity()
+            max_machines = len(steps.create)
+            if capacity.max_machines is not None:
+                max_machines = min(max(0, capacity.max_machines), max_machines)
+            capacity.check(cluster.spec.region, max_machines)
         except LatticeError as error:
             return (), [_provider_problem(error)]
         try:
-            offered.check(cluster.spec.region, len(todo.create))
+            capacity.check(cluster.spec.region, len(steps.create))
         except ProvisioningUnavailable as error:
-            return todo.create[:most], [
-                _provider_problem(error, kind)
-                for kind in dict.fromkeys(kind for _, kind in todo.create[most:])
+            return steps.create[:max_machines], [
+                _provider_problem(error, node_class)
+                for node_class in dict.fromkeys(node_class for _, node_class in steps.create[max_machines:])
             ]
-        return todo.create, []
-
-    def _class_of(self, name: str) -> str:
-        node = self._nodes.get(f"/{name}")
-        return node.spec.node_class if node else ""
+        return steps.create, []
 
     async def _decommission(self, name: str) -> None:
+        """Mark the node for deletion: the eviction controller evicts its workloads before the machine is
+        removed."""
         entry = self._nodes.entry(f"/{name}")
         node = self._nodes.get(f"/{name}")
         if entry is None or node is None:
@@ -318,66 +323,70 @@ class ClusterController:
                 "metadata"
             ],
         )
-        why = not_ready_message(node)
-        words = (
-            f"its cluster goes on without it: {why}"
-            if why
-            else "its cluster needs it no more: what runs on it leaves"
-        )
-        await self.context.commit([mark, self._recorder.event(node, "NodeGivenUp", words)])
+        problem = not_ready_message(node)
+        if problem:
+            message = f"its cluster goes on without it: {problem}"
+        else:
+            message = "its cluster needs it no more: what runs on it leaves"
+        await self.context.commit([mark, self._recorder.event(node, "NodeGivenUp", message)])
 
-    async def _create_node(self, cluster: LatticeCluster, name: str, kind: str) -> None:
-        node = build_node(cluster, name, self._classes.get(f"/{kind}"), kind)
-        written = put_new(node, uid=self.context.new_uid(), now=self.context.timestamp)
-        told = self._recorder.event(cluster, "NodeCreating", f"node {name} of class {kind} is being made")
-        now, entry = (
-            self._clusters.get(f"/{cluster.metadata.name}"),
-            self._clusters.entry(f"/{cluster.metadata.name}"),
+    async def _create_node(self, cluster: LatticeCluster, name: str, node_class: str) -> None:
+        """Write the node of a new machine; raise Conflict if the cluster changed since the plan."""
+        node = build_node(cluster, name, self._classes.get(f"/{node_class}"), node_class)
+        write = put_new(node, uid=self.context.new_uid(), now=self.context.timestamp)
+        event = self._recorder.event(
+            cluster, "NodeCreating", f"node {name} of class {node_class} is being made"
         )
-        if now is None or now.spec != cluster.spec:
+        path = f"/{cluster.metadata.name}"
+        current, entry = self._clusters.get(path), self._clusters.entry(path)
+        if current is None or current.spec != cluster.spec:
             raise Conflict(
                 "other machines are wanted by now",
                 where=f"latticecluster/{cluster.metadata.name}",
                 fix="look again",
             )
-        still = (
-            [] if entry is None else [Check(entry.key, entry.revision)]
-        )  # whoever wants fewer by now is heard first
-        await self._nodes.wait_for(await self.context.commit([written, told], still))
+        # A concurrent write that lowers the machine count must win over this commit.
+        checks = [] if entry is None else [Check(entry.key, entry.revision)]
+        await self._nodes.wait_for(await self.context.commit([write, event], checks))
 
     async def _start_machine(self, provider: Provider, name: str) -> None:
+        """Mint a join token and create the machine of a node, unless another call is creating the machine."""
         node = self._nodes.get(f"/{name}")
         if node is None or name in self._creating:
             return
+        # During the provider call the plan counts the machine as running, so no second create starts.
         self._creating.add(name)
         try:
             size = self._size(node)
-            token, stored = self.mint_token(node)
-            await self.context.commit([stored])
+            token, token_write = self.mint_token(node)
+            # The token must be stored before the machine exists, or the agent could not join.
+            await self.context.commit([token_write])
             labels = {
                 key: value
                 for key, value in node.metadata.labels.items()
                 if not key.startswith("lattice.dev/")
             }
-            found = self._classes.get(f"/{node.spec.node_class}")
-            model = found.spec.resources.gpu_model if found else ""
+            node_class = self._classes.get(f"/{node.spec.node_class}")
+            gpu_model = node_class.spec.resources.gpu_model if node_class else ""
             spec = node.spec
             machine = MachineSpec(
-                name, spec.cluster, spec.region, spec.zone, spec.node_class, size, model, labels, token
+                name, spec.cluster, spec.region, spec.zone, spec.node_class, size, gpu_model, labels, token
             )
             await provider.create(machine)
         finally:
             self._creating.discard(name)
 
     def _size(self, node: LatticeNode) -> MachineSize:
-        """As its provider makes it; an owned place without classes has its capacity in equal parts."""
-        kind = self._classes.get(f"/{node.spec.node_class}")
-        if kind is not None and (size := kind.spec.size_on(node.spec.provider)) is not None:
+        """The machine size of the node's class at the provider; a data center without classes is split into
+        equal machines."""
+        node_class = self._classes.get(f"/{node.spec.node_class}")
+        if node_class is not None and (size := node_class.spec.size_on(node.spec.provider)) is not None:
             return size
         static = self._statics.get(f"/{node.spec.pool}")
         types = compile_supply([static], PriceBook.builtin()).offers[0].types if static else ()
-        if found := next((each for each in types if each.name == node.spec.node_class), None):
-            milli, memory, storage = (found.size.get(name, 0) for name in ("cpu", "memory", "storage"))
+        machine_type = next((offered for offered in types if offered.name == node.spec.node_class), None)
+        if machine_type:
+            milli, memory, storage = (machine_type.size.get(name, 0) for name in ("cpu", "memory", "storage"))
             return MachineSize(milli, memory, storage, 0, {})
         raise NotFound(
             f"class {node.spec.node_class} is not there for provider {node.spec.provider}",
@@ -386,28 +395,33 @@ class ClusterController:
         )
 
     async def _remove_machine(self, provider: Provider, name: str, *, is_paid_back: bool) -> None:
+        """Delete the machine, then the node and its charge in one commit: a machine is paid until the machine
+        is gone (I-22)."""
         await provider.delete(name)
         entry, node = self._nodes.entry(f"/{name}"), self._nodes.get(f"/{name}")
         if entry is None or node is None:
             return
-        others = [each for each in node.metadata.finalizers if each != MACHINE_FINALIZER]
-        gone: Write = Delete(entry.key, entry.revision)
-        if others:
-            gone = with_metadata(entry, lambda metadata: metadata | {"finalizers": others})
+        finalizers = [finalizer for finalizer in node.metadata.finalizers if finalizer != MACHINE_FINALIZER]
+        write: Write = Delete(entry.key, entry.revision)
+        if finalizers:
+            write = with_metadata(entry, lambda metadata: metadata | {"finalizers": finalizers})
         releases = self._releases(node) if is_paid_back else ()
-        await self._ledger_committer.commit_with_charges(Payment(writes=[gone], releases=releases))
+        await self._ledger_committer.commit_with_charges(Payment(writes=[write], releases=releases))
+        # A later node of the same name must not inherit the heartbeats.
         self.context.presence.forget_node(name)
 
     def _releases(self, node: LatticeNode) -> tuple[Charge, ...]:
-        """One machine less, in every budget that pays for it, at the price that it was taken for."""
-        held: dict[int, list[LatticeLedger]] = {}
+        """Release a machine of the node's class from every ledger that pays for the machine, at the price
+        that was charged."""
+        ledgers_by_price: dict[int, list[LatticeLedger]] = {}
         for ledger, lot in self._lots(node.spec.cluster):
             if lot.node_class == node.spec.node_class:
-                held.setdefault(lot.micros, []).append(ledger)
-        if not held:
+                ledgers_by_price.setdefault(lot.micros, []).append(ledger)
+        if not ledgers_by_price:
             return ()
-        micros = max(held)  # the dearest first: what stays is what costs least
-        accounts = tuple(each.spec.budget for each in held[micros])
+        # The most expensive lot goes first, so that the cheapest machines stay.
+        micros = max(ledgers_by_price)
+        accounts = tuple(ledger.spec.budget for ledger in ledgers_by_price[micros])
         return (
             Charge(accounts, node.spec.cluster, Lot(node_class=node.spec.node_class, count=1, micros=micros)),
         )
@@ -415,39 +429,44 @@ class ClusterController:
     async def _report_status(
         self,
         cluster: LatticeCluster,
-        troubles: Sequence[ProviderProblem],
-        seen: Sequence[ClusterNode] | None = None,
+        problems: Sequence[ProviderProblem],
+        observed: Sequence[ClusterNode] | None = None,
     ) -> Requeue | None:
-        """Says how it is, and how soon that may be something else. `seen`: its nodes, if nothing was done to them since."""
+        """Write the status of the cluster and return when to poll again.
+
+        `observed` are the nodes of the plan, if no step changed the nodes since.
+        """
         path = f"/{cluster.metadata.name}"
-        nodes = (
-            seen
-            if seen is not None
-            else [self._observe_node(each) for each in self._nodes.by_index("cluster", cluster.metadata.name)]
-        )
+        nodes = observed
+        if nodes is None:
+            nodes = [
+                self._observe_node(node) for node in self._nodes.by_index("cluster", cluster.metadata.name)
+            ]
         entry, current = self._clusters.entry(path), self._clusters.get(path)
         if entry is not None and current is not None:
-            await self._write(entry, current, status_from_nodes(current, nodes, troubles, self.endpoint()))
-        if any(each.reason == PROVIDER_UNAVAILABLE for each in troubles):
+            await self._write(entry, current, status_from_nodes(current, nodes, problems, self.endpoint()))
+        # Without an adapter no retry can succeed; a restart with other settings resyncs the cluster.
+        if any(problem.reason == PROVIDER_UNAVAILABLE for problem in problems):
             return None
-        if troubles and not cluster.metadata.deletion_timestamp:
+        if problems and not cluster.metadata.deletion_timestamp:
             return Requeue(PROVIDER_RETRY_S)
         is_settled = len(nodes) == cluster.spec.desired_nodes and all(
-            each.is_ready and not each.is_decommissioned for each in nodes
+            node.is_ready and not node.is_decommissioned for node in nodes
         )
-        return (
-            None if is_settled and not cluster.metadata.deletion_timestamp else Requeue(PROVISIONING_POLL_S)
-        )
+        if is_settled and not cluster.metadata.deletion_timestamp:
+            return None
+        return Requeue(PROVISIONING_POLL_S)
 
     async def _write(self, entry: Entry, cluster: LatticeCluster, status: ClusterStatus) -> None:
-        before = cluster.status
+        previous = cluster.status
         status = msgspec.structs.replace(
-            status, conditions=merge_conditions(before.conditions, status.conditions, self.context.timestamp)
+            status,
+            conditions=merge_conditions(previous.conditions, status.conditions, self.context.timestamp),
         )
-        if status == before:
+        if status == previous:
             return
         writes: list[Write] = [with_status(entry, status)]
-        if status.phase != before.phase:
+        if status.phase != previous.phase:
             is_bad = status.phase in ("Degraded", "Failed")
             writes.append(
                 self._recorder.event(cluster, f"Cluster{status.phase}", status.message, warning=is_bad)
@@ -455,15 +474,19 @@ class ClusterController:
         await self.context.commit(writes)
 
     async def _remove_if_unused(self, cluster: LatticeCluster) -> None:
-        """Nobody is placed there, nobody is bound there; and its number is written down where it is not given twice."""
+        """Delete a cluster without placements, workloads and paid machines, once its number is recorded and
+        not reused."""
         name = cluster.metadata.name
-        placed = any(
-            each.cluster == name for service in self._services.objects() for each in service.status.placements
+        # Two loops with an early end: a large fleet has many services.
+        is_placed = any(
+            placement.cluster == name
+            for service in self._services.objects()
+            for placement in service.status.placements
         )
         entry = self._clusters.entry(f"/{name}")
         if (
             entry is None
-            or placed
+            or is_placed
             or self._workloads.by_index("cluster", name)
             or cluster.spec.min_nodes
             or self._paid_machines(name)
@@ -475,35 +498,36 @@ class ClusterController:
                 where=f"latticecluster/{name}",
                 fix="it is removed as soon as it is",
             )
-        told = self._recorder.event(cluster, "ClusterRemoved", "no service needs it")
-        await self.context.commit([Delete(entry.key, entry.revision), told, *self._sequence_writes(cluster)])
+        event = self._recorder.event(cluster, "ClusterRemoved", "no service needs it")
+        await self.context.commit([Delete(entry.key, entry.revision), event, *self._sequence_writes(cluster)])
 
     def _sequence_writes(self, cluster: LatticeCluster) -> list[Write]:
-        """The number of one in a data center, which nobody paid for, so that it is in no ledger yet."""
+        """Record the number of a data-center cluster, which no ledger pays for, in a ledger before the
+        cluster is deleted."""
         if cluster.spec.pool != cluster.spec.infrastructure:
             return []
         account = static_account(cluster.spec.pool)
-        known, entry = (
-            self._ledgers.get(f"/{account.ledger_name}"),
-            self._ledgers.entry(f"/{account.ledger_name}"),
-        )
-        ledger = record_cluster_number(account, known, cluster.metadata.name, self.context.clock.now())
-        if known is None or entry is None:
+        path = f"/{account.ledger_name}"
+        existing, entry = self._ledgers.get(path), self._ledgers.entry(path)
+        ledger = record_cluster_number(account, existing, cluster.metadata.name, self.context.clock.now())
+        if existing is None or entry is None:
             return [put_new(ledger, uid=self.context.new_uid(), now=self.context.timestamp)]
-        return [with_status(entry, ledger.status)] if ledger.status != known.status else []
+        return [with_status(entry, ledger.status)] if ledger.status != existing.status else []
 
     def _is_sequence_recorded(self, cluster: LatticeCluster) -> bool:
-        """Will the place that it was made in give its number to nobody else, not even if it is made again?"""
+        """Whether the number of the cluster is recorded, so that no later cluster gets the number, even if
+        the pool is created again."""
         offer, region, number = cluster.spec.pool, cluster.spec.region, cluster_sequence(cluster)
         if offer == cluster.spec.infrastructure:
-            return True  # as it goes: see `_counted`
+            # The deletion itself records the number: see `_sequence_writes`.
+            return True
         account = (
             pool_account(offer)
             if not cluster.spec.infrastructure
             else cloud_account(cluster.spec.infrastructure, region)
         )
-        book = self._ledgers.get(f"/{account.ledger_name}")
-        if book is not None and book.status.last_cluster >= number:
+        ledger = self._ledgers.get(f"/{account.ledger_name}")
+        if ledger is not None and ledger.status.last_cluster >= number:
             return True
         pool = self.context.cache(LatticePool).get(f"/{offer}")
         cloud = self.context.cache(CloudInfrastructure).get(f"/{cluster.spec.infrastructure}")
@@ -519,7 +543,7 @@ def _provider_problem(error: LatticeError, node_class: str = "") -> ProviderProb
 
 @dataclass(frozen=True, slots=True)
 class NodeNames:
-    """The names that nodes have, whosever they are."""
+    """The set of all node names, of any cluster."""
 
     nodes: Cache[LatticeNode]
 
@@ -533,7 +557,7 @@ class _Metadata(msgspec.Struct, gc=False, rename="camel"):
 
 
 class _Declared(msgspec.Struct, gc=False):
-    """A cluster without what is said of it."""
+    """A cluster without its status."""
 
     metadata: _Metadata
     spec: msgspec.Raw
@@ -543,8 +567,8 @@ _decode_declared = msgspec.json.Decoder(_Declared).decode
 
 
 def _cluster_relevant_state(node: LatticeNode) -> tuple[object, ...]:
-    """What of a node its cluster goes by."""
-    ready = next((each.status for each in node.status.conditions if each.type == "Ready"), "")
+    """The fields of a node that the cluster controller acts on."""
+    ready = next((condition.status for condition in node.status.conditions if condition.type == "Ready"), "")
     return (
         node.metadata.uid,
         node.metadata.deletion_timestamp,
@@ -556,23 +580,24 @@ def _cluster_relevant_state(node: LatticeNode) -> tuple[object, ...]:
 
 
 def cluster_sequence(cluster: LatticeCluster) -> int:
+    """The number of a cluster, from the status or from the suffix of the name; 0 if neither has a number."""
     tail = cluster.metadata.name.rpartition("-")[2]
     return cluster.status.sequence or (int(tail) if tail.isdigit() else 0)
 
 
 def node_labels(node: LatticeNode, cluster: LatticeCluster) -> dict[str, str]:
-    """What it has, and whose reserve its cluster is on by now."""
+    """The labels of a node, with the current reserve label of its cluster."""
     labels = {key: value for key, value in node.metadata.labels.items() if key != RESERVE_LABEL}
     return labels | {key: value for key, value in cluster.spec.labels.items() if key == RESERVE_LABEL}
 
 
 def build_node(
-    cluster: LatticeCluster, name: str, kind: LatticeNodeClass | None, class_name: str
+    cluster: LatticeCluster, name: str, node_class: LatticeNodeClass | None, class_name: str
 ) -> LatticeNode:
-    """Before its agent has joined."""
+    """The object of a node whose agent has not joined yet."""
     spec, resource = cluster.spec, LatticeNode.resource
     labels = {
-        **(kind.spec.labels if kind else {}),
+        **(node_class.spec.labels if node_class else {}),
         **spec.labels,
         "lattice.dev/cluster": cluster.metadata.name,
         "lattice.dev/node-class": class_name,
@@ -595,6 +620,6 @@ def build_node(
             region=spec.region,
             zone=spec.zone,
             node_class=class_name,
-            taints=kind.spec.taints if kind else (),
+            taints=node_class.spec.taints if node_class else (),
         ),
     )

@@ -1,4 +1,5 @@
-"""Metrics about the fleet: who waits for a place, where budgets stand, how full pools are. Told by the leader, from its copies."""
+"""Export metrics of the fleet from the leader's caches: pending services, budgets and utilisation of
+pools."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,15 +16,21 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.inputs.ledger_math import budget_status
 
-METRICS_KEY = "figures"  # the one key
-METRICS_INTERVAL_S = 2.0  # seconds between two looks
-SPEND_REFRESH_S = 30.0  # seconds after which spending is told anew, though nothing has changed
+# The single key of the controller.
+METRICS_KEY = "figures"
+# The shortest time between two exports.
+METRICS_INTERVAL_S = 2.0
+# Spending grows without a change of any object, so the export repeats.
+SPEND_REFRESH_S = 30.0
 MICRO = 1_000_000
 UNDECIDED = "Undecided"
-PLACED = "Placed"  # the condition
+# The condition type.
+PLACED = "Placed"
 
 
 class MetricSample(NamedTuple):
+    """One value of a gauge with the labels of the series."""
+
     gauge: Gauge
     labels: tuple[str, ...]
     value: float
@@ -31,18 +38,17 @@ class MetricSample(NamedTuple):
 
 @dataclass
 class FleetMetricsController:
-    """Writes nothing."""
+    """Export the gauges of the fleet; the controller writes no objects."""
 
     context: ControllerContext
     name: str = "figures"
     _last_run_at: float = field(default=float("-inf"))
-    _exported: set[tuple[Gauge, tuple[str, ...]]] = field(
-        default_factory=set
-    )  # what is gone is not told of any more
+    # The exported series: a series without an object any more is removed from the gauge.
+    _exported: set[tuple[Gauge, tuple[str, ...]]] = field(default_factory=set)
 
     def loop(self) -> Loop:
-        copies = (self.context.cache(kind) for kind in (LatticePool, LatticeLedger, LatticeService))
-        sources = tuple(Source(copy, lambda _: (METRICS_KEY,)) for copy in copies)
+        caches = (self.context.cache(kind) for kind in (LatticePool, LatticeLedger, LatticeService))
+        sources = tuple(Source(cache, lambda _: (METRICS_KEY,)) for cache in caches)
         return Loop(
             self,
             self.context.clock,
@@ -57,48 +63,49 @@ class FleetMetricsController:
         if (wait := self._last_run_at + METRICS_INTERVAL_S - now) > 0:
             return Requeue(wait)
         self._last_run_at = now
-        found = [*self._pending_services(), *self._budgets(), *self._pools()]
-        for gauge, labels, value in found:
+        samples = [*self._pending_services(), *self._budgets(), *self._pools()]
+        for gauge, labels, value in samples:
             gauge.labels(*labels).set(value)
-        told = {(gauge, labels) for gauge, labels, _ in found}
-        for gauge, labels in self._exported - told:
+        exported = {(gauge, labels) for gauge, labels, _ in samples}
+        for gauge, labels in self._exported - exported:
             gauge.remove(*labels)
-        self._exported = told
+        self._exported = exported
         return Requeue(SPEND_REFRESH_S)
 
     def _pending_services(self) -> Iterator[MetricSample]:
-        found = Counter(
-            (pending_verdict(each), reason_of(each)) for each in self.context.cache(LatticeService).objects()
+        counts = Counter(
+            (pending_verdict(service), reason_of(service))
+            for service in self.context.cache(LatticeService).objects()
         )
-        for (verdict, reason), count in found.items():
+        for (verdict, reason), count in counts.items():
             if verdict:
                 yield MetricSample(metrics.PENDING_SERVICES, (verdict, reason), count)
 
     def _budgets(self) -> Iterator[MetricSample]:
         now = self.context.clock.now()
-        for each in self.context.cache(LatticeLedger).objects():
-            budget = each.spec.budget
+        for ledger in self.context.cache(LatticeLedger).objects():
+            budget = ledger.spec.budget
             pool = budget.name if budget.kind == LatticePool.resource.kind else ""
-            labels, stands = (each.metadata.name, pool), budget_status(each, now)
-            yield MetricSample(metrics.BUDGET_COMMITTED, labels, each.status.committed_micros / MICRO)
-            yield MetricSample(metrics.BUDGET_SPENT, labels, stands.spent / MICRO)
-            yield MetricSample(metrics.BUDGET_PROJECTED, labels, stands.projected / MICRO)
-            if stands.limit is not None:
-                yield MetricSample(metrics.BUDGET_LIMIT, labels, stands.limit / MICRO)
+            labels, status = (ledger.metadata.name, pool), budget_status(ledger, now)
+            yield MetricSample(metrics.BUDGET_COMMITTED, labels, ledger.status.committed_micros / MICRO)
+            yield MetricSample(metrics.BUDGET_SPENT, labels, status.spent / MICRO)
+            yield MetricSample(metrics.BUDGET_PROJECTED, labels, status.projected / MICRO)
+            if status.limit is not None:
+                yield MetricSample(metrics.BUDGET_LIMIT, labels, status.limit / MICRO)
 
     def _pools(self) -> Iterator[MetricSample]:
-        for each in self.context.cache(LatticePool).objects():
-            use = each.status.utilization
-            for resource in ("nodes", "cores", "memory") if use is not None else ():
-                if (share := getattr(use, resource)) is not None:
-                    yield MetricSample(metrics.POOL_UTILIZATION, (each.metadata.name, resource), float(share))
+        for pool in self.context.cache(LatticePool).objects():
+            utilization = pool.status.utilization
+            for resource in ("nodes", "cores", "memory") if utilization is not None else ():
+                if (share := getattr(utilization, resource)) is not None:
+                    yield MetricSample(metrics.POOL_UTILIZATION, (pool.metadata.name, resource), float(share))
 
 
 def pending_verdict(service: LatticeService) -> str:
-    """Why it waits, in one word; empty if it does not, or is on its way out."""
+    """The verdict of a service that waits for placement; empty if the service is placed or terminating."""
     if service.metadata.deletion_timestamp:
         return ""
-    placed = sum(each.replicas or 0 for each in service.status.placements)
+    placed = sum(placement.replicas or 0 for placement in service.status.placements)
     decision = service.status.scheduler_decision
     if decision is None or not decision.verdict:
         return UNDECIDED if placed < service.spec.desired_replicas() else ""
@@ -106,5 +113,6 @@ def pending_verdict(service: LatticeService) -> str:
 
 
 def reason_of(service: LatticeService) -> str:
-    """Of its condition Placed: one word, of which there are few."""
-    return next((each.reason for each in service.status.conditions if each.type == PLACED), "")
+    """The reason of the condition Placed; the number of reasons is small, so the reason is a safe metrics
+    label."""
+    return next((condition.reason for condition in service.status.conditions if condition.type == PLACED), "")

@@ -1,7 +1,8 @@
-"""How machines are taken and paid for at once: one commit holds the placement and every ledger that pays for it, or nothing is written.
+"""Commit a placement together with its charges: one commit holds the writes and every ledger that pays, or
+nothing is written.
 
-The limits are read from the objects that state them, and the commit holds only while those are still as they were read: whoever
-lowers a budget is heard by everything that is committed after.
+The limits come from the objects that state the budgets, and the commit checks that those objects are
+unchanged. A lowered limit therefore binds every later commit (I-20).
 """
 
 import asyncio
@@ -32,14 +33,14 @@ from lattice.placement.inputs.ledger_math import (
 )
 from lattice.store.protocol import ABSENT, Check, Entry, Key, Put, RevisionConflict, Store, Term, Write
 
-MAX_ATTEMPTS = 64  # each one lost is one that a rival won, so among 64 rivals with one payment each nobody runs out of them
-MIN_BACKOFF_S, MAX_BACKOFF_S = 0.002, 0.2  # seconds
+# A lost attempt means that a rival committed, so 64 rivals with one payment each never exhaust the attempts.
+MAX_ATTEMPTS = 64
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.002, 0.2
 BUDGET_OWNER_KINDS: dict[str, type[Kind]] = {
     kind.resource.kind: kind for kind in (LatticePool, CloudInfrastructure, StaticInfrastructure)
 }
-REQUEST_PROBE = Put(
-    Key(LatticeLedger.resource.id, "", "none"), b"", expect=1 << 60
-)  # no account has this ledger, and nothing that revision
+# A write that always conflicts: no account has a ledger of this name, and no object has this revision.
+REQUEST_PROBE = Put(Key(LatticeLedger.resource.id, "", "none"), b"", expect=1 << 60)
 
 _owner_decoders: dict[str, msgspec.json.Decoder[Any]] = {
     name: msgspec.json.Decoder(kind) for name, kind in BUDGET_OWNER_KINDS.items()
@@ -49,7 +50,8 @@ _ledger_decoder = msgspec.json.Decoder(LatticeLedger)
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """What one decision writes and what it costs. `releases`: machines that are confirmed to be gone."""
+    """The writes of one decision and their charges; `releases` are the charges of machines that are confirmed
+    to be gone."""
 
     writes: Sequence[Write]
     charges: Sequence[Charge] = ()
@@ -59,8 +61,11 @@ class Payment:
 
     @property
     def accounts(self) -> tuple[Account, ...]:
-        found = {account for each in (*self.charges, *self.releases) for account in each.accounts}
-        return tuple(sorted(found, key=lambda account: account.ledger_name))
+        """The accounts of all charges and releases, sorted by ledger."""
+        accounts: set[Account] = set()
+        for charge in (*self.charges, *self.releases):
+            accounts.update(charge.accounts)
+        return tuple(sorted(accounts, key=lambda account: account.ledger_name))
 
     @property
     def keys(self) -> set[Key]:
@@ -69,19 +74,21 @@ class Payment:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPayment:
-    """Committed at this revision; `answers`, one per ledger, tell where each stands now and whether a soft limit warns."""
+    """A payment that was committed at this revision; every ledger has a result with its balance and soft
+    limit."""
 
     revision: int
     results: tuple[BudgetApproval, ...] = ()
 
     @property
     def warnings(self) -> tuple[BudgetApproval, ...]:
-        return tuple(each for each in self.results if each.is_over_soft_limit)
+        return tuple(result for result in self.results if result.is_over_soft_limit)
 
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """Nothing was written: these ledgers, all that refuse, have too little left."""
+    """A payment that was not committed, with the rejections of every ledger whose limit the payment
+    exceeds."""
 
     rejections: tuple[BudgetRejection, ...]
 
@@ -90,7 +97,7 @@ class OverBudget:
 
 
 class _LedgerUpdates(msgspec.Struct, frozen=True):
-    """All ledgers of a payment, as they would be after it."""
+    """The writes and results of all ledgers of a payment."""
 
     puts: list[Put]
     results: list[BudgetApproval | BudgetRejection]
@@ -98,89 +105,116 @@ class _LedgerUpdates(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class LedgerCommitter:
+    """Commit payments, with optimistic concurrency on the ledgers."""
+
     store: Store
     clock: Clock
     term: Term | None = None
     new_uid: Callable[[], str] = lambda: str(uuid4())
 
     async def commit_with_charges(self, payment: Payment) -> CommittedPayment | OverBudget:
-        """Raises Clash when one of the payment's own writes or checks finds something else: decide again. Rivals for a ledger
-        are no reason to: it is read again, and the limits are checked again."""
+        """Commit a payment, or return the rejections of the ledgers.
+
+        Raises RevisionConflict if a write or check of the payment itself conflicts: the caller must decide
+        again. A conflict on a ledger is retried after a back-off with fresh limits; Conflict is raised after
+        MAX_ATTEMPTS.
+        """
         for attempt in range(MAX_ATTEMPTS):
-            read = await self._read(payment)
+            entries = await self._read(payment)
             try:
-                settled = self._settle(payment, read, self.clock.now())
+                updates = self._settle(payment, entries, self.clock.now())
+            # The first attempt of this request may have succeeded with its reply lost.
             except (Invalid, NotFound):
-                if (done := await self._committed_earlier(payment)) is not None:
-                    return done
+                if (committed := await self._committed_earlier(payment)) is not None:
+                    return committed
                 raise
-            if refusals := tuple(each for each in settled.results if isinstance(each, BudgetRejection)):
-                return await self._committed_earlier(payment) or OverBudget(refusals)
+            rejections = tuple(result for result in updates.results if isinstance(result, BudgetRejection))
+            if rejections:
+                return await self._committed_earlier(payment) or OverBudget(rejections)
             try:
-                revision = await self._commit(payment, settled, read)
-            except RevisionConflict as clash:
-                if clash.key in payment.keys:
+                revision = await self._commit(payment, updates, entries)
+            except RevisionConflict as conflict:
+                if conflict.key in payment.keys:
                     raise
+                # A rival changed a ledger or a limit: read both again and settle anew.
                 await self.clock.sleep(_backoff_s(payment, attempt))
                 continue
             return CommittedPayment(
-                revision, tuple(each for each in settled.results if isinstance(each, BudgetApproval))
+                revision, tuple(result for result in updates.results if isinstance(result, BudgetApproval))
             )
-        raise _contended(payment)
+        names = ", ".join(account.ledger_name for account in payment.accounts)
+        raise Conflict(
+            f"others were first {MAX_ATTEMPTS} times in a row",
+            where=f"latticeledger/{names}",
+            fix="decide again a little later",
+        )
 
     async def _read(self, payment: Payment) -> dict[Key, Entry | None]:
-        """Every ledger and every object that states a budget, each once."""
-        keys = sorted(
-            {key for account in payment.accounts for key in (_ledger_key(account), _owner_key(account))}
-        )
+        """Read every ledger of the payment and every object that states a budget."""
+        unique: set[Key] = set()
+        for account in payment.accounts:
+            unique |= {_ledger_key(account), _owner_key(account)}
+        keys = sorted(unique)
         entries = await asyncio.gather(*map(self.store.get, keys))
         return dict(zip(keys, entries, strict=True))
 
-    def _settle(self, payment: Payment, read: Mapping[Key, Entry | None], now: datetime) -> _LedgerUpdates:
-        settled = _LedgerUpdates([], [])
+    def _settle(self, payment: Payment, entries: Mapping[Key, Entry | None], now: datetime) -> _LedgerUpdates:
+        updates = _LedgerUpdates([], [])
         for account in payment.accounts:
-            entry = read[_ledger_key(account)]
-            before = None if entry is None else _ledger(entry)
-            charges = [each for each in payment.charges if account in each.accounts]
-            releases = [each for each in payment.releases if account in each.accounts]
-            ledger = _with_current_terms(account, read[_owner_key(account)], before, bool(charges), now)
-            after, answer = settle_charges(ledger, releases, charges, now)
-            settled.results.append(answer)
-            settled.puts.append(
-                self._put(before, with_status_message(after), ABSENT if entry is None else entry.revision)
+            entry = entries[_ledger_key(account)]
+            previous = None if entry is None else _decode_ledger(entry)
+            charges = [charge for charge in payment.charges if account in charge.accounts]
+            releases = [charge for charge in payment.releases if account in charge.accounts]
+            ledger = _with_current_terms(account, entries[_owner_key(account)], previous, bool(charges), now)
+            settled, result = settle_charges(ledger, releases, charges, now)
+            updates.results.append(result)
+            updates.puts.append(
+                self._put(previous, with_status_message(settled), ABSENT if entry is None else entry.revision)
             )
-        return settled
+        return updates
 
-    def _put(self, before: LatticeLedger | None, after: LatticeLedger, expect: int) -> Put:
-        obj = msgspec.to_builtins(after)
-        if before is None:
+    def _put(self, previous: LatticeLedger | None, ledger: LatticeLedger, expect: int) -> Put:
+        obj = msgspec.to_builtins(ledger)
+        if previous is None:
             obj = new_object(obj, uid=self.new_uid(), now=format_timestamp(self.clock.now()))
-        elif before.spec != after.spec:
-            obj["metadata"]["generation"] = before.metadata.generation + 1
+        elif previous.spec != ledger.spec:
+            obj["metadata"]["generation"] = previous.metadata.generation + 1
         return Put(
-            Key(LatticeLedger.resource.id, "", after.metadata.name), pack(LatticeLedger.resource, obj), expect
+            Key(LatticeLedger.resource.id, "", ledger.metadata.name),
+            pack(LatticeLedger.resource, obj),
+            expect,
         )
 
     async def _commit(
-        self, payment: Payment, settled: _LedgerUpdates, read: Mapping[Key, Entry | None]
+        self, payment: Payment, updates: _LedgerUpdates, entries: Mapping[Key, Entry | None]
     ) -> int:
+        """Commit writes and ledgers, provided that the budget owners are unchanged since the read (I-20)."""
         owners = {_owner_key(account) for account in payment.accounts}
-        _reject_blind_writes(payment, owners)
-        stated = [
-            Check(key, ABSENT if (found := read[key]) is None else found.revision)
-            for key in sorted(owners - payment.keys)
-        ]
+        for write in payment.writes:
+            # A write without expected revision would let a concurrent change of the limit pass unnoticed.
+            if write.key in owners and write.expect is None:
+                raise Malformed(
+                    "is written whatever it states",
+                    where=str(write.key),
+                    fix="expect the revision that was read",
+                )
+        owner_checks = []
+        for key in sorted(owners - payment.keys):
+            entry = entries[key]
+            owner_checks.append(Check(key, ABSENT if entry is None else entry.revision))
         return await self.store.commit(
-            [*payment.writes, *settled.puts],
-            checks=[*payment.checks, *stated],
+            [*payment.writes, *updates.puts],
+            checks=[*payment.checks, *owner_checks],
             fence=self.term,
             request_id=payment.request_id,
         )
 
     async def _committed_earlier(self, payment: Payment) -> CommittedPayment | None:
-        """A request whose answer was lost must not be refused for the money that it took itself.
+        """The result of the same request if an earlier commit succeeded; a lost reply must not reject the
+        charges that the request made.
 
-        The store looks for a request id before anything else: a commit that cannot succeed tells whether it is known.
+        The store looks up the request id before any check, so a commit that always conflicts reveals whether
+        the request is known.
         """
         if payment.request_id is None:
             return None
@@ -193,37 +227,31 @@ class LedgerCommitter:
 
 
 def _with_current_terms(
-    account: Account, owner: Entry | None, found: LatticeLedger | None, pays: bool, now: datetime
+    account: Account, owner: Entry | None, ledger: LatticeLedger | None, has_charges: bool, now: datetime
 ) -> LatticeLedger:
-    """An object that is gone, or states this budget no more, pays for nothing new; what it pays for can still be released."""
-    stated = ledger_spec(
-        account, None if owner is None else _owner_decoders[account.kind].decode(owner.value)
-    )
-    if stated is not None:
-        return open_ledger(stated, found, now)
-    if pays or found is None:
+    """The ledger under the current budget of its owner.
+
+    A deleted owner, or an owner without this budget, pays for no new machine; existing charges can still be
+    released.
+    """
+    spec = ledger_spec(account, None if owner is None else _owner_decoders[account.kind].decode(owner.value))
+    if spec is not None:
+        return open_ledger(spec, ledger, now)
+    if has_charges or ledger is None:
         raise NotFound(
             "states no budget that machines could be paid from",
             where=str(account),
             fix="place them elsewhere",
         )
-    return found
+    return ledger
 
 
-def _ledger(entry: Entry) -> LatticeLedger:
-    """Money is never counted on with a book that does not add up."""
+def _decode_ledger(entry: Entry) -> LatticeLedger:
+    """Decode a ledger; raise Invalid if the amounts of the ledger do not add up (I-22)."""
     ledger = _ledger_decoder.decode(entry.value)
     if causes := tuple(ledger.problems()):
         raise Invalid("does not add up", where=str(entry.key), fix="restore it from a backup", causes=causes)
     return ledger
-
-
-def _reject_blind_writes(payment: Payment, owners: set[Key]) -> None:
-    for write in payment.writes:
-        if write.key in owners and write.expect is None:
-            raise Malformed(
-                "is written whatever it states", where=str(write.key), fix="expect the revision that was read"
-            )
 
 
 def _ledger_key(account: Account) -> Key:
@@ -235,18 +263,13 @@ def _owner_key(account: Account) -> Key:
 
 
 def _backoff_s(payment: Payment, attempt: int) -> float:
-    """Longer each time, and different for each rival: half of it up to all of it, by what is written."""
-    spread = (
+    """The delay in seconds before the next attempt: grows exponentially, with a jitter derived from the
+    request.
+
+    The jitter is a checksum of the attempt and the keys, so that rivals differ and simulations repeat.
+    """
+    jitter = (
         crc32(f"{attempt} {payment.request_id} {[str(write.key) for write in payment.writes[:3]]}".encode())
         / 0xFFFFFFFF
     )
-    return min(MIN_BACKOFF_S * 2.0**attempt, MAX_BACKOFF_S) * (1 + spread) / 2
-
-
-def _contended(payment: Payment) -> Conflict:
-    names = ", ".join(account.ledger_name for account in payment.accounts)
-    return Conflict(
-        f"others were first {MAX_ATTEMPTS} times in a row",
-        where=f"latticeledger/{names}",
-        fix="decide again a little later",
-    )
+    return min(MIN_BACKOFF_S * 2.0**attempt, MAX_BACKOFF_S) * (1 + jitter) / 2

@@ -1,4 +1,5 @@
-"""How placements are written: status, clusters and money of one service in one commit, from what the copies have at that moment."""
+"""Write placements: status, clusters and charges of a service in one commit, built from the current
+caches."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,15 +27,16 @@ from lattice.placement.status.placement_conditions import PLACED_CONDITION, STAL
 from lattice.placement.status.service_status import cluster_labels, cluster_object
 from lattice.store.protocol import Check, Entry, Write
 
-MAX_CLUSTERS_PER_COMMIT = 30  # in one commit: with their events, ledgers and what states the budgets they stay below a hundred operations
+# With events, ledgers and budget owners, so many clusters stay below a hundred operations.
+MAX_CLUSTERS_PER_COMMIT = 30
 MAX_SERVICES_PER_COMMIT = 10
-MAX_NAMES_IN_EVENT = 5  # clusters named in an event
+MAX_NAMES_IN_EVENT = 5
 REPLACEMENT_MESSAGE = "nothing else takes what runs on it: a machine is made in its place before it goes"
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetRejection:
-    """Nothing of this was written: the budgets are the store's to judge."""
+    """The services of a commit stage that a ledger rejected; nothing of the stage was written."""
 
     services: tuple[str, ...]
     over_budget: OverBudget
@@ -42,7 +44,7 @@ class BudgetRejection:
 
 @dataclass(frozen=True, slots=True)
 class _MachineWrites:
-    """Clusters as they are to be, and which of them are new."""
+    """Writes and charges of clusters, with the names of created and grown clusters."""
 
     writes: tuple[Write, ...] = ()
     charges: tuple[Charge, ...] = ()
@@ -51,69 +53,71 @@ class _MachineWrites:
 
 
 class PlacementWriter:
-    def __init__(self, office: ControllerContext) -> None:
-        self._context = office
-        self._services, self._clusters = office.cache(LatticeService), office.cache(LatticeCluster)
-        self._ledgers, self._nodes = office.cache(LatticeLedger), office.cache(LatticeNode)
-        self._ledger_committer = LedgerCommitter(office.store, office.clock, office.term, office.new_uid)
-        self._recorder = office.recorder("services")
-        self.over_budget_groups: frozenset[NodeGroupKey] = (
-            frozenset()
-        )  # where a machine was lately refused that is wanted, and that nobody pays for
+    """Commit the placements of a staged decision and keep the clusters paid, labelled and no larger than
+    needed."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self._services, self._clusters = context.cache(LatticeService), context.cache(LatticeCluster)
+        self._ledgers, self._nodes = context.cache(LatticeLedger), context.cache(LatticeNode)
+        self._ledger_committer = LedgerCommitter(context.store, context.clock, context.term, context.new_uid)
+        self._recorder = context.recorder("services")
+        # Node groups with an unpaid machine that a ledger rejected in the last write.
+        self.over_budget_groups: frozenset[NodeGroupKey] = frozenset()
 
     async def write(
-        self, decided: StagedDecision, said: Mapping[str, PlacementStatus]
+        self, decided: StagedDecision, statuses: Mapping[str, PlacementStatus]
     ) -> BudgetRejection | None:
-        """Those that take machines first, in the order in which they were decided; then what is left to be said."""
+        """Commit the stages that take machines in the order of the decision, then every other status.
+
+        Returns the first stage that a ledger rejects; earlier stages stay committed.
+        """
         written: set[str] = set()
         for stages in _group_stages(decided.stages):
-            refusal = await self._commit_stages(decided, stages, said)
-            if refusal is not None and len(stages) > 1:  # one of them is too dear: the others may not be
-                refusal = await self._commit_each_stage(decided, stages, said)
-            if refusal is not None:
-                return refusal
-            written.update(name for stage in stages for name in stage.services)
+            rejection = await self._commit_stages(decided, stages, statuses)
+            if rejection is not None and len(stages) > 1:
+                # One stage is over budget: single commits let the other stages through.
+                for stage in stages:
+                    rejection = await self._commit_stages(decided, [stage], statuses)
+                    if rejection is not None:
+                        break
+            if rejection is not None:
+                return rejection
+            for stage in stages:
+                written.update(stage.services)
+        # Shrink first: a machine that is given up at once is not charged.
         await self._shrink_clusters(decided)
-        await self._charge_unpaid_machines(
-            decided
-        )  # of what is left: nobody pays for what is given up at once
+        await self._charge_unpaid_machines(decided)
         await self._relabel(decided)
-        left = (self._status_writes(decided, name, said[name]) for name in said if name not in written)
-        for batch in batch_writes([writes for writes in left if writes]):
+        groups = (
+            self._status_writes(decided, name, statuses[name]) for name in statuses if name not in written
+        )
+        for batch in batch_writes([group for group in groups if group]):
             await self._commit(batch)
         return None
 
-    async def _commit_each_stage(
-        self, decided: StagedDecision, stages: Sequence[CommitStage], said: Mapping[str, PlacementStatus]
-    ) -> BudgetRejection | None:
-        for stage in stages:
-            refusal = await self._commit_stages(decided, [stage], said)
-            if refusal is not None:
-                return refusal
-        return None
-
     async def _commit_stages(
-        self, decided: StagedDecision, stages: Sequence[CommitStage], said: Mapping[str, PlacementStatus]
+        self, decided: StagedDecision, stages: Sequence[CommitStage], statuses: Mapping[str, PlacementStatus]
     ) -> BudgetRejection | None:
-        """In one commit, unless that is too large for any."""
+        """Commit stages in one commit, or in several if the stages exceed the limits of a commit."""
         for part in _split_stages(stages):
-            wanted = {
-                name: counts for stage in part for name, counts in stage.clusters.items()
-            }  # the last one has the most
-            machines = self._machine_writes(decided, wanted)
-            writes = [
-                write
-                for stage in part
-                for name in stage.services
-                for write in self._status_writes(decided, name, said[name])
-            ]
+            # A later stage repeats the clusters of an earlier stage with larger counts, so the last count
+            # wins.
+            desired: dict[str, Mapping[str, int]] = {}
+            for stage in part:
+                desired.update(stage.clusters)
+            machines = self._machine_writes(decided, desired)
+            writes: list[Write] = []
+            for stage in part:
+                for name in stage.services:
+                    writes += self._status_writes(decided, name, statuses[name])
             writes += [*self._stage_events(decided, part, machines), *machines.writes]
             if not writes:
                 continue
-            paid = await self._ledger_committer.commit_with_charges(Payment(writes, machines.charges))
-            if isinstance(paid, OverBudget):
-                return BudgetRejection(tuple(name for stage in stages for name in stage.services), paid)
-            await self._wait_for_caches(paid.revision)
+            result = await self._ledger_committer.commit_with_charges(Payment(writes, machines.charges))
+            if isinstance(result, OverBudget):
+                return BudgetRejection(tuple(name for stage in stages for name in stage.services), result)
+            await self._wait_for_caches(result.revision)
         return None
 
     async def _commit(self, writes: Sequence[Write], checks: Sequence[Check] = ()) -> None:
@@ -121,270 +125,270 @@ class PlacementWriter:
             await self._wait_for_caches(await self._context.commit(writes, checks))
 
     async def _wait_for_caches(self, revision: int) -> None:
-        """Each write is made from the one before it."""
-        for copy in (self._services, self._clusters, self._ledgers):
-            await copy.wait_for(revision)
+        """Wait for the caches: the next write is built from the result of the previous write."""
+        for cache in (self._services, self._clusters, self._ledgers):
+            await cache.wait_for(revision)
 
     def _machine_writes(
-        self, decided: StagedDecision, wanted: Mapping[str, Mapping[str, int]]
+        self, decided: StagedDecision, desired: Mapping[str, Mapping[str, int]]
     ) -> _MachineWrites:
-        """Never fewer than there are to be already: what goes, goes when nobody is on it."""
+        """Create or grow clusters to the desired counts; counts never shrink here, because nodes may still
+        run workloads."""
         paid, fleet = paid_machines(self._ledgers.objects()), decided.fleet
         writes: list[Write] = []
-        costs: list[Charge] = []
-        made: list[str] = []
+        charges: list[Charge] = []
+        created: list[str] = []
         grown: list[str] = []
-        for name in sorted(wanted):
+        for name in sorted(desired):
             cluster = fleet.clusters.get(name)
             if cluster is None:
                 continue
-            known, entry = self._clusters.get(f"/{name}"), self._clusters.entry(f"/{name}")
-            counts = dict(wanted[name])
-            if known is None or entry is None:
-                drawn = cluster_object(cluster, fleet)
-                spec = msgspec.structs.replace(drawn.spec, nodes=dict(sorted(counts.items())))
+            existing, entry = self._clusters.get(f"/{name}"), self._clusters.entry(f"/{name}")
+            counts = dict(desired[name])
+            if existing is None or entry is None:
+                template = cluster_object(cluster, fleet)
+                spec = msgspec.structs.replace(template.spec, nodes=dict(sorted(counts.items())))
                 writes.append(
                     put_new(
-                        msgspec.structs.replace(drawn, spec=spec),
+                        msgspec.structs.replace(template, spec=spec),
                         uid=self._context.new_uid(),
                         now=self._context.timestamp,
                     )
                 )
-                made.append(name)
+                created.append(name)
             else:
                 counts = {
-                    kind: max(counts.get(kind, 0), known.spec.nodes.get(kind, 0))
-                    for kind in sorted({*counts, *known.spec.nodes})
+                    node_class: max(counts.get(node_class, 0), existing.spec.nodes.get(node_class, 0))
+                    for node_class in sorted({*counts, *existing.spec.nodes})
                 }
-                if counts == known.spec.nodes:
+                if counts == existing.spec.nodes:
                     continue
-                writes.append(with_spec(entry, msgspec.structs.replace(known.spec, nodes=counts)))
+                writes.append(with_spec(entry, msgspec.structs.replace(existing.spec, nodes=counts)))
                 grown.append(name)
-            costs += charges_due(fleet, cluster, counts, paid)
-        return _MachineWrites(tuple(writes), tuple(costs), tuple(made), tuple(grown))
+            charges += charges_due(fleet, cluster, counts, paid)
+        return _MachineWrites(tuple(writes), tuple(charges), tuple(created), tuple(grown))
 
-    def _status_writes(self, decided: StagedDecision, name: str, said: PlacementStatus) -> list[Write]:
-        """What the service's status says now, and events where that is news. Nothing, if it says so already."""
+    def _status_writes(self, decided: StagedDecision, name: str, report: PlacementStatus) -> list[Write]:
+        """Write the placement status of a service with events for changes; empty if the status is unchanged.
+
+        Raises Conflict if the service changed since the decision.
+        """
         service = decided.world.services[name]
         path = f"{service.metadata.namespace}/{service.metadata.name}"
-        now, entry = self._services.get(path), self._services.entry(path)
-        if now is None or entry is None or now.metadata.uid != service.metadata.uid:
+        current, entry = self._services.get(path), self._services.entry(path)
+        # The service was deleted, or created again, since the decision.
+        if current is None or entry is None or current.metadata.uid != service.metadata.uid:
             return []
-        if now.metadata.generation != service.metadata.generation or _placement_keys(
-            now.status
+        if current.metadata.generation != service.metadata.generation or _placement_keys(
+            current.status
         ) != _placement_keys(service.status):
             raise Conflict(
                 "changed while its place was decided", where=f"latticeservice/{name}", fix="decide again"
             )
-        before, stamp = now.status, self._context.timestamp
-        status: ServiceStatus = msgspec.structs.replace(
-            before,
-            placements=_with_stable_prices(
-                before.placements,
-                said.status.placements,
-                is_sure=not self._is_in_unsettled_cluster(decided, said),
-            ),
-            scheduler_decision=said.status.scheduler_decision,
-            conditions=merge_conditions(before.conditions, said.conditions, stamp),
+        previous, now = current.status, self._context.timestamp
+        # Until replicas are bound, their machines are a guess: no reason to state new shares of the cost.
+        is_settled = not any(
+            placement.cluster in decided.unsettled_clusters for placement in report.status.placements
         )
-        if status == before:
+        status: ServiceStatus = msgspec.structs.replace(
+            previous,
+            placements=_with_stable_prices(previous.placements, report.status.placements, is_sure=is_settled),
+            scheduler_decision=report.status.scheduler_decision,
+            conditions=merge_conditions(previous.conditions, report.conditions, now),
+        )
+        if status == previous:
             return []
         if (_placement_keys(status), status.scheduler_decision) != (
-            _placement_keys(before),
-            before.scheduler_decision,
+            _placement_keys(previous),
+            previous.scheduler_decision,
         ):
-            status = msgspec.structs.replace(status, last_scheduled=stamp)
-        return [with_status(entry, status), *self._status_events(now, before, status)]
-
-    def _is_in_unsettled_cluster(self, decided: StagedDecision, said: PlacementStatus) -> bool:
-        """Where replicas are on machines is only guessed before they are bound: no reason to state other shares of the cost."""
-        return any(each.cluster in decided.unsettled_clusters for each in said.status.placements)
+            status = msgspec.structs.replace(status, last_scheduled=now)
+        return [with_status(entry, status), *self._status_events(current, previous, status)]
 
     def _status_events(
-        self, service: LatticeService, before: ServiceStatus, after: ServiceStatus
+        self, service: LatticeService, previous: ServiceStatus, status: ServiceStatus
     ) -> Iterator[Write]:
-        placed, decision = _condition(after, PLACED_CONDITION), after.scheduler_decision
-        if _placement_keys(before) != _placement_keys(after) and after.placements:
-            where = ", ".join(
-                f"{each.replicas} in {each.cluster} on {each.node}"
-                for each in after.placements[:MAX_NAMES_IN_EVENT]
+        placed, decision = _condition(status, PLACED_CONDITION), status.scheduler_decision
+        if _placement_keys(previous) != _placement_keys(status) and status.placements:
+            summary = ", ".join(
+                f"{placement.replicas} in {placement.cluster} on {placement.node}"
+                for placement in status.placements[:MAX_NAMES_IN_EVENT]
             )
-            rest = len(after.placements) - MAX_NAMES_IN_EVENT
-            yield self._recorder.event(service, "Placed", f"{where}{f' and {rest} more' if rest > 0 else ''}")
-        said_before = _condition(before, PLACED_CONDITION)
-        if (
-            placed
-            and placed.status == "False"
-            and (said_before is None or _condition_text(said_before) != _condition_text(placed))
-        ):
+            omitted = len(status.placements) - MAX_NAMES_IN_EVENT
+            if omitted > 0:
+                summary += f" and {omitted} more"
+            yield self._recorder.event(service, "Placed", summary)
+        if placed and placed.status == "False" and _is_news(placed, previous):
             verdict = decision.verdict if decision else placed.reason
             yield self._recorder.event(service, "NotPlaced", f"{verdict}: {placed.message}", warning=True)
-        stale, was = _condition(after, STALE_CONDITION), _condition(before, STALE_CONDITION)
-        if (
-            stale
-            and stale.status == "True"
-            and (was is None or _condition_text(was) != _condition_text(stale))
-        ):
+        stale = _condition(status, STALE_CONDITION)
+        if stale and stale.status == "True" and _is_news(stale, previous):
             yield self._recorder.event(service, "PlacementStale", stale.message, warning=True)
 
     def _stage_events(
         self, decided: StagedDecision, stages: Sequence[CommitStage], machines: _MachineWrites
     ) -> Iterator[Write]:
-        """Each cluster with the first service that it is for."""
-        told: set[str] = set()
+        """Report every created or grown cluster on the first service that uses the cluster, and every
+        remediation."""
+        reported: set[str] = set()
         for stage in stages:
             if not stage.services:
                 continue
-            about = decided.world.services[stage.services[0]]
-            fresh = stage.clusters.keys() - told
-            told |= fresh
+            service = decided.world.services[stage.services[0]]
+            fresh = stage.clusters.keys() - reported
+            reported |= fresh
             for reason, names in (
                 ("ClusterCreated", machines.created_clusters),
                 ("ClusterGrown", machines.grown_clusters),
             ):
-                if here := [name for name in names if name in fresh]:
-                    yield self._recorder.event(about, reason, _join_names(here))
-            for each in decided.remediations.get(stage.services[0], ()):
-                what = f"no node of {each.node_group[0]} takes {each.replicas} of its replicas"
-                then = (
-                    f"{each.machines} more of class {each.node_group[1]} for it"
-                    if each.machines
-                    else "they are placed elsewhere"
-                )
-                yield self._recorder.event(about, "NoNodeFits", f"{what}: {then}", warning=True)
+                if clusters := [name for name in names if name in fresh]:
+                    yield self._recorder.event(service, reason, _join_names(clusters))
+            for remediation in decided.remediations.get(stage.services[0], ()):
+                cluster, node_class = remediation.node_group
+                if remediation.machines:
+                    outcome = f"{remediation.machines} more of class {node_class} for it"
+                else:
+                    outcome = "they are placed elsewhere"
+                message = f"no node of {cluster} takes {remediation.replicas} of its replicas: {outcome}"
+                yield self._recorder.event(service, "NoNodeFits", message, warning=True)
 
     async def _charge_unpaid_machines(self, decided: StagedDecision) -> None:
-        """Machines that are to be there and that a budget does not pay for: the release of another has crossed the decision, or its
-        place is still taken by one that leaves."""
+        """Charge desired machines that no ledger pays for.
+
+        The release of another machine crossed the decision, or a leaving machine still takes the paid slot.
+        """
         paid, fleet = paid_machines(self._ledgers.objects()), decided.fleet
-        kinds: dict[str, list[str]] = {}
-        for name, kind in decided.paid_in_advance:
-            kinds.setdefault(name, []).append(kind)
+        classes_by_cluster: dict[str, list[str]] = {}
+        for name, node_class in decided.paid_in_advance:
+            classes_by_cluster.setdefault(name, []).append(node_class)
         self.over_budget_groups = frozenset()
-        for known in self._clusters.objects():
-            cluster, entry = (
-                fleet.clusters.get(known.metadata.name),
-                self._clusters.entry(f"/{known.metadata.name}"),
-            )
-            wanted, leaving = self._with_replacements(known, kinds.get(known.metadata.name, ()))
-            owed = charges_due(fleet, cluster, wanted, paid) if cluster and entry else ()
-            if owed and entry and cluster and is_within_limits(fleet, cluster):
-                writes = [
-                    self._recorder.event(each, "NodeReplaced", REPLACEMENT_MESSAGE) for _, each in leaving
-                ]
-                checks = [
-                    Check(entry.key, entry.revision),
-                    *(Check(each.key, each.revision) for each, _ in leaving),
-                ]
-                answer = await self._ledger_committer.commit_with_charges(
-                    Payment(writes, owed, checks=checks)
-                )
-                if isinstance(answer, OverBudget):
-                    self.over_budget_groups |= {(known.metadata.name, each.lot.node_class) for each in owed}
-                else:
-                    await self._wait_for_caches(answer.revision)
+        for existing in self._clusters.objects():
+            name = existing.metadata.name
+            cluster, entry = fleet.clusters.get(name), self._clusters.entry(f"/{name}")
+            desired, leaving = self._with_replacements(existing, classes_by_cluster.get(name, ()))
+            charges = charges_due(fleet, cluster, desired, paid) if cluster and entry else ()
+            if not (charges and entry and cluster and is_within_limits(fleet, cluster)):
+                continue
+            writes = [self._recorder.event(node, "NodeReplaced", REPLACEMENT_MESSAGE) for _, node in leaving]
+            checks = [Check(entry.key, entry.revision)]
+            checks += [Check(node_entry.key, node_entry.revision) for node_entry, _ in leaving]
+            result = await self._ledger_committer.commit_with_charges(Payment(writes, charges, checks=checks))
+            if isinstance(result, OverBudget):
+                self.over_budget_groups |= {(name, charge.lot.node_class) for charge in charges}
+            else:
+                await self._wait_for_caches(result.revision)
 
     def _with_replacements(
-        self, cluster: LatticeCluster, kinds: Iterable[str]
+        self, cluster: LatticeCluster, node_classes: Iterable[str]
     ) -> tuple[dict[str, int], list[tuple[Entry, LatticeNode]]]:
-        """Machines by class, of these one more than there are where one that leaves is to be replaced before it is gone; and who leaves."""
-        wanted, found = dict(cluster.spec.nodes), []
-        for kind in sorted(kinds):
-            there = [
-                each
-                for each in self._nodes.by_index("cluster", cluster.metadata.name)
-                if each.spec.node_class == kind
+        """The machine counts of a cluster by class, with a replacement for a leaving node of the given
+        classes, and the leaving nodes."""
+        counts, replaced = dict(cluster.spec.nodes), []
+        for node_class in sorted(node_classes):
+            nodes = [
+                node
+                for node in self._nodes.by_index("cluster", cluster.metadata.name)
+                if node.spec.node_class == node_class
             ]
-            leaving = [each for each in there if each.metadata.deletion_timestamp]
-            first = min(leaving, key=lambda each: each.metadata.name, default=None)
+            leaving = [node for node in nodes if node.metadata.deletion_timestamp]
+            first = min(leaving, key=lambda node: node.metadata.name, default=None)
             entry = self._nodes.entry(f"/{first.metadata.name}") if first else None
             if first and entry:
-                wanted[kind] = max(wanted.get(kind, 0), len(there) + 1)
-                found.append((entry, first))
-        return wanted, found
+                counts[node_class] = max(counts.get(node_class, 0), len(nodes) + 1)
+                replaced.append((entry, first))
+        return counts, replaced
 
     async def _shrink_clusters(self, decided: StagedDecision) -> None:
-        """Machines that nobody is on and nobody needs; a cluster that has none left is to begin with none."""
-        wanted, offers, held = (
-            decided.desired_machines,
-            decided.fleet.table.row_of,
-            clusters_in_use(decided.orphaned_replicas),
-        )
-        for known in sorted(self._clusters.objects(), key=lambda each: each.metadata.name):
-            name, entry = known.metadata.name, self._clusters.entry(f"/{known.metadata.name}")
-            if (
-                entry is None
-                or name in decided.unsettled_clusters
-                or (known.spec.pool not in offers and name in held)
-            ):
+        """Lower the machine counts of clusters to the counts that services need; an empty cluster loses its
+        minimum size."""
+        offers, in_use = decided.fleet.table.row_of, clusters_in_use(decided.orphaned_replicas)
+        for cluster in sorted(self._clusters.objects(), key=lambda cluster: cluster.metadata.name):
+            name, entry = cluster.metadata.name, self._clusters.entry(f"/{cluster.metadata.name}")
+            is_orphaned_in_use = cluster.spec.pool not in offers and name in in_use
+            if entry is None or name in decided.unsettled_clusters or is_orphaned_in_use:
                 continue
-            target = wanted.get(name, Counter())
-            fewer = {kind: min(count, target[kind]) for kind, count in known.spec.nodes.items()}
-            if fewer != known.spec.nodes:
-                kept = {kind: count for kind, count in fewer.items() if count}
+            target = decided.desired_machines.get(name, Counter())
+            counts = {
+                node_class: min(count, target[node_class]) for node_class, count in cluster.spec.nodes.items()
+            }
+            if counts != cluster.spec.nodes:
+                remaining = {node_class: count for node_class, count in counts.items() if count}
                 spec = msgspec.structs.replace(
-                    known.spec, nodes=kept, min_nodes=known.spec.min_nodes if kept else 0
+                    cluster.spec, nodes=remaining, min_nodes=cluster.spec.min_nodes if remaining else 0
                 )
-                words = f"{known.spec.desired_nodes} to {spec.desired_nodes} machines: {self._shrink_reason(name)}"
+                message = (
+                    f"{cluster.spec.desired_nodes} to {spec.desired_nodes} machines: "
+                    f"{self._shrink_reason(name)}"
+                )
                 await self._commit(
-                    [with_spec(entry, spec), self._recorder.event(known, "ClusterShrunk", words)]
+                    [with_spec(entry, spec), self._recorder.event(cluster, "ClusterShrunk", message)]
                 )
             await self._refund_unmade_machines(name)
 
     async def _relabel(self, decided: StagedDecision) -> None:
-        """Whether a cluster is kept may change with who is in it, and with what its data center reserves."""
+        """Update the reserve labels of clusters, which depend on the services in the cluster and on the
+        reserve of the data center."""
         for name, cluster in sorted(decided.fleet.clusters.items()):
-            known, entry = self._clusters.get(f"/{name}"), self._clusters.entry(f"/{name}")
-            labels = cluster_labels(cluster, decided.fleet, known)
-            if known is not None and entry is not None and labels != known.spec.labels:
-                await self._commit([with_spec(entry, msgspec.structs.replace(known.spec, labels=labels))])
+            existing, entry = self._clusters.get(f"/{name}"), self._clusters.entry(f"/{name}")
+            labels = cluster_labels(cluster, decided.fleet, existing)
+            if existing is not None and entry is not None and labels != existing.spec.labels:
+                await self._commit([with_spec(entry, msgspec.structs.replace(existing.spec, labels=labels))])
 
     def _shrink_reason(self, cluster: str) -> str:
-        silent = [
-            each.metadata.name for each in self._nodes.by_index("cluster", cluster) if not_ready_message(each)
+        unreachable = [
+            node.metadata.name for node in self._nodes.by_index("cluster", cluster) if not_ready_message(node)
         ]
-        gone = (
-            f"what ran on {_join_names(sorted(silent))}, which is not heard of, runs elsewhere; "
-            if silent
-            else ""
-        )
-        return f"{gone}no service needs more"
+        if not unreachable:
+            return "no service needs more"
+        names = _join_names(sorted(unreachable))
+        return f"what ran on {names}, which is not heard of, runs elsewhere; no service needs more"
 
     async def _refund_unmade_machines(self, name: str) -> None:
-        """What was paid for machines that never were. Whoever makes a node has seen its cluster as it is: none comes that is not known."""
+        """Release the charges of machines that were never made.
+
+        The cluster controller creates a node only under a check of the cluster's revision, so no unknown node
+        follows.
+        """
         entry, cluster = self._clusters.entry(f"/{name}"), self._clusters.get(f"/{name}")
         if entry is None or cluster is None or not self._unmade_machine_charges(name, cluster.spec.nodes):
             return
+        # Every node that the cluster controller created for this cluster must be in the cache.
         await self._nodes.wait_for(entry.revision)
-        await self._ledgers.wait_for(self._nodes.revision)  # who goes is paid back when its node goes
-        if back := self._unmade_machine_charges(name, cluster.spec.nodes):
-            answer = await self._ledger_committer.commit_with_charges(
-                Payment([], releases=back, checks=[Check(entry.key, entry.revision)])
+        # A node that leaves is refunded with the deletion of the node: wait for both.
+        await self._ledgers.wait_for(self._nodes.revision)
+        if releases := self._unmade_machine_charges(name, cluster.spec.nodes):
+            result = await self._ledger_committer.commit_with_charges(
+                Payment([], releases=releases, checks=[Check(entry.key, entry.revision)])
             )
-            if isinstance(answer, CommittedPayment):
-                await self._wait_for_caches(answer.revision)
+            if isinstance(result, CommittedPayment):
+                await self._wait_for_caches(result.revision)
 
-    def _unmade_machine_charges(self, cluster: str, wanted: Mapping[str, int]) -> list[Charge]:
-        """Machines that were paid for and have no node: nobody will ever confirm that they are gone."""
+    def _unmade_machine_charges(self, cluster: str, desired: Mapping[str, int]) -> list[Charge]:
+        """The charges of paid machines without a node; the cluster controller would never release these
+        charges."""
         nodes = self._nodes.by_index("cluster", cluster)
-        going = Counter(each.spec.node_class for each in nodes if each.metadata.deletion_timestamp)
-        staying = Counter(each.spec.node_class for each in nodes) - going
+        leaving = Counter(node.spec.node_class for node in nodes if node.metadata.deletion_timestamp)
+        staying = Counter(node.spec.node_class for node in nodes) - leaving
         ledgers = self._ledgers.objects()
-        kinds = sorted(
-            {lot.node_class for ledger in ledgers for lot in ledger.status.machines.get(cluster, ())}
-        )
-        keep = {
-            kind: max(wanted.get(kind, 0), staying[kind]) + going[kind] for kind in kinds
-        }  # the successor of one that goes too
-        return [each for kind in kinds for each in releases_due(ledgers, (cluster, kind), keep[kind])]
+        node_classes: set[str] = set()
+        for ledger in ledgers:
+            node_classes.update(lot.node_class for lot in ledger.status.machines.get(cluster, ()))
+        charges: list[Charge] = []
+        for node_class in sorted(node_classes):
+            # A leaving node and its replacement are both paid.
+            paid = max(desired.get(node_class, 0), staying[node_class]) + leaving[node_class]
+            charges += releases_due(ledgers, (cluster, node_class), paid)
+        return charges
 
 
 def _group_stages(stages: Sequence[CommitStage]) -> Iterator[list[CommitStage]]:
-    """As many as go into one commit."""
+    """Group stages into batches that fit into one commit."""
     batch: list[CommitStage] = []
     for stage in stages:
-        clusters = {name for each in (*batch, stage) for name in each.clusters}
-        services = sum(len(each.services) for each in (*batch, stage))
+        clusters: set[str] = set()
+        for grouped in (*batch, stage):
+            clusters.update(grouped.clusters)
+        services = sum(len(grouped.services) for grouped in (*batch, stage))
         if batch and (len(clusters) > MAX_CLUSTERS_PER_COMMIT or services > MAX_SERVICES_PER_COMMIT):
             yield batch
             batch = []
@@ -394,42 +398,55 @@ def _group_stages(stages: Sequence[CommitStage]) -> Iterator[list[CommitStage]]:
 
 
 def _split_stages(stages: Sequence[CommitStage]) -> Iterator[list[CommitStage]]:
-    """Small enough for one commit each. Machines come before those who use them: whoever finds them paid takes them."""
+    """Split a stage that is too large for one commit.
+
+    Clusters come before the services that use them: a service stage finds its machines paid.
+    """
     if len(stages) > 1:
         yield list(stages)
         return
     (stage,) = stages
     names, services = sorted(stage.clusters), stage.services
     while len(names) > MAX_CLUSTERS_PER_COMMIT:
-        some, names = names[:MAX_CLUSTERS_PER_COMMIT], names[MAX_CLUSTERS_PER_COMMIT:]
-        yield [CommitStage((), {name: stage.clusters[name] for name in some})]
+        head, names = names[:MAX_CLUSTERS_PER_COMMIT], names[MAX_CLUSTERS_PER_COMMIT:]
+        yield [CommitStage((), {name: stage.clusters[name] for name in head})]
     yield [CommitStage(services[:MAX_SERVICES_PER_COMMIT], {name: stage.clusters[name] for name in names})]
     for start in range(MAX_SERVICES_PER_COMMIT, len(services), MAX_SERVICES_PER_COMMIT):
         yield [CommitStage(services[start : start + MAX_SERVICES_PER_COMMIT], {})]
 
 
 def _placement_keys(status: ServiceStatus) -> list[tuple[str, str, str, int | None]]:
-    return sorted((each.pool, each.cluster, each.node, each.replicas) for each in status.placements)
+    return sorted(map(_placement_key, status.placements))
 
 
 def _with_stable_prices(
     before: Sequence[ServicePlacement], after: tuple[ServicePlacement, ...], *, is_sure: bool
 ) -> tuple[ServicePlacement, ...]:
-    """Same counts on machines that are only guessed cost what they did."""
-    known = {(each.pool, each.cluster, each.node, each.replicas): each for each in before}
+    """Keep the stated price of unchanged placements while the machines of the replicas are a guess."""
     if is_sure:
         return after
-    return tuple(known.get((each.pool, each.cluster, each.node, each.replicas), each) for each in after)
+    previous = {_placement_key(placement): placement for placement in before}
+    return tuple(previous.get(_placement_key(placement), placement) for placement in after)
 
 
-def _condition(status: ServiceStatus, kind: str) -> Condition | None:
-    return next((each for each in status.conditions if each.type == kind), None)
+def _placement_key(placement: ServicePlacement) -> tuple[str, str, str, int | None]:
+    return (placement.pool, placement.cluster, placement.node, placement.replicas)
 
 
-def _condition_text(condition: Condition) -> tuple[str, str, str]:
-    return (condition.status, condition.reason, condition.message)
+def _condition(status: ServiceStatus, condition_type: str) -> Condition | None:
+    return next((condition for condition in status.conditions if condition.type == condition_type), None)
 
 
-def _join_names(clusters: Sequence[str]) -> str:
-    rest = len(clusters) - MAX_NAMES_IN_EVENT
-    return ", ".join(clusters[:MAX_NAMES_IN_EVENT]) + (f" and {rest} more" if rest > 0 else "")
+def _is_news(condition: Condition, previous: ServiceStatus) -> bool:
+    """Whether the previous status lacks the condition or states another text."""
+    before = _condition(previous, condition.type)
+    return before is None or (before.status, before.reason, before.message) != (
+        condition.status,
+        condition.reason,
+        condition.message,
+    )
+
+
+def _join_names(names: Sequence[str]) -> str:
+    omitted = len(names) - MAX_NAMES_IN_EVENT
+    return ", ".join(names[:MAX_NAMES_IN_EVENT]) + (f" and {omitted} more" if omitted > 0 else "")

@@ -1,4 +1,5 @@
-"""Service -> its workloads: as many as were placed, where they were placed, one after the other when they are to run something else."""
+"""Reconcile the workloads of services: create and delete replicas as placed, and roll out template changes
+step by step."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,24 +50,24 @@ ROLLING, COMPLETE, NO_SURGE_CAPACITY = "RollingOut", "Complete", "NoRoomForSurge
 
 @dataclass
 class ReplicaController:
+    """Create, update and delete the workloads of a service; the key is the service, `namespace/name`."""
+
     context: ControllerContext
     workers: int = 8
     resync_s: float = 30.0
     name: str = "replicas"
-    surges: Callable[[], Mapping[str, str]] = (
-        dict  # services that need one more while a node is drained, and who waits for it
-    )
-    eviction_reason: Callable[[LatticeWorkload], str] = lambda _: (
-        ""
-    )  # why a replica must leave its node: it counts no more
-    _awaiting_ready: set[str] = field(default_factory=set)  # services that wait for a replica to be ready
-    _being_stopped: set[str] = field(default_factory=set)  # replicas that are to go by what is being written
+    # Services that need a surge replica during a drain, each with the replica that waits for the surge.
+    surges: Callable[[], Mapping[str, str]] = dict
+    # The reason to evict a replica, or empty; an evicted replica does not count as ready.
+    eviction_reason: Callable[[LatticeWorkload], str] = lambda _: ""
+    # Services whose rollout waits for a replica to become ready.
+    _awaiting_ready: set[str] = field(default_factory=set)
+    # Replicas whose deletion is in a running commit and not in the cache yet.
+    _being_stopped: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._services, self._workloads = (
-            self.context.cache(LatticeService),
-            self.context.cache(LatticeWorkload),
-        )
+        self._services = self.context.cache(LatticeService)
+        self._workloads = self.context.cache(LatticeWorkload)
         self._recorder = self.context.recorder("services")
 
     def loop(self) -> Loop:
@@ -74,52 +75,56 @@ class ReplicaController:
             Source(self._services, self._keys_for_service),
             Source(self._workloads, self._keys_for_workload),
         )
-        pace = Concurrency(workers=self.workers, resync_s=self.resync_s)
+        concurrency = Concurrency(workers=self.workers, resync_s=self.resync_s)
         return Loop(
             self,
             self.context.clock,
             self.context.rng,
             lambda: map(path_of, self._services.objects()),
             sources,
-            pace,
+            concurrency,
         )
 
     def _keys_for_service(self, change: Change) -> Iterable[str]:
-        """Not when only how its replicas are is another: that is told of thousands many times over."""
-        before, after = self._services.previous_object, self._services.get(change.key.path)
-        return (
-            ()
-            if before is not None and after is not None and _replica_inputs(before) == _replica_inputs(after)
-            else (change.key.path,)
-        )
+        """Wake the service only if an input of its replicas changed: health updates of the status are
+        frequent."""
+        previous, current = self._services.previous_object, self._services.get(change.key.path)
+        if previous is None or current is None or _replica_inputs(previous) != _replica_inputs(current):
+            return (change.key.path,)
+        return ()
 
     def _keys_for_workload(self, change: Change) -> Iterable[str]:
-        """Those that go; and while others wait for it, those that become ready or fail."""
-        before, after = (
-            self._workloads.previous_object,
-            self._workloads.get(change.key.path) if change.value else None,
-        )
-        found = after or before
-        if found is None or not found.spec.service:
+        """Wake the service of a replica that terminates, or changes health while a rollout waits."""
+        previous = self._workloads.previous_object
+        current = self._workloads.get(change.key.path) if change.value else None
+        workload = current or previous
+        if workload is None or not workload.spec.service:
             return ()
-        key = f"{change.key.namespace}/{found.spec.service}"
-        is_leaving = after is None or (
-            bool(after.metadata.deletion_timestamp) and not (before and before.metadata.deletion_timestamp)
+        key = f"{change.key.namespace}/{workload.spec.service}"
+        has_left = current is None or (
+            bool(current.metadata.deletion_timestamp)
+            and not (previous and previous.metadata.deletion_timestamp)
         )
-        is_better = key in self._awaiting_ready and (
-            before is None or after is None or _health_of(before) != _health_of(after)
+        is_awaited = key in self._awaiting_ready and (
+            previous is None or current is None or _health_of(previous) != _health_of(current)
         )
-        return (key,) if is_leaving or is_better else ()
+        return (key,) if has_left or is_awaited else ()
 
     async def reconcile(self, key: str) -> Requeue | None:
         service = self._services.get(key)
+        # The garbage collector deletes the replicas of a deleted service through the owner reference.
         if service is None or service.metadata.deletion_timestamp or not _is_placement_current(service):
             self._awaiting_ready.discard(key)
             return None
-        found = self._workloads.by_index("service", key)
-        mine = [each for each in found if is_owned(each, service)]
+        workloads = self._workloads.by_index("service", key)
+        owned = [workload for workload in workloads if is_owned(workload, service)]
         spec = template(service)
-        replicas = [self._replica(each) for each in mine if not _is_unreachable_terminating(each)]
+        # A terminating replica on an unreachable node does not block the rollout.
+        replicas = [
+            self._replica(workload)
+            for workload in owned
+            if not (is_terminating(workload) and workload.status.actual_state == "Unknown")
+        ]
         steps = next_steps(
             self._desired_replicas(service),
             spec.revision,
@@ -127,81 +132,94 @@ class ReplicaController:
             service.spec.min_replicas,
             self._rollout_environment(key),
         )
-        (self._awaiting_ready.add if steps.is_rolling or steps.is_waiting else self._awaiting_ready.discard)(
-            key
-        )
+        if steps.is_rolling or steps.is_waiting:
+            self._awaiting_ready.add(key)
+        else:
+            self._awaiting_ready.discard(key)
         groups = [
-            self._progress_writes(service, spec.revision, steps, mine),
-            *self._stop_writes(mine, steps.stop),
-            *self._start_writes(service, spec, steps.start, [each.spec.slot for each in found]),
-            *self._update_writes(service, spec, mine, steps.stop),
+            self._progress_writes(service, spec.revision, steps, owned),
+            *self._stop_writes(owned, steps.stop),
+            *self._start_writes(service, spec, steps.start, [workload.spec.slot for workload in workloads]),
+            *self._update_writes(service, spec, owned, steps.stop),
         ]
-        told = {f"{service.metadata.namespace}/{name}" for name in steps.stop}
-        self._being_stopped |= told
+        stopping = {f"{service.metadata.namespace}/{name}" for name in steps.stop}
+        self._being_stopped |= stopping
         try:
+            # The next reconcile must see these writes in the cache, or would start the replicas twice.
             await self._workloads.wait_for(
                 await self.context.commit_groups_concurrently(group for group in groups if group)
             )
         finally:
-            self._being_stopped -= told
+            self._being_stopped -= stopping
         return None
 
     def _desired_replicas(self, service: LatticeService) -> Counter[NodeGroupKey]:
-        """As placed; and one more where a replica can only leave its node once another is ready."""
-        cells = desired_node_groups(service)
+        """Replicas per node group as placed, plus a surge replica while a drain waits for a replacement."""
+        node_groups = desired_node_groups(service)
         waiting = self._workloads.get(self.surges().get(path_of(service), ""))
-        if waiting is not None and cells:
-            where = node_group_of(waiting)
-            cells[where if where in cells else min(cells)] += (
-                1  # also while it is to go elsewhere: a drain and an update count on one each
-            )
-        return cells
+        if waiting is not None and node_groups:
+            # Also while the waiting replica moves to another node group: drain and rollout need a surge each.
+            node_group = node_group_of(waiting)
+            node_groups[node_group if node_group in node_groups else min(node_groups)] += 1
+        return node_groups
 
     def _rollout_environment(self, key: str) -> ScaleDownLimits:
-        """Those whose places were written before have chosen by now, as in `plan`."""
+        """Limits of scale-down in terms of shared nodes and minimum cluster sizes.
+
+        A replica that a running commit deletes does not share its node any more; `plan` counts in the same
+        way.
+        """
         clusters, services, workloads = self.context.cache(LatticeCluster), self._services, self._workloads
 
         def is_shared(node: str) -> bool:
-            others = [
-                each
-                for each in workloads.by_index("node", node)
-                if service_path(each) != key and path_of(each) not in self._being_stopped
+            neighbours = [
+                workload
+                for workload in workloads.by_index("node", node)
+                if service_path(workload) != key and path_of(workload) not in self._being_stopped
             ]
-            return any(holds_machine(each, services.get(service_path(each))) for each in others)
+            return any(
+                holds_machine(workload, services.get(service_path(workload))) for workload in neighbours
+            )
 
-        def least(name: str) -> int:
+        def min_nodes(name: str) -> int:
             cluster = clusters.get(f"/{name}")
             return cluster.spec.min_nodes if cluster else 0
 
-        return ScaleDownLimits(is_shared, least)
+        return ScaleDownLimits(is_shared, min_nodes)
 
-    def _replica(self, each: LatticeWorkload) -> Replica:
-        status = each.status
+    def _replica(self, workload: LatticeWorkload) -> Replica:
+        status = workload.status
         return Replica(
-            name=each.metadata.name,
-            slot=each.spec.slot,
-            node_group=node_group_of(each),
-            revision=each.spec.revision,
-            is_ready=status.ready is True and not is_evicting(each) and not self.eviction_reason(each),
-            is_terminating=is_terminating(each),
+            name=workload.metadata.name,
+            slot=workload.spec.slot,
+            node_group=node_group_of(workload),
+            revision=workload.spec.revision,
+            is_ready=status.ready is True
+            and not is_evicting(workload)
+            and not self.eviction_reason(workload),
+            is_terminating=is_terminating(workload),
             node=status.binding.node if status.binding else "",
             failure=(status.failure_reason or "Failed") if status.actual_state == "Failed" else "",
-            unschedulable_reason=unschedulable_reason(each),
+            unschedulable_reason=unschedulable_reason(workload),
         )
 
     def _start_writes(
-        self, service: LatticeService, spec: WorkloadSpec, cells: Sequence[NodeGroupKey], taken: Sequence[int]
+        self,
+        service: LatticeService,
+        spec: WorkloadSpec,
+        node_groups: Sequence[NodeGroupKey],
+        taken_slots: Sequence[int],
     ) -> Iterator[list[Write]]:
-        slots, owner, now = free_slots(taken), owner_reference(service), self.context.timestamp
-        shapes = {cell: in_node_group(spec, cell) for cell in set(cells)}
-        for cell in cells:
-            made = build_workload(service, shapes[cell], next(slots), owner)
-            yield [put_new(made, uid=self.context.new_uid(), now=now)]
+        slots, owner, now = free_slots(taken_slots), owner_reference(service), self.context.timestamp
+        specs = {node_group: in_node_group(spec, node_group) for node_group in set(node_groups)}
+        for node_group in node_groups:
+            workload = build_workload(service, specs[node_group], next(slots), owner)
+            yield [put_new(workload, uid=self.context.new_uid(), now=now)]
 
-    def _stop_writes(self, mine: Iterable[LatticeWorkload], names: Sequence[str]) -> Iterator[list[Write]]:
-        going, now = set(names), self.context.timestamp
-        for each in mine:
-            entry = self._workloads.entry(path_of(each)) if each.metadata.name in going else None
+    def _stop_writes(self, owned: Iterable[LatticeWorkload], names: Sequence[str]) -> Iterator[list[Write]]:
+        stopping, now = set(names), self.context.timestamp
+        for workload in owned:
+            entry = self._workloads.entry(path_of(workload)) if workload.metadata.name in stopping else None
             write = deletion_write(LatticeWorkload.resource, entry, now) if entry else None
             if write is not None:
                 yield [write]
@@ -210,103 +228,112 @@ class ReplicaController:
         self,
         service: LatticeService,
         spec: WorkloadSpec,
-        mine: Iterable[LatticeWorkload],
+        owned: Iterable[LatticeWorkload],
         stopping: Sequence[str],
     ) -> Iterator[list[Write]]:
-        """What changes without another start: which nodes it may use, what goes before what, labels."""
-        labels, leaving = labels_for(service), set(stopping)
-        for each in mine:
-            entry = self._workloads.entry(path_of(each))
+        """Writes for changes that need no restart: node groups, priority, labels."""
+        labels, stopping_names = labels_for(service), set(stopping)
+        for workload in owned:
+            entry = self._workloads.entry(path_of(workload))
             if (
                 entry is None
-                or is_terminating(each)
-                or each.metadata.name in leaving
-                or each.spec.revision != spec.revision
+                or is_terminating(workload)
+                or workload.metadata.name in stopping_names
+                or workload.spec.revision != spec.revision
             ):
                 continue
-            wanted = msgspec.structs.replace(
-                in_node_group(spec, node_group_of(each)),
-                slot=each.spec.slot,
-                desired_state=each.spec.desired_state,
+            desired_spec = msgspec.structs.replace(
+                in_node_group(spec, node_group_of(workload)),
+                slot=workload.spec.slot,
+                desired_state=workload.spec.desired_state,
             )
-            if wanted != each.spec:
-                yield [with_spec(entry, wanted)]
-            elif each.metadata.labels != labels:
+            if desired_spec != workload.spec:
+                yield [with_spec(entry, desired_spec)]
+            elif workload.metadata.labels != labels:
                 yield [with_metadata(entry, lambda metadata: metadata | {"labels": labels})]
 
     def _progress_writes(
-        self, service: LatticeService, revision: str, steps: RolloutSteps, mine: Sequence[LatticeWorkload]
+        self, service: LatticeService, revision: str, steps: RolloutSteps, owned: Sequence[LatticeWorkload]
     ) -> list[Write]:
-        before = next((each for each in service.status.conditions if each.type == PROGRESSING), None)
-        condition = _progress(before, revision, steps)
-        entry, told = self._services.entry(path_of(service)), list(self._scaling(service, steps, mine))
+        """Write the condition Progressing with its events; only the events if the condition is unchanged."""
+        previous = next(
+            (condition for condition in service.status.conditions if condition.type == PROGRESSING), None
+        )
+        condition = _progress(previous, revision, steps)
+        entry, events = (
+            self._services.entry(path_of(service)),
+            list(self._scaling_events(service, steps, owned)),
+        )
         if condition is None or entry is None:
-            return told
-        said = merge_conditions(service.status.conditions, [condition], self.context.timestamp)
-        if said == service.status.conditions:
-            return told
-        if before is None or revision not in before.message:
-            told.append(self._recorder.event(service, "RolloutStarted", condition.message))
+            return events
+        conditions = merge_conditions(service.status.conditions, [condition], self.context.timestamp)
+        if conditions == service.status.conditions:
+            return events
+        if previous is None or revision not in previous.message:
+            events.append(self._recorder.event(service, "RolloutStarted", condition.message))
         if condition.reason == COMPLETE:
-            told.append(self._recorder.event(service, "RolloutDone", condition.message))
+            events.append(self._recorder.event(service, "RolloutDone", condition.message))
         elif condition.status == "False":
-            told.append(self._recorder.event(service, "RolloutPaused", condition.message, warning=True))
-        return [with_status(entry, msgspec.structs.replace(service.status, conditions=said)), *told]
+            events.append(self._recorder.event(service, "RolloutPaused", condition.message, warning=True))
+        return [with_status(entry, msgspec.structs.replace(service.status, conditions=conditions)), *events]
 
-    def _scaling(
-        self, service: LatticeService, steps: RolloutSteps, mine: Sequence[LatticeWorkload]
+    def _scaling_events(
+        self, service: LatticeService, steps: RolloutSteps, owned: Sequence[LatticeWorkload]
     ) -> Iterator[Write]:
-        live = sum(not is_terminating(each) for each in mine)
+        live = sum(not is_terminating(workload) for workload in owned)
         if steps.is_rolling or steps.is_empty:
             return
-        after = live + len(steps.start) - len(steps.stop)
-        if after > live:
-            yield self._recorder.event(service, "ScaledUp", f"from {live} to {after} replicas")
-        elif after < live:
-            yield self._recorder.event(service, "ScaledDown", f"from {live} to {after} replicas")
+        target = live + len(steps.start) - len(steps.stop)
+        if target > live:
+            yield self._recorder.event(service, "ScaledUp", f"from {live} to {target} replicas")
+        elif target < live:
+            yield self._recorder.event(service, "ScaledDown", f"from {live} to {target} replicas")
 
 
 def _is_placement_current(service: LatticeService) -> bool:
-    """Is where it goes decided for what is asked now?"""
-    said = next((each for each in service.status.conditions if each.type == PLACED_CONDITION), None)
-    return said is not None and said.observed_generation == service.metadata.generation
+    """Whether placement has decided for the current generation of the service."""
+    placed = next(
+        (condition for condition in service.status.conditions if condition.type == PLACED_CONDITION), None
+    )
+    return placed is not None and placed.observed_generation == service.metadata.generation
 
 
 def _replica_inputs(service: LatticeService) -> tuple[object, ...]:
-    """What of a service its replicas follow from."""
+    """The fields of a service that its replicas depend on."""
     metadata, status = service.metadata, service.status
-    said = [each for each in status.conditions if each.type in (PLACED_CONDITION, PROGRESSING)]
+    conditions = [
+        condition for condition in status.conditions if condition.type in (PLACED_CONDITION, PROGRESSING)
+    ]
     return (
         metadata.uid,
         metadata.generation,
         metadata.deletion_timestamp,
         metadata.labels,
         status.placements,
-        said,
+        conditions,
     )
 
 
-def _health_of(each: LatticeWorkload) -> tuple[object, ...]:
-    status = each.status
-    return (status.ready, status.actual_state, status.failure_reason, unschedulable_reason(each))
+def _health_of(workload: LatticeWorkload) -> tuple[object, ...]:
+    status = workload.status
+    return (status.ready, status.actual_state, status.failure_reason, unschedulable_reason(workload))
 
 
-def _is_unreachable_terminating(each: LatticeWorkload) -> bool:
-    """On its way out on a node that is not heard of: nobody waits for it."""
-    return is_terminating(each) and each.status.actual_state == "Unknown"
-
-
-def _progress(before: Condition | None, revision: str, steps: RolloutSteps) -> Condition | None:
-    """Said of updates only: who never had one has nothing to tell."""
+def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) -> Condition | None:
+    """The condition Progressing for the steps of a rollout; None if the service never had a rollout."""
     if steps.is_rolling and steps.failure:
-        words = f"revision {revision} does not come up: {steps.failure}; no more replicas are replaced until it does"
-        return Condition(type=PROGRESSING, status="False", reason=steps.failure, message=words)
+        message = (
+            f"revision {revision} does not come up: {steps.failure}; "
+            "no more replicas are replaced until it does"
+        )
+        return Condition(type=PROGRESSING, status="False", reason=steps.failure, message=message)
     if steps.is_rolling and steps.unschedulable_reason:
-        words = (
-            f"revision {revision} needs room for one replica more before it can take the place of another: {steps.unschedulable_reason}; "
+        message = (
+            f"revision {revision} needs room for one replica more before it can take the place of another: "
+            f"{steps.unschedulable_reason}; "
             "it goes on once there is: a machine more, other workloads fewer, or a lower replicas.min would help"
         )
-        return Condition(type=PROGRESSING, status="False", reason=NO_SURGE_CAPACITY, message=words)
+        return Condition(type=PROGRESSING, status="False", reason=NO_SURGE_CAPACITY, message=message)
     if steps.is_rolling:
         return Condition(
             type=PROGRESSING,
@@ -314,7 +341,7 @@ def _progress(before: Condition | None, revision: str, steps: RolloutSteps) -> C
             reason=ROLLING,
             message=f"replicas are replaced by revision {revision}",
         )
-    if before is None:
+    if previous is None:
         return None
     return Condition(
         type=PROGRESSING, status="False", reason=COMPLETE, message=f"all replicas have revision {revision}"

@@ -1,4 +1,4 @@
-"""Service -> how its replicas are: counts, a phase, a condition."""
+"""Update the status of services: replica counts, phase and conditions from the workloads."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,23 +13,24 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.status.service_status import status_with_health
 from lattice.store.protocol import Change
 
-STATUS_INTERVAL_S = (
-    0.5  # seconds between two looks at one service: thousands of replicas that start are told of in a few
-)
-INTERVAL_PER_REPLICA_S = 0.0001  # seconds more for each of its replicas: that many take longer to count
+# The shortest time between two updates of one service: thousands of starting replicas cause few writes.
+STATUS_INTERVAL_S = 0.5
+# Additional seconds per replica, because counting many replicas takes longer.
+INTERVAL_PER_REPLICA_S = 0.0001
 
 
 @dataclass
 class ServiceStatusController:
+    """Write the health of a service's replicas into the status of the service."""
+
     context: ControllerContext
     name: str = "status"
 
     def __post_init__(self) -> None:
-        self._services, self._workloads = (
-            self.context.cache(LatticeService),
-            self.context.cache(LatticeWorkload),
-        )
-        self._next_update_at: dict[str, float] = {}  # when a service may be looked at again
+        self._services = self.context.cache(LatticeService)
+        self._workloads = self.context.cache(LatticeWorkload)
+        # The monotonic time of the next update, by service.
+        self._next_update_at: dict[str, float] = {}
 
     def loop(self) -> Loop:
         sources = (Source(self._services), Source(self._workloads, self._keys_for_workload))
@@ -37,17 +38,15 @@ class ServiceStatusController:
             self,
             self.context.clock,
             self.context.rng,
-            lambda: [path_of(each) for each in self._services.objects()],
+            lambda: [path_of(service) for service in self._services.objects()],
             sources,
         )
 
     def _keys_for_workload(self, change: Change) -> Iterable[str]:
-        found = self._workloads.get(change.key.path) or self._workloads.previous_object
-        return (
-            (f"{change.key.namespace}/{found.spec.service}",)
-            if found is not None and found.spec.service
-            else ()
-        )
+        workload = self._workloads.get(change.key.path) or self._workloads.previous_object
+        if workload is None or not workload.spec.service:
+            return ()
+        return (f"{change.key.namespace}/{workload.spec.service}",)
 
     async def reconcile(self, key: str) -> Requeue | None:
         service, entry = self._services.get(key), self._services.entry(key)
@@ -55,13 +54,14 @@ class ServiceStatusController:
             self._next_update_at.pop(key, None)
             return None
         now = self.context.clock.monotonic()
+        # The requeue writes the latest counts once the interval is over.
         if (wait := self._next_update_at.get(key, now) - now) > 0:
             return Requeue(wait)
         replicas = self._workloads.by_index("service", key)
-        found = status_with_health(service, replicas)
+        health = status_with_health(service, replicas)
         status = msgspec.structs.replace(
-            found,
-            conditions=merge_conditions(service.status.conditions, found.conditions, self.context.timestamp),
+            health,
+            conditions=merge_conditions(service.status.conditions, health.conditions, self.context.timestamp),
         )
         if status != service.status:
             self._next_update_at[key] = now + STATUS_INTERVAL_S + INTERVAL_PER_REPLICA_S * len(replicas)

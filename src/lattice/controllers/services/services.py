@@ -1,6 +1,8 @@
-"""Services -> where their replicas go: one after the other, each written in one commit with the machines that it takes and what they cost.
+"""Place services: decide pools and clusters for replicas, and commit every placement together with its
+machines and charges.
 
-One key stands for the whole fleet, since where one service goes depends on where all others are; `plan` asks the same functions.
+One key stands for the whole fleet, because the placement of a service depends on the placements of the other
+services. `plan` calls the same functions.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
@@ -45,25 +47,31 @@ from lattice.store.protocol import Change
 
 FLEET_KEY = "fleet"
 OVER_BUDGET = "OverBudget"
-UNSCHEDULABLE_GRACE_S = 10.0  # seconds that a workload which no node takes is left to wait for room
-UNSETTLED_RECHECK_S = 5.0  # seconds until replicas that are not where they should be yet are looked at again
-MIN_IDLE_RATIO = 20  # and at least so many times as long as it took to think
+# A workload that no node accepts may wait so long for free capacity before placement remediates.
+UNSCHEDULABLE_GRACE_S = 10.0
+# Replicas that have not reached their placement yet are reconciled again after so long ...
+UNSETTLED_RECHECK_S = 5.0
+# ... and the placement loop rests for at least so many times the duration of the last decision.
+MIN_IDLE_RATIO = 20
 _NO_NODE_FITS_BYTES = NO_NODE_FITS.encode()
-PLACEMENT_TIMEOUT_S = 600.0  # seconds that deciding and writing everything may take
+# The longest time to decide and to write the whole fleet.
+PLACEMENT_TIMEOUT_S = 600.0
 BackgroundRunner = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
-async def run_inline(think: Callable[[], Any]) -> Any:
-    return think()
+async def run_inline(decide: Callable[[], Any]) -> Any:
+    """Run the decision on the event loop; for tests and small fleets."""
+    return decide()
 
 
 def builtin_pricing_tables() -> PricingTables:
+    """The built-in price book without latency table."""
     return (PriceBook.builtin(), "", "")
 
 
 @dataclass(frozen=True)
 class PlacementOutcome:
-    """What was decided, and what is to be said of every service."""
+    """The decided placements and the status of every service."""
 
     decided: StagedDecision
     service_reports: Mapping[str, PlacementStatus]
@@ -71,7 +79,10 @@ class PlacementOutcome:
 
 @dataclass
 class PlacementController:
-    """`aside`: where to think about a large fleet without holding up everybody else, such as `aside.py`."""
+    """Reconcile the placement of the whole fleet.
+
+    `run_in_background` runs the CPU-bound decision off the event loop.
+    """
 
     context: ControllerContext
     pricing_tables: Callable[[], PricingTables] = builtin_pricing_tables
@@ -80,9 +91,8 @@ class PlacementController:
     unschedulable_grace_s: float = UNSCHEDULABLE_GRACE_S
     resync_s: float = 30.0
     name: str = "services"
-    _decision_cache: dict[str, tuple[Hashable, SchedulerDecision]] = field(
-        default_factory=dict
-    )  # by service: on what grounds, and how
+    # By service: the inputs of the decision, and the decision.
+    _decision_cache: dict[str, tuple[Hashable, SchedulerDecision]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._world_cache = WorldCache(self.context, self.pricing_tables, self.adapters)
@@ -91,90 +101,104 @@ class PlacementController:
         self._last_duration_s = 0.0
 
     def loop(self) -> Loop:
-        stated = [Source(self.context.cache(kind), self._keys_for_config) for kind in CONFIG_KINDS]
-        made = [
+        config_sources = [Source(self.context.cache(kind), self._keys_for_config) for kind in CONFIG_KINDS]
+        state_sources = [
             Source(self.context.cache(LatticeCluster), self._keys_for_state),
             Source(self.context.cache(LatticeLedger), self._keys_for_state),
             Source(self.context.cache(LatticeNode), self._keys_for_state),
             Source(self.context.cache(LatticeWorkload), self._keys_for_workload),
         ]
-        services = Source(self.context.cache(LatticeService), self._keys_for_config)
-        pace = Concurrency(workers=1, resync_s=self.resync_s, timeout_s=PLACEMENT_TIMEOUT_S)
+        service_source = Source(self.context.cache(LatticeService), self._keys_for_config)
+        concurrency = Concurrency(workers=1, resync_s=self.resync_s, timeout_s=PLACEMENT_TIMEOUT_S)
         return Loop(
-            self, self.context.clock, self.context.rng, lambda: (FLEET_KEY,), [services, *stated, *made], pace
+            self,
+            self.context.clock,
+            self.context.rng,
+            lambda: (FLEET_KEY,),
+            [service_source, *config_sources, *state_sources],
+            concurrency,
         )
 
     def _keys_for_config(self, change: Change) -> Iterable[str]:
         return (FLEET_KEY,) if is_spec_or_metadata_change(change) else ()
 
     def _keys_for_state(self, _: Change) -> Iterable[str]:
-        """Whoever waits for room or money may get it now."""
+        """Wake placement only if services wait for capacity or budget: the change may have freed either."""
         return (FLEET_KEY,) if self._has_unplaced else ()
 
     def _keys_for_workload(self, change: Change) -> Iterable[str]:
-        """One that no node takes, and that nobody here waits for yet."""
+        """Wake placement for an unschedulable replica, unless placement rechecks unsettled replicas
+        anyway."""
+        # A search in the stored bytes avoids decoding every changed workload.
         if self._has_unsettled or not change.value or _NO_NODE_FITS_BYTES not in change.value:
             return ()
-        found = self.context.cache(LatticeWorkload).get(change.key.path)
-        self._has_unsettled = found is not None and bool(found.spec.service)
+        workload = self.context.cache(LatticeWorkload).get(change.key.path)
+        self._has_unsettled = workload is not None and bool(workload.spec.service)
         return (FLEET_KEY,) if self._has_unsettled else ()
 
     async def reconcile(self, _: str) -> Requeue | None:
         if not (self._world_cache.has_changes or self._has_unplaced or self._has_unsettled):
             return None
         await self._world_cache.catch_up()
-        refused: dict[str, OverBudget] = {}
+        rejected: dict[str, OverBudget] = {}
+        # A ledger may reject a stage: decide again without the rejected services, on fresh caches.
         while True:
-            outcome = await self._decide(refused)
-            refusal = await self._writer.write(outcome.decided, outcome.service_reports)
-            if refusal is None:
+            outcome = await self._decide(rejected)
+            rejection = await self._writer.write(outcome.decided, outcome.service_reports)
+            if rejection is None:
                 break
-            refused |= dict.fromkeys(refusal.services, refusal.over_budget)
+            rejected |= dict.fromkeys(rejection.services, rejection.over_budget)
             await self._world_cache.catch_up()
-        _count(outcome)
         decided = outcome.decided
-        self._has_unplaced = bool(refused) or any(each.missing for each in decided.placements.values())
+        for name in decided.placements:
+            decision = outcome.service_reports[name].status.scheduler_decision
+            verdict = decision.verdict if decision else "Placed"
+            metrics.SCHEDULING_RESULTS.labels("placed" if verdict == "Placed" else "refused", verdict).inc()
+        self._has_unplaced = bool(rejected) or any(
+            placement.missing for placement in decided.placements.values()
+        )
         self._has_unsettled = bool(decided.unsettled_clusters or decided.stages)
-        return (
-            Requeue(max(UNSETTLED_RECHECK_S, MIN_IDLE_RATIO * self._last_duration_s))
-            if self._has_unsettled
-            else None
-        )
+        if not self._has_unsettled:
+            return None
+        return Requeue(max(UNSETTLED_RECHECK_S, MIN_IDLE_RATIO * self._last_duration_s))
 
-    async def _decide(self, refused: Mapping[str, OverBudget]) -> PlacementOutcome:
-        office = self.context
-        now = office.clock.now()
-        services, workloads = office.cache(LatticeService).objects(), office.cache(LatticeWorkload).objects()
-        nodes, paid = (
-            office.cache(LatticeNode).objects(),
-            list(paid_machines(office.cache(LatticeLedger).objects()).values()),
-        )
+    async def _decide(self, rejected: Mapping[str, OverBudget]) -> PlacementOutcome:
+        context = self.context
+        now = context.clock.now()
+        services = context.cache(LatticeService).objects()
+        workloads = context.cache(LatticeWorkload).objects()
+        nodes = context.cache(LatticeNode).objects()
+        paid = list(paid_machines(context.cache(LatticeLedger).objects()).values())
         world = self._world_cache.world(now)
-        patience = SchedulingTimeout(now, timedelta(seconds=self.unschedulable_grace_s))
+        timeout = SchedulingTimeout(now, timedelta(seconds=self.unschedulable_grace_s))
 
-        def think() -> PlacementOutcome:
-            return self._decide_sync(
-                world, observe_replicas(services, workloads, nodes, patience, paid), refused
-            )
+        # Everything that the thread reads is captured here: the caches change while the thread runs.
+        def decide() -> PlacementOutcome:
+            observation = observe_replicas(services, workloads, nodes, timeout, paid)
+            return self._decide_sync(world, observation, rejected)
 
-        began = office.clock.monotonic()
-        found: PlacementOutcome = await self.run_in_background(think)
-        self._last_duration_s = office.clock.monotonic() - began
-        return found
+        started_at = context.clock.monotonic()
+        outcome: PlacementOutcome = await self.run_in_background(decide)
+        self._last_duration_s = context.clock.monotonic() - started_at
+        return outcome
 
     def _decide_sync(
-        self, world: World, seen: ReplicaObservation, refused: Mapping[str, OverBudget]
+        self, world: World, observation: ReplicaObservation, rejected: Mapping[str, OverBudget]
     ) -> PlacementOutcome:
         decided = decide_stages(
-            world, seen, excluded_services=refused, over_budget=self._writer.over_budget_groups
+            world, observation, excluded_services=rejected, over_budget=self._writer.over_budget_groups
         )
-        state = fleet_digest(decided.fleet) if decided.placements or refused else ""
+        fleet_state = fleet_digest(decided.fleet) if decided.placements or rejected else ""
         decisions = {
-            name: self._decision_for(decided, each, state) for name, each in decided.placements.items()
+            name: self._decision_for(decided, placement, fleet_state)
+            for name, placement in decided.placements.items()
         }
-        decisions |= {name: _over_budget(over, world, name, state) for name, over in refused.items()}
+        decisions |= {
+            name: _over_budget_decision(over_budget, world, name, fleet_state)
+            for name, over_budget in rejected.items()
+        }
         self._decision_cache = {
-            name: each for name, each in self._decision_cache.items() if name in world.services
+            name: cached for name, cached in self._decision_cache.items() if name in world.services
         }
         return PlacementOutcome(
             decided,
@@ -184,39 +208,41 @@ class PlacementController:
             },
         )
 
-    def _decision_for(self, decided: StagedDecision, placement: Placement, state: str) -> SchedulerDecision:
-        """What was judged on the same grounds stands. Money that trickles away is none: the same words would be said of other amounts."""
-        name, digest = placement.demand.name, digest_of(placement.demand, state)
-        grounds = (digest, *((each.name, each.limit) for each in decided.fleet.budgets.values()))
-        before, known = decided.world.services[name].status.scheduler_decision, self._decision_cache.get(name)
-        if known is None and before is not None and before.digest == digest:
-            known = (grounds, before)
-        if known is None or known[0] != grounds:
-            fresh = decide_with_verdict(placement, decided.fleet, decided.world.services, state)
-            known = (grounds, before if before is not None and _has_same_text(before, fresh) else fresh)
-        self._decision_cache[name] = known
-        return known[1]
+    def _decision_for(
+        self, decided: StagedDecision, placement: Placement, fleet_state: str
+    ) -> SchedulerDecision:
+        """Return the decision of a service; a decision with the same inputs is reused.
+
+        The amount spent is no input: a decision that differs only by spent amounts keeps its text.
+        """
+        name, digest = placement.demand.name, digest_of(placement.demand, fleet_state)
+        inputs = (digest, *((budget.name, budget.limit) for budget in decided.fleet.budgets.values()))
+        previous = decided.world.services[name].status.scheduler_decision
+        cached = self._decision_cache.get(name)
+        if cached is None and previous is not None and previous.digest == digest:
+            cached = (inputs, previous)
+        if cached is None or cached[0] != inputs:
+            fresh = decide_with_verdict(placement, decided.fleet, decided.world.services, fleet_state)
+            cached = (inputs, fresh)
+            if previous is not None and _text_of(previous) == _text_of(fresh):
+                cached = (inputs, previous)
+        self._decision_cache[name] = cached
+        return cached[1]
 
 
-def _has_same_text(one: SchedulerDecision, other: SchedulerDecision) -> bool:
-    return (one.verdict, one.reason, one.alternatives, one.required) == (
-        other.verdict,
-        other.reason,
-        other.alternatives,
-        other.required,
+def _text_of(decision: SchedulerDecision) -> tuple[object, ...]:
+    return (decision.verdict, decision.reason, decision.alternatives, decision.required)
+
+
+def _over_budget_decision(
+    over_budget: OverBudget, world: World, name: str, fleet_state: str
+) -> SchedulerDecision:
+    """The decision of a service that a ledger rejected; with the same inputs, the previous decision with its
+    amounts."""
+    previous, digest = (
+        world.services[name].status.scheduler_decision,
+        digest_of(world.demands[name], fleet_state),
     )
-
-
-def _count(outcome: PlacementOutcome) -> None:
-    for name in outcome.decided.placements:
-        decision = outcome.service_reports[name].status.scheduler_decision
-        verdict = decision.verdict if decision else "Placed"
-        metrics.SCHEDULING_RESULTS.labels("placed" if verdict == "Placed" else "refused", verdict).inc()
-
-
-def _over_budget(over: OverBudget, world: World, name: str, state: str) -> SchedulerDecision:
-    """What the ledgers said; again on the same grounds, in the words of the first time."""
-    before, digest = world.services[name].status.scheduler_decision, digest_of(world.demands[name], state)
-    if before is not None and (before.verdict, before.digest) == (OVER_BUDGET, digest):
-        return before
-    return SchedulerDecision(verdict=OVER_BUDGET, reason=str(over), digest=digest)
+    if previous is not None and (previous.verdict, previous.digest) == (OVER_BUDGET, digest):
+        return previous
+    return SchedulerDecision(verdict=OVER_BUDGET, reason=str(over_budget), digest=digest)

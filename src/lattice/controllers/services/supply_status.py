@@ -1,6 +1,6 @@
-"""Supply -> its status: what of each pool, cloud, data center and cluster is in use, what that costs, and what is wrong with it.
+"""Update the status of pools, infrastructure and clusters: usage, cost and conditions.
 
-All of it at once, seldom: one look serves every object, and a busy fleet is looked at no more than every few seconds.
+One reconcile updates every object; the interval between reconciles limits the load of a busy fleet.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,14 +22,19 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.world import World, object_key
+from lattice.placement.model.world import ObjectKey, World, object_key
 from lattice.placement.status.supply_status import supply_statuses, usage_by_cluster, without_minor_spend
 from lattice.store.protocol import Write
 
-SUPPLY_KEY = "supply"  # the one key
-SUPPLY_INTERVAL_S = 2.0  # seconds between two looks
-MIN_IDLE_RATIO = 20  # and at least so many times as long as the last one took: a large fleet must not be all there is to think about
-SPEND_RESYNC_S = 3600.0  # seconds after which spending is looked at, though nothing has changed
+# The single key of the controller.
+SUPPLY_KEY = "supply"
+# The shortest time between two reconciles.
+SUPPLY_INTERVAL_S = 2.0
+# The controller rests for at least so many times the duration of the last decision, so that a large fleet
+# leaves CPU time.
+MIN_IDLE_RATIO = 20
+# Spending grows without a change of any object, so a resync updates the status.
+SPEND_RESYNC_S = 3600.0
 SUPPLY_KINDS = (
     LatticePool,
     CloudInfrastructure,
@@ -42,15 +47,15 @@ SUPPLY_KINDS = (
 
 @dataclass
 class SupplyStatusController:
-    """`adapters`: providers that machines can be had from here; `book`: the prices of the day."""
+    """Write the status of supply objects; `adapters` names the providers with an adapter, `price_book`
+    returns current prices."""
 
     context: ControllerContext
     adapters: frozenset[str]
     price_book: Callable[[], PriceBook] = PriceBook.builtin
     min_interval_s: float = SUPPLY_INTERVAL_S
-    run_in_background: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = (
-        run_in_background  # where to think: thousands of machines take a while
-    )
+    # Thousands of machines take a while: the fleet is built off the event loop.
+    run_in_background: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = run_in_background
     name: str = "supply"
     _last_run_at: float = field(default=float("-inf"))
     _last_duration_s: float = 0.0
@@ -69,43 +74,38 @@ class SupplyStatusController:
 
     async def reconcile(self, key: str) -> Requeue | None:
         now = self.context.clock.monotonic()
-        if (
-            wait := self._last_run_at + max(self.min_interval_s, MIN_IDLE_RATIO * self._last_duration_s) - now
-        ) > 0:
+        interval_s = max(self.min_interval_s, MIN_IDLE_RATIO * self._last_duration_s)
+        if (wait := self._last_run_at + interval_s - now) > 0:
             return Requeue(wait)
         self._last_run_at = now
         world = self._world()
         fleet = await self.run_in_background(world.build_fleet)
         used = usage_by_cluster(
-            each for each in self.context.cache(LatticeWorkload).objects() if each.spec.cluster
+            workload for workload in self.context.cache(LatticeWorkload).objects() if workload.spec.cluster
         )
         secrets = self.context.cache(Secret)
-        found = supply_statuses(
+        statuses = supply_statuses(
             world, fleet, lambda namespace, name: secrets.get(f"{namespace}/{name}"), used
         )
-        groups = [[write] for each, status in found if (write := self._write(each, status)) is not None]
-        self._last_duration_s = (
-            self.context.clock.monotonic() - now
-        )  # thinking: a store that is slow for once is no reason to look seldom
+        groups = [[write] for obj, status in statuses if (write := self._write(obj, status)) is not None]
+        # Only the decision is measured: one slow commit is no reason for longer intervals.
+        self._last_duration_s = self.context.clock.monotonic() - now
         await self.context.commit_groups(groups)
         return None
 
     def _world(self) -> World:
-        objects = [each for kind in SUPPLY_KINDS for each in self.context.cache(kind).objects()]
-        return World(
-            {object_key(each): each for each in objects},
-            self.price_book(),
-            now=self.context.clock.now(),
-            adapters=self.adapters,
-        )
+        objects: dict[ObjectKey, Kind] = {}
+        for kind in SUPPLY_KINDS:
+            objects.update((object_key(obj), obj) for obj in self.context.cache(kind).objects())
+        return World(objects, self.price_book(), now=self.context.clock.now(), adapters=self.adapters)
 
-    def _write(self, each: Kind, status: Status) -> Write | None:
-        before: Status = each.status  # type: ignore[attr-defined]
-        if status.conditions is not before.conditions:
+    def _write(self, obj: Kind, status: Status) -> Write | None:
+        previous: Status = obj.status  # type: ignore[attr-defined]
+        if status.conditions is not previous.conditions:
             status = msgspec.structs.replace(
                 status,
-                conditions=merge_conditions(before.conditions, status.conditions, self.context.timestamp),
+                conditions=merge_conditions(previous.conditions, status.conditions, self.context.timestamp),
             )
-        entry = self.context.cache(type(each)).entry(path_of(each))
-        status = without_minor_spend(before, status)
-        return None if entry is None or status == before else with_status(entry, status)
+        entry = self.context.cache(type(obj)).entry(path_of(obj))
+        status = without_minor_spend(previous, status)
+        return None if entry is None or status == previous else with_status(entry, status)
