@@ -11,10 +11,6 @@ from lattice.clock import Clock
 from lattice.providers.protocol import AvailableCapacity, MachineSpec, MachineStatus, ProvisioningUnavailable
 
 
-def _ignore(_machine: MachineSpec) -> None:
-    return None
-
-
 @dataclass
 class FakeProvider:
     """A provider without machines. `on_created` is called for every new machine, so that a test can start an
@@ -32,7 +28,7 @@ class FakeProvider:
     regions: frozenset[str] | None = None
     # While set, every call fails with this message.
     outage_reason: str = ""
-    on_created: Callable[[MachineSpec], None] = _ignore
+    on_created: Callable[[MachineSpec], None] = lambda _: None
     on_deleted: Callable[[str], None] = lambda _: None
     # Machines are saved in this file, so that a restarted server finds them.
     state_file: Path | None = None

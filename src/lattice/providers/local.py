@@ -77,6 +77,7 @@ class LocalProvider:
 
     async def _stop_and_clean(self, node: str) -> None:
         async with self._locks.setdefault(node, asyncio.Lock()):
+            # An agent that exited with 0 stopped its workloads itself.
             if not await self._stop(node):
                 await self._stop_leftovers(node, self._machine_dir(node))
 
@@ -157,6 +158,8 @@ class LocalProvider:
         except FileNotFoundError:
             return False
         try:
+            # The lock is free after the agent's end, also after a crash; a PID could belong to a different
+            # process.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return True
@@ -212,7 +215,8 @@ class LocalProvider:
         return True
 
     async def _stop_leftovers(self, node: str, machine_dir: Path) -> None:
-        """Stop workloads that a killed agent left behind: an agent without a server (`--clear`) stops them."""
+        """Stop workloads that a killed agent left behind: an agent without a server (`--clear`) stops
+        them."""
         if not (machine_dir / AGENT_DIR / "state.json").exists():
             return
         process = await asyncio.create_subprocess_exec(
@@ -238,4 +242,5 @@ def _is_agent_of(pid: int, folder: str) -> bool:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return False
+    # An agent with --clear only stops leftovers and is no machine.
     return ("--data-dir", folder) in itertools.pairwise(arguments) and "--clear" not in arguments

@@ -1,5 +1,7 @@
-"""The HTTP server: aiohttp requests become calls, replies become responses. No other module of `server` handles
-HTTP requests."""
+"""The HTTP server: aiohttp requests become calls, replies become responses.
+
+No other module of `server` handles HTTP requests.
+"""
 
 import asyncio
 import time
@@ -178,7 +180,8 @@ class App:
         return Reply(encode(await reviews.review(self.api.catalog, self.tokens, user, kind, body)), 201)
 
     async def _open_event_stream(self, opening: Awaitable[Reply]) -> Reply:
-        """Open the web page's event stream and start the query process, which takes a second or two to start."""
+        """Open the web page's event stream and start the query process, which takes a second or two to
+        start."""
         reply = await opening
         if self.fleet_queries is not None:
             self.fleet_queries.warm_up()

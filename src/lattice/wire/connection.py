@@ -26,7 +26,8 @@ class Connection(Protocol[Out, In]):
         ...
 
     async def receive(self) -> In | None:
-        """Return the next message, or None if the connection is gone and every earlier message was received."""
+        """Return the next message, or None if the connection is gone and every earlier message was
+        received."""
         ...
 
     def close(self) -> None:

@@ -78,6 +78,7 @@ def _info(user: User) -> Review:
 
 def _access(catalog: Catalog, user: User, spec: Review) -> Review:
     if attributes := _attributes(spec, "nonResourceAttributes"):
+        # Paths without a resource are documents such as /version and /openapi, open to every user.
         allowed = attributes.get("verb") == "get" or bool(user.groups & {ADMINS, SYSTEM})
         return {
             "allowed": allowed,
@@ -114,6 +115,7 @@ def _decide(catalog: Catalog, user: User, request: RequestAttributes) -> Authori
     if request.verb == "impersonate":
         return AuthorizationDecision(False, "impersonation is not supported")
     wildcard = "*" in {request.verb, request.plural, request.group}
+    # A wildcard names no single served kind: the groups of the user decide.
     if wildcard and SYSTEM not in user.groups and request.verb not in READ_VERBS:
         if ADMINS in user.groups:
             return AuthorizationDecision(True, f"group {ADMINS}")

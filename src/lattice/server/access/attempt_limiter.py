@@ -39,6 +39,7 @@ class AttemptLimiter:
 
     def record_failure(self, address: str) -> None:
         self._failures.setdefault(address, []).append(self.clock.monotonic())
+        # Addresses stay ordered by their last failure.
         self._failures.move_to_end(address)
         if len(self._failures) > MAX_TRACKED_ADDRESSES:
             self._failures.popitem(last=False)

@@ -108,6 +108,7 @@ class TokenAuthenticator:
         self._cache.pop(_digest(token), None)
 
     async def _look_up(self, token: str, digest: str) -> User:
+        # The first part of a token names the Secret; the second part is the secret value.
         identity = token.removeprefix(TOKEN_PREFIX).partition(".")[0]
         entry = None
         if token.startswith(TOKEN_PREFIX) and identity.isalnum() and identity.isascii():
@@ -142,6 +143,7 @@ def token_data(entry: Entry | None) -> dict[str, str]:
 def is_expired(data: Mapping[str, str], now: datetime) -> bool:
     """Whether a token has expired. A token without `expires` never expires."""
     expires = data.get("expires", "")
+    # API timestamps have one fixed format in UTC, so text comparison equals comparison by time.
     return bool(expires) and expires <= format_timestamp(now)
 
 

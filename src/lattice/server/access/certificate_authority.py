@@ -103,7 +103,8 @@ def new_authority() -> tuple[CertificateAuthority, CertificateKeyPair]:
 
 
 def load_authority(pair: CertificateKeyPair) -> CertificateAuthority:
-    """The certificate authority of a stored PEM pair. `TypeError` for a key other than an elliptic-curve key."""
+    """The certificate authority of a stored PEM pair. `TypeError` for a key other than an elliptic-curve
+    key."""
     key = serialization.load_pem_private_key(pair.key, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise TypeError("the key of the certificate authority is not an elliptic curve key")
@@ -123,6 +124,7 @@ def ensure_server_certificate(
         certificate.exists() and key.exists() and _is_valid_for(certificate.read_bytes(), authority, hosts)
     ):
         pair = authority.issue_server(hosts)
+        # The key is written first: after a crash in between, the old certificate still fails the check.
         write_private(key, pair.key)
         write_private(certificate, pair.certificate)
     return certificate, key

@@ -46,7 +46,8 @@ class SigningRequest:
 
 
 def parse_signing_request(pem: bytes) -> SigningRequest:
-    """Parse a PEM signing request. A request with a weak key, a wrong signature or any extension is rejected."""
+    """Parse a PEM signing request. A request with a weak key, a wrong signature or any extension is
+    rejected."""
     if len(pem) > MAX_CSR_BYTES:
         raise Invalid(f"the signing request has {len(pem)} bytes, at most {MAX_CSR_BYTES} are taken")
     try:

@@ -1,4 +1,5 @@
-"""Codec of agent messages: workloads are encoded as assignments, and heartbeats are decoded for `presence`."""
+"""Codec of agent messages: workloads are encoded as assignments, and heartbeats are decoded for
+`presence`."""
 
 import re
 from collections.abc import Mapping

@@ -166,6 +166,7 @@ class NodeJoinService:
             )
             # The reply to the first request was lost: the machine joins again with the same key.
             return node
+        # The used token keeps the key's digest, so that only the same machine can repeat the request.
         used = with_token_record(
             secret, msgspec.structs.replace(record, used_by=signing_request.key_digest, used_as=node)
         )

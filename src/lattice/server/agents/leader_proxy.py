@@ -91,7 +91,8 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def leader_proxy_tls(authority: CertificateAuthority, folder: Path) -> ssl.SSLContext:
-    """The TLS context of a Lattice server as a client of the leader, with a certificate of the system group."""
+    """The TLS context of a Lattice server as a client of the leader, with a certificate of the system
+    group."""
     pair = authority.issue_client(SERVER_USER, [SYSTEM], PROXY_CERTIFICATE_LIFETIME)
     file = folder / "relay.pem"
     write_private(file, pair.certificate + pair.key)

@@ -38,7 +38,8 @@ class _Reader:
 
 
 class NodeLogReader:
-    """Reads workload logs from agents; distributes the pieces that arrive on agent sessions to their readers."""
+    """Reads workload logs from agents; distributes the pieces that arrive on agent sessions to their
+    readers."""
 
     def __init__(self, sessions: Mapping[str, "AgentSession"]) -> None:
         self._sessions = sessions

@@ -232,7 +232,9 @@ class Registrar:
             updated = apply_registration(node, hello, _size(leader, node))
             if not differs(node, updated):
                 return entry.revision
-            recent = self._recent_writes(peer.node)
+            # A fickle agent must not keep the store busy: changes per window are limited.
+            now = self.clock.monotonic()
+            recent = [time for time in self._write_times.get(peer.node, ()) if now - time < CHANGE_WINDOW_S]
             if len(recent) >= MAX_CHANGES_PER_WINDOW:
                 problem = (
                     f"it said something else {MAX_CHANGES_PER_WINDOW} times within {CHANGE_WINDOW_S:g} s"
@@ -276,12 +278,6 @@ class Registrar:
             with suppress(Conflict):
                 await leader.commit([Put(entry.key, pack(LatticeNode.resource, quarantined), entry.revision)])
         raise NodeQuarantined("REGISTRATION", problem)
-
-    def _recent_writes(self, node: str) -> list[float]:
-        """Monotonic times of the node's writes within the window. The limit protects the store from a fickle
-        agent."""
-        now = self.clock.monotonic()
-        return [at for at in self._write_times.get(node, ()) if now - at < CHANGE_WINDOW_S]
 
 
 def _size(leader: LeaderContext, node: Object) -> MachineSize | None:

@@ -217,7 +217,8 @@ class AgentSessions:
             if (previous_session := self.sessions.get(peer.node)) is not None:
                 previous_session.request_close(rejection)
             raise
-        # The caches must include the registration and all workloads, or the first assignments would be incomplete.
+        # The caches must include the registration and all workloads, or the first assignments would be
+        # incomplete.
         await leader.cache(LatticeNode).wait_for(revision)
         await leader.cache(LatticeWorkload).wait_for()
         # The term may have ended while the handshake waited.
@@ -228,6 +229,7 @@ class AgentSessions:
     def _add_session(
         self, leader: LeaderContext, peer: NodeIdentity, connection: ServerConnection
     ) -> AgentSession:
+        # A later session of a node replaces the earlier: the agent has connected anew.
         previous_session, now = self.sessions.get(peer.node), self.clock.monotonic()
         session = AgentSession(peer, connection, leader, leader.presence.start_session(peer.node), now, now)
         self.sessions[peer.node] = session

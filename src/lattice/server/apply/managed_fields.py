@@ -58,6 +58,7 @@ class TypeNode:
 LEAF = TypeNode(Shape.LEAF)
 IGNORED = TypeNode(Shape.IGNORED)
 UNTYPED = TypeNode(Shape.MAP)
+# Values of untyped maps are untyped, too.
 UNTYPED.undeclared, UNTYPED.is_untyped = UNTYPED, True
 
 SERVER_OWNED = (
@@ -100,6 +101,7 @@ METADATA: dict[str, Any] = {
 def compile_types(schema: Mapping[str, Any]) -> TypeNode:
     """The types of an object by its structural schema. Compile once per schema and keep the result."""
     root = _compile(schema)
+    # A new node: the shared nodes LEAF and UNTYPED must not get the fields of an object.
     if root.shape is not Shape.MAP or root.is_untyped:
         root = TypeNode(Shape.MAP, undeclared=UNTYPED)
     metadata = _compile(METADATA)
@@ -276,7 +278,8 @@ _OptionalValue = tuple[bool, Any]
 def _compare(
     label: str, old: _OptionalValue, new: _OptionalValue, node: TypeNode, out: tuple[FieldSet, FieldSet]
 ) -> None:
-    """Record what changed under one label with different values; `out` is (changed, removed) of the parent."""
+    """Record what changed under one label with different values; `out` is (changed, removed) of the
+    parent."""
     (was_present, old_value), (is_present, value) = old, new
     if not was_present:
         _record(out[0], label, value, node)
@@ -416,6 +419,7 @@ def iter_paths(fields: FieldSet, start: Path = ()) -> Iterator[Path]:
 def parse_fields(fields: Any) -> FieldSet:
     """A field set from fieldsV1 of a client; `ValueError` if malformed."""
     out = _parse(fields, 0)
+    # The root itself is never a member.
     out.pop(".", None)
     return out
 
@@ -437,6 +441,7 @@ def _canonical(label: str) -> str:
     if mark == "i:" and body.lstrip("-").isdigit():
         return label
     if mark in ("k:", "v:"):
+        # Keys of clients are rewritten in canonical form, so that equal items have equal labels.
         value = json.loads(body, parse_float=Decimal, parse_constant=_reject_constant)
         if mark == "v:" or type(value) is dict:
             return mark + json_text(value)

@@ -4,7 +4,6 @@ No function changes its inputs. A result shares unchanged parts with the target 
 treat results as frozen.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -13,10 +12,11 @@ from lattice.errors import Invalid, LatticeError, Malformed, TooLarge
 from lattice.server.apply.managed_fields import json_text
 
 MAX_OPERATIONS = 10_000
-# Limit of the JSON bytes, estimated, that the copy operations of a patch add: doubling copies must not fill memory
-# (CVE-2019-1002100).
+# Limit of the JSON bytes, estimated, that the copy operations of a patch add: doubling copies must not fill
+# memory (CVE-2019-1002100).
 MAX_COPIED_BYTES = 3 * 1024 * 1024
 
+_OPERATIONS = ("add", "remove", "replace", "move", "copy", "test")
 _NESTED = "the patch nests too deeply"
 _REJECTED = "the server rejected our request due to an error in our request"
 
@@ -60,11 +60,12 @@ def json_patch(target: Any, operations: Any) -> Any:
             f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}",
             fix="split the patch",
         )
+    # Every operation is parsed before the first is applied: a malformed operation changes nothing.
     parsed = [_parse_operation(i, operation) for i, operation in enumerate(operations)]
     document = _Document(target)
     for operation in parsed:
         try:
-            _OPERATIONS[operation.op](document, operation)
+            _apply_operation(document, operation)
         except LookupError as e:
             raise Invalid(f"{_REJECTED}: {operation.name}: {e.args[0]}") from e
         except RecursionError as e:
@@ -151,6 +152,7 @@ class _Document:
 
     def deep_copy(self, value: Any) -> Any:
         """A deep copy, counted against the byte limit of copy operations."""
+        # An estimate of the JSON size: text with its quotes, else 8 bytes.
         self.copied_bytes += len(value) + 2 if type(value) is str else 8
         if self.copied_bytes > MAX_COPIED_BYTES:
             raise TooLarge(
@@ -166,13 +168,15 @@ class _Document:
 
 
 def _existing_key(node: Any, part: str) -> Any:
-    """The dict key or list index of `part` in a container. `LookupError` if the container has no such part."""
+    """The dict key or list index of `part` in a container. `LookupError` if the container has no such
+    part."""
     if type(node) is dict and part in node:
         return part
     if (
         type(node) is list
         and part.isascii()
         and part.isdigit()
+        # RFC 6901 forbids leading zeros in an array index.
         and (part == "0" or part[0] != "0")
         and len(part) < 10
         and int(part) < len(node)
@@ -205,33 +209,30 @@ def _take(document: _Document, path: tuple[str, ...]) -> Any:
     return parent.pop(_existing_key(parent, path[-1]))
 
 
-def _add(document: _Document, operation: _Operation) -> None:
-    _put(document, operation.path, operation.value)
-
-
-def _remove(document: _Document, operation: _Operation) -> None:
-    _take(document, operation.path)
-
-
-def _replace(document: _Document, operation: _Operation) -> None:
-    if not operation.path:
-        document.root = operation.value
-        return
-    parent = document.parent(operation.path)
-    parent[_existing_key(parent, operation.path[-1])] = operation.value
-
-
-def _move(document: _Document, operation: _Operation) -> None:
-    if operation.path == operation.source:
-        document.get(operation.source)
-        return
-    if operation.path[: len(operation.source)] == operation.source:
-        raise LookupError("a value cannot be moved into itself")
-    _put(document, operation.path, _take(document, operation.source))
-
-
-def _copy(document: _Document, operation: _Operation) -> None:
-    _put(document, operation.path, document.deep_copy(document.get(operation.source)))
+def _apply_operation(document: _Document, operation: _Operation) -> None:
+    """Apply one operation to the document. `LookupError` if the operation does not fit the document."""
+    path, source = operation.path, operation.source
+    match operation.op:
+        case "add":
+            _put(document, path, operation.value)
+        case "remove":
+            _take(document, path)
+        case "replace" if not path:
+            document.root = operation.value
+        case "replace":
+            parent = document.parent(path)
+            parent[_existing_key(parent, path[-1])] = operation.value
+        case "move" if path == source:
+            # A move to the same place changes nothing, but the value must exist.
+            document.get(source)
+        case "move" if path[: len(source)] == source:
+            raise LookupError("a value cannot be moved into itself")
+        case "move":
+            _put(document, path, _take(document, source))
+        case "copy":
+            _put(document, path, document.deep_copy(document.get(source)))
+        case "test":
+            _test(document, operation)
 
 
 def _test(document: _Document, operation: _Operation) -> None:
@@ -250,16 +251,6 @@ def _test(document: _Document, operation: _Operation) -> None:
         raise LookupError("the value there is another")
 
 
-_OPERATIONS: dict[str, Callable[[_Document, _Operation], None]] = {
-    "add": _add,
-    "remove": _remove,
-    "replace": _replace,
-    "move": _move,
-    "copy": _copy,
-    "test": _test,
-}
-
-
 def same_json(a: Any, b: Any) -> bool:
     """Whether two values are equal as JSON: 1 equals 1.0 but not true."""
     if type(a) is dict and type(b) is dict:
@@ -270,8 +261,8 @@ def same_json(a: Any, b: Any) -> bool:
     return (type(a) is type(b) or (type(a) in numbers and type(b) in numbers)) and bool(a == b)
 
 
-# Lists of core kinds that merge item by item, with the merge key; "" for lists of plain values. Lists without an
-# entry are replaced.
+# Lists of core kinds that merge item by item, with the merge key; "" for lists of plain values. Lists without
+# an entry are replaced.
 _MERGED_LISTS: dict[tuple[str, ...], str] = {
     ("metadata", "finalizers"): "",
     ("metadata", "ownerReferences"): "uid",
@@ -331,6 +322,7 @@ def _strategic_value(old: Any, value: Any, path: tuple[str, ...]) -> Any:
 
 
 def _merge_list(old: list[Any], new: list[Any], key: str, path: tuple[str, ...]) -> list[Any]:
+    # An item `{"$patch": "replace"}` without the merge key replaces the complete list.
     if any(type(item) is dict and item.get("$patch") == "replace" and key not in item for item in new):
         return [item for item in new if not (type(item) is dict and "$patch" in item)]
     if not key:

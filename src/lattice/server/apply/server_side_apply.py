@@ -62,7 +62,8 @@ class FieldManager:
         return {**entry, "subresource": self.subresource} if self.subresource else entry
 
     def owns_entry(self, entry: ManagedFieldsEntry) -> bool:
-        """Whether the entry belongs to this manager. An applier stays the same manager across API versions."""
+        """Whether the entry belongs to this manager. An applier stays the same manager across API
+        versions."""
         return (
             entry.get("manager", "") == self.name
             and entry["operation"] == self.operation
@@ -200,9 +201,11 @@ def server_side_apply(
     previous_entry = next((entry for entry in entries if manager.owns_entry(entry)), None)
     other_entries = [entry for entry in entries if entry is not previous_entry and entry.get("fieldsV1")]
     own_fields = fieldset.applied_fields(applied, types)
+    # A create takes server-owned metadata, such as the name, from the applied object.
     base = live if live is not None else _server_owned_base(applied)
     merged: Object = _merge(base, applied, types)
     if previous_entry is not None:
+        # Fields that the manager no longer declares are removed unless a different manager owns them.
         merged = _prune(merged, previous_entry["fieldsV1"], _still_owned(own_fields, other_entries), types)
     changed, removed = fieldset.changed_fields(live or {}, merged, types)
     if not manager.force:
@@ -254,9 +257,14 @@ def _still_owned(own_fields: FieldSet, other_entries: Iterable[ManagedFieldsEntr
 def _merge(live: Any, applied: Any, node: TypeNode) -> Any:
     """Merge `applied` over `live`, part by part where the type splits, else as one value."""
     if node.shape is Shape.MAP and type(live) is dict:
-        if type(applied) is dict:
-            return _merge_maps(live, applied, node)
-        return live if applied is None and not node.is_untyped else applied
+        if type(applied) is not dict:
+            return live if applied is None and not node.is_untyped else applied
+        merged = dict(live)
+        for name, value in applied.items():
+            child = node.fields.get(name) or node.undeclared or UNTYPED
+            if child is not IGNORED:
+                merged[name] = _merge(live[name], value, child) if name in live else value
+        return merged
     if node.shape in (Shape.LIST_MAP, Shape.SET) and type(live) is list:
         if type(applied) is list:
             return _merge_lists(live, applied, node)
@@ -264,17 +272,9 @@ def _merge(live: Any, applied: Any, node: TypeNode) -> Any:
     return applied
 
 
-def _merge_maps(live: Object, applied: Object, node: TypeNode) -> Object:
-    out = dict(live)
-    for name, value in applied.items():
-        child = node.fields.get(name) or node.undeclared or UNTYPED
-        if child is not IGNORED:
-            out[name] = _merge(live[name], value, child) if name in live else value
-    return out
-
-
 def _merge_lists(live: list[Any], applied: list[Any], node: TypeNode) -> list[Any]:
-    """Merge lists in the applied order; items of different managers stay behind the item that they followed."""
+    """Merge lists in the applied order; items of different managers stay behind the item that they
+    followed."""
     applied_items = [(label_of(item, node), item) for item in applied]
     position = {label: i for i, (label, _) in enumerate(applied_items)}
     live_items = by_label(live, node)
@@ -353,7 +353,8 @@ def _removed_labels(
 
 
 def _reject_conflicts(other_entries: Sequence[ManagedFieldsEntry], changed: FieldSet) -> None:
-    """Raise `Conflict` if the apply changes fields of different managers; the message lists fields by manager."""
+    """Raise `Conflict` if the apply changes fields of different managers; the message lists fields by
+    manager."""
     conflicts: list[tuple[str, Path]] = []
     for entry in other_entries:
         paths = fieldset.iter_paths(fieldset.intersection(entry["fieldsV1"], changed))

@@ -61,7 +61,9 @@ class ControlService:
         self._nodes = api.catalog.by_id(LatticeNode.resource.id)
         self._events = api.catalog.by_id(Event.resource.id)
 
-    async def ApplyWorkload(self, request: pb.ApplyWorkloadRequest, context: Any) -> pb.ApplyWorkloadReply:  # noqa: N802
+    async def ApplyWorkload(  # noqa: N802
+        self, request: pb.ApplyWorkloadRequest, context: Any
+    ) -> pb.ApplyWorkloadReply:
         async with _RequestContext(context) as rpc:
             manifest = _manifest(request.manifest)
             target = self._workload_target(
@@ -79,7 +81,9 @@ class ControlService:
                 workload=messages.workload_message(_decode_body(reply)), created=reply.status == 201
             )
 
-    async def DeleteWorkload(self, request: pb.DeleteWorkloadRequest, context: Any) -> pb.DeleteWorkloadReply:  # noqa: N802
+    async def DeleteWorkload(  # noqa: N802
+        self, request: pb.DeleteWorkloadRequest, context: Any
+    ) -> pb.DeleteWorkloadReply:
         async with _RequestContext(context) as rpc:
             rpc.target = target = self._workload_target(request.namespace, request.name)
             options = {"preconditions": {"uid": request.uid}} if request.uid else {}
@@ -114,7 +118,9 @@ class ControlService:
             page = await self._list(self._nodes, request, rpc.user)
             return pb.NodeList(nodes=map(messages.node_message, page["items"]), **messages.page_fields(page))
 
-    async def GetClusterSummary(self, request: pb.ClusterSummaryRequest, context: Any) -> pb.ClusterSummary:  # noqa: N802
+    async def GetClusterSummary(  # noqa: N802
+        self, request: pb.ClusterSummaryRequest, context: Any
+    ) -> pb.ClusterSummary:
         async with _RequestContext(context) as rpc:
             for served in (self._nodes, self._workloads):
                 authorize(
@@ -131,7 +137,9 @@ class ControlService:
                 request.cluster, await asyncio.to_thread(summarize_cluster, nodes, workloads, request.cluster)
             )
 
-    async def WatchEvents(self, request: pb.WatchEventsRequest, context: Any) -> AsyncIterator[pb.Event]:  # noqa: N802
+    async def WatchEvents(  # noqa: N802
+        self, request: pb.WatchEventsRequest, context: Any
+    ) -> AsyncIterator[pb.Event]:
         async with _RequestContext(context) as rpc:
             target = Target(self._events, request.namespace)
             requirements = {"involvedObject.kind": request.kind, "involvedObject.name": request.name}

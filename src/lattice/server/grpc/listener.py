@@ -81,7 +81,9 @@ class AgentListener:
             control_rpc.add_ControlServicer_to_server(self.control, server)
         pair = [(self._tls.key, self._tls.certificate)]
         credentials = grpc.ssl_server_credentials(pair, self._tls.authority, require_client_auth=True)
-        host = f"[{self.listen}]" if ":" in self.listen else self.listen or "0.0.0.0"  # noqa: S104 - as asked for
+        host = self.listen or "0.0.0.0"  # noqa: S104 - the user's choice
+        if ":" in self.listen:
+            host = f"[{self.listen}]"
         try:
             _require_free_port(self.listen, self.port)
             self.port = server.add_secure_port(f"{host}:{self.port}", credentials)

@@ -27,7 +27,8 @@ FOLLOW_START_TIMEOUT_S = 0.5
 
 @dataclass(frozen=True)
 class WorkloadLogs:
-    """Reads workload logs. Only the leader has agent sessions; a follower forwards the request to the leader."""
+    """Reads workload logs. Only the leader has agent sessions; a follower forwards the request to the
+    leader."""
 
     leader_context: Callable[[], LeaderContext | None]
     logs: NodeLogReader
@@ -53,6 +54,7 @@ class WorkloadLogs:
             await asyncio.wait(
                 {first}, timeout=FOLLOW_START_TIMEOUT_S if request.follow else LOG_ANSWER_TIMEOUT_S
             )
+            # A followed log may be empty for long, so only the first moment can show an error.
             if not first.done() and not request.follow:
                 raise Unavailable(f"node {request.node} does not answer")
             if first.done():
@@ -115,6 +117,7 @@ def _tail_lines(text: str) -> int:
         raise Malformed(
             f"must be a whole number of lines, got {text!r}", where="tail", fix="leave it out for everything"
         )
+    # Nine digits exceed the limit anyway; longer texts need no conversion.
     return min(int(text[:9]), MAX_LOG_LINES)
 
 

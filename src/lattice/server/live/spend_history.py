@@ -40,10 +40,12 @@ class CostSeries:
         """Append a point if the rate changed."""
         if rate == self.rate:
             return
+        # Two changes within one second: the later rate replaces the earlier.
         if self.points and self.points[-1][0] == at:
             self.points.pop()
         self.points.append((at, rate))
         if len(self.points) > MAX_POINTS_PER_SERIES:
+            # The first point stays: it holds the rate at the start of the window.
             del self.points[1 : MAX_POINTS_PER_SERIES // 2 : 2]
 
     def drop_before(self, start: int) -> None:
@@ -59,7 +61,8 @@ class CostSeries:
 
 @dataclass
 class SpendHistory:
-    """Cost series of pools and services. Between samples the last rate counts as paid, because machines stay."""
+    """Cost series of pools and services. Between samples the last rate counts as paid, because machines
+    stay."""
 
     since: int = 0
     at: int = 0
@@ -121,6 +124,8 @@ class SpendHistory:
         named = _most_expensive({name: sum_points(points) for name, points in groups.items()})
         paid = [_clip(self.window_start, series.points) for series in self.pools.values()]
         shared = [_clip(self.window_start, series.points) for series in self.services.values()]
+        # Services share the cost of the nodes they use; the difference to the cost of pools is the cost of
+        # empty nodes.
         empty = [(at, max(0, rate)) for at, rate in sum_points([*paid, *map(_negative, shared)])]
         return {**named, EMPTY_NODES_SERIES: empty} if any(rate for _, rate in empty) else named
 
@@ -177,8 +182,10 @@ def _most_expensive(named: Mapping[str, Points]) -> dict[str, Points]:
         key=lambda name: (-max(rate for _, rate in named[name]), name),
     )
     folded = order[MAX_NAMED_SERIES:]
-    others = {f"({len(folded)} others)": sum_points(named[name] for name in folded)} if folded else {}
-    return {name: list(named[name]) for name in order[:MAX_NAMED_SERIES]} | others
+    series = {name: list(named[name]) for name in order[:MAX_NAMED_SERIES]}
+    if folded:
+        series[f"({len(folded)} others)"] = sum_points(named[name] for name in folded)
+    return series
 
 
 def _record_rates(series_by_name: dict[str, CostSeries], rates: Mapping[str, int], now: int) -> None:
@@ -186,6 +193,7 @@ def _record_rates(series_by_name: dict[str, CostSeries], rates: Mapping[str, int
         series = series_by_name.setdefault(name, CostSeries())
         series.record(now, rates.get(name, 0))
         series.drop_before(now - RETENTION_S)
+        # A deleted pool or service disappears once its last costs have expired.
         if name not in rates and series.is_ended:
             del series_by_name[name]
 

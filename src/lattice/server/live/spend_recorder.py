@@ -3,7 +3,6 @@ restarts and leader changes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import msgspec
 import structlog
@@ -78,7 +77,15 @@ class SpendRecorder:
         if entry:
             config_map = unpack(entry.value, entry.revision)
         else:
-            config_map = _new_config_map(self.new_uid(), format_timestamp(self.clock.now()))
+            config_map = new_object(
+                {
+                    "apiVersion": ConfigMap.resource.api_version,
+                    "kind": ConfigMap.resource.kind,
+                    "metadata": {"name": SPENDING_KEY.name, "namespace": SPENDING_KEY.namespace},
+                },
+                uid=self.new_uid(),
+                now=format_timestamp(self.clock.now()),
+            )
         await leader.commit(
             [
                 Put(
@@ -103,16 +110,6 @@ def _latest_points(history: SpendHistory) -> frozenset[object]:
         if series.points
     )
     return frozenset([*pools, *services])
-
-
-def _new_config_map(uid: str, now: str) -> dict[str, Any]:
-    resource = ConfigMap.resource
-    config_map = {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {"name": SPENDING_KEY.name, "namespace": SPENDING_KEY.namespace},
-    }
-    return new_object(config_map, uid=uid, now=now)
 
 
 def encode_history(history: SpendHistory) -> str:

@@ -4,7 +4,6 @@ requests to the leader."""
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from lattice.clock import Clock, format_timestamp
 from lattice.errors import Malformed
@@ -74,12 +73,12 @@ class UsageService:
             "at": format_timestamp(fleet.now),
             "term": leader.term.number,
         }
+
+        def encode_tables() -> bytes:
+            return encode(head | {name: TABLES[name](fleet) for name in tables})
+
         # With thousands of nodes the tables take noticeable time, so a thread builds them.
-        return Reply(await asyncio.to_thread(_encode_tables, head, fleet, tables))
-
-
-def _encode_tables(head: dict[str, Any], fleet: Fleet, tables: list[str]) -> bytes:
-    return encode(head | {name: TABLES[name](fleet) for name in tables})
+        return Reply(await asyncio.to_thread(encode_tables))
 
 
 def _requested_tables(text: str) -> list[str]:

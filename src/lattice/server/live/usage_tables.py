@@ -212,6 +212,7 @@ def service_rows(fleet: Fleet) -> list[Row]:
     used: dict[str, Usage] = {}
     for node in fleet.nodes:
         if (heartbeat := fleet.presence_of(node.metadata.name)) is not None:
+            # Usage of workloads is reported per node, by workload path.
             used.update(heartbeat.workload_usage)
     totals: dict[str, ReplicaTotal] = {}
     for workload in fleet.workloads:
@@ -289,6 +290,7 @@ def requested_by(workload: LatticeWorkload) -> tuple[int, int]:
         for container in spec.containers.values()
         if container.resources
     )
+    # Without requests of containers, the requests of the workload's spec count.
     return _parse_requests(requests if any(requests) else (tuple(spec.requests.items()),))
 
 
@@ -351,18 +353,13 @@ def summarize_cluster(
     """
     members = [node for node in nodes if not cluster or node.spec.cluster == cluster]
     names = {node.metadata.name for node in members}
-    cluster_workloads = [
-        workload
-        for workload in workloads
-        if not cluster
-        or workload.spec.cluster == cluster
-        or (_bound_node(workload) in names and not workload.spec.cluster)
-    ]
+    cluster_workloads = []
+    for workload in workloads:
+        binding = workload.status.binding
+        is_on_member = (binding.node if binding else "") in names
+        if not cluster or workload.spec.cluster == cluster or (is_on_member and not workload.spec.cluster):
+            cluster_workloads.append(workload)
     return ClusterSummary(members, cluster_workloads)
-
-
-def _bound_node(workload: LatticeWorkload) -> str:
-    return workload.status.binding.node if workload.status.binding else ""
 
 
 def _total(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:

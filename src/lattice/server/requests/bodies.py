@@ -25,6 +25,7 @@ def parse_body(body: bytes, content_type: str, kind: str, *, allow_protobuf: boo
     if media in AS_JSON:
         parsed = parse_json(body)
         return parsed.value, tuple(parsed.duplicates)
+    # Kubernetes clients send only built-in kinds as protobuf.
     if media == protobuf.MEDIA_TYPE and allow_protobuf:
         return protobuf.decode(body), ()
     if media in AS_YAML:

@@ -25,10 +25,10 @@ Json = dict[str, Any]
 Field = tuple[str, str]
 Table = dict[int, Field]
 
-# Encodings: string int bool are scalars, bytes is base64 in JSON, time and micro are RFC 3339, fields is a JSON
-# document, a capitalised word is a message. A trailing ? marks a pointer in Go, where zero and absent differ; Go
-# writes zeros of non-pointer fields that Go's own JSON omits, so the decoder drops them. A trailing * marks a
-# repeated field, {} a map.
+# Encodings: string int bool are scalars, bytes is base64 in JSON, time and micro are RFC 3339, fields is a
+# JSON document, a capitalised word is a message. A trailing ? marks a pointer in Go, where zero and absent
+# differ; Go writes zeros of non-pointer fields that Go's own JSON omits, so the decoder drops them. A
+# trailing * marks a repeated field, {} a map.
 _META = "ObjectMeta"
 MESSAGES: Final[dict[str, Table]] = {
     "Namespace": {1: ("metadata", _META), 2: ("spec", "NamespaceSpec"), 3: ("status", "NamespaceStatus")},
@@ -249,7 +249,8 @@ def decode(body: bytes) -> Json:
     # Clients set the version of DeleteOptions to the version of the deleted object.
     if kind != "DeleteOptions" and (api_version, kind) not in DECODABLE_KINDS:
         raise _malformed(
-            f"it holds a {kind or 'nameless kind'} of {api_version or 'no version'}, which is read as JSON only"
+            f"it holds a {kind or 'nameless kind'} of {api_version or 'no version'},"
+            " which is read as JSON only"
         )
     return {
         "apiVersion": api_version,
@@ -363,27 +364,18 @@ def _text(data: memoryview) -> str:
         raise _malformed(f"text that is not UTF-8: {error.reason}") from error
 
 
-def _datetime(data: memoryview) -> datetime | None:
+def _time_text(data: memoryview, timespec: str) -> str:
     # Go encodes an unset time as an empty message.
     if not len(data):
-        return None
+        return ""
     parts = _message(data, "Time", {})
     try:
-        return EPOCH + timedelta(seconds=parts.get("seconds", 0), microseconds=parts.get("nanos", 0) // 1000)
+        time = EPOCH + timedelta(seconds=parts.get("seconds", 0), microseconds=parts.get("nanos", 0) // 1000)
     except OverflowError as error:
         raise _malformed(
             f"a time {parts.get('seconds', 0)} seconds from 1970 is outside the years 1 to 9999"
         ) from error
-
-
-def _time(data: memoryview) -> str:
-    time = _datetime(data)
-    return time.replace(tzinfo=None).isoformat(timespec="seconds") + "Z" if time else ""
-
-
-def _micro(data: memoryview) -> str:
-    time = _datetime(data)
-    return time.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z" if time else ""
+    return time.replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
 
 
 def _document(data: memoryview) -> Json:
@@ -398,7 +390,7 @@ _SCALARS: Final[dict[str, Callable[[memoryview], Any]]] = {
     "string": _text,
     "bytes": lambda data: base64.b64encode(data).decode(),
     "raw": lambda data: data,
-    "time": _time,
-    "micro": _micro,
+    "time": lambda data: _time_text(data, "seconds"),
+    "micro": lambda data: _time_text(data, "microseconds"),
     "fields": _document,
 }

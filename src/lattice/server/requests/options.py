@@ -135,6 +135,7 @@ def write_options(query: Query, kind: str, agent: str) -> WriteOptions:
     causes = [*_dry_run_problem(query.get("dryRun"))]
     if validation not in {"Strict", "Warn", "Ignore"}:
         causes.append(_unsupported("fieldValidation", validation, ("Ignore", "Warn", "Strict")))
+    # As in Kubernetes: without a field manager, the product name of the user agent counts.
     manager = query.get("fieldManager") or agent.partition("/")[0]
     if len(manager) > 128 or not manager.isprintable():
         causes.append(
@@ -184,7 +185,8 @@ def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
 
 
 def read_options(query: Query) -> ReadOptions:
-    """Options of a get, list or watch. `Malformed` or `Invalid` rejects values that Kubernetes would reject."""
+    """Options of a get, list or watch. `Malformed` or `Invalid` rejects values that Kubernetes would
+    reject."""
     labels = parse_selector(query["labelSelector"]) if query.get("labelSelector") else MATCH_ALL_LABELS
     fields = parse_field_selector(query.get("fieldSelector", ""))
     options = ReadOptions(
@@ -267,6 +269,7 @@ def _validate_read_options(options: ReadOptions, has_initial_events: bool) -> No
 
 def _count(query: Query, name: str) -> int:
     text = query.get(name) or "0"
+    # At most 18 digits, so that the number fits into 64 bits.
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise Malformed(f'{name}: Invalid value: "{text}": must be a whole number, 0 or more')
     return int(text)

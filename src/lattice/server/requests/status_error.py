@@ -23,6 +23,7 @@ def status_of(error: LatticeError, resource: Resource | None = None, name: str =
         causes = (Cause(error.where or "request", error.message),)
     if causes:
         details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
+    # Clients of Kubernetes wait this long and retry.
     if isinstance(error, TooManyRequests | RevisionTooNew):
         details["retryAfterSeconds"] = 1
     return {
@@ -45,7 +46,8 @@ def _options_kind(error: LatticeError) -> str:
 
 
 def message_of(error: LatticeError, resource: Resource | None, name: str) -> str:
-    """One line with problem, location and fix. Errors about invalid objects have the wording of Kubernetes."""
+    """One line with problem, location and fix. Errors about invalid objects have the wording of
+    Kubernetes."""
     if isinstance(error, Invalid) and error.causes and resource is not None:
         listed = "; ".join(str(cause) for cause in error.causes)
         listed = f"[{listed}]" if len(error.causes) > 1 else listed
