@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-CA_LIFE = timedelta(days=3650)
-LEAF_LIFE = timedelta(days=365)
+CA_LIFETIME = timedelta(days=3650)
+LEAF_LIFETIME = timedelta(days=365)
 # The server renews its certificate once less than this time remains.
-RENEW_BEFORE = timedelta(days=30)
+RENEW_BEFORE_EXPIRY = timedelta(days=30)
 # A certificate becomes valid this long before its issue, because clocks of machines differ.
 CLOCK_SKEW = timedelta(minutes=5)
 
@@ -43,7 +43,7 @@ class CertificateAuthority:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def issue_client(
-        self, user: str, groups: Sequence[str], lifetime: timedelta = LEAF_LIFE
+        self, user: str, groups: Sequence[str], lifetime: timedelta = LEAF_LIFETIME
     ) -> CertificateKeyPair:
         """Issue a client certificate: the common name is the user, every organization is a group."""
         names = [
@@ -58,7 +58,7 @@ class CertificateAuthority:
             name,
             ExtendedKeyUsageOID.SERVER_AUTH,
             [_subject_alternative_name(host) for host in hosts],
-            LEAF_LIFE,
+            LEAF_LIFETIME,
         )
 
     def _issue(
@@ -90,7 +90,7 @@ def new_authority() -> tuple[CertificateAuthority, CertificateKeyPair]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lattice-ca")])
     certificate = (
-        _certificate_builder(name, name, key.public_key(), CA_LIFE)
+        _certificate_builder(name, name, key.public_key(), CA_LIFETIME)
         # Path length 0: a certificate of this authority can not be an authority itself.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(sign=True), critical=True)
@@ -117,7 +117,7 @@ def ensure_server_certificate(
     """Return the files of the server's certificate and key in `folder`.
 
     The server issues a new certificate if the stored certificate does not name every host, was signed by a
-    different authority, or ends within `RENEW_BEFORE`.
+    different authority, or ends within `RENEW_BEFORE_EXPIRY`.
     """
     certificate, key = folder / "server.crt", folder / "server.key"
     if not (
@@ -137,7 +137,7 @@ def _is_valid_for(pem: bytes, authority: CertificateAuthority, hosts: Sequence[s
         return False
     if (
         certificate.issuer != authority.certificate.subject
-        or certificate.not_valid_after_utc - datetime.now(UTC) < RENEW_BEFORE
+        or certificate.not_valid_after_utc - datetime.now(UTC) < RENEW_BEFORE_EXPIRY
     ):
         return False
     try:

@@ -96,6 +96,7 @@ def sign_node_certificate(
             f"the signing request is for {request.csr.subject.rfc4514_string()}, and this is node {node}",
             fix="leave the subject out",
         )
+    # Digital signature only.
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
     certificate = (
         x509.CertificateBuilder()

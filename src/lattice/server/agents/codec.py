@@ -15,7 +15,7 @@ MAX_REPORTS = 4096
 MAX_NAME_CHARS = 512
 MAX_LOG_CHARS = 4096
 MAX_FAILURE_DETAIL_CHARS = 1024
-STATES = frozenset({"Starting", "Running", "Stopped", "Failed"})
+REPORTED_STATES = frozenset({"Starting", "Running", "Stopped", "Failed"})
 _FAILURE_CODE = re.compile(r"[A-Z][A-Z0-9_]{0,63}|")
 
 
@@ -53,7 +53,7 @@ def heartbeat_problem(beat: pb.Beat) -> str:
             or report.workload.count("/") != 1
         ):
             return f'"{report.workload[:80]}" is no workload'
-        if report.state not in STATES or not _FAILURE_CODE.fullmatch(report.failure):
+        if report.state not in REPORTED_STATES or not _FAILURE_CODE.fullmatch(report.failure):
             return f'"{report.state[:80]}" with failure "{report.failure[:80]}" is no state of a workload'
         if len(report.how) > MAX_FAILURE_DETAIL_CHARS:
             return (

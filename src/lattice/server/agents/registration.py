@@ -163,7 +163,11 @@ def _status(hello: Hello, size: MachineSize | None) -> dict[str, object]:
     capacity = {name: registration.capacity[name] for name in sorted(registration.capacity)}
     reserved = {name: registration.reserved[name] for name in sorted(registration.reserved)}
     gpus = tuple(NodeGpu(model=gpu.model, milli_free=gpu.milli_free) for gpu in registration.gpus)
-    limits = {} if size is None else _size_limits(size)
+    limits: dict[str, int] = {}
+    if size is not None:
+        # A zero amount of a node class sets no limit, except for GPUs.
+        amounts = (("cpu", size.millicores), ("memory", size.memory), ("storage", size.storage))
+        limits = {name: amount for name, amount in amounts if amount} | {"gpu": size.gpu}
     return {
         "capacity": capacity,
         "reserved": reserved,
@@ -183,16 +187,6 @@ def _status(hello: Hello, size: MachineSize | None) -> dict[str, object]:
         else None,
         "agent_version": hello.version[:64],
     }
-
-
-def _size_limits(size: MachineSize) -> dict[str, int]:
-    """Limits of allocatable by the size of a node class. A zero amount sets no limit, except for GPUs."""
-    limits = {
-        name: amount
-        for name, amount in (("cpu", size.millicores), ("memory", size.memory), ("storage", size.storage))
-        if amount
-    }
-    return {**limits, "gpu": size.gpu}
 
 
 def differs(stored: Object, updated: Object) -> bool:

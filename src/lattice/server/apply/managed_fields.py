@@ -37,7 +37,7 @@ class Shape(IntEnum):
 class TypeNode:
     """The type of the values at one place of a schema, as far as field ownership needs the type."""
 
-    __slots__ = ("fields", "hidden", "is_untyped", "item", "keys", "shape", "undeclared")
+    __slots__ = ("fields", "is_hidden", "is_untyped", "item", "keys", "shape", "undeclared")
 
     def __init__(
         self, shape: Shape, fields: dict[str, "TypeNode"] | None = None, undeclared: "TypeNode | None" = None
@@ -50,7 +50,7 @@ class TypeNode:
         self.keys: tuple[tuple[str, Any], ...] = ()
         self.item: TypeNode = self
         # A hidden node is never a member itself, for example `metadata`.
-        self.hidden = False
+        self.is_hidden = False
         # Any value is allowed: maps split by key, other values are atomic.
         self.is_untyped = False
 
@@ -61,7 +61,7 @@ UNTYPED = TypeNode(Shape.MAP)
 # Values of untyped maps are untyped, too.
 UNTYPED.undeclared, UNTYPED.is_untyped = UNTYPED, True
 
-SERVER_OWNED = (
+SERVER_OWNED_METADATA = (
     *(
         "name",
         "generateName",
@@ -82,7 +82,7 @@ _OWNER = {
         **{name: {"type": "boolean"} for name in ("controller", "blockOwnerDeletion")},
     },
 }
-METADATA: dict[str, Any] = {
+METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "labels": _STRINGS,
@@ -104,10 +104,10 @@ def compile_types(schema: Mapping[str, Any]) -> TypeNode:
     # A new node: the shared nodes LEAF and UNTYPED must not get the fields of an object.
     if root.shape is not Shape.MAP or root.is_untyped:
         root = TypeNode(Shape.MAP, undeclared=UNTYPED)
-    metadata = _compile(METADATA)
-    metadata.hidden = True
-    metadata.fields.update(dict.fromkeys(SERVER_OWNED, IGNORED))
-    root.hidden = True
+    metadata = _compile(METADATA_SCHEMA)
+    metadata.is_hidden = True
+    metadata.fields.update(dict.fromkeys(SERVER_OWNED_METADATA, IGNORED))
+    root.is_hidden = True
     root.fields.update(apiVersion=IGNORED, kind=IGNORED, metadata=metadata)
     return root
 
@@ -234,10 +234,10 @@ def _field_set(value: Any, node: TypeNode, include_containers: bool) -> FieldSet
 
 
 def _add_child(out: FieldSet, label: str, below: FieldSet, child: TypeNode, member: bool) -> None:
-    if below and member and not child.hidden:
+    if below and member and not child.is_hidden:
         below["."] = {}
     # An empty list is a member too: otherwise a repeated apply would differ from the first.
-    if below or not child.hidden:
+    if below or not child.is_hidden:
         out[label] = below
 
 
@@ -261,6 +261,7 @@ def _compare_maps(
     for name, value in new.items():
         # `out` marks a missing key: no JSON value is this object.
         old_value = old.get(name, out)
+        # Objects share unchanged parts, so identity answers most comparisons.
         if old_value is value or old_value == value:
             continue
         child = fields.get(name, undeclared)
@@ -363,6 +364,7 @@ def _minus(a: FieldSet, b: FieldSet) -> FieldSet | None:
     itself."""
     out: FieldSet | None = None
     for label in a.keys() & b.keys():
+        # An unchanged node is returned itself, so that callers can compare by identity.
         remaining = _minus_node(a[label], b[label]) if label != "." else None
         if remaining is a[label]:
             continue

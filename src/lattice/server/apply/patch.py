@@ -304,6 +304,7 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any], path: tuple[str, .
         retained = {name for name in retain_keys if type(name) is str}
         out = {name: value for name, value in target.items() if name in retained}
     for name, value in patch.items():
+        # Directives are never stored.
         if name[:1] == "$":
             continue
         if value is None:
@@ -358,6 +359,7 @@ def _with_list_directives(
     for directive, argument in patch.items():
         operation, _, name = directive.partition("/")
         items = out.get(name)
+        # Deletions come first: the order applies to the remaining items.
         if operation == "$deleteFromPrimitiveList" and type(argument) is list and type(items) is list:
             deleted = set(map(json_text, argument))
             out[name] = [item for item in items if json_text(item) not in deleted]

@@ -165,6 +165,7 @@ def _sort_and_fold(entries: list[ManagedFieldsEntry]) -> list[ManagedFieldsEntry
     updates = [entry for entry in entries if entry["operation"] == "Update"]
     if len(updates) <= _MAX_UPDATE_ENTRIES:
         return entries
+    # Entries fold only within one API version.
     for version in dict.fromkeys(entry["apiVersion"] for entry in updates):
         oldest = [entry for entry in updates if entry["apiVersion"] == version][
             : len(updates) - _MAX_UPDATE_ENTRIES + 1
@@ -238,7 +239,9 @@ def _server_owned_base(applied: Object) -> Object:
     """Server-owned fields that a create takes from the applied object although no manager owns them."""
     metadata = applied.get("metadata") or {}
     server_owned = {
-        name: metadata[name] for name in fieldset.SERVER_OWNED if name in metadata and name != "managedFields"
+        name: metadata[name]
+        for name in fieldset.SERVER_OWNED_METADATA
+        if name in metadata and name != "managedFields"
     }
     return {
         **{name: applied[name] for name in ("apiVersion", "kind") if name in applied},

@@ -24,7 +24,7 @@ MAX_MESSAGE_BYTES = 1 << 20
 log = structlog.get_logger()
 # Time for open streams to end at shutdown.
 STOP_GRACE_PERIOD_S = 0.5
-OPTIONS = [
+GRPC_OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", 8),
@@ -75,7 +75,7 @@ class AgentListener:
         self._sweep_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "AgentListener":
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=GRPC_OPTIONS)
         rpc.add_AgentsServicer_to_server(self, server)
         if self.control is not None:
             control_rpc.add_ControlServicer_to_server(self.control, server)

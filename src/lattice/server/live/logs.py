@@ -17,7 +17,7 @@ from lattice.server.requests.options import truthy
 from lattice.server.resources.api import Api
 from lattice.server.resources.verbs import get_existing, method_not_allowed
 
-TEXT = "text/plain; charset=utf-8"
+TEXT_MEDIA_TYPE = "text/plain; charset=utf-8"
 # A node returns at most this many lines at once.
 MAX_LOG_LINES = 10_000
 LOG_ANSWER_TIMEOUT_S = 5.0
@@ -39,6 +39,7 @@ class WorkloadLogs:
             raise method_not_allowed(call)
         entry = await get_existing(api, call)
         workload = msgspec.json.decode(entry.value, type=LatticeWorkload)
+        # A follower rejects a missing workload and malformed options itself.
         request = log_request(workload, call)
         if self.leader_context() is None:
             return await self.leader_proxy.forward(ForwardedRequest(call.user, log_path(call), call.query))
@@ -60,10 +61,11 @@ class WorkloadLogs:
             if first.done():
                 first.result()
         except (NotFound, Unavailable) as error:
+            # The cancelled reader tells the agent to stop sending.
             first.cancel()
             await asyncio.wait({first})
             return _last_reported_log(workload, error)
-        return Reply(_stream_log(first, pieces), content_type=TEXT, is_idle_stream=True)
+        return Reply(_stream_log(first, pieces), content_type=TEXT_MEDIA_TYPE, is_idle_stream=True)
 
 
 async def _next(pieces: AsyncIterator[str]) -> str:
@@ -94,7 +96,7 @@ def _last_reported_log(workload: LatticeWorkload, error: LatticeError) -> Reply:
             fix=error.fix or "`lattice describe` tells how it is",
         ) from error
     note = f"{error.message}: these are the last lines that were heard of it"
-    return Reply(f"{reported_log.rstrip(chr(10))}\n".encode(), content_type=TEXT, warnings=(note,))
+    return Reply(f"{reported_log.rstrip(chr(10))}\n".encode(), content_type=TEXT_MEDIA_TYPE, warnings=(note,))
 
 
 def log_request(workload: LatticeWorkload, call: Call) -> LogRequest:

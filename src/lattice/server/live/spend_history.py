@@ -162,6 +162,7 @@ def sum_points(series: Iterable[Points]) -> Points:
     for points in series:
         previous_rate = 0
         for time, rate in points:
+            # A point adds the change of its rate; the running sum over time is the total rate.
             steps[time] += rate - previous_rate
             previous_rate = rate
     times = sorted(steps)
@@ -177,6 +178,7 @@ def _negative(points: Points) -> Points:
 
 
 def _most_expensive(named: Mapping[str, Points]) -> dict[str, Points]:
+    # By the highest rate of the window: an expensive series stays named after its end.
     order = sorted(
         (name for name in named if named[name]),
         key=lambda name: (-max(rate for _, rate in named[name]), name),

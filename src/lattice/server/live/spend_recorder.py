@@ -59,6 +59,7 @@ class SpendRecorder:
         # Before the first read the caches are empty, and every cost would look like 0.
         if not (clusters.revision and services.revision):
             return
+        # In a new term the stored history may be newer: the previous leader recorded points.
         if leader.term.number != self._term:
             self.history.replace_with(decode_history(await leader.store.get(SPENDING_KEY)))
             self._last_written = _latest_points(self.history)
@@ -125,6 +126,7 @@ def encode_history(history: SpendHistory) -> str:
             folded.append(series)
     if folded:
         stored[OTHERS_SERIES] = CostSeries(sum_points(series.points for series in folded))
+    # `at` changes with every sample and would make equal histories differ.
     return msgspec.json.encode(replace(history, at=0, services=stored), order="sorted").decode()
 
 

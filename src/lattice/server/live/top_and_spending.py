@@ -53,6 +53,7 @@ class UsageService:
     async def read_top(self, user: User, query: Mapping[str, str]) -> Reply:
         """The usage tables of the fleet at this moment."""
         authorize(user, RequestAttributes("get", GROUP, "top"), None)
+        # A follower rejects a malformed request itself.
         tables = _requested_tables(query.get("of", ""))
         leader = self.leader_context()
         if leader is None:

@@ -41,6 +41,7 @@ class Fleet:
     @cached_property
     def requests_by_node(self) -> dict[str, tuple[int, int]]:
         """Requests of bound workloads by node: milli-cores and bytes."""
+        # Several tables use these sums, so the fleet computes the sums once.
         totals: dict[str, tuple[int, int]] = {}
         for workload in self.workloads:
             if workload.status.binding:
@@ -91,6 +92,7 @@ def pool_rows(fleet: Fleet) -> list[Row]:
     pools = {pool.metadata.name: pool for pool in fleet.pools}
     clusters = Counter(cluster.spec.pool for cluster in fleet.clusters)
     rows = []
+    # Clusters may use offers without a pool object, for example a region of a cloud.
     for name in sorted({*pools, *clusters}):
         pool, total = pools.get(name), totals.get(name, UsageTotal())
         row: Row = {

@@ -7,8 +7,8 @@ from lattice.kinds.meta import yaml_manifest as manifest
 from lattice.kinds.meta.json_body import parse_json
 from lattice.server.requests import kube_protobuf as protobuf
 
-AS_JSON = frozenset({"", "application/json", "text/plain", "*/*"})
-AS_YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
+JSON_MEDIA_TYPES = frozenset({"", "application/json", "text/plain", "*/*"})
+YAML_MEDIA_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
 
 # The value, and the paths of duplicate keys.
 ParsedBody = tuple[Any, tuple[str, ...]]
@@ -22,13 +22,13 @@ def parse_body(body: bytes, content_type: str, kind: str, *, allow_protobuf: boo
     media = content_type.partition(";")[0].strip().lower()
     if not body:
         raise Malformed("the body is empty", fix=f"send a {kind} object")
-    if media in AS_JSON:
+    if media in JSON_MEDIA_TYPES:
         parsed = parse_json(body)
         return parsed.value, tuple(parsed.duplicates)
     # Kubernetes clients send only built-in kinds as protobuf.
     if media == protobuf.MEDIA_TYPE and allow_protobuf:
         return protobuf.decode(body), ()
-    if media in AS_YAML:
+    if media in YAML_MEDIA_TYPES:
         return read_yaml(body)
     raise UnsupportedMediaType(
         f"the body of the request was in an unknown format: {media}", fix="send application/json"

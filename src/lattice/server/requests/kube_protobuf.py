@@ -14,6 +14,7 @@ import msgspec
 from lattice.errors import Malformed
 
 MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
+# Every Kubernetes protobuf body starts with these bytes.
 MAGIC: Final = b"k8s\x00"
 
 # Wire types of the protobuf encoding.
@@ -224,6 +225,7 @@ MESSAGES: Final[dict[str, Table]] = {
     "TypeMeta": {1: ("apiVersion", "string"), 2: ("kind", "string")},
 }
 
+# API version and kind of the objects that clients may send as protobuf.
 DECODABLE_KINDS: Final = {
     ("v1", "Namespace"),
     ("v1", "Secret"),
@@ -308,6 +310,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
     for index, byte in enumerate(data[position : position + 10]):
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
+            # The tenth byte may hold bits beyond 64.
             return value & (1 << 64) - 1, position + index + 1
     raise _malformed("a number is cut off or longer than ten bytes")
 
@@ -350,6 +353,7 @@ def _map_entry(data: memoryview, encoding: str) -> tuple[str, Any]:
 
 
 def _value(data: memoryview, encoding: str) -> Any:
+    # In JSON, an ExtraValue is a plain list.
     if encoding == "ExtraValue":
         return _message(data, encoding, {}).get("items", [])
     if encoding in MESSAGES:

@@ -9,6 +9,7 @@ from lattice.kinds.meta.base import Resource
 from lattice.kinds.meta.selector import LabelSelector, parse_selector
 
 SELECTABLE_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
+# Fields beside name and namespace by which objects of a kind can be selected.
 SELECTABLE_FIELDS_BY_RESOURCE = {
     "events": frozenset(
         f"involvedObject.{part}"
@@ -24,6 +25,7 @@ SELECTABLE_FIELDS_BY_RESOURCE = {
 
 Query = Mapping[str, str]
 FieldValidation = Literal["Strict", "Warn", "Ignore"]
+# One shared instance: `is_filtered` compares by identity.
 MATCH_ALL_LABELS = LabelSelector()
 
 
@@ -214,6 +216,7 @@ def _validate_read_options(options: ReadOptions, has_initial_events: bool) -> No
             f'resourceVersion: Invalid value: "{options.revision}": must be a whole number',
             fix="use the one of a list or object",
         )
+    # The rules of Kubernetes for ListOptions.
     if options.revision_match and options.revision_match not in {"Exact", "NotOlderThan"}:
         causes.append(_unsupported("resourceVersionMatch", options.revision_match, ("Exact", "NotOlderThan")))
     elif options.watch and has_initial_events:
