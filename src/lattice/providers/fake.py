@@ -1,4 +1,5 @@
-"""Machines on paper: made after a while, refused or lost on demand. For the simulator, for tests, and to try plans out."""
+"""The fake provider: machines as records, created after a delay, rejected or lost on demand, for simulations
+and tests."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,52 +11,55 @@ from lattice.clock import Clock
 from lattice.providers.protocol import AvailableCapacity, MachineSpec, MachineStatus, ProvisioningUnavailable
 
 
-def _ignore(_: MachineSpec) -> None:
-    return None
-
-
 @dataclass
 class FakeProvider:
-    """`made` is told of each machine once it is there: whoever wants an agent on it starts one. Faults are set at any time."""
+    """A provider without machines. `on_created` is called for every new machine, so that a test can start an
+    agent.
+
+    `quota`, `regions` and `outage_reason` inject faults and may change at any time.
+    """
 
     clock: Clock
     name: str = "fake"
-    latency: float = 0.0  # seconds that making and removing take
-    quota: int | None = None  # machines in all
+    # Seconds per creation or deletion.
+    latency: float = 0.0
+    # Maximum count of machines.
+    quota: int | None = None
     regions: frozenset[str] | None = None
-    outage_reason: str = ""  # why nothing is made or listed at present
-    on_created: Callable[[MachineSpec], None] = _ignore
+    # While set, every call fails with this message.
+    outage_reason: str = ""
+    on_created: Callable[[MachineSpec], None] = lambda _: None
     on_deleted: Callable[[str], None] = lambda _: None
-    state_file: Path | None = None  # file of the machines that there are: they outlive the server
+    # Machines are saved in this file, so that a restarted server finds them.
+    state_file: Path | None = None
     _machines: dict[str, MachineStatus] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.state_file is not None and self.state_file.exists():
-            self._machines = {
-                each.node: each
-                for each in msgspec.json.decode(self.state_file.read_bytes(), type=list[MachineStatus])
-            }
+            machines = msgspec.json.decode(self.state_file.read_bytes(), type=list[MachineStatus])
+            self._machines = {machine.node: machine for machine in machines}
 
     async def available_capacity(self) -> AvailableCapacity:
         self._raise_if_unavailable()
-        left = None if self.quota is None else self.quota - len(self._machines)
-        return AvailableCapacity(self.regions, left)
+        remaining = None if self.quota is None else self.quota - len(self._machines)
+        return AvailableCapacity(self.regions, remaining)
 
     async def create(self, machine: MachineSpec) -> str:
-        known = self._machines.get(machine.node)
-        if known is None:
+        status = self._machines.get(machine.node)
+        if status is None:
             (await self.available_capacity()).check(machine.region)
-            known = self._machines[machine.node] = MachineStatus(
+            status = self._machines[machine.node] = MachineStatus(
                 machine.node, machine.cluster, f"{self.name}://{machine.node}", "Starting"
             )
             self._save()
-        if known.state != "Running":
+        if status.state != "Running":
             await self.clock.sleep(self.latency)
-            if machine.node in self._machines:  # unless it was deleted meanwhile
-                self._machines[machine.node] = replace(known, state="Running", message="")
+            # A concurrent call may have deleted the machine during the delay.
+            if machine.node in self._machines:
+                self._machines[machine.node] = replace(status, state="Running", message="")
                 self._save()
                 self.on_created(machine)
-        return known.provider_id
+        return status.provider_id
 
     async def delete(self, node: str) -> None:
         self._raise_if_unavailable()
@@ -73,7 +77,7 @@ class FakeProvider:
         return None
 
     def end_machine(self, node: str, message: str = "it ended by itself") -> None:
-        """The machine ends without anybody having asked for it."""
+        """End the machine as a fault, without a deletion by Lattice."""
         self._machines[node] = replace(self._machines[node], state="Ended", message=message)
         self._save()
         self.on_deleted(node)

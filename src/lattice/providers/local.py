@@ -1,4 +1,5 @@
-"""Machines that are agents on this machine: a folder and a process each, so that services really run without anything being rented."""
+"""The local provider: a machine is an agent process with a folder on this host, so that services run without
+a cloud."""
 
 import asyncio
 import contextlib
@@ -18,16 +19,20 @@ from lattice.clock import Clock
 from lattice.errors import Unavailable
 from lattice.providers.protocol import AvailableCapacity, MachineSpec, MachineStatus, ProvisioningUnavailable
 
-AGENT_STOP_TIMEOUT_S = 15.0  # seconds for an agent to stop what it runs, and itself
-WORKLOAD_STOP_SHARE = 2 / 3  # of that time is what a workload may take; the rest is the agent's
+# Time for an agent to stop its workloads and itself.
+AGENT_STOP_TIMEOUT_S = 15.0
+# A workload's share of the time; the agent needs the remainder.
+WORKLOAD_STOP_SHARE = 2 / 3
 POLL_INTERVAL_S = 0.05
 MACHINE_FILE, PID_FILE, LOG_FILE, AGENT_DIR = "machine.json", "agent.pid", "agent.log", "agent"
-SERVER_FILE = ".server"  # beside the machines, and never the name of one
+# The file beside the machines' folders with the server's address; not a valid node name.
+SERVER_FILE = ".server"
 
 
 @dataclass
 class LocalProvider:
-    """`server` is where agents join, asked anew each time: one that comes back may have another port, and agents run on."""
+    """Machines as agent processes. `server_address` is called for every start: a restarted server may have a
+    different port, while agents run on."""
 
     folder: Path
     server_address: Callable[[], str]
@@ -44,90 +49,92 @@ class LocalProvider:
 
     async def create(self, machine: MachineSpec) -> str:
         async with self._locks.setdefault(machine.node, asyncio.Lock()):
-            home = self._machine_dir(machine.node)
+            machine_dir = self._machine_dir(machine.node)
             if not self._is_running(machine.node):
                 try:
-                    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    machine_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
                     self._write_server_file()
-                    (home / MACHINE_FILE).write_bytes(
+                    (machine_dir / MACHINE_FILE).write_bytes(
                         msgspec.json.encode({"node": machine.node, "cluster": machine.cluster})
                     )
-                    await self._start(machine, home)
+                    await self._start(machine, machine_dir)
                 except OSError as error:
                     raise ProvisioningUnavailable(
                         f"an agent cannot be started: {error.strerror}",
-                        where=str(home),
+                        where=str(machine_dir),
                         fix="see whether the disk is full",
                     ) from error
             return f"local://{machine.node}"
 
     async def delete(self, node: str) -> None:
         async with self._locks.setdefault(node, asyncio.Lock()):
-            home = self._machine_dir(node)
-            if not home.exists():
+            machine_dir = self._machine_dir(node)
+            if not machine_dir.exists():
                 return
             await self._stop(node)
-            await self._stop_leftovers(node, home)
-            shutil.rmtree(home)
+            await self._stop_leftovers(node, machine_dir)
+            shutil.rmtree(machine_dir)
 
     async def _stop_and_clean(self, node: str) -> None:
         async with self._locks.setdefault(node, asyncio.Lock()):
+            # An agent that exited with 0 stopped its workloads itself.
             if not await self._stop(node):
                 await self._stop_leftovers(node, self._machine_dir(node))
 
     async def list(self) -> Sequence[MachineStatus]:
         self._write_server_file()
-        found = []
+        statuses = []
         for path in sorted(self.folder.glob(f"*/{MACHINE_FILE}")):
-            known = msgspec.json.decode(path.read_bytes())
-            running = self._is_running(known["node"])
-            found.append(
+            record = msgspec.json.decode(path.read_bytes())
+            running = self._is_running(record["node"])
+            statuses.append(
                 MachineStatus(
-                    known["node"],
-                    known["cluster"],
-                    f"local://{known['node']}",
+                    record["node"],
+                    record["cluster"],
+                    f"local://{record['node']}",
                     "Running" if running else "Ended",
                     "" if running else f"its agent has ended; see {path.parent / LOG_FILE}",
                 )
             )
-        return found
+        return statuses
 
     async def close(self) -> None:
-        """Nothing stays behind: what agents run ends with them. Their folders stay, and a later start goes on with them."""
-        ended = await asyncio.gather(
-            *(self._stop_and_clean(each.node) for each in await self.list()), return_exceptions=True
+        """Stop every agent with its workloads. The machines' folders stay, and a later start continues with
+        them."""
+        results = await asyncio.gather(
+            *(self._stop_and_clean(machine.node) for machine in await self.list()), return_exceptions=True
         )
-        for each in ended:  # once all have been tried
-            if isinstance(each, BaseException):
-                raise each
+        # Raised only after every agent was asked to stop.
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     def _machine_dir(self, node: str) -> Path:
         return self.folder / node
 
     def _write_server_file(self) -> None:
-        """Agents whose server does not answer read it there."""
+        """Write the server's address to the file that agents read after they lost the server."""
         path, server = self.folder / SERVER_FILE, self.server_address()
-        with contextlib.suppress(OSError):  # a full disk is no reason not to know what runs
+        # A full disk must not keep `list` from reporting machines.
+        with contextlib.suppress(OSError):
             if self.folder.exists() and (not path.exists() or path.read_text() != server):
                 draft = path.with_suffix(".new")
                 draft.write_text(server)
                 draft.rename(path)
 
-    async def _start(self, machine: MachineSpec, home: Path) -> None:
+    async def _start(self, machine: MachineSpec, machine_dir: Path) -> None:
         size = machine.size
         flags = [
             *("--server", self.server_address(), "--server-file", str(self.folder / SERVER_FILE)),
-            *("--data-dir", str(home / AGENT_DIR), "--stop-workloads-on-exit"),
+            *("--data-dir", str(machine_dir / AGENT_DIR), "--stop-workloads-on-exit"),
             *("--grace", f"{int(self.stop_timeout_s * WORKLOAD_STOP_SHARE * 1000)}ms"),
             *("--cpu", f"{size.millicores}m", "--memory", str(size.memory)),
             *(("--disk", str(size.storage)) if size.storage else ()),
             *self.flags,
         ]
-        environment = {
-            **os.environ,
-            "LATTICE_JOIN_TOKEN": machine.token,
-        }  # not among the arguments, which everybody can read
-        with (home / LOG_FILE).open("ab") as log:
+        # The token is passed by environment: arguments are readable by every user of the host.
+        environment = {**os.environ, "LATTICE_JOIN_TOKEN": machine.token}
+        with (machine_dir / LOG_FILE).open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *self.command,
                 *flags,
@@ -137,7 +144,7 @@ class LocalProvider:
                 env=environment,
                 start_new_session=True,
             )
-        (home / PID_FILE).write_text(str(process.pid))
+        (machine_dir / PID_FILE).write_text(str(process.pid))
         self._processes[machine.node] = process
 
     def _is_running(self, node: str) -> bool:
@@ -145,12 +152,14 @@ class LocalProvider:
         return process.returncode is None if process is not None else self._holds_folder_lock(node)
 
     def _holds_folder_lock(self, node: str) -> bool:
-        """An agent that an earlier server started: alive as long as it holds the lock of its folder."""
+        """Whether an agent of an earlier server still runs: a running agent holds the lock of its folder."""
         try:
             lock = os.open(self._machine_dir(node) / AGENT_DIR / "lock", os.O_RDWR)
         except FileNotFoundError:
             return False
         try:
+            # The lock is free after the agent's end, also after a crash; a PID could belong to a different
+            # process.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return True
@@ -159,7 +168,11 @@ class LocalProvider:
         return False
 
     async def _stop(self, node: str) -> bool:
-        """It is gone. Whether it went in good order, after all that it ran; of one that an earlier server started nobody can say."""
+        """Stop the agent: SIGTERM, then SIGKILL after the timeout. Return True if the agent stopped its
+        workloads and exited with 0.
+
+        For an agent started by an earlier server the exit code is unknown: the result is False.
+        """
         if not self._is_running(node):
             return False
         self._signal(node, signal.SIGTERM)
@@ -181,50 +194,53 @@ class LocalProvider:
                 os.kill(pid, number)
 
     def _agent_pids(self, node: str) -> Iterator[int]:
-        """Whoever was started with its folder. What is written down is looked at first; it may be somebody else's number by now."""
-        home = self._machine_dir(node)
+        """Process ids of agents with the machine's folder. The PID file comes first, but the operating system
+        may have reused the id."""
+        machine_dir = self._machine_dir(node)
         with contextlib.suppress(OSError, ValueError):
-            written = int((home / PID_FILE).read_text())
-            if _is_agent_of(written, str(home / AGENT_DIR)):
-                yield written
+            recorded_pid = int((machine_dir / PID_FILE).read_text())
+            if _is_agent_of(recorded_pid, str(machine_dir / AGENT_DIR)):
+                yield recorded_pid
                 return
-        yield from (
-            pid
-            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-            if _is_agent_of(pid, str(home / AGENT_DIR))
-        )
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            if _is_agent_of(pid, str(machine_dir / AGENT_DIR)):
+                yield pid
 
-    async def _wait_for_exit(self, node: str, seconds: float) -> bool:
-        ends = self.clock.monotonic() + seconds
+    async def _wait_for_exit(self, node: str, timeout_s: float) -> bool:
+        deadline = self.clock.monotonic() + timeout_s
         while self._is_running(node):
-            if self.clock.monotonic() >= ends:
+            if self.clock.monotonic() >= deadline:
                 return False
             await self.clock.sleep(POLL_INTERVAL_S)
         return True
 
-    async def _stop_leftovers(self, node: str, home: Path) -> None:
-        """An agent that was killed may have left something running: another one, without a server, stops it."""
-        if not (home / AGENT_DIR / "state.json").exists():
+    async def _stop_leftovers(self, node: str, machine_dir: Path) -> None:
+        """Stop workloads that a killed agent left behind: an agent without a server (`--clear`) stops
+        them."""
+        if not (machine_dir / AGENT_DIR / "state.json").exists():
             return
-        flags = ("--data-dir", str(home / AGENT_DIR), "--clear", "--grace", "1s")
-        quiet, piped = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            *self.command, *flags, stdin=quiet, stdout=piped, stderr=asyncio.subprocess.STDOUT
+            *self.command,
+            *("--data-dir", str(machine_dir / AGENT_DIR), "--clear", "--grace", "1s"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
         if process.returncode:
-            words = said.decode(errors="replace").strip().splitlines()
+            lines = output.decode(errors="replace").strip().splitlines()
             raise Unavailable(
-                f"what ran on {node} cannot be stopped: {words[-1] if words else ''}",
-                where=str(home),
+                f"what ran on {node} cannot be stopped: {lines[-1] if lines else ''}",
+                where=str(machine_dir),
                 fix="see its log",
             )
 
 
 def _is_agent_of(pid: int, folder: str) -> bool:
-    """Is it an agent with that folder?"""
+    """Whether the process is an agent with the folder as its data directory."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return False
-    return ("--data-dir", folder) in itertools.pairwise(words) and "--clear" not in words
+    # An agent with --clear only stops leftovers and is no machine.
+    return ("--data-dir", folder) in itertools.pairwise(arguments) and "--clear" not in arguments

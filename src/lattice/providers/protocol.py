@@ -1,4 +1,5 @@
-"""What every provider promises: machines made, removed and listed by the name of their node, each at most once."""
+"""The provider protocol: a provider creates, deletes and lists machines by node name, at most one machine per
+node."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ MachineState = Literal["Starting", "Running", "Ended"]
 
 @dataclass(frozen=True, slots=True)
 class MachineSpec:
-    """A machine that is to be there, and how its agent joins."""
+    """The desired machine of a node, and the token with which its agent joins."""
 
     node: str
     cluster: str
@@ -22,12 +23,13 @@ class MachineSpec:
     size: MachineSize
     gpu_model: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    token: str = ""  # one-time; a machine that joined before does not need it again
+    # One-time join token; a machine that joined before does not need a token.
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineStatus:
-    """A machine that is there, as its provider says."""
+    """An existing machine as reported by its provider."""
 
     node: str
     cluster: str
@@ -38,13 +40,14 @@ class MachineStatus:
 
 @dataclass(frozen=True, slots=True)
 class AvailableCapacity:
-    """What can be had just now. None: as much as one likes."""
+    """What a provider can create at present; None means unlimited."""
 
     regions: frozenset[str] | None = None
     max_machines: int | None = None
 
     def check(self, region: str, machines: int = 1) -> None:
-        """So many more can be had there, or Refused is raised."""
+        """Raise `ProvisioningRejected` or `ProvisioningUnavailable` unless the region has capacity for the
+        machines."""
         if self.regions is not None and region not in self.regions:
             offered = f"there are {', '.join(sorted(self.regions)) or 'none'}"
             raise ProvisioningRejected(
@@ -57,28 +60,35 @@ class AvailableCapacity:
 
 
 class ProvisioningUnavailable(Unavailable):
-    """The provider does not make this machine now: a quota, a wrong login, nothing left. Asking again later may help."""
+    """The provider does not create the machine now: quota, credentials, or no capacity. A later attempt may
+    succeed."""
 
 
 class ProvisioningRejected(ProvisioningUnavailable):
-    """It never will, as things are: a region that it does not have. Somebody must change what is asked for."""
+    """The provider can never create the machine as requested, for example in an unknown region. The user must
+    change the request."""
 
 
 class Provider(Protocol):
+    """An adapter that creates and deletes machines."""
+
     name: str
 
     async def available_capacity(self) -> AvailableCapacity: ...
 
     async def create(self, machine: MachineSpec) -> str:
-        """The provider's own name of it. One that is there stays as it is; one that ended is started again. Raises Refused."""
+        """Create the machine of a node and return the provider's id.
+
+        A running machine stays as it is; an ended machine is started again. Raises `ProvisioningUnavailable`.
+        """
         ...
 
     async def delete(self, node: str) -> None:
-        """It is gone on return, with everything on it. Nothing there is no error."""
+        """Delete the machine with everything on it before return. A missing machine is no error."""
         ...
 
     async def list(self) -> Sequence[MachineStatus]:
-        """All machines that were made through this provider and not deleted, in order of their node's name."""
+        """Machines created through this provider and not deleted, sorted by node name."""
         ...
 
     async def close(self) -> None: ...

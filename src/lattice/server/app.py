@@ -1,10 +1,14 @@
-"""The edge: HTTP requests become calls, replies become HTTP responses. The only file that knows aiohttp."""
+"""The HTTP server: aiohttp requests become calls, replies become responses.
+
+No other module of `server` handles HTTP requests.
+"""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import structlog
@@ -44,24 +48,28 @@ from lattice.server.ui_backend import pages
 from lattice.server.ui_backend.pages import PageRequest, Pages
 
 MAX_BODY_BYTES = 1 << 20
-RETRY_AFTER_S = "1"  # seconds, as the Status says it too
+# Seconds, as in the Status body.
+RETRY_AFTER_S = "1"
+# kubectl 1.27 sends SelfSubjectReview in the older version.
+REVIEW_VERSIONS = ("v1", "v1beta1")
 REVIEW_KINDS: dict[tuple[str, ...], str] = {
-    (each.group, version, each.plural): each.kind
-    for each in VIRTUAL_RESOURCES
-    if each.verbs == ("create",)
-    for version in ("v1", "v1beta1")  # kubectl 1.27 asks who it is under the older version
+    (resource.group, version, resource.plural): resource.kind
+    for resource, version in product(VIRTUAL_RESOURCES, REVIEW_VERSIONS)
+    if resource.verbs == ("create",)
 }
 UNAUTHENTICATED_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/health"})
 log = structlog.get_logger()
 
 Health = Callable[[], Mapping[str, Any]]
-STREAM_CLIENT_CHECK_INTERVAL_S = (
-    1.0  # seconds between two looks whether anybody still reads a stream that says nothing
-)
+# Interval at which the server checks whether the client of an idle stream is still connected.
+STREAM_CLIENT_CHECK_INTERVAL_S = 1.0
 
 
 @dataclass
 class App:
+    """Authenticates, routes, authorizes and answers HTTP requests. Optional services are None where a server
+    does not offer them."""
+
     api: Api
     tokens: TokenAuthenticator
     documents: DiscoveryDocuments
@@ -72,7 +80,9 @@ class App:
     pages: Pages | None = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        began = time.perf_counter()
+        """Answer one HTTP request. Errors become Kubernetes Status objects; unexpected exceptions are logged
+        and answered with 500."""
+        started_at = time.perf_counter()
         verb, resource, target, user = request.method.lower(), "", None, None
         with traces.span("request", method=request.method) as span:
             try:
@@ -103,67 +113,63 @@ class App:
             )
         metrics.REQUESTS.labels(verb, resource, reply.status).inc()
         if verb != "watch":
-            metrics.REQUEST_SECONDS.labels(verb).observe(time.perf_counter() - began)
+            metrics.REQUEST_SECONDS.labels(verb).observe(time.perf_counter() - started_at)
         return await self._send(request, reply, watching=verb == "watch")
 
     def _route(self, request: web.BaseRequest, user: User) -> tuple[Target | None, str, Awaitable[Reply]]:
         content_type = request.headers.get("Content-Type", JSON)
-        asked = shortpaths.expand_short_path(
+        routed = shortpaths.expand_short_path(
             RoutedRequest(request.method, request.path, request.query, content_type)
         )
-        path, parts = asked.path, asked.path_parts
+        path, parts = routed.path, routed.path_parts
+        # No object name contains a slash. Once decoded, an encoded slash would select a different object.
         if "%2f" in request.raw_path.partition("?")[0].lower():
-            raise unknown_path_error(
-                request.raw_path
-            )  # no name holds a slash: whoever sends one means something else than this would be taken for
+            raise unknown_path_error(request.raw_path)
         if path == "/metrics":
             authorize(user, RequestAttributes("get", "", "metrics"), None)
             return None, "get", _metrics()
-        if self.pages is not None and path == pages.EVENT_STREAM_PATH and asked.method == "GET":
-            again = partial(authenticate, self.tokens, request.headers, _peer_certificate(request))
-            return (
-                None,
-                "watch",
-                self._open_event_stream(self.pages.event_stream.open(user, asked.query, again)),
-            )
+        if self.pages is not None and path == pages.EVENT_STREAM_PATH and routed.method == "GET":
+            reauthenticate = partial(authenticate, self.tokens, request.headers, _peer_certificate(request))
+            opening = self.pages.event_stream.open(user, routed.query, reauthenticate)
+            return None, "watch", self._open_event_stream(opening)
         if parts[0] not in {"api", "apis"} or len(parts) < (3 if parts[0] == "api" else 4):
-            if asked.method not in {"GET", "HEAD"}:
+            if routed.method not in {"GET", "HEAD"}:
                 raise unknown_path_error(path)
             return None, "get", self.documents.answer(path, request.headers.get("Accept", ""))
         if (kind := REVIEW_KINDS.get(tuple(parts[1:]))) and request.method == "POST":
             return None, "create", self._review(request, user, kind)
-        if self.usage is not None and path in live.LIVE_PATHS and asked.method == "GET":
-            return None, "get", self.usage.read(path, user, asked.query)
-        if self.fleet_queries is not None and (question := fleet_question(parts)):
-            return None, "ask", self._answer_fleet_query(request, user, self.fleet_queries, question)
+        if self.usage is not None and path in live.LIVE_PATHS and routed.method == "GET":
+            return None, "get", self.usage.read(path, user, routed.query)
+        if self.fleet_queries is not None and (query_name := fleet_question(parts)):
+            return None, "ask", self._answer_fleet_query(request, user, self.fleet_queries, query_name)
         target = resolve_target(self.api.catalog, path)
-        watching = asked.method == "GET" and truthy(asked.query.get("watch"))
-        wanted = request_attributes(asked.method, target, watching=watching)
-        return target, wanted.verb, self._answer_resource(request, asked, user, target, wanted)
+        watching = routed.method == "GET" and truthy(routed.query.get("watch"))
+        attributes = request_attributes(routed.method, target, watching=watching)
+        return target, attributes.verb, self._answer_resource(request, routed, user, target, attributes)
 
     async def _answer_resource(
         self,
         request: web.BaseRequest,
-        asked: RoutedRequest,
+        routed: RoutedRequest,
         user: User,
         target: Target,
-        wanted: RequestAttributes,
+        attributes: RequestAttributes,
     ) -> Reply:
-        authorize(user, wanted, target.served.resource)
-        body = shortpaths.fill_body_kind(asked, await _body(request))
+        authorize(user, attributes, target.served.resource)
+        body = shortpaths.fill_body_kind(routed, await _body(request))
         call = Call(
-            asked.method,
+            routed.method,
             target,
             user,
-            asked.query,
+            routed.query,
             body,
-            asked.content_type,
+            routed.content_type,
             request.headers.get("Accept", ""),
             request.headers.get("User-Agent", ""),
         )
         if target.subresource == "log" and self.usage is not None:
             return await self.usage.workload_logs.read(self.api, call)
-        return await handler_for(call, wanted.verb)(self.api, call)
+        return await handler_for(call, attributes.verb)(self.api, call)
 
     async def _review(self, request: web.BaseRequest, user: User, kind: str) -> Reply:
         body, _ = bodies.parse_body(
@@ -174,13 +180,15 @@ class App:
         return Reply(encode(await reviews.review(self.api.catalog, self.tokens, user, kind, body)), 201)
 
     async def _open_event_stream(self, opening: Awaitable[Reply]) -> Reply:
+        """Open the web page's event stream and start the query process, which takes a second or two to
+        start."""
         reply = await opening
         if self.fleet_queries is not None:
             self.fleet_queries.warm_up()
         return reply
 
     async def _answer_fleet_query(
-        self, request: web.BaseRequest, user: User, fleet: FleetQueryService, question: str
+        self, request: web.BaseRequest, user: User, fleet: FleetQueryService, query_name: str
     ) -> Reply:
         if request.method != "POST":
             raise MethodNotAllowed(
@@ -188,39 +196,34 @@ class App:
                 where=request.path,
                 fix="send it as JSON with POST",
             )
-        fleet.admit(user, question)
+        fleet.admit(user, query_name)
         body = await _body(request, MAX_QUERY_BYTES)
-        if question == APPLY_QUERY:
-            return await apply_plan(
-                fleet, user, body
-            )  # also if nobody waits for it any more: half of it would help nobody
-        answer = asyncio.create_task(fleet.answer(user, question, body))
+        if query_name == APPLY_QUERY:
+            # A plan is applied even after the client disconnected: half of a plan would help no user.
+            return await apply_plan(fleet, user, body)
+        answer = asyncio.create_task(fleet.answer(user, query_name, body))
         return await await_while_connected(
             answer, lambda: request.transport is not None and not request.transport.is_closing()
         )
 
-    async def _page(self, request: web.BaseRequest, shown: Pages) -> Reply:
-        visit = PageRequest(
+    async def _page(self, request: web.BaseRequest, page_service: Pages) -> Reply:
+        page_request = PageRequest(
             request.method, request.path, request.headers, request.remote or "", _peer_certificate(request)
         )
-        return await shown.answer(visit, await _body(request, joining.MAX_JOIN_REQUEST_BYTES))
+        return await page_service.answer(page_request, await _body(request, joining.MAX_JOIN_REQUEST_BYTES))
 
-    async def _join(self, request: web.BaseRequest, door: NodeJoinService) -> Reply:
-        """Open to everybody: a machine that joins has nothing but its token."""
+    async def _join(self, request: web.BaseRequest, join_service: NodeJoinService) -> Reply:
+        """Answer a join request without authentication: a joining machine has only its token."""
         if request.method == "GET":
-            return Reply(encode(door.connection_info()))
+            return Reply(encode(join_service.connection_info()))
         if request.method != "POST":
             raise MethodNotAllowed(
                 f"machines join with POST, not {request.method}",
                 where=request.path,
                 fix="run `lattice agent`",
             )
-        return Reply(
-            encode(
-                await door.join(await _body(request, joining.MAX_JOIN_REQUEST_BYTES), request.remote or "")
-            ),
-            201,
-        )
+        body = await _body(request, joining.MAX_JOIN_REQUEST_BYTES)
+        return Reply(encode(await join_service.join(body, request.remote or "")), 201)
 
     async def _health(self, path: str) -> Reply:
         if path == "/health":
@@ -248,7 +251,8 @@ class App:
             await response.prepare(request)
             pieces = _while_connected(reply.body, request) if reply.is_idle_stream else reply.body
             await _write_stream(pieces, response)
-        except LatticeError as error:  # too late to say so in any other way than by breaking off
+        except LatticeError as error:
+            # The status line is sent already: an aborted connection is the only way to signal the failure.
             log.info("stream broke off", path=request.path, reason=str(error))
             if request.transport is not None:
                 request.transport.abort()
@@ -271,23 +275,27 @@ async def _write_stream(pieces: AsyncIterator[bytes], response: web.StreamRespon
 
 
 async def _while_connected(pieces: AsyncIterator[bytes], request: web.BaseRequest) -> AsyncIterator[bytes]:
-    """The pieces, for as long as somebody is there to read them."""
-    waiting: asyncio.Future[bytes] | None = None
+    """Yield the pieces of a stream while the client is connected.
+
+    A disconnect during an idle stream is noticed by a check every `STREAM_CLIENT_CHECK_INTERVAL_S` seconds
+    only.
+    """
+    next_piece: asyncio.Future[bytes] | None = None
     try:
         while True:
-            waiting = waiting or asyncio.ensure_future(anext(pieces))
-            await asyncio.wait({waiting}, timeout=STREAM_CLIENT_CHECK_INTERVAL_S)
-            if waiting.done():
-                piece, waiting = waiting.result(), None
+            next_piece = next_piece or asyncio.ensure_future(anext(pieces))
+            await asyncio.wait({next_piece}, timeout=STREAM_CLIENT_CHECK_INTERVAL_S)
+            if next_piece.done():
+                piece, next_piece = next_piece.result(), None
                 yield piece
             elif request.transport is None or request.transport.is_closing():
                 return
     except StopAsyncIteration:
         return
     finally:
-        if waiting is not None:
-            waiting.cancel()
-            await asyncio.wait({waiting})
+        if next_piece is not None:
+            next_piece.cancel()
+            await asyncio.wait({next_piece})
         await pieces.aclose()  # type: ignore[attr-defined]
 
 
@@ -295,12 +303,12 @@ async def _metrics() -> Reply:
     return Reply(await asyncio.to_thread(metrics.render_metrics), content_type=metrics.MEDIA_TYPE)
 
 
-async def _body(request: web.BaseRequest, most: int = MAX_BODY_BYTES) -> bytes:
-    if (request.content_length or 0) > most:
+async def _body(request: web.BaseRequest, limit: int = MAX_BODY_BYTES) -> bytes:
+    if (request.content_length or 0) > limit:
         raise TooLarge(
-            f"the body is {request.content_length} bytes, at most {most} are taken", fix="split it"
+            f"the body is {request.content_length} bytes, at most {limit} are taken", fix="split it"
         )
-    return await request.clone(client_max_size=most + 1).read() if request.can_read_body else b""
+    return await request.clone(client_max_size=limit + 1).read() if request.can_read_body else b""
 
 
 def _peer_certificate(request: web.BaseRequest) -> Mapping[str, Any] | None:
@@ -318,7 +326,8 @@ def _error_reply(error: LatticeError, target: Target | None) -> Reply:
 
 
 def _response(reply: Reply) -> web.Response:
-    assert isinstance(reply.body, bytes)  # noqa: S101 - streams are sent piece by piece
+    # Streams are sent piece by piece by `_send`.
+    assert isinstance(reply.body, bytes)  # noqa: S101
     response = web.Response(body=reply.body, status=reply.status, headers=reply.headers or None)
     response.headers["Content-Type"] = reply.content_type
     for warning in reply.warnings:

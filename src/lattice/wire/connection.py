@@ -1,4 +1,5 @@
-"""The two ends of a connection between a server and an agent, whatever carries it; and one inside this process, for simulations."""
+"""Connections between agents and servers: the protocol of both ends, and connections in memory for
+simulations."""
 
 import asyncio
 from collections import deque
@@ -7,28 +8,30 @@ from typing import Generic, Protocol, TypeVar
 from lattice.errors import Unavailable
 from lattice.wire.agent_pb2 import FromAgent, ToAgent
 
-PROTOCOL_VERSION = 1  # both sides say it first; others are refused
+# Agent and server compare versions in the handshake; the server rejects a different version.
+PROTOCOL_VERSION = 1
 
 Out = TypeVar("Out", contravariant=True)
 In = TypeVar("In", covariant=True)
 T = TypeVar("T")
-O = TypeVar("O")  # noqa: E741 - what goes out
-I = TypeVar("I")  # noqa: E741 - what comes in
+O = TypeVar("O")  # noqa: E741 - outgoing messages
+I = TypeVar("I")  # noqa: E741 - incoming messages
 
 
 class Connection(Protocol[Out, In]):
-    """One end. At most one sends and one receives at a time."""
+    """One end of a connection. At most one task sends and one task receives at a time."""
 
-    async def send(self, said: Out) -> None:
-        """Waits while the other end does not keep up. Raises Unavailable when the connection is gone."""
+    async def send(self, message: Out) -> None:
+        """Send a message; wait while the peer reads too slowly. `Unavailable` if the connection is gone."""
         ...
 
     async def receive(self) -> In | None:
-        """None: the connection is gone, and everything that came before was handed out."""
+        """Return the next message, or None if the connection is gone and every earlier message was
+        received."""
         ...
 
     def close(self) -> None:
-        """Hang up. What was sent before still arrives."""
+        """Close the connection. Messages sent before still arrive."""
         ...
 
 
@@ -37,15 +40,17 @@ ServerConnection = Connection[ToAgent, FromAgent]
 
 
 class MessagePipe(Generic[T]):
-    """One direction, with room for so many messages. What carries them may take its time: see `carry`."""
+    """One direction of a connection in memory, for at most `capacity` messages. A subclass may delay
+    delivery."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, capacity: int) -> None:
         self.items: deque[T] = deque()
-        self.capacity = room
+        self.capacity = capacity
         self.is_closed = False
         self.changed = asyncio.Event()
 
     async def put(self, item: T) -> None:
+        """Send a message; wait while the pipe is full. `Unavailable` after the pipe was closed."""
         while self.unreceived_count >= self.capacity and not self.is_closed:
             self.changed.clear()
             await self.changed.wait()
@@ -54,6 +59,7 @@ class MessagePipe(Generic[T]):
         self.deliver(item)
 
     async def get(self) -> T | None:
+        """Receive the next message; None after the pipe was closed and emptied."""
         while not self.items and not self.is_closed:
             self.changed.clear()
             await self.changed.wait()
@@ -62,15 +68,16 @@ class MessagePipe(Generic[T]):
 
     @property
     def unreceived_count(self) -> int:
-        """Messages that were sent and not received yet."""
+        """Messages sent and not yet received."""
         return len(self.items)
 
     def deliver(self, item: T) -> None:
+        """Make a message available to the receiver."""
         self.items.append(item)
         self.changed.set()
 
     def close_sender(self) -> None:
-        """Nothing more comes this way."""
+        """Close the sending side. A subclass may deliver messages in transit first."""
         self.close()
 
     def close(self) -> None:
@@ -79,27 +86,27 @@ class MessagePipe(Generic[T]):
 
 
 class MemoryConnection(Generic[O, I]):
-    """An end of a connection inside this process."""
+    """One end of a connection inside this process."""
 
-    def __init__(self, out: MessagePipe[O], into: MessagePipe[I]) -> None:
-        self._outbound = out
-        self._inbound = into
+    def __init__(self, outbound: MessagePipe[O], inbound: MessagePipe[I]) -> None:
+        self._outbound = outbound
+        self._inbound = inbound
 
-    async def send(self, said: O) -> None:
-        await self._outbound.put(said)
+    async def send(self, message: O) -> None:
+        await self._outbound.put(message)
 
     async def receive(self) -> I | None:
         return await self._inbound.get()
 
     def close(self) -> None:
-        """We neither say nor hear anything more; the other end is told in its turn."""
+        """Stop sending and receiving. The peer learns of the close after the messages in transit."""
         self._outbound.close_sender()
         self._inbound.close()
 
 
 def connected_pair(
-    room: int = 16,
+    capacity: int = 16,
 ) -> tuple[MemoryConnection[FromAgent, ToAgent], MemoryConnection[ToAgent, FromAgent]]:
-    """The agent's end and the server's end of a new connection."""
-    up, down = MessagePipe[FromAgent](room), MessagePipe[ToAgent](room)
+    """The agent's end and the server's end of a new connection in memory."""
+    up, down = MessagePipe[FromAgent](capacity), MessagePipe[ToAgent](capacity)
     return MemoryConnection(up, down), MemoryConnection(down, up)

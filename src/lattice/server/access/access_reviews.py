@@ -1,4 +1,5 @@
-"""What may I do, and who am I? The review kinds that `kubectl auth` asks; answered, never stored."""
+"""Access reviews: the server answers the review kinds of `kubectl auth` (own identity, permissions, tokens)
+and stores no review."""
 
 from typing import Any
 
@@ -23,7 +24,11 @@ Review = dict[str, Any]
 
 
 async def review(catalog: Catalog, tokens: TokenAuthenticator, user: User, kind: str, body: Review) -> Review:
-    """The body with its status filled in."""
+    """Answer one review: the request body with `status` filled in.
+
+    Only administrators and Lattice's own processes may review a user other than themselves, or a token
+    (`Denied` otherwise). `Malformed` rejects a body of the wrong shape.
+    """
     spec = body.get("spec") or {}
     if not isinstance(spec, dict):
         raise Malformed("spec must be an object", where="spec")
@@ -37,13 +42,18 @@ async def review(catalog: Catalog, tokens: TokenAuthenticator, user: User, kind:
             groups = spec.get("groups") or []
             if not isinstance(groups, list):
                 raise Malformed("must be a list of names", where="spec.groups")
-            other = User(str(spec.get("user") or ""), frozenset(str(group) for group in groups))
-            status = _access(catalog, other, spec)
+            subject = User(str(spec.get("user") or ""), frozenset(str(group) for group in groups))
+            status = _access(catalog, subject, spec)
         case "SelfSubjectRulesReview":
             status = _rules(catalog, user)
         case "TokenReview":
             _require_admin(user, kind)
-            status = await _token(tokens, spec)
+            try:
+                token_user = await tokens.user_of_token(str(spec.get("token") or ""))
+            except UnknownUser:
+                status = {"authenticated": False, "user": {}}
+            else:
+                status = {"authenticated": True, "user": _info(token_user)}
         case _:
             raise Malformed(f"no such review: {kind}")
     return {
@@ -67,82 +77,78 @@ def _info(user: User) -> Review:
 
 
 def _access(catalog: Catalog, user: User, spec: Review) -> Review:
-    if about := _attributes(spec, "nonResourceAttributes"):
-        allowed = about.get("verb") == "get" or bool(user.groups & {ADMINS, SYSTEM})
+    if attributes := _attributes(spec, "nonResourceAttributes"):
+        # Paths without a resource are documents such as /version and /openapi, open to every user.
+        allowed = attributes.get("verb") == "get" or bool(user.groups & {ADMINS, SYSTEM})
         return {
             "allowed": allowed,
             "reason": "reading is open to every known user" if allowed else "paths are read-only",
         }
-    about = _attributes(spec, "resourceAttributes")
-    asked = RequestAttributes(
-        about.get("verb", ""),
-        about.get("group", ""),
-        about.get("resource", ""),
-        about.get("subresource", ""),
-        about.get("namespace", ""),
-        about.get("name", ""),
+    attributes = _attributes(spec, "resourceAttributes")
+    request = RequestAttributes(
+        attributes.get("verb", ""),
+        attributes.get("group", ""),
+        attributes.get("resource", ""),
+        attributes.get("subresource", ""),
+        attributes.get("namespace", ""),
+        attributes.get("name", ""),
     )
-    verdict = _decide(catalog, user, asked)
+    verdict = _decide(catalog, user, request)
+    # `denied: false` means: no rule forbids the request, only no rule allows the request (Kubernetes' default
+    # deny).
     return {"allowed": verdict.allowed, "reason": verdict.reason} | (
         {} if verdict.allowed else {"denied": False}
     )
 
 
 def _attributes(spec: Review, name: str) -> dict[str, str]:
-    found = spec.get(name) or {}
-    if not isinstance(found, dict):
+    attributes = spec.get(name) or {}
+    if not isinstance(attributes, dict):
         raise Malformed("must be an object", where=f"spec.{name}")
-    return {key: str(value or "") for key, value in found.items()}
+    return {key: str(value or "") for key, value in attributes.items()}
 
 
-def _decide(catalog: Catalog, user: User, asked: RequestAttributes) -> AuthorizationDecision:
-    if asked.group.endswith(".k8s.io") and asked.verb == "create" and asked.plural.startswith("selfsubject"):
+def _decide(catalog: Catalog, user: User, request: RequestAttributes) -> AuthorizationDecision:
+    is_review = request.group.endswith(".k8s.io") and request.verb == "create"
+    if is_review and request.plural.startswith("selfsubject"):
         return AuthorizationDecision(True, "anyone may ask about themselves")
-    if asked.verb == "impersonate":
+    if request.verb == "impersonate":
         return AuthorizationDecision(False, "impersonation is not supported")
-    found = next(
-        (
-            each.resource
-            for each in catalog
-            if (each.resource.group, each.resource.plural) == (asked.group, asked.plural)
-        ),
-        None,
-    )
-    wildcard = "*" in {asked.verb, asked.plural, asked.group}
-    if wildcard and SYSTEM not in user.groups and asked.verb not in READ_VERBS:
-        return (
-            AuthorizationDecision(False, "some things are written by Lattice only")
-            if ADMINS not in user.groups
-            else AuthorizationDecision(True, f"group {ADMINS}")
-        )
-    return check_access(user, asked, found)
+    wildcard = "*" in {request.verb, request.plural, request.group}
+    # A wildcard names no single served kind: the groups of the user decide.
+    if wildcard and SYSTEM not in user.groups and request.verb not in READ_VERBS:
+        if ADMINS in user.groups:
+            return AuthorizationDecision(True, f"group {ADMINS}")
+        return AuthorizationDecision(False, "some things are written by Lattice only")
+    for served in catalog:
+        if (served.resource.group, served.resource.plural) == (request.group, request.plural):
+            return check_access(user, request, served.resource)
+    return check_access(user, request, None)
 
 
 def _rules(catalog: Catalog, user: User) -> Review:
-    listed = [_rule(user, each.resource) for each in catalog]
-    known = [
-        {
-            "verbs": ["get"],
-            "nonResourceURLs": [
-                "/api",
-                "/api/*",
-                "/apis",
-                "/apis/*",
-                "/healthz",
-                "/openapi/*",
-                "/readyz",
-                "/version",
-            ],
-        }
-    ]
-    asking = {
+    rules = [_rule(user, served.resource) for served in catalog]
+    readable_paths = {
+        "verbs": ["get"],
+        "nonResourceURLs": [
+            "/api",
+            "/api/*",
+            "/apis",
+            "/apis/*",
+            "/healthz",
+            "/openapi/*",
+            "/readyz",
+            "/version",
+        ],
+    }
+    self_reviews = {
         "verbs": ["create"],
         "apiGroups": ["authorization.k8s.io"],
         "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
     }
     return {
-        "resourceRules": [rule for rule in listed if rule] + [asking],
-        "nonResourceRules": known,
+        "resourceRules": [rule for rule in rules if rule] + [self_reviews],
+        "nonResourceRules": [readable_paths],
         "incomplete": False,
     }
 
@@ -166,11 +172,3 @@ def _rule(user: User, resource: Resource) -> Review | None:
         "apiGroups": [resource.group],
         "resources": [resource.plural],
     }
-
-
-async def _token(tokens: TokenAuthenticator, spec: Review) -> Review:
-    try:
-        user = await tokens.user_of_token(str(spec.get("token") or ""))
-    except UnknownUser:
-        return {"authenticated": False, "user": {}}
-    return {"authenticated": True, "user": _info(user)}

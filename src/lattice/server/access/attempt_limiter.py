@@ -1,4 +1,5 @@
-"""Who was refused lately, and how often? Whoever guesses at a secret has to wait."""
+"""The attempt limiter rejects requests from an address with too many failed credentials, against guessing of
+secrets."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -6,20 +7,24 @@ from dataclasses import dataclass, field
 from lattice.clock import Clock
 from lattice.errors import TooManyRequests
 
-MAX_FAILED_ATTEMPTS = 5  # refused within
-WINDOW_S = 60.0  # seconds
-MAX_TRACKED_ADDRESSES = 4096  # addresses
+# This many failed attempts within the window block an address.
+MAX_FAILED_ATTEMPTS = 5
+WINDOW_S = 60.0
+# The limiter forgets the least recently failed address beyond this count, so memory stays bounded.
+MAX_TRACKED_ADDRESSES = 4096
 
 
 @dataclass
 class AttemptLimiter:
-    """By the address that they came from."""
+    """Failed attempts of the last `WINDOW_S` seconds, per client address. `credential` names the secret in
+    messages."""
 
     clock: Clock
     credential: str = "join tokens"
     _failures: OrderedDict[str, list[float]] = field(default_factory=OrderedDict)
 
     def check(self, address: str) -> None:
+        """Raise `TooManyRequests` if the address failed `MAX_FAILED_ATTEMPTS` times within the window."""
         now = self.clock.monotonic()
         recent = [at for at in self._failures.get(address, ()) if now - at < WINDOW_S]
         if recent:
@@ -34,6 +39,7 @@ class AttemptLimiter:
 
     def record_failure(self, address: str) -> None:
         self._failures.setdefault(address, []).append(self.clock.monotonic())
+        # Addresses stay ordered by their last failure.
         self._failures.move_to_end(address)
         if len(self._failures) > MAX_TRACKED_ADDRESSES:
             self._failures.popitem(last=False)

@@ -1,7 +1,8 @@
-"""Who is asking? By client certificate (CN user, O groups) or bearer token; impersonation is refused, never ignored.
+"""Authentication by client certificate (CN user, O groups) or bearer token. The server rejects impersonation
+headers.
 
-The page keeps its bearer token in a cookie. Browsers send that along with whatever any site makes them send, so it counts only with
-a header that other sites cannot make them send.
+The web page stores its bearer token in a cookie. A browser sends the cookie with requests of any site, so the
+server accepts the cookie only together with `PAGE_HEADER`, a header that no foreign site can set.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from lattice.clock import Clock, format_timestamp
@@ -20,20 +22,23 @@ from lattice.server.requests.call import User
 from lattice.store.protocol import Entry, Key, Store
 
 AUTHENTICATED_GROUP = "system:authenticated"
-TOKEN_NAMESPACE = "lattice-system"  # noqa: S105 - where they are kept
+TOKEN_NAMESPACE = "lattice-system"  # noqa: S105 - the namespace of token secrets
 TOKEN_TYPE = "lattice.dev/token"  # noqa: S105 - the type of the secret, not the secret
 TOKEN_PREFIX = "lat-"  # noqa: S105
-TOKEN_CACHE_TTL_S = 5.0  # seconds a good token is not looked up again: how long a revoked one may live on
+# A verified token is cached this long, so a revoked token stays valid for at most this many seconds.
+TOKEN_CACHE_TTL_S = 5.0
 MAX_CACHED_TOKENS = 1024
-SESSION_COOKIE = "__Host-lattice"  # this prefix: browsers take it only from this very host, and only over TLS
+# Browsers accept a cookie with the prefix `__Host-` only from this host, and only over TLS.
+SESSION_COOKIE = "__Host-lattice"
 PAGE_HEADER = "X-Lattice-Page"
 
 
 def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
-    """The user a verified client certificate names; `peer` is what ssl says of it."""
+    """The user of a verified client certificate, or None without certificate. `peer` is the result of
+    `ssl.getpeercert`."""
     if not peer:
         return None
-    pairs = [pair for attributes in peer.get("subject", ()) for pair in attributes]
+    pairs = list(chain.from_iterable(peer.get("subject", ())))
     name = next((value for key, value in pairs if key == "commonName"), "")
     if not name:
         raise UnknownUser(
@@ -44,13 +49,16 @@ def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
 
 
 def new_token() -> tuple[str, str]:
-    """A bearer token and the name of the secret that remembers it."""
+    """Generate a bearer token; return the token and the name of its Secret."""
     identity = secrets.token_hex(6)
     return f"{TOKEN_PREFIX}{identity}.{secrets.token_urlsafe(32)}", f"token-{identity}"
 
 
 def token_secret(token: str, user: str, groups: Iterable[str], expires: str = "") -> Object:
-    """The Secret that lets a token in: only a digest of it is stored. `expires`: as in timestamps of the API; never, if empty."""
+    """The Secret that makes a token valid. The Secret holds a SHA-256 digest, never the token.
+
+    `expires` is an API timestamp; an empty string means that the token never expires.
+    """
     name = secret_name(token)
     data = {"sha256": _digest(token), "user": user, "groups": ",".join(groups)} | (
         {"expires": expires} if expires else {}
@@ -65,6 +73,7 @@ def token_secret(token: str, user: str, groups: Iterable[str], expires: str = ""
 
 
 def secret_name(token: str) -> str:
+    """The name of the Secret that belongs to a token."""
     return f"token-{token.removeprefix(TOKEN_PREFIX).partition('.')[0]}"
 
 
@@ -74,34 +83,38 @@ def _digest(token: str) -> str:
 
 @dataclass
 class TokenAuthenticator:
-    """Bearer tokens, each kept as a Secret in lattice-system: deleting it revokes the token."""
+    """Verifies bearer tokens against Secrets in `lattice-system`. Deletion of a Secret revokes the token."""
 
     store: Store
     clock: Clock
     _cache: dict[str, tuple[float, User]] = field(default_factory=dict)
 
     async def user_of_token(self, token: str) -> User:
+        """The user of a bearer token. `UnknownUser` if no valid Secret matches or the token has expired."""
         digest = _digest(token)
-        known = self._cache.get(digest)
-        if known and known[0] > self.clock.monotonic():
-            return known[1]
+        cached = self._cache.get(digest)
+        if cached and cached[0] > self.clock.monotonic():
+            return cached[1]
         self._cache.pop(digest, None)
         user = await self._look_up(token, digest)
+        # A full cache is cleared: memory stays bounded without per-token bookkeeping.
         if len(self._cache) >= MAX_CACHED_TOKENS:
             self._cache.clear()
         self._cache[digest] = (self.clock.monotonic() + TOKEN_CACHE_TTL_S, user)
         return user
 
     def invalidate(self, token: str) -> None:
-        """Looked up again when it comes next."""
+        """Remove a token from the cache, so that the next request reads the Secret from the store."""
         self._cache.pop(_digest(token), None)
 
     async def _look_up(self, token: str, digest: str) -> User:
+        # The first part of a token names the Secret; the second part is the secret value.
         identity = token.removeprefix(TOKEN_PREFIX).partition(".")[0]
         entry = None
         if token.startswith(TOKEN_PREFIX) and identity.isalnum() and identity.isascii():
             entry = await self.store.get(Key("secrets", TOKEN_NAMESPACE, f"token-{identity}"))
         data = token_data(entry)
+        # The comparison takes constant time, so response times reveal nothing about the digest.
         if not hmac.compare_digest(data.get("sha256", ""), digest):
             raise UnknownUser(
                 "Unauthorized: the bearer token is not known",
@@ -116,7 +129,8 @@ class TokenAuthenticator:
 
 
 def token_data(entry: Entry | None) -> dict[str, str]:
-    """What a token's secret says; nothing if it is none, or damaged."""
+    """The decoded data of a token Secret; empty if the Secret is missing, has a different type, or is
+    damaged."""
     secret = unpack(entry.value, entry.revision) if entry else {}
     if secret.get("type") != TOKEN_TYPE:
         return {}
@@ -127,15 +141,19 @@ def token_data(entry: Entry | None) -> dict[str, str]:
 
 
 def is_expired(data: Mapping[str, str], now: datetime) -> bool:
-    """A token without an end never is; the end of one that cannot be read was long ago."""
+    """Whether a token has expired. A token without `expires` never expires."""
     expires = data.get("expires", "")
+    # API timestamps have one fixed format in UTC, so text comparison equals comparison by time.
     return bool(expires) and expires <= format_timestamp(now)
 
 
 async def authenticate(
     tokens: TokenAuthenticator, headers: Mapping[str, str], peer: Mapping[str, Any] | None
 ) -> User:
-    """The user, by certificate first; no credentials and unknown ones are refused alike."""
+    """The user of a request: the client certificate first, then the bearer token, then the page's cookie.
+
+    `UnknownUser` rejects missing and unknown credentials alike; `Denied` rejects impersonation headers.
+    """
     if any(name.lower().startswith("impersonate-") for name in headers):
         raise Denied(
             "impersonation is not supported",
@@ -148,8 +166,8 @@ async def authenticate(
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return await tokens.user_of_token(token.strip())
-    if headers.get(PAGE_HEADER) == "1" and (kept := session_cookie(headers)):
-        return await tokens.user_of_token(kept)
+    if headers.get(PAGE_HEADER) == "1" and (cookie := session_cookie(headers)):
+        return await tokens.user_of_token(cookie)
     raise UnknownUser(
         "Unauthorized: no credentials",
         fix="use a client certificate or a bearer token; `lattice kubeconfig` makes both",
@@ -157,7 +175,7 @@ async def authenticate(
 
 
 def session_cookie(headers: Mapping[str, str]) -> str:
-    """The token that the page keeps, if any."""
+    """The bearer token in the page's cookie, or an empty string."""
     for part in headers.get("Cookie", "").split(";"):
         name, _, value = part.strip().partition("=")
         if name == SESSION_COOKIE:

@@ -1,4 +1,5 @@
-"""May this user do that? Three groups, default deny, and what only Lattice itself may write."""
+"""Authorization: three groups, default deny, and the status, kinds and events that only Lattice itself
+writes."""
 
 from dataclasses import dataclass
 
@@ -11,18 +12,19 @@ from lattice.server.requests.call import User
 
 ADMINS = "lattice:admins"
 VIEWERS = "lattice:viewers"
-SYSTEM = "lattice:system"  # Lattice's own processes: the only writers of status and of made kinds
-LATTICE_COMPONENT_PREFIX = "lattice.dev/"  # how the reporting component of Lattice's own events begins
+# The group of Lattice's own processes: the only writers of status and of managed kinds.
+SYSTEM = "lattice:system"
+# Prefix of the reporting component in events that Lattice records.
+LATTICE_COMPONENT_PREFIX = "lattice.dev/"
 
 READ_VERBS = frozenset({"get", "list", "watch"})
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-USER_VERBS_ON_MANAGED_KINDS = {  # what people may do to kinds that Lattice makes
-    "latticenodes.lattice.dev": frozenset(
-        {"update", "patch", "delete", "deletecollection"}
-    ),  # cordon, taint, remove
-    "latticeworkloads.lattice.dev": frozenset(
-        ALL_VERBS
-    ),  # bare ones; owned ones are refused object by object
+# What administrators may do to objects of managed kinds.
+USER_VERBS_ON_MANAGED_KINDS = {
+    # Cordon, taint and remove a node.
+    "latticenodes.lattice.dev": frozenset({"update", "patch", "delete", "deletecollection"}),
+    # Workloads without an owner; `reject_owned_workload` rejects writes to owned workloads object by object.
+    "latticeworkloads.lattice.dev": frozenset(ALL_VERBS),
 }
 VERB_BY_METHOD = {
     "GET": "get",
@@ -33,16 +35,18 @@ VERB_BY_METHOD = {
     "DELETE": "delete",
 }
 
-
-MAX_LOGGED_CHARS = 200  # characters of an address
+# A log line holds at most this many characters of a path or field name that the client sent.
+MAX_LOGGED_CHARS = 200
+# Errors that may show an attempt to gain access; the log line holds the message.
 ACCESS_ERRORS = (UnknownUser, Denied, TooManyRequests)
+# Errors in what the client sent; the log line holds field names, never values.
 INPUT_ERRORS = (Malformed, Invalid, TooLarge)
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class RequestAttributes:
-    """Something a user wants to do, as access reviews describe it."""
+    """The verb and resource of a request, with the fields of Kubernetes' `resourceAttributes`."""
 
     verb: str
     group: str
@@ -54,57 +58,66 @@ class RequestAttributes:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationDecision:
+    """The outcome of an access check: allowed or denied, the reason, and a fix for the user."""
+
     allowed: bool
     reason: str = ""
     fix: str = ""
 
 
-def check_access(user: User, deed: RequestAttributes, resource: Resource | None) -> AuthorizationDecision:
-    """resource: the kind it is about, None when we serve no such kind."""
+def check_access(user: User, request: RequestAttributes, resource: Resource | None) -> AuthorizationDecision:
+    """Decide whether the user may perform the request. `resource` is the served kind, or None if the server
+    serves no such kind."""
     if SYSTEM in user.groups:
         return AuthorizationDecision(True, f"group {SYSTEM}")
     if ADMINS in user.groups:
-        return _check_admin_access(deed, resource)
+        return _check_admin_access(request, resource)
     if VIEWERS in user.groups:
-        if deed.verb not in READ_VERBS:
+        if request.verb not in READ_VERBS:
             return AuthorizationDecision(False, f"group {VIEWERS} may only read")
-        if deed.plural == "secrets":
+        if request.plural == "secrets":
             return AuthorizationDecision(False, f"group {VIEWERS} may not read secrets")
         return AuthorizationDecision(True, f"group {VIEWERS}")
     return AuthorizationDecision(False, f"the user is in none of the groups {ADMINS}, {VIEWERS}")
 
 
-def _check_admin_access(deed: RequestAttributes, resource: Resource | None) -> AuthorizationDecision:
-    if resource is None or deed.verb in READ_VERBS:
+def _check_admin_access(request: RequestAttributes, resource: Resource | None) -> AuthorizationDecision:
+    if resource is None or request.verb in READ_VERBS:
         return AuthorizationDecision(True, f"group {ADMINS}")
-    if deed.subresource == "status":
+    if request.subresource == "status":
         return AuthorizationDecision(
             False, "status is written by Lattice only", "declare what you want in spec"
         )
-    if resource.managed_hint and deed.verb not in USER_VERBS_ON_MANAGED_KINDS.get(resource.id, frozenset()):
+    if resource.managed_hint and request.verb not in USER_VERBS_ON_MANAGED_KINDS.get(
+        resource.id, frozenset()
+    ):
         return AuthorizationDecision(
             False, f"{resource.plural} are made by Lattice only", resource.managed_hint
         )
     return AuthorizationDecision(True, f"group {ADMINS}")
 
 
-def authorize(user: User, deed: RequestAttributes, resource: Resource | None) -> None:
-    verdict = check_access(user, deed, resource)
+def authorize(user: User, request: RequestAttributes, resource: Resource | None) -> None:
+    """Raise `Denied` unless the user may perform the request."""
+    verdict = check_access(user, request, resource)
     if not verdict.allowed:
-        raise Denied(forbidden_message(user, deed, verdict.reason), fix=verdict.fix)
+        raise Denied(forbidden_message(user, request, verdict.reason), fix=verdict.fix)
 
 
-def forbidden_message(user: User, deed: RequestAttributes, why: str) -> str:
-    """Kubernetes' sentence, then ours."""
-    what = f"{deed.plural}/{deed.subresource}" if deed.subresource else deed.plural
-    whole = f"{deed.plural}.{deed.group}" if deed.group else deed.plural
-    head = f'{whole} "{deed.name}" is forbidden' if deed.name else f"{whole} is forbidden"
-    scope = f'in the namespace "{deed.namespace}"' if deed.namespace else "at the cluster scope"
-    return f'{head}: User "{user.name}" cannot {deed.verb} resource "{what}" in API group "{deed.group}" {scope}: {why}'
+def forbidden_message(user: User, request: RequestAttributes, reason: str) -> str:
+    """The sentence of a Kubernetes API server for a forbidden request, followed by Lattice's reason."""
+    target = f"{request.plural}/{request.subresource}" if request.subresource else request.plural
+    full_name = f"{request.plural}.{request.group}" if request.group else request.plural
+    head = f'{full_name} "{request.name}" is forbidden' if request.name else f"{full_name} is forbidden"
+    scope = f'in the namespace "{request.namespace}"' if request.namespace else "at the cluster scope"
+    return (
+        f'{head}: User "{user.name}" cannot {request.verb} resource "{target}"'
+        f' in API group "{request.group}" {scope}: {reason}'
+    )
 
 
 def reject_owned_workload(user: User, resource: Resource, *objects: Object | None) -> None:
-    """A workload that belongs to a service is that service's to change."""
+    """Reject a user's write to a workload owned by a service: only Lattice writes owned workloads."""
     if resource.id != "latticeworkloads.lattice.dev" or SYSTEM in user.groups:
         return
     for obj in objects:
@@ -112,13 +125,15 @@ def reject_owned_workload(user: User, resource: Resource, *objects: Object | Non
         if owner:
             name = obj["metadata"].get("name", "") if obj else ""
             raise Denied(
-                f'latticeworkloads.lattice.dev "{name}" is forbidden: it belongs to {owner} and is written by Lattice only',
+                f'latticeworkloads.lattice.dev "{name}" is forbidden:'
+                f" it belongs to {owner} and is written by Lattice only",
                 fix=f"change {owner} instead, or declare a workload without an owner",
             )
 
 
 def reject_event_change(user: User, resource: Resource, old: Object | None) -> None:
-    """Lattice's own events never change; they go when their time is up."""
+    """Reject a user's change of an event that Lattice recorded. Lattice deletes such events after their time
+    to live."""
     if (
         old is None
         or resource.id != "events"
@@ -145,14 +160,15 @@ def _owner(obj: Object) -> str:
 
 
 def log_rejected_request(error: LatticeError, user: User | None, method: str, path: str) -> None:
-    """Of those that may be an attempt to get what one must not have; being late, or second, is none."""
+    """Log the rejection of a request that may be an attempt to gain access. Conflicts and timeouts are not
+    logged."""
     if not isinstance(error, ACCESS_ERRORS + INPUT_ERRORS):
         return
-    why = (
-        {"why": error.message}
-        if isinstance(error, ACCESS_ERRORS)
-        else {"fields": [cause.field[:MAX_LOGGED_CHARS] for cause in error.causes[:20]]}
-    )
+    details: dict[str, str | list[str]]
+    if isinstance(error, ACCESS_ERRORS):
+        details = {"why": error.message}
+    else:
+        details = {"fields": [cause.field[:MAX_LOGGED_CHARS] for cause in error.causes[:20]]}
     name = user.name if user is not None else ""
     log.warning(
         "refused",
@@ -161,5 +177,5 @@ def log_rejected_request(error: LatticeError, user: User | None, method: str, pa
         path=path[:MAX_LOGGED_CHARS],
         status=error.status,
         reason=error.reason,
-        **why,
+        **details,
     )

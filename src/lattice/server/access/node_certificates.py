@@ -1,4 +1,5 @@
-"""Certificates of nodes: exactly one profile, signed for 24 hours, whatever the request asks for; and who a certificate says is calling."""
+"""Node certificates: the server signs one fixed profile for 24 hours and reads node identities from
+certificates."""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,23 +18,24 @@ NODES_GROUP = "lattice:nodes"
 NODE_USER_PREFIX = "node:"
 NODE_CERTIFICATE_LIFETIME = timedelta(hours=24)
 MIN_RSA_BITS = 2048
-MAX_CSR_BYTES = 8192  # bytes
+MAX_CSR_BYTES = 8192
 
 NodeKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """A node as its certificate names it: the only place where its name comes from."""
+    """A node as named by its certificate. The server takes a node's name from the certificate only."""
 
     node: str
-    key_digest: str  # SHA-256 of its public key
+    # SHA-256 of the node's public key.
+    key_digest: str
     expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class SigningRequest:
-    """A signing request whose sender holds the key."""
+    """A certificate signing request with a valid signature and a strong key."""
 
     public_key: NodeKey
     csr: x509.CertificateSigningRequest
@@ -44,16 +46,15 @@ class SigningRequest:
 
 
 def parse_signing_request(pem: bytes) -> SigningRequest:
-    """Refused if the key is weak, the signature wrong, or it asks for anything that only the signer may say."""
+    """Parse a PEM signing request. A request with a weak key, a wrong signature or any extension is
+    rejected."""
     if len(pem) > MAX_CSR_BYTES:
         raise Invalid(f"the signing request has {len(pem)} bytes, at most {MAX_CSR_BYTES} are taken")
     try:
         request = x509.load_pem_x509_csr(pem)
-        public, is_signed, extensions = (
-            request.public_key(),
-            request.is_signature_valid,
-            list(request.extensions),
-        )
+        public_key = request.public_key()
+        is_signed = request.is_signature_valid
+        extensions = list(request.extensions)
     except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature) as error:
         raise Invalid("the signing request cannot be read", fix="send a PKCS #10 request in PEM") from error
     if not is_signed:
@@ -63,16 +64,16 @@ def parse_signing_request(pem: bytes) -> SigningRequest:
             "the signing request asks for extensions",
             fix="leave them out: the server decides what a node's certificate says",
         )
-    return SigningRequest(_require_strong_key(public), request)
+    return SigningRequest(_require_strong_key(public_key), request)
 
 
-def _require_strong_key(public: object) -> NodeKey:
-    if isinstance(public, ed25519.Ed25519PublicKey) or (
-        isinstance(public, ec.EllipticCurvePublicKey) and public.curve.name == "secp256r1"
+def _require_strong_key(public_key: object) -> NodeKey:
+    if isinstance(public_key, ed25519.Ed25519PublicKey) or (
+        isinstance(public_key, ec.EllipticCurvePublicKey) and public_key.curve.name == "secp256r1"
     ):
-        return public
-    if isinstance(public, rsa.RSAPublicKey) and public.key_size >= MIN_RSA_BITS:
-        return public
+        return public_key
+    if isinstance(public_key, rsa.RSAPublicKey) and public_key.key_size >= MIN_RSA_BITS:
+        return public_key
     raise Denied(
         "the key of the signing request is of no kind that is taken",
         fix=f"use P-256, Ed25519, or RSA of {MIN_RSA_BITS} bits or more",
@@ -80,26 +81,28 @@ def _require_strong_key(public: object) -> NodeKey:
 
 
 def sign_node_certificate(
-    authority: CertificateAuthority, asked: SigningRequest, node: str, now: datetime
+    authority: CertificateAuthority, request: SigningRequest, node: str, now: datetime
 ) -> bytes:
-    """The node's certificate in PEM. A request that names somebody else is refused, not corrected."""
+    """Sign the node's certificate and return the PEM. A request with a different subject is rejected, not
+    corrected."""
     subject = x509.Name(
         [
             x509.NameAttribute(NameOID.COMMON_NAME, f"{NODE_USER_PREFIX}{node}"),
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, NODES_GROUP),
         ]
     )
-    if list(asked.csr.subject) and asked.csr.subject != subject:
+    if list(request.csr.subject) and request.csr.subject != subject:
         raise Denied(
-            f"the signing request is for {asked.csr.subject.rfc4514_string()}, and this is node {node}",
+            f"the signing request is for {request.csr.subject.rfc4514_string()}, and this is node {node}",
             fix="leave the subject out",
         )
+    # Digital signature only.
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(authority.certificate.subject)
-        .public_key(asked.public_key)
+        .public_key(request.public_key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + NODE_CERTIFICATE_LIFETIME)
@@ -115,29 +118,31 @@ def sign_node_certificate(
 
 
 def node_identity(pem: bytes) -> NodeIdentity:
-    """The node that a verified client certificate names. Whoever is no node, an administrator too, is refused."""
+    """The node of a verified client certificate. `Denied` rejects every other certificate, an administrator's
+    too."""
     certificate = x509.load_pem_x509_certificate(pem)
-    names = [str(each.value) for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    groups = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    subject = certificate.subject
+    names = [str(name.value) for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    groups = [group.value for group in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     if (
         groups != [NODES_GROUP]
         or len(names) != 1
         or not names[0].startswith(NODE_USER_PREFIX)
-        or not _is_client(certificate)
+        or not _is_client_certificate(certificate)
     ):
         raise Denied(
             "the certificate is not a node's", fix="let the machine join: lattice agent --join TOKEN"
         )
-    public = certificate.public_key()
+    public_key = certificate.public_key()
     return NodeIdentity(
         names[0].removeprefix(NODE_USER_PREFIX),
-        key_digest(public),  # type: ignore[arg-type]
+        key_digest(public_key),  # type: ignore[arg-type]
         certificate.not_valid_after_utc,
     )
 
 
 def expired_node_identity(authority: CertificateAuthority, pem: bytes) -> NodeIdentity:
-    """The node that a certificate of ours names, though it may have ended."""
+    """The node of a certificate signed by this authority, valid or expired."""
     try:
         x509.load_pem_x509_certificate(pem).verify_directly_issued_by(authority.certificate)
     except (ValueError, TypeError, InvalidSignature) as error:
@@ -147,7 +152,7 @@ def expired_node_identity(authority: CertificateAuthority, pem: bytes) -> NodeId
     return node_identity(pem)
 
 
-def _is_client(certificate: x509.Certificate) -> bool:
+def _is_client_certificate(certificate: x509.Certificate) -> bool:
     try:
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
@@ -155,6 +160,7 @@ def _is_client(certificate: x509.Certificate) -> bool:
     return list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
 
 
-def key_digest(public: NodeKey) -> str:
+def key_digest(public_key: NodeKey) -> str:
+    """Hexadecimal SHA-256 of the public key in DER."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return hashlib.sha256(public.public_bytes(serialization.Encoding.DER, form)).hexdigest()
+    return hashlib.sha256(public_key.public_bytes(serialization.Encoding.DER, form)).hexdigest()

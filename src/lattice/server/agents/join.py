@@ -1,4 +1,7 @@
-"""How a machine becomes a node: a one-time token and a signing request in, a certificate out, everything in one commit or nothing."""
+"""Join: a machine becomes a node with a one-time token and a signing request, and receives its certificate.
+
+One commit writes the node and marks the token as used, so a join happens completely or not at all.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,22 +42,29 @@ from lattice.server.access.node_certificates import (
 from lattice.store.protocol import ABSENT, Entry, Key, Put, RevisionConflict, Store
 
 JOIN_PATH = "/apis/lattice.dev/v1alpha1/join"
-MAX_JOIN_REQUEST_BYTES = 16 * 1024  # bytes of a request
+MAX_JOIN_REQUEST_BYTES = 16 * 1024
 MAX_COMMIT_ATTEMPTS = 5
-REJOIN_GRACE_PERIOD = timedelta(days=30)  # after a certificate ended
+# A node may rejoin with an expired certificate for this long.
+REJOIN_GRACE_PERIOD = timedelta(days=30)
 
 
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    request: str  # PKCS #10, PEM
+    # PKCS #10 in PEM.
+    request: str
     token: str = ""
-    name: str = ""  # what the machine would like to be called, where the token leaves that open
-    certificate: str = ""  # instead of a token: its former one, when it was away for longer than that lasted
+    # The name that the machine proposes, used if the token names no node.
+    name: str = ""
+    # Instead of a token: the previous certificate of a node that was away until the certificate expired.
+    certificate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _JoinCredential:
-    """Who joins: its key, and the revision at which its token was made, or written last: nobody changes one that was not used. Of machines
-    that were made for one node the last one counts."""
+    """The joining machine's key and the revision of its join token.
+
+    A token changes only when used, so the revision orders tokens by creation: of the machines made for one
+    node, the machine with the latest token wins.
+    """
 
     key_digest: str
     token_revision: int
@@ -62,8 +72,8 @@ class _JoinCredential:
 
 @dataclass
 class NodeJoinService:
-    """Any server may let a machine in: what decides is one commit against the store. `agents` is where agents connect, `servers` where
-    the APIs of all servers answer."""
+    """Admits machines as nodes on any server: one commit against the store decides. `agents_address` is the
+    address for agents, `server_urls` lists the API URLs of the servers."""
 
     store: Store
     authority: CertificateAuthority
@@ -76,7 +86,8 @@ class NodeJoinService:
         self._attempts = AttemptLimiter(self.clock)
 
     def connection_info(self) -> dict[str, Any]:
-        """Open to everybody: whom to trust is in the token, not in this answer."""
+        """The authority's certificate and the addresses of the servers, public: a machine verifies the
+        authority by its token."""
         return {
             "authority": self.authority.pem.decode(),
             "agents": self.agents_address(),
@@ -84,11 +95,15 @@ class NodeJoinService:
         }
 
     async def join(self, body: bytes, address: str) -> dict[str, Any]:
-        """What the new node needs. Refusals write nothing."""
+        """Admit the machine and return the node name, certificate and addresses. A rejected request writes
+        nothing.
+
+        Rejections count against the attempt limit of the client address.
+        """
         try:
             self._attempts.check(address)
-            wish = _read(body)
-            answer = await (self._rejoin(wish) if wish.certificate else self._join_with_token(wish))
+            request = _parse_join_request(body)
+            answer = await (self._rejoin(request) if request.certificate else self._join_with_token(request))
         except LatticeError as error:
             if isinstance(error, UnknownUser | Denied | Invalid | Malformed | NotFound):
                 self._attempts.record_failure(address)
@@ -97,112 +112,125 @@ class NodeJoinService:
         metrics.JOINS.labels("joined").inc()
         return answer
 
-    async def renew(self, peer: NodeIdentity, request: bytes) -> bytes:
-        """For the same key and the same name, as long as that key is the node's."""
-        asked = parse_signing_request(request)
-        if asked.key_digest != peer.key_digest:
+    async def renew(self, peer: NodeIdentity, csr: bytes) -> bytes:
+        """Sign a new certificate for the same key and node name, as long as the node still has the key."""
+        signing_request = parse_signing_request(csr)
+        if signing_request.key_digest != peer.key_digest:
             raise Denied(
                 "the signing request is for another key than the certificate",
                 fix="ask with the key that joined",
             )
         entry = await self.store.get(node_key(peer.node))
         verify_joined_key(peer, unpack(entry.value, entry.revision) if entry else None)
-        return sign_node_certificate(self.authority, asked, peer.node, self.clock.now())
+        return sign_node_certificate(self.authority, signing_request, peer.node, self.clock.now())
 
-    async def _rejoin(self, wish: JoinRequest) -> dict[str, Any]:
-        """A machine that slept, or could not reach us: its key is the node's still, and only who holds that has any use for the answer."""
-        peer = expired_node_identity(self.authority, wish.certificate.encode())
+    async def _rejoin(self, request: JoinRequest) -> dict[str, Any]:
+        """Renew the expired certificate of a machine that was offline. The new certificate is useless without
+        the node's key."""
+        peer = expired_node_identity(self.authority, request.certificate.encode())
         if self.clock.now() > peer.expires_at + REJOIN_GRACE_PERIOD:
             raise Denied(
                 f"the certificate ended at {format_timestamp(peer.expires_at)}, which is too long ago",
                 fix="let the machine join with a new token",
             )
-        certificate = await self.renew(peer, wish.request.encode())
+        certificate = await self.renew(peer, request.request.encode())
         return {"node": peer.node, "certificate": certificate.decode(), **self.connection_info()}
 
-    async def _join_with_token(self, wish: JoinRequest) -> dict[str, Any]:
-        token, asked = parse_token(wish.token), parse_signing_request(wish.request.encode())
+    async def _join_with_token(self, request: JoinRequest) -> dict[str, Any]:
+        token, signing_request = parse_token(request.token), parse_signing_request(request.request.encode())
         for attempt in range(MAX_COMMIT_ATTEMPTS):
             try:
-                node = await self._admit_node(token, asked, wish.name)
+                node = await self._admit_node(token, signing_request, request.name)
                 break
-            except RevisionConflict:  # somebody wrote the node, or used the token: look again
+            except RevisionConflict:
+                # A concurrent commit wrote the node or used the token: read both again.
                 if attempt == MAX_COMMIT_ATTEMPTS - 1:
                     raise
-        certificate = sign_node_certificate(self.authority, asked, node, self.clock.now())
+        certificate = sign_node_certificate(self.authority, signing_request, node, self.clock.now())
         return {"node": node, "certificate": certificate.decode(), **self.connection_info()}
 
-    async def _admit_node(self, token: JoinToken, asked: SigningRequest, wish: str) -> str:
+    async def _admit_node(self, token: JoinToken, signing_request: SigningRequest, proposed_name: str) -> str:
+        """Commit the node and the used token; return the node name. A repeated request of the same key
+        succeeds again."""
         entry = await self.store.get(Key(Secret.resource.id, TOKEN_NAMESPACE, secret_name(token.id)))
         secret = unpack(entry.value, entry.revision) if entry else {}
-        kept = check_token(token, read_token_record(secret), asked.key_digest, self.clock.now())
-        assert entry is not None  # noqa: S101 - nothing is known without one
-        node = kept.used_as or kept.grant.node or wish
-        found = await self.store.get(node_key(node))
-        if kept.used_by:
+        record = check_token(token, read_token_record(secret), signing_request.key_digest, self.clock.now())
+        # `check_token` rejects a token without a Secret.
+        assert entry is not None  # noqa: S101
+        node = record.used_as or record.grant.node or proposed_name
+        node_entry = await self.store.get(node_key(node))
+        if record.used_by:
             verify_joined_key(
-                NodeIdentity(node, asked.key_digest, self.clock.now()),
-                unpack(found.value, found.revision) if found else None,
+                NodeIdentity(node, signing_request.key_digest, self.clock.now()),
+                unpack(node_entry.value, node_entry.revision) if node_entry else None,
             )
-            return node  # the answer was lost: here it is again
+            # The reply to the first request was lost: the machine joins again with the same key.
+            return node
+        # The used token keeps the key's digest, so that only the same machine can repeat the request.
         used = with_token_record(
-            secret, msgspec.structs.replace(kept, used_by=asked.key_digest, used_as=node)
+            secret, msgspec.structs.replace(record, used_by=signing_request.key_digest, used_as=node)
         )
-        by = _JoinCredential(asked.key_digest, entry.revision)
+        credential = _JoinCredential(signing_request.key_digest, entry.revision)
         writes = [
             Put(entry.key, pack(Secret.resource, used), entry.revision),
-            self._node_write(node, kept, by, found),
+            self._node_write(node, record, credential, node_entry),
         ]
-        sign_node_certificate(
-            self.authority, asked, node, self.clock.now()
-        )  # a request that cannot be signed must not use the token up
+        # A request that cannot be signed must not use up the token.
+        sign_node_certificate(self.authority, signing_request, node, self.clock.now())
         await self.store.commit(writes)
         return node
 
-    def _node_write(self, name: str, kept: TokenRecord, by: _JoinCredential, found: Entry | None) -> Put:
-        """The node with the key that joined as it: made, or the one that was prepared for this token."""
-        there = unpack(found.value, found.revision)["metadata"]["uid"] if found else ""
-        if kept.grant.uid and kept.grant.uid != there:
+    def _node_write(
+        self, name: str, record: TokenRecord, credential: _JoinCredential, entry: Entry | None
+    ) -> Put:
+        """The write that gives the node the machine's key (I-38): a new node, or the node that the token was
+        made for."""
+        uid = unpack(entry.value, entry.revision)["metadata"]["uid"] if entry else ""
+        if record.grant.uid and record.grant.uid != uid:
             raise Denied(
                 f"node {name}, for which the token was made, is gone",
                 fix="end this machine: nothing waits for it",
             )
-        if found is not None:
-            if not kept.grant.node:
+        if entry is not None:
+            if not record.grant.node:
                 raise Exists(
                     f"node {name} is there already",
                     fix="choose another --name, or make a token for it: lattice tokens create --node",
                 )
-            obj = unpack(found.value, found.revision)
+            obj = unpack(entry.value, entry.revision)
             if obj["metadata"].get("deletionTimestamp"):
                 raise Denied(f"node {name} is being deleted", fix="wait until it is gone")
-            if by.token_revision < _joined_token_revision(obj, found.revision):
+            if credential.token_revision < _joined_token_revision(obj, entry.revision):
                 raise Denied(
                     f"a machine has joined as node {name} with a token that was made later",
                     fix="end this machine, or let it join with a new token: lattice tokens create --node",
                 )
-            return Put(found.key, pack(LatticeNode.resource, _with_join_annotations(obj, by)), found.revision)
+            return Put(
+                entry.key, pack(LatticeNode.resource, _with_join_annotations(obj, credential)), entry.revision
+            )
         if problem := name_problem(LatticeNode.resource, name):
             raise Invalid(
                 f'"{name}" cannot be the name of a node: {problem}', where="--name", fix="choose another name"
             )
-        made: Object = {
+        node: Object = {
             "apiVersion": LatticeNode.resource.api_version,
             "kind": LatticeNode.resource.kind,
             "metadata": {
                 "name": name,
                 "finalizers": [NODE_FINALIZER],
-                **({"labels": kept.grant.labels} if kept.grant.labels else {}),
+                **({"labels": record.grant.labels} if record.grant.labels else {}),
             },
-            "spec": msgspec.to_builtins(kept.grant.spec),
+            "spec": msgspec.to_builtins(record.grant.spec),
         }
-        fresh = new_object(
-            _with_join_annotations(made, by), uid=self.new_uid(), now=format_timestamp(self.clock.now())
+        node = new_object(
+            _with_join_annotations(node, credential),
+            uid=self.new_uid(),
+            now=format_timestamp(self.clock.now()),
         )
-        return Put(node_key(name), pack(LatticeNode.resource, fresh), ABSENT)
+        return Put(node_key(name), pack(LatticeNode.resource, node), ABSENT)
 
 
-def _read(body: bytes) -> JoinRequest:
+def _parse_join_request(body: bytes) -> JoinRequest:
     if len(body) > MAX_JOIN_REQUEST_BYTES:
         raise Malformed(f"the request has {len(body)} bytes, at most {MAX_JOIN_REQUEST_BYTES} are taken")
     try:
@@ -213,16 +241,23 @@ def _read(body: bytes) -> JoinRequest:
         ) from error
 
 
-def _with_join_annotations(obj: Object, by: _JoinCredential) -> Object:
+def _with_join_annotations(obj: Object, credential: _JoinCredential) -> Object:
     metadata: dict[str, Any] = obj["metadata"]
-    marks = {AGENT_KEY_ANNOTATION: by.key_digest, JOIN_REVISION_ANNOTATION: str(by.token_revision)}
-    return {**obj, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **marks}}}
+    annotations = {
+        **metadata.get("annotations", {}),
+        AGENT_KEY_ANNOTATION: credential.key_digest,
+        JOIN_REVISION_ANNOTATION: str(credential.token_revision),
+    }
+    return {**obj, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _joined_token_revision(node: Object, revision: int) -> int:
-    """When the token was made that its machine joined with. What is not from before the node's own revision is of another store."""
-    told = node["metadata"].get("annotations", {}).get(JOIN_REVISION_ANNOTATION, "")
-    return int(told) if told.isdecimal() and int(told) < revision else 0
+    """The revision of the token that the node's machine joined with, or 0 if unknown.
+
+    A revision that is not older than the node's own revision comes from a different store and does not count.
+    """
+    annotation = node["metadata"].get("annotations", {}).get(JOIN_REVISION_ANNOTATION, "")
+    return int(annotation) if annotation.isdecimal() and int(annotation) < revision else 0
 
 
 def node_key(name: str) -> Key:
@@ -230,7 +265,11 @@ def node_key(name: str) -> Key:
 
 
 def verify_joined_key(peer: NodeIdentity, node: Object | None) -> None:
-    """A certificate counts for as long as its node is there and no other machine has joined as it."""
+    """Verify that the node exists and has the certificate's key; a second machine that joined as the node has
+    a different key.
+
+    `NotFound` without a node, `Denied` for a different key.
+    """
     if node is None:
         raise NotFound(
             f"there is no node {peer.node}", fix="it was removed; let the machine join again with a new token"

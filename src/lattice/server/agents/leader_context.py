@@ -1,4 +1,4 @@
-"""What a server has while it leads, as far as its agents are concerned; and the two ways in which a conversation with one is ended."""
+"""The leader context of agent sessions, and the exceptions that end a session."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -9,7 +9,8 @@ from lattice.store.protocol import Check, Store, Term, Write
 
 
 class LeaderContext(Protocol):
-    """What this server has while it leads; made anew for each term. An Office is one."""
+    """What agent sessions use of a leader's term; a new object for every term. The controller context
+    implements this protocol."""
 
     @property
     def store(self) -> Store: ...
@@ -22,7 +23,7 @@ class LeaderContext(Protocol):
 
 
 class SessionRejected(Exception):
-    """The conversation ends with this reason."""
+    """The server ends the session and sends the agent this reason."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -31,8 +32,8 @@ class SessionRejected(Exception):
 
 
 class NodeQuarantined(SessionRejected):
-    """What it says cannot be, and its node is marked: nothing is put there until it says something better."""
+    """The registration is impossible: the node is quarantined until its agent sends a valid registration."""
 
 
 class NotLeader(Exception):
-    """Another server leads."""
+    """This server does not lead in the session's term; the agent must connect to the leader."""

@@ -1,4 +1,4 @@
-"""Requests that only the leader can answer, passed on to it by a server that does not lead."""
+"""The leader proxy: a follower forwards requests that only the leader can answer."""
 
 import asyncio
 import ssl
@@ -16,14 +16,14 @@ from lattice.server.access.certificate_authority import CertificateAuthority, wr
 from lattice.server.requests.call import Reply, User
 from lattice.server.requests.status_error import warning_text
 
-CONNECT_TIMEOUT_S = 5.0  # seconds
+CONNECT_TIMEOUT_S = 5.0
 SERVER_USER = "lattice-server"
 PROXY_CERTIFICATE_LIFETIME = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardedRequest:
-    """What is to be read, and who wants to."""
+    """A read request of a user, already authorized by this server."""
 
     user: User
     path: str
@@ -32,46 +32,48 @@ class ForwardedRequest:
 
 @dataclass
 class LeaderProxy:
-    """`leader`: https://HOST:PORT of the leader's API, as it wrote it down; `own` is ours."""
+    """Forwards requests to the leader. `leader_url` is the URL (https://HOST:PORT) that the leader published,
+    `own_url` this server's URL."""
 
     leader_url: Callable[[], str | None]
     own_url: Callable[[], str]
     tls: ssl.SSLContext
     _session: aiohttp.ClientSession | None = field(default=None)
 
-    async def forward(self, asked: ForwardedRequest) -> Reply:
-        """The leader's answer to a question that its asker was found to have a right to. It is put by us, and passed on once."""
-        url = self._require_leader_url(asked.user)
+    async def forward(self, request: ForwardedRequest) -> Reply:
+        """Send the request to the leader as this server's user and return the leader's reply.
+
+        A body without length becomes a stream. The server must have authorized the user before.
+        `Unavailable` if no other server leads or the leader does not answer.
+        """
+        url = self.leader_url()
+        # A request of a Lattice server was forwarded already: a second hop could go round in circles.
+        if not url or url == self.own_url() or SYSTEM in request.user.groups:
+            raise Unavailable(
+                "no server leads just now, and only the leader can answer this", fix="try again in a moment"
+            )
         session = self._session = self._session or aiohttp.ClientSession()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-        query = f"?{urlencode(asked.query)}" if asked.query else ""
+        query = f"?{urlencode(request.query)}" if request.query else ""
         try:
-            response = await session.get(f"{url}{asked.path}{query}", ssl=self.tls, timeout=timeout)
+            response = await session.get(f"{url}{request.path}{query}", ssl=self.tls, timeout=timeout)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unavailable(
                 f"the leader at {url} does not answer: {error}", fix="try again in a moment"
             ) from error
-        told = tuple(warning_text(header) for header in response.headers.getall("Warning", ()))
+        warnings = tuple(warning_text(header) for header in response.headers.getall("Warning", ()))
         if response.status >= 400 or response.content_length is not None:
             async with response:
                 return Reply(
-                    await response.read(), response.status, response.headers.get("Content-Type", ""), told
+                    await response.read(), response.status, response.headers.get("Content-Type", ""), warnings
                 )
         return Reply(
             _pieces(response),
             response.status,
             response.headers.get("Content-Type", ""),
-            told,
+            warnings,
             is_idle_stream=True,
         )
-
-    def _require_leader_url(self, user: User) -> str:
-        url = self.leader_url()
-        if not url or url == self.own_url() or SYSTEM in user.groups:
-            raise Unavailable(
-                "no server leads just now, and only the leader can answer this", fix="try again in a moment"
-            )
-        return url
 
     async def close(self) -> None:
         if self._session is not None:
@@ -89,7 +91,8 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def leader_proxy_tls(authority: CertificateAuthority, folder: Path) -> ssl.SSLContext:
-    """As one of Lattice's own servers, to another."""
+    """The TLS context of a Lattice server as a client of the leader, with a certificate of the system
+    group."""
     pair = authority.issue_client(SERVER_USER, [SYSTEM], PROXY_CERTIFICATE_LIFETIME)
     file = folder / "relay.pem"
     write_private(file, pair.certificate + pair.key)

@@ -1,4 +1,4 @@
-"""What a workload printed, asked of its node over the connection that is there already."""
+"""Log requests: the leader reads the log of a workload from the node over the agent's existing session."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -12,16 +12,21 @@ from lattice.wire import agent_pb2 as pb
 if TYPE_CHECKING:
     from lattice.server.agents.sessions import AgentSession
 
-MAX_READERS_PER_NODE = 64  # of one node, at a time
-MAX_BUFFERED_PIECES = 256  # pieces that a reader has not taken yet
+MAX_READERS_PER_NODE = 64
+# Log pieces that wait for a slow reader; beyond this count the server ends the reader.
+MAX_BUFFERED_PIECES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
+    """A request for the log of one workload on one node."""
+
     node: str
-    workload: str  # namespace/name
+    # namespace/name
+    workload: str
     uid: str
-    container: str = ""  # empty: the only one
+    # Empty selects the only container.
+    container: str = ""
     tail_lines: int = 100
     follow: bool = False
 
@@ -33,35 +38,42 @@ class _Reader:
 
 
 class NodeLogReader:
-    def __init__(self, lines: Mapping[str, "AgentSession"]) -> None:
-        self._sessions = lines
+    """Reads workload logs from agents; distributes the pieces that arrive on agent sessions to their
+    readers."""
+
+    def __init__(self, sessions: Mapping[str, "AgentSession"]) -> None:
+        self._sessions = sessions
         self._readers: dict[int, _Reader] = {}
         self._request_ids = count(1)
 
-    async def read(self, asked: LogRequest) -> AsyncIterator[str]:
-        """Piece by piece; with `follow` until the reader stops or the workload is gone."""
-        line = self._sessions.get(asked.node)
-        if line is None:
+    async def read(self, request: LogRequest) -> AsyncIterator[str]:
+        """Yield the log piece by piece; with `follow` until the reader stops or the workload is gone.
+
+        `Unavailable` without a session or when the session is lost, `TooManyRequests` beyond the limit of
+        readers, `NotFound` if the agent has no such log.
+        """
+        session = self._sessions.get(request.node)
+        if session is None:
             raise Unavailable(
-                f"node {asked.node} is not connected",
-                where=f"workload/{asked.workload}",
+                f"node {request.node} is not connected",
+                where=f"workload/{request.workload}",
                 fix="try again when it is back",
             )
-        if sum(reader.session is line for reader in self._readers.values()) >= MAX_READERS_PER_NODE:
+        if sum(reader.session is session for reader in self._readers.values()) >= MAX_READERS_PER_NODE:
             raise TooManyRequests(
-                f"{MAX_READERS_PER_NODE} logs of node {asked.node} are being read",
+                f"{MAX_READERS_PER_NODE} logs of node {request.node} are being read",
                 fix="try again in a moment",
             )
-        number = next(self._request_ids)
-        reader = self._readers[number] = _Reader(line)
-        line.send_log_request(
+        request_id = next(self._request_ids)
+        reader = self._readers[request_id] = _Reader(session)
+        session.send_log_request(
             pb.LogAsk(
-                id=number,
-                workload=asked.workload,
-                uid=asked.uid,
-                container=asked.container,
-                tail=max(0, asked.tail_lines),
-                follow=asked.follow,
+                id=request_id,
+                workload=request.workload,
+                uid=request.uid,
+                container=request.container,
+                tail=max(0, request.tail_lines),
+                follow=request.follow,
             )
         )
         is_over = False
@@ -70,29 +82,34 @@ class NodeLogReader:
                 piece = await reader.pieces.get()
                 is_over = piece.end
                 if piece.problem:
+                    # A piece without an id was made by this server: the session was lost, or the reader was
+                    # too slow.
                     raise (Unavailable if not piece.id else NotFound)(
-                        piece.problem, where=f"workload/{asked.workload}"
+                        piece.problem, where=f"workload/{request.workload}"
                     )
                 if piece.text:
                     yield piece.text
         finally:
-            if self._readers.pop(number, None) is not None and not is_over:
-                line.send_log_request(pb.LogAsk(id=number, end=True))
+            if self._readers.pop(request_id, None) is not None and not is_over:
+                # The reader stopped early: the agent must not go on sending pieces.
+                session.send_log_request(pb.LogAsk(id=request_id, end=True))
 
-    def deliver(self, line: "AgentSession", piece: pb.LogPiece) -> None:
-        """A reader that does not keep up is let go: the connection is needed for other things."""
+    def deliver(self, session: "AgentSession", piece: pb.LogPiece) -> None:
+        """Hand a log piece to its reader. A reader that is too slow is ended, so that the session stays free
+        for heartbeats."""
         reader = self._readers.get(piece.id)
-        if reader is None or reader.session is not line:
+        if reader is None or reader.session is not session:
             return
         if reader.pieces.qsize() >= MAX_BUFFERED_PIECES:
             del self._readers[piece.id]
-            line.send_log_request(pb.LogAsk(id=piece.id, end=True))
+            session.send_log_request(pb.LogAsk(id=piece.id, end=True))
             piece = pb.LogPiece(end=True, problem="the log came faster than it was read")
         reader.pieces.put_nowait(piece)
 
-    def session_closed(self, line: "AgentSession") -> None:
+    def session_closed(self, session: "AgentSession") -> None:
+        """End the readers of a lost session with an error."""
         for reader in self._readers.values():
-            if reader.session is line:
+            if reader.session is session:
                 reader.pieces.put_nowait(
                     pb.LogPiece(end=True, problem="the connection with the node was lost")
                 )

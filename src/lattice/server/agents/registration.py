@@ -1,4 +1,5 @@
-"""Writes to a node what its agent says it is: as the leader, and only when it says something new."""
+"""Registration: the leader checks what an agent reports about its machine and writes changes to the node
+object."""
 
 import ipaddress
 import re
@@ -30,68 +31,85 @@ from lattice.store.protocol import Entry, Put
 from lattice.wire import agent_pb2 as pb
 from lattice.wire.agent_pb2 import Hello, Registration
 
-MAX_AMOUNT_BY_RESOURCE = {"cpu": 10_000_000, "gpu": 1_000_000}  # 10,000 cores, 1,000 GPUs
+# Cores in thousandths (10,000 cores) and GPUs in thousandths (1,000 GPUs).
+MAX_AMOUNT_BY_RESOURCE = {"cpu": 10_000_000, "gpu": 1_000_000}
 DEFAULT_MAX_AMOUNT = 1 << 60
-MAX_LIST_ENTRIES = 64  # resources, labels, addresses, GPUs
+# Limit per list of a registration: resources, labels, addresses, GPUs, runtimes.
+MAX_LIST_ENTRIES = 64
 RUNTIMES = frozenset({"process", "container", "fake"})
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-
-
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 MAX_COMMIT_ATTEMPTS = 5
-MAX_CHANGES_PER_WINDOW, CHANGE_WINDOW_S = 10, 60.0  # so often within so many seconds
+# The leader quarantines a node whose registration changes more often than this.
+MAX_CHANGES_PER_WINDOW = 10
+CHANGE_WINDOW_S = 60.0
 
 
-def registration_problem(said: Registration) -> str:
-    """What is wrong with it, in one sentence; "" if nothing is."""
-    return capacity_problem(said) or _labels_problem(said) or _runtime_and_address_problem(said)
+def registration_problem(registration: Registration) -> str:
+    """The first problem of a registration in one sentence, or an empty string."""
+    return (
+        capacity_problem(registration)
+        or _labels_problem(registration)
+        or _runtime_and_address_problem(registration)
+    )
 
 
-def capacity_problem(said: Registration) -> str:
-    """What is wrong with the room that it claims to have."""
+def capacity_problem(registration: Registration) -> str:
+    """The first problem of the capacity that an agent reports, or an empty string."""
     if (
-        max(len(said.capacity), len(said.labels), len(said.addresses), len(said.gpus), len(said.runtimes))
+        max(
+            len(registration.capacity),
+            len(registration.labels),
+            len(registration.addresses),
+            len(registration.gpus),
+            len(registration.runtimes),
+        )
         > MAX_LIST_ENTRIES
     ):
         return f"it lists more than {MAX_LIST_ENTRIES} of one thing"
-    for name, amount in (*said.capacity.items(), *said.reserved.items()):
-        if wrong := label_key_problem(name):
-            return f'resource "{name[:80]}": {wrong}'
-        if not 0 <= amount <= MAX_AMOUNT_BY_RESOURCE.get(name, DEFAULT_MAX_AMOUNT):
-            return f"{name} is {amount}, which no machine has: it must be 0 to {MAX_AMOUNT_BY_RESOURCE.get(name, DEFAULT_MAX_AMOUNT)}"
-    for name, amount in said.reserved.items():
-        if amount > said.capacity.get(name, 0):
-            return f"{amount} of {name} are reserved, and there are {said.capacity.get(name, 0)}"
+    for name, amount in (*registration.capacity.items(), *registration.reserved.items()):
+        if problem := label_key_problem(name):
+            return f'resource "{name[:80]}": {problem}'
+        limit = MAX_AMOUNT_BY_RESOURCE.get(name, DEFAULT_MAX_AMOUNT)
+        if not 0 <= amount <= limit:
+            return f"{name} is {amount}, which no machine has: it must be 0 to {limit}"
+    for name, amount in registration.reserved.items():
+        if amount > registration.capacity.get(name, 0):
+            return f"{amount} of {name} are reserved, and there are {registration.capacity.get(name, 0)}"
     return ""
 
 
-def _labels_problem(said: Registration) -> str:
-    for key, value in said.labels.items():
+def _labels_problem(registration: Registration) -> str:
+    for key, value in registration.labels.items():
         if not key.startswith(AGENT_LABEL_PREFIX):
-            return f'an agent may only set labels {AGENT_LABEL_PREFIX}*, not "{key[:80]}"; others come with the join token or from an administrator'
-        if wrong := label_key_problem(key) or label_value_problem(value):
-            return f'label "{key[:80]}": {wrong}'
+            return (
+                f'an agent may only set labels {AGENT_LABEL_PREFIX}*, not "{key[:80]}";'
+                " others come with the join token or from an administrator"
+            )
+        if problem := label_key_problem(key) or label_value_problem(value):
+            return f'label "{key[:80]}": {problem}'
     return ""
 
 
-def _runtime_and_address_problem(said: Registration) -> str:
-    if unknown := sorted(set(said.runtimes) - RUNTIMES):
+def _runtime_and_address_problem(registration: Registration) -> str:
+    if unknown := sorted(set(registration.runtimes) - RUNTIMES):
         return f'there is no runtime "{unknown[0][:80]}"'
-    if (said.first_port or said.last_port) and not 1 <= said.first_port <= said.last_port <= 65535:
-        return f"{said.first_port} to {said.last_port} is no range of ports"
-    for gpu in said.gpus:
+    if (
+        registration.first_port or registration.last_port
+    ) and not 1 <= registration.first_port <= registration.last_port <= 65535:
+        return f"{registration.first_port} to {registration.last_port} is no range of ports"
+    for gpu in registration.gpus:
         if not gpu.model or len(gpu.model) > 63 or gpu.milli_free > 1000:
             return f'"{gpu.model[:80]}" with {gpu.milli_free} thousandths free is no GPU'
-    for each in said.addresses:
-        if each.type not in ("InternalIP", "ExternalIP", "Hostname") or not _is_address(
-            each.type, each.address
-        ):
-            return f'"{each.address[:80]}" is no {each.type[:20] or "address"}'
+    for address in registration.addresses:
+        is_known_type = address.type in ("InternalIP", "ExternalIP", "Hostname")
+        if not is_known_type or not _is_address(address.type, address.address):
+            return f'"{address.address[:80]}" is no {address.type[:20] or "address"}'
     return ""
 
 
 def _is_address(kind: str, text: str) -> bool:
     if kind == "Hostname":
-        return _HOST.fullmatch(text) is not None
+        return _HOST_NAME.fullmatch(text) is not None
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -100,105 +118,128 @@ def _is_address(kind: str, text: str) -> bool:
 
 
 def apply_registration(node: Object, hello: Hello, size: MachineSize | None = None) -> Object:
-    """The node with what its agent said; everything else is as it was. A machine that was made from a class has no more room than that."""
-    said, metadata = hello.registration, node["metadata"]
-    kept = {
+    """The node object with the agent's registration applied; fields outside of the registration stay
+    unchanged.
+
+    A node made from a node class gets at most the class's size as allocatable. A quarantine condition is
+    removed.
+    """
+    registration, metadata = hello.registration, node["metadata"]
+    labels = {
         key: value
         for key, value in metadata.get("labels", {}).items()
         if not key.startswith(AGENT_LABEL_PREFIX)
     }
-    labels = {**kept, **{key: said.labels[key] for key in sorted(said.labels)}}
-    others = {name: value for name, value in metadata.items() if name != "labels"}
-    before = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
-    conditions = tuple(each for each in before.conditions if each.type != QUARANTINED)
-    known = {"conditions": conditions, "workloads": before.workloads or 0}
-    status = msgspec.to_builtins(msgspec.structs.replace(before, **known, **_status(hello, size)))
-    return {**node, "metadata": {**others, **({"labels": labels} if labels else {})}, "status": status}
-
-
-def with_quarantine_condition(node: Object, why: str, now: str) -> Object | None:
-    """The node with the mark that nothing is to be put there; None if it has that already, whatever the reason."""
-    before = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
-    if any(each.type == QUARANTINED for each in before.conditions):
-        return None
-    mark = Condition(
-        type=QUARANTINED, status="True", reason="ImpossibleRoom", message=why, last_transition_time=now
+    labels |= {key: registration.labels[key] for key in sorted(registration.labels)}
+    metadata = {name: value for name, value in metadata.items() if name != "labels"}
+    if labels:
+        metadata["labels"] = labels
+    previous = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
+    status = msgspec.structs.replace(
+        previous,
+        conditions=tuple(condition for condition in previous.conditions if condition.type != QUARANTINED),
+        workloads=previous.workloads or 0,
+        **_status(hello, size),
     )
-    status = msgspec.structs.replace(before, conditions=(*before.conditions, mark))
+    return {**node, "metadata": metadata, "status": msgspec.to_builtins(status)}
+
+
+def with_quarantine_condition(node: Object, problem: str, now: str) -> Object | None:
+    """The node with the condition that excludes the node from scheduling, or None if the node has the
+    condition already."""
+    previous = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
+    if any(condition.type == QUARANTINED for condition in previous.conditions):
+        return None
+    quarantine = Condition(
+        type=QUARANTINED, status="True", reason="ImpossibleRoom", message=problem, last_transition_time=now
+    )
+    status = msgspec.structs.replace(previous, conditions=(*previous.conditions, quarantine))
     return {**node, "status": msgspec.to_builtins(status)}
 
 
 def _status(hello: Hello, size: MachineSize | None) -> dict[str, object]:
-    said = hello.registration
-    capacity = {name: said.capacity[name] for name in sorted(said.capacity)}
-    reserved = {name: said.reserved[name] for name in sorted(said.reserved)}
-    gpus = tuple(NodeGpu(model=each.model, milli_free=each.milli_free) for each in said.gpus)
-    most = {} if size is None else _size_limits(size)
+    """The status fields that a registration determines."""
+    registration = hello.registration
+    capacity = {name: registration.capacity[name] for name in sorted(registration.capacity)}
+    reserved = {name: registration.reserved[name] for name in sorted(registration.reserved)}
+    gpus = tuple(NodeGpu(model=gpu.model, milli_free=gpu.milli_free) for gpu in registration.gpus)
+    limits: dict[str, int] = {}
+    if size is not None:
+        # A zero amount of a node class sets no limit, except for GPUs.
+        amounts = (("cpu", size.millicores), ("memory", size.memory), ("storage", size.storage))
+        limits = {name: amount for name, amount in amounts if amount} | {"gpu": size.gpu}
     return {
         "capacity": capacity,
         "reserved": reserved,
         "allocatable": {
-            name: min(amount - reserved.get(name, 0), most.get(name, amount))
+            name: min(amount - reserved.get(name, 0), limits.get(name, amount))
             for name, amount in capacity.items()
         },
+        # GPU amounts are thousandths. A node made from a node class offers at most the GPUs of its class.
         "gpus": gpus if size is None else gpus[: size.gpu // 1000],
-        "addresses": tuple(NodeAddress(type=each.type, address=each.address) for each in said.addresses),  # type: ignore[arg-type]
-        "runtimes": tuple(sorted(said.runtimes)),
-        "port_range": PortRange(first=said.first_port, last=said.last_port) if said.first_port else None,
+        "addresses": tuple(
+            NodeAddress(type=address.type, address=address.address)  # type: ignore[arg-type]
+            for address in registration.addresses
+        ),
+        "runtimes": tuple(sorted(registration.runtimes)),
+        "port_range": PortRange(first=registration.first_port, last=registration.last_port)
+        if registration.first_port
+        else None,
         "agent_version": hello.version[:64],
     }
 
 
-def _size_limits(size: MachineSize) -> dict[str, int]:
-    """What a class leaves open does not limit; GPUs that it does not have are not there."""
-    stated = {
-        name: amount
-        for name, amount in (("cpu", size.millicores), ("memory", size.memory), ("storage", size.storage))
-        if amount
-    }
-    return {**stated, "gpu": size.gpu}
+def differs(stored: Object, updated: Object) -> bool:
+    """Whether the labels or the status differ. An omitted field equals a field with its default."""
+    return _labels_and_status(stored) != _labels_and_status(updated)
 
 
-def differs(before: Object, after: Object) -> bool:
-    """Whether there is anything to write: defaults that are left out and defaults that are spelt out are the same."""
-    return _content(before) != _content(after)
-
-
-def _content(node: Object) -> tuple[object, object]:
-    return node["metadata"].get("labels", {}), msgspec.convert(
-        node.get("status", {}), NodeStatus, strict=False
-    )
+def _labels_and_status(node: Object) -> tuple[object, object]:
+    status = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
+    return node["metadata"].get("labels", {}), status
 
 
 @dataclass
 class Registrar:
-    clock: Clock
-    _write_times: dict[str, list[float]] = field(default_factory=dict)  # by node: when it was last written
+    """Writes registrations of agents to node objects, with a limit on changes per node."""
 
-    async def register(self, leading: LeaderContext, peer: NodeIdentity, hello: pb.Hello) -> int:
-        """Written only if it differs, and only as the leader. The revision at which the node is as it says."""
-        if wrong := capacity_problem(hello.registration):
-            await self._quarantine(leading, peer, wrong)
-        if wrong := registration_problem(hello.registration):
-            raise SessionRejected("REGISTRATION", wrong)
-        await leading.cache(LatticeNodeClass).wait_for()
+    clock: Clock
+    # Monotonic times of recent writes, by node.
+    _write_times: dict[str, list[float]] = field(default_factory=dict)
+
+    async def register(self, leader: LeaderContext, peer: NodeIdentity, hello: pb.Hello) -> int:
+        """Write the registration to the node object if the node differs; return the revision with the
+        registration applied.
+
+        A registration with an impossible capacity, or with changes too often, quarantines the node
+        (`NodeQuarantined`). `SessionRejected` reports every other problem. Commits are fenced by the leader's
+        term.
+        """
+        if problem := capacity_problem(hello.registration):
+            await self._quarantine(leader, peer, problem)
+        if problem := registration_problem(hello.registration):
+            raise SessionRejected("REGISTRATION", problem)
+        # The size of the node class limits the node's allocatable, so the cache must be complete.
+        await leader.cache(LatticeNodeClass).wait_for()
         for attempt in range(1, MAX_COMMIT_ATTEMPTS + 1):
-            entry, node = await self._verified_node(leading, peer)
-            after = apply_registration(node, hello, _size(leading, node))
-            if not differs(node, after):
+            entry, node = await self._verified_node(leader, peer)
+            updated = apply_registration(node, hello, _size(leader, node))
+            if not differs(node, updated):
                 return entry.revision
-            recent = self._recent_writes(peer.node)
+            # A fickle agent must not keep the store busy: changes per window are limited.
+            now = self.clock.monotonic()
+            recent = [time for time in self._write_times.get(peer.node, ()) if now - time < CHANGE_WINDOW_S]
             if len(recent) >= MAX_CHANGES_PER_WINDOW:
-                await self._quarantine(
-                    leading,
-                    peer,
-                    f"it said something else {MAX_CHANGES_PER_WINDOW} times within {CHANGE_WINDOW_S:g} s",
+                problem = (
+                    f"it said something else {MAX_CHANGES_PER_WINDOW} times within {CHANGE_WINDOW_S:g} s"
                 )
+                await self._quarantine(leader, peer, problem)
             try:
-                revision = await leading.commit(
-                    [Put(entry.key, pack(LatticeNode.resource, after), entry.revision)]
+                revision = await leader.commit(
+                    [Put(entry.key, pack(LatticeNode.resource, updated), entry.revision)]
                 )
-            except Conflict:  # the nodes controller writes there too
+            except Conflict:
+                # The node controller writes the same object: read again and retry.
                 if attempt == MAX_COMMIT_ATTEMPTS:
                     raise
                 continue
@@ -206,32 +247,36 @@ class Registrar:
             return revision
         raise AssertionError("unreachable")
 
-    async def _verified_node(self, leading: LeaderContext, peer: NodeIdentity) -> tuple[Entry, Object]:
-        entry = await leading.store.get(node_key(peer.node))
+    async def _verified_node(self, leader: LeaderContext, peer: NodeIdentity) -> tuple[Entry, Object]:
+        entry = await leader.store.get(node_key(peer.node))
         node = unpack(entry.value, entry.revision) if entry else None
         try:
             verify_joined_key(peer, node)
         except (NotFound, Denied) as error:
             raise SessionRejected("UNKNOWN_NODE", str(error)) from error
-        assert entry is not None  # noqa: S101 - else it was refused
+        # `verify_joined_key` raises NotFound without a node.
+        assert entry is not None  # noqa: S101
         assert node is not None  # noqa: S101
         return entry, node
 
-    async def _quarantine(self, leading: LeaderContext, peer: NodeIdentity, why: str) -> NoReturn:
-        """Nothing is put on its node until it registers as something that can be. Written once, however often it tries."""
-        entry, node = await self._verified_node(leading, peer)
-        if (marked := with_quarantine_condition(node, why, format_timestamp(self.clock.now()))) is not None:
-            with suppress(Conflict):  # it will try again
-                await leading.commit([Put(entry.key, pack(LatticeNode.resource, marked), entry.revision)])
-        raise NodeQuarantined("REGISTRATION", why)
+    async def _quarantine(self, leader: LeaderContext, peer: NodeIdentity, problem: str) -> NoReturn:
+        """Quarantine the node until its agent sends a valid registration, then reject the session.
 
-    def _recent_writes(self, node: str) -> list[float]:
-        """When it was written lately. Whoever says something else each time would keep the store busy."""
-        now = self.clock.monotonic()
-        return [at for at in self._write_times.get(node, ()) if now - at < CHANGE_WINDOW_S]
+        The condition is written once, regardless of how often the agent tries.
+        """
+        entry, node = await self._verified_node(leader, peer)
+        if (
+            quarantined := with_quarantine_condition(node, problem, format_timestamp(self.clock.now()))
+        ) is not None:
+            # After a lost race the agent connects again, and the next attempt writes the condition.
+            with suppress(Conflict):
+                await leader.commit([Put(entry.key, pack(LatticeNode.resource, quarantined), entry.revision)])
+        raise NodeQuarantined("REGISTRATION", problem)
 
 
-def _size(leading: LeaderContext, node: Object) -> MachineSize | None:
+def _size(leader: LeaderContext, node: Object) -> MachineSize | None:
     spec = node.get("spec", {})
-    found: LatticeNodeClass | None = leading.cache(LatticeNodeClass).get(f"/{spec.get('nodeClass', '')}")
-    return None if found is None else found.spec.size_on(spec.get("provider", "")) or found.spec.default_size
+    node_class: LatticeNodeClass | None = leader.cache(LatticeNodeClass).get(f"/{spec.get('nodeClass', '')}")
+    if node_class is None:
+        return None
+    return node_class.spec.size_on(spec.get("provider", "")) or node_class.spec.default_size

@@ -1,4 +1,5 @@
-"""Which servers are there? Those that share a store write down where they answer, so that an agent that lost one of them finds another."""
+"""The server directory: servers of one store list their URLs in a lease, so that an agent finds a remaining
+server."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,17 +16,21 @@ from lattice.store.cache import Cache
 from lattice.store.protocol import ABSENT, Key, Put, Store
 
 SERVERS_LEASE_KEY = Key(Lease.resource.id, "lattice-system", "servers")
-SERVERS_ANNOTATION = "lattice.dev/servers"  # annotation: https://HOST:PORT of each, separated by commas, the last to start first
-MAX_LISTED_SERVERS = 8  # a server that was killed stays listed until so many others have started
-REGISTER_RETRY_INTERVAL_S = 1.0  # seconds
-MAX_DEREGISTER_ATTEMPTS = 3  # to be struck off: others may be faster
-DEREGISTER_TIMEOUT_S = 0.5  # seconds
+# Annotation with the URL (https://HOST:PORT) of every server, comma-separated, the latest start first.
+SERVERS_ANNOTATION = "lattice.dev/servers"
+# A server that was killed stays listed until this many servers have started after it.
+MAX_LISTED_SERVERS = 8
+REGISTER_RETRY_INTERVAL_S = 1.0
+# Servers that stop together write the same lease, so an attempt may conflict.
+MAX_DEREGISTER_ATTEMPTS = 3
+DEREGISTER_TIMEOUT_S = 0.5
 log = structlog.get_logger()
 
 
 @dataclass
 class ServerDirectory:
-    """One for each server: `own` is where its API answers. One that shares its store with nobody never enrols."""
+    """The directory as seen by one server; `own_url` is the URL of the server's API. A server without a
+    shared store does not register."""
 
     store: Store
     clock: Clock
@@ -34,14 +39,14 @@ class ServerDirectory:
     leases: Cache[Lease] | None = None
 
     def urls(self) -> list[str]:
-        """This one first."""
+        """URLs of the servers, this server's URL first."""
         lease = self.leases.get(SERVERS_LEASE_KEY.path) if self.leases is not None else None
         return list(
             dict.fromkeys([self.own_url(), *listed_servers(lease.metadata.annotations if lease else {})])
         )
 
     async def register(self) -> None:
-        """Until it is written down."""
+        """Add this server to the lease; retry until the store accepts the write."""
         while True:
             try:
                 return await self._write([self.own_url()])
@@ -50,38 +55,35 @@ class ServerDirectory:
                 await self.clock.sleep(REGISTER_RETRY_INTERVAL_S)
 
     async def deregister(self) -> None:
-        """The store may be away, and nobody waits for that: one that stays listed costs agents a knock at its door."""
+        """Remove this server from the lease. Shutdown does not wait for an unreachable store: a stale entry
+        costs agents one failed connection."""
         for _ in range(MAX_DEREGISTER_ATTEMPTS):
             with suppress(LatticeError, TimeoutError):
                 await with_timeout(self.clock, DEREGISTER_TIMEOUT_S, self._write([]))
                 break
 
-    async def _write(self, first: list[str]) -> None:
+    async def _write(self, own_urls: list[str]) -> None:
         entry = await self.store.get(SERVERS_LEASE_KEY)
-        found = unpack(entry.value, entry.revision) if entry else None
-        before = listed_servers(found["metadata"].get("annotations", {})) if found else []
-        after = [*first, *(each for each in before if each != self.own_url())][:MAX_LISTED_SERVERS]
-        if after == before:
+        stored = unpack(entry.value, entry.revision) if entry else None
+        previous = listed_servers(stored["metadata"].get("annotations", {})) if stored else []
+        urls = [*own_urls, *(url for url in previous if url != self.own_url())][:MAX_LISTED_SERVERS]
+        if urls == previous:
             return
-        metadata = {
-            **(
-                found["metadata"]
-                if found
-                else {"name": SERVERS_LEASE_KEY.name, "namespace": SERVERS_LEASE_KEY.namespace}
-            )
+        lease = stored or {
+            "apiVersion": Lease.resource.api_version,
+            "kind": Lease.resource.kind,
+            "spec": {},
+            "metadata": {"name": SERVERS_LEASE_KEY.name, "namespace": SERVERS_LEASE_KEY.namespace},
         }
-        metadata["annotations"] = {**metadata.get("annotations", {}), SERVERS_ANNOTATION: ",".join(after)}
-        lease = {
-            **(found or {"apiVersion": Lease.resource.api_version, "kind": Lease.resource.kind, "spec": {}}),
-            "metadata": metadata,
-        }
-        made = (
-            lease if found else new_object(lease, uid=self.new_uid(), now=format_timestamp(self.clock.now()))
-        )
+        annotations = {**lease["metadata"].get("annotations", {}), SERVERS_ANNOTATION: ",".join(urls)}
+        lease = {**lease, "metadata": {**lease["metadata"], "annotations": annotations}}
+        if stored is None:
+            lease = new_object(lease, uid=self.new_uid(), now=format_timestamp(self.clock.now()))
         await self.store.commit(
-            [Put(SERVERS_LEASE_KEY, pack(Lease.resource, made), entry.revision if entry else ABSENT)]
+            [Put(SERVERS_LEASE_KEY, pack(Lease.resource, lease), entry.revision if entry else ABSENT)]
         )
 
 
 def listed_servers(annotations: dict[str, str]) -> list[str]:
-    return [each for each in annotations.get(SERVERS_ANNOTATION, "").split(",") if each]
+    """The server URLs in the annotations of the lease."""
+    return [url for url in annotations.get(SERVERS_ANNOTATION, "").split(",") if url]

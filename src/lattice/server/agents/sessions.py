@@ -1,7 +1,9 @@
-"""Conversations with agents: who is connected, what each is told, what each says. Knows no gRPC, so that a simulator can hold them too.
+"""Agent sessions on the leader: handshake, heartbeats, assignments and log requests of every connected agent.
 
-Only the server that leads talks with agents; others say where it is. Orders are told from stored state and from nothing else. What changed
-is kept as a set of paths per connection, so an agent that reads slowly costs nobody anything: it gets the latest state when it reads again.
+Only the leader serves agents; a follower replies with the leader's address. Assignments derive from stored
+state only. A session keeps changes as a set of workload paths, so a slow agent costs no memory and receives
+the latest state at its next read. The module does not import gRPC: the simulator runs sessions over
+connections in memory.
 """
 
 import asyncio
@@ -30,13 +32,13 @@ from lattice.store.protocol import Change
 from lattice.wire import agent_pb2 as pb
 from lattice.wire.connection import PROTOCOL_VERSION, ServerConnection
 
-HELLO_TIMEOUT_S = 10.0  # seconds
+HELLO_TIMEOUT_S = 10.0
 SWEEP_INTERVAL_S = 5.0
-MAX_MISSED_HEARTBEATS = 4  # so many missed, and the connection is given up
-MESSAGE_BURST, MESSAGES_PER_SECOND = (
-    500.0,
-    60.0,
-)  # messages of one agent; an honest one sends 20 a second at most, and logs
+# The leader closes a session after this many heartbeat intervals without a heartbeat.
+MAX_MISSED_HEARTBEATS = 4
+# Token bucket of one agent's messages. A well-behaved agent sends at most 20 messages a second, plus logs.
+MESSAGE_BURST = 500.0
+MESSAGES_PER_SECOND = 60.0
 log = structlog.get_logger()
 
 Environment = Callable[[LatticeWorkload], Mapping[str, str]]
@@ -44,7 +46,7 @@ Environment = Callable[[LatticeWorkload], Mapping[str, str]]
 
 @dataclass(eq=False)
 class AgentSession:
-    """One connection of one node."""
+    """The state of one connection with one node's agent."""
 
     peer: NodeIdentity
     stream: ServerConnection
@@ -52,25 +54,29 @@ class AgentSession:
     presence_session: Session
     last_heartbeat_at: float
     last_message_at: float
-    last_heartbeat: int = 0  # number of the last beat
+    # Number of the last heartbeat, from the agent's count.
+    last_heartbeat: int = 0
     acknowledged_heartbeat: int = 0
     is_full_sync_due: bool = True
-    changed_workloads: set[str] = field(
-        default_factory=set
-    )  # workloads that changed since the agent was told
-    sent_hashes: dict[str, int] = field(default_factory=dict)  # by path: hash of what it was told
-    message_tokens: float = MESSAGE_BURST  # messages that it may still send at once
+    # Paths of workloads that changed since the last assignments.
+    changed_workloads: set[str] = field(default_factory=set)
+    # Hash of the last assignment sent, by workload path.
+    sent_hashes: dict[str, int] = field(default_factory=dict)
+    # Remaining tokens of the message rate limit.
+    message_tokens: float = MESSAGE_BURST
     pending_log_requests: list[pb.LogAsk] = field(default_factory=list)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    close_reason: Exception | None = None  # why it is to end
+    close_reason: Exception | None = None
     close_requested: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def request_close(self, why: Exception) -> None:
-        self.close_reason = self.close_reason or why
+    def request_close(self, reason: Exception) -> None:
+        """Ask the session's task to close the connection; the first reason wins."""
+        self.close_reason = self.close_reason or reason
         self.close_requested.set()
 
     def check_message_rate(self, now: float) -> None:
-        """Every message counts; silence makes up for it. Call it with the time of each."""
+        """Count one message at the monotonic time `now`; raise `SessionRejected` beyond the message rate
+        limit."""
         self.message_tokens = (
             min(MESSAGE_BURST, self.message_tokens + (now - self.last_message_at) * MESSAGES_PER_SECOND) - 1
         )
@@ -78,14 +84,16 @@ class AgentSession:
         if self.message_tokens < 0:
             raise SessionRejected("TOO_MUCH", f"it sends more than {MESSAGES_PER_SECOND:g} messages a second")
 
-    def send_log_request(self, asked: pb.LogAsk) -> None:
-        self.pending_log_requests.append(asked)
+    def send_log_request(self, request: pb.LogAsk) -> None:
+        """Queue a log request for the agent and wake the send loop."""
+        self.pending_log_requests.append(request)
         self.wake.set()
 
 
 @dataclass
 class AgentSessions:
-    """`leading` says None unless this server leads by its own clock; `leader` is the address at which the leader's agents connect."""
+    """The sessions of one server. `leader_context` returns None unless this server leads by its own clock;
+    `leader_address` is the address for agents of the current leader."""
 
     clock: Clock
     leader_context: Callable[[], LeaderContext | None]
@@ -94,340 +102,353 @@ class AgentSessions:
     environment: Environment = lambda workload: {}
 
     def __post_init__(self) -> None:
-        self.sessions: dict[str, AgentSession] = {}  # by node
+        # The current session of every node, by node name.
+        self.sessions: dict[str, AgentSession] = {}
         self.logs = NodeLogReader(self.sessions)
-        self._current_context: LeaderContext | None = None  # the term that the lines are of
-        self._node_by_workload: dict[str, str] = {}  # workload -> node that it was last seen bound to
-        self._changed_callers: set[str] = set()  # services that may call somebody who is elsewhere by now
+        # The leader's term that the sessions belong to.
+        self._current_context: LeaderContext | None = None
+        # The node of every bound workload, by workload path.
+        self._node_by_workload: dict[str, str] = {}
+        # Services with a changed agreement: the addresses of their callees may differ.
+        self._changed_callers: set[str] = set()
         self._unsubscribe: Callable[[], None] = lambda: None
         self._registrar = Registrar(self.clock)
 
     async def run(self) -> None:
-        """Until cancelled: ends connections that are silent, outlived their certificate or their node, or are of a former term."""
+        """Sweep sessions at an interval until cancelled."""
         while True:
             await self.clock.sleep(SWEEP_INTERVAL_S)
             self.sweep()
 
     def sweep(self) -> None:
+        """Close sessions that are silent, whose certificate expired, whose node was removed, or that belong
+        to a former term.
+
+        The sweep also marks replicas of callers whose agreements changed.
+        """
         self._is_current_leader(self._current_context)
-        self._mark_changed_callers()
-        for line in list(self.sessions.values()):
-            if (
-                self.clock.monotonic() - line.last_heartbeat_at
-                > MAX_MISSED_HEARTBEATS * self.heartbeat_interval_s
-            ):
-                line.request_close(Unavailable("silent"))
-            elif (why := self._session_problem(line)) is not None:
-                line.request_close(why)
+        callers, self._changed_callers = self._changed_callers, set()
+        if self._current_context is not None:
+            workloads = self._current_context.cache(LatticeWorkload)
+            for caller in callers:
+                self.mark_changed([_path(replica) for replica in workloads.by_index("service", caller)])
+        silence_limit_s = MAX_MISSED_HEARTBEATS * self.heartbeat_interval_s
+        for session in list(self.sessions.values()):
+            if self.clock.monotonic() - session.last_heartbeat_at > silence_limit_s:
+                session.request_close(Unavailable("silent"))
+            elif (problem := self._session_problem(session)) is not None:
+                session.request_close(problem)
 
     def leadership_changed(self) -> None:
-        """Call it when a term begins or ends, and nobody has to wait for the next sweep."""
+        """Close sessions of a former term at once, at the start or end of a term, without waiting for the
+        next sweep."""
         self._is_current_leader(self._current_context)
 
     def mark_changed(self, paths: Sequence[str]) -> None:
-        """What these workloads are to be told may have changed, though they have not: their environment."""
+        """Send the assignments of these workloads again if their environment differs, although the workloads
+        did not change."""
         for path in paths:
             self._mark_workload(path, self._node_by_workload.get(path, ""))
 
-    async def serve(self, peer: NodeIdentity, end: ServerConnection) -> None:
-        """One connection, from hello to its end."""
+    async def serve(self, peer: NodeIdentity, connection: ServerConnection) -> None:
+        """Serve one connection from the handshake to its end."""
         try:
-            line = await self._handshake(peer, end)
-        except (SessionRejected, NotLeader) as why:
-            await self._close_with_reason(end, peer, why)
+            session = await self._handshake(peer, connection)
+        except (SessionRejected, NotLeader) as rejection:
+            await self._close_with_reason(connection, peer, rejection)
             return
         except LatticeError as error:
-            await self._close_with_reason(end, peer, SessionRejected("UNAVAILABLE", str(error)))
+            await self._close_with_reason(connection, peer, SessionRejected("UNAVAILABLE", str(error)))
             return
-        if line is None:
-            end.close()
+        if session is None:
+            connection.close()
             return
         try:
-            await self._run_session(line)
+            await self._run_session(session)
         finally:
-            line.leader_context.presence.end_session(line.presence_session)
-            self.logs.session_closed(line)
-            if self.sessions.get(peer.node) is line:
+            session.leader_context.presence.end_session(session.presence_session)
+            self.logs.session_closed(session)
+            if self.sessions.get(peer.node) is session:
                 del self.sessions[peer.node]
             metrics.AGENTS_CONNECTED.set(len(self.sessions))
-            end.close()
+            connection.close()
 
-    async def _close_with_reason(self, end: ServerConnection, peer: NodeIdentity, why: Exception) -> None:
-        if isinstance(why, NotLeader):
-            last = pb.ToAgent(elsewhere=pb.Elsewhere(address=self.leader_address() or ""))
-        elif isinstance(why, SessionRejected):
-            metrics.AGENTS_REFUSED.labels(why.reason).inc()
-            log.warning("agent refused", node=peer.node, reason=why.reason, message=why.message)
-            last = pb.ToAgent(refusal=pb.Refusal(reason=why.reason, message=why.message))
+    async def _close_with_reason(
+        self, connection: ServerConnection, peer: NodeIdentity, reason: Exception
+    ) -> None:
+        if isinstance(reason, NotLeader):
+            message = pb.ToAgent(elsewhere=pb.Elsewhere(address=self.leader_address() or ""))
+        elif isinstance(reason, SessionRejected):
+            metrics.AGENTS_REFUSED.labels(reason.reason).inc()
+            log.warning("agent refused", node=peer.node, reason=reason.reason, message=reason.message)
+            message = pb.ToAgent(refusal=pb.Refusal(reason=reason.reason, message=reason.message))
         else:
-            end.close()
+            connection.close()
             return
         with suppress(Unavailable, TimeoutError):
-            await with_timeout(self.clock, HELLO_TIMEOUT_S, end.send(last))
-        end.close()
+            await with_timeout(self.clock, HELLO_TIMEOUT_S, connection.send(message))
+        connection.close()
 
-    async def _handshake(self, peer: NodeIdentity, end: ServerConnection) -> AgentSession | None:
-        """None if the agent went away before it was known."""
+    async def _handshake(self, peer: NodeIdentity, connection: ServerConnection) -> AgentSession | None:
+        """Check the agent's hello and register the node. None if the agent disconnected before its hello."""
         try:
-            said = await with_timeout(self.clock, HELLO_TIMEOUT_S, end.receive())
+            message = await with_timeout(self.clock, HELLO_TIMEOUT_S, connection.receive())
         except TimeoutError:
             raise SessionRejected("OUT_OF_TURN", f"nothing was said for {HELLO_TIMEOUT_S:g} s") from None
-        if said is None:
+        if message is None:
             return None
-        hello = said.hello
-        if said.WhichOneof("said") != "hello":
+        hello = message.hello
+        if message.WhichOneof("said") != "hello":
             raise SessionRejected("OUT_OF_TURN", "an agent says hello first")
         if hello.protocol != PROTOCOL_VERSION:
             raise SessionRejected(
                 "PROTOCOL",
-                f"agent {hello.version or 'of unknown version'} speaks protocol {hello.protocol}, server {__version__} speaks {PROTOCOL_VERSION}:"
+                f"agent {hello.version or 'of unknown version'} speaks protocol {hello.protocol},"
+                f" server {__version__} speaks {PROTOCOL_VERSION}:"
                 " run the same version of lattice on both",
             )
-        leading = self.leader_context()
-        if (
-            leading is None or hello.term > leading.term.number
-        ):  # it obeyed a later leader already: we are not it any more
+        leader = self.leader_context()
+        # A higher term in the hello proves a later leader: this server's term is over (I-19).
+        if leader is None or hello.term > leader.term.number:
             raise NotLeader
         try:
-            revision = await self._registrar.register(leading, peer, hello)
-        except NodeQuarantined as refusal:
-            if (former := self.sessions.get(peer.node)) is not None:
-                former.request_close(refusal)
+            revision = await self._registrar.register(leader, peer, hello)
+        except NodeQuarantined as rejection:
+            if (previous_session := self.sessions.get(peer.node)) is not None:
+                previous_session.request_close(rejection)
             raise
-        await leading.cache(LatticeNode).wait_for(revision)
-        await leading.cache(LatticeWorkload).wait_for()
-        if not self._is_current_leader(leading):
+        # The caches must include the registration and all workloads, or the first assignments would be
+        # incomplete.
+        await leader.cache(LatticeNode).wait_for(revision)
+        await leader.cache(LatticeWorkload).wait_for()
+        # The term may have ended while the handshake waited.
+        if not self._is_current_leader(leader):
             raise NotLeader
-        return self._add_session(leading, peer, end)
+        return self._add_session(leader, peer, connection)
 
-    def _add_session(self, leading: LeaderContext, peer: NodeIdentity, end: ServerConnection) -> AgentSession:
-        former, now = self.sessions.get(peer.node), self.clock.monotonic()
-        line = AgentSession(peer, end, leading, leading.presence.start_session(peer.node), now, now)
-        self.sessions[peer.node] = line
-        if former is not None:
-            former.request_close(SessionRejected("REPLACED", "the node has connected anew"))
+    def _add_session(
+        self, leader: LeaderContext, peer: NodeIdentity, connection: ServerConnection
+    ) -> AgentSession:
+        # A later session of a node replaces the earlier: the agent has connected anew.
+        previous_session, now = self.sessions.get(peer.node), self.clock.monotonic()
+        session = AgentSession(peer, connection, leader, leader.presence.start_session(peer.node), now, now)
+        self.sessions[peer.node] = session
+        if previous_session is not None:
+            previous_session.request_close(SessionRejected("REPLACED", "the node has connected anew"))
         metrics.AGENTS_CONNECTED.set(len(self.sessions))
-        return line
+        return session
 
-    async def _run_session(self, line: AgentSession) -> None:
+    async def _run_session(self, session: AgentSession) -> None:
         welcome = pb.Welcome(
             protocol=PROTOCOL_VERSION,
             version=__version__,
-            term=line.leader_context.term.number,
+            term=session.leader_context.term.number,
             heartbeat=self.heartbeat_interval_s,
-            node=line.peer.node,
+            node=session.peer.node,
         )
         tasks = [
-            asyncio.ensure_future(each)
-            for each in (
-                self._send_loop(line, welcome),
-                self._receive_loop(line),
-                line.close_requested.wait(),
-            )
+            asyncio.ensure_future(self._send_loop(session, welcome)),
+            asyncio.ensure_future(self._receive_loop(session)),
+            asyncio.ensure_future(session.close_requested.wait()),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            why = line.close_reason or next(
-                (error for each in done if (error := each.exception()) is not None), None
-            )
+            errors = (error for task in done if (error := task.exception()) is not None)
+            reason = session.close_reason or next(errors, None)
         finally:
-            for each in tasks:
-                each.cancel()
+            for task in tasks:
+                task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if why is not None and not isinstance(why, SessionRejected | NotLeader | Unavailable):
-            raise why
-        if why is not None:
-            await self._close_with_reason(line.stream, line.peer, why)
+        if reason is not None and not isinstance(reason, SessionRejected | NotLeader | Unavailable):
+            raise reason
+        if reason is not None:
+            await self._close_with_reason(session.stream, session.peer, reason)
 
-    async def _receive_loop(self, line: AgentSession) -> None:
-        while (said := await line.stream.receive()) is not None:
-            line.check_message_rate(self.clock.monotonic())
-            which = said.WhichOneof("said")
-            if which == "beat":
-                self._handle_heartbeat(line, said.beat)
-            elif which == "log":
-                self.logs.deliver(line, said.log)
+    async def _receive_loop(self, session: AgentSession) -> None:
+        while (message := await session.stream.receive()) is not None:
+            session.check_message_rate(self.clock.monotonic())
+            field_name = message.WhichOneof("said")
+            if field_name == "beat":
+                self._handle_heartbeat(session, message.beat)
+            elif field_name == "log":
+                self.logs.deliver(session, message.log)
             else:
                 raise SessionRejected("OUT_OF_TURN", "hello is said once")
 
-    def _handle_heartbeat(self, line: AgentSession, beat: pb.Beat) -> None:
-        if not self._is_current_leader(line.leader_context):
+    def _handle_heartbeat(self, session: AgentSession, beat: pb.Beat) -> None:
+        if not self._is_current_leader(session.leader_context):
             raise NotLeader
-        if why := self._session_problem(line):
-            raise why
-        if wrong := heartbeat_problem(beat):
-            raise SessionRejected("TOO_MUCH", wrong)
-        if not line.leader_context.presence.record_heartbeat(line.presence_session, decode_heartbeat(beat)):
+        if rejection := self._session_problem(session):
+            raise rejection
+        if problem := heartbeat_problem(beat):
+            raise SessionRejected("TOO_MUCH", problem)
+        if not session.leader_context.presence.record_heartbeat(
+            session.presence_session, decode_heartbeat(beat)
+        ):
             raise SessionRejected("REPLACED", "the node has connected anew, or was removed")
-        line.last_heartbeat_at = self.clock.monotonic()
-        line.last_heartbeat = max(line.last_heartbeat, beat.number)
-        line.wake.set()
+        session.last_heartbeat_at = self.clock.monotonic()
+        session.last_heartbeat = max(session.last_heartbeat, beat.number)
+        session.wake.set()
 
-    async def _send_loop(self, line: AgentSession, welcome: pb.Welcome) -> None:
-        await line.stream.send(pb.ToAgent(welcome=welcome))
+    async def _send_loop(self, session: AgentSession, welcome: pb.Welcome) -> None:
+        await session.stream.send(pb.ToAgent(welcome=welcome))
         while True:
-            if not self._is_current_leader(line.leader_context):
+            if not self._is_current_leader(session.leader_context):
                 raise NotLeader
-            if (orders := self._pending_assignments(line)) is not None:
+            if (assignments := self._pending_assignments(session)) is not None:
                 with traces.span(
-                    "order", node=line.peer.node, term=orders.term, number=orders.number
+                    "order", node=session.peer.node, term=assignments.term, number=assignments.number
                 ) as span:
                     if span.is_recording:
-                        span.set_attributes(
-                            workloads=traces.first_paths(
-                                [*(each.workload for each in orders.assignments), *orders.dropped]
-                            )
-                        )
-                    await line.stream.send(pb.ToAgent(orders=orders))
-            elif line.last_heartbeat > line.acknowledged_heartbeat:
-                line.acknowledged_heartbeat = line.last_heartbeat
-                await line.stream.send(pb.ToAgent(heard=pb.Heard(beat=line.last_heartbeat)))
-            elif line.pending_log_requests:
-                await line.stream.send(pb.ToAgent(log=line.pending_log_requests.pop(0)))
+                        paths = [assignment.workload for assignment in assignments.assignments]
+                        span.set_attributes(workloads=traces.first_paths([*paths, *assignments.dropped]))
+                    await session.stream.send(pb.ToAgent(orders=assignments))
+            elif session.last_heartbeat > session.acknowledged_heartbeat:
+                session.acknowledged_heartbeat = session.last_heartbeat
+                await session.stream.send(pb.ToAgent(heard=pb.Heard(beat=session.last_heartbeat)))
+            elif session.pending_log_requests:
+                await session.stream.send(pb.ToAgent(log=session.pending_log_requests.pop(0)))
             else:
-                line.wake.clear()
-                await line.wake.wait()
+                session.wake.clear()
+                await session.wake.wait()
 
-    def _pending_assignments(self, line: AgentSession) -> pb.Orders | None:
-        """Everything the first time, then what changed; None if nothing did. Counted as sent from here on."""
-        node, copy = line.peer.node, line.leader_context.cache(LatticeWorkload)
-        is_whole, dirty = line.is_full_sync_due, line.changed_workloads
-        line.is_full_sync_due, line.changed_workloads = False, set()
-        if is_whole:
-            mine = {
-                f"{each.metadata.namespace}/{each.metadata.name}": each
-                for each in copy.by_index("node", node)
-            }
+    def _pending_assignments(self, session: AgentSession) -> pb.Orders | None:
+        """The next assignments for the agent: the full list first, then changes; None without changes.
+
+        The assignments count as sent when this method returns.
+        """
+        node, cache = session.peer.node, session.leader_context.cache(LatticeWorkload)
+        is_full_list, changed_paths = session.is_full_sync_due, session.changed_workloads
+        session.is_full_sync_due, session.changed_workloads = False, set()
+        if is_full_list:
+            workloads = {_path(workload): workload for workload in cache.by_index("node", node)}
         else:
-            mine = {path: copy.get(path) for path in sorted(dirty)}
-        told, changed, dropped = {}, [], []
-        for path, workload in mine.items():
-            order = desired_run(workload) if workload is not None and _is_bound_to(workload, line) else None
-            made = (
-                None
-                if order is None
-                else encode_assignment(path, workload, order, self.environment(workload))
-            )
-            print_of = None if made is None else hash(made.SerializeToString(deterministic=True))
-            if line.sent_hashes.get(path) == print_of:
+            # Sorted: the order of a set differs between processes, and the simulation must repeat (I-36).
+            workloads = {path: cache.get(path) for path in sorted(changed_paths)}
+        sent, assignments, dropped = {}, [], []
+        for path, workload in workloads.items():
+            run, assignment, digest = None, None, None
+            if workload is not None and _is_bound_to(workload, session):
+                run = desired_run(workload)
+            if run is not None:
+                assignment = encode_assignment(path, workload, run, self.environment(workload))
+                digest = hash(assignment.SerializeToString(deterministic=True))
+            if session.sent_hashes.get(path) == digest:
                 continue
-            told[path] = order
-            if made is None or print_of is None:
-                line.sent_hashes.pop(path, None)
+            sent[path] = run
+            if assignment is None or digest is None:
+                session.sent_hashes.pop(path, None)
                 dropped.append(path)
             else:
-                line.sent_hashes[path] = print_of
-                changed.append(made)
-        if not told and not is_whole:
+                session.sent_hashes[path] = digest
+                assignments.append(assignment)
+        if not sent and not is_full_list:
             return None
-        number = line.leader_context.presence.record_assignments(line.presence_session, told, is_whole)
+        presence = session.leader_context.presence
         return pb.Orders(
-            term=line.leader_context.term.number,
-            number=number,
-            is_whole=is_whole,
-            assignments=changed,
-            dropped=[] if is_whole else dropped,
+            term=session.leader_context.term.number,
+            number=presence.record_assignments(session.presence_session, sent, is_full_list),
+            is_whole=is_full_list,
+            assignments=assignments,
+            dropped=[] if is_full_list else dropped,
         )
 
-    def _is_current_leader(self, leading: LeaderContext | None) -> bool:
-        """Whether that is the term in which we lead now; when another has begun, everybody of the former is sent on."""
-        now = self.leader_context()
-        if now is not self._current_context:
+    def _is_current_leader(self, leader: LeaderContext | None) -> bool:
+        """Whether `leader` is the term in which this server leads now. After a change of terms, sessions of
+        the former term are closed."""
+        current = self.leader_context()
+        if current is not self._current_context:
             self._unsubscribe()
             self._unsubscribe = lambda: None
-            for line in self.sessions.values():
-                if line.leader_context is not now:
-                    line.request_close(NotLeader())
-            self._current_context = now
-            if now is not None:
-                self._subscribe(now)
-        return now is not None and now is leading
+            for session in self.sessions.values():
+                if session.leader_context is not current:
+                    session.request_close(NotLeader())
+            self._current_context = current
+            if current is not None:
+                self._subscribe(current)
+        return current is not None and current is leader
 
-    def _subscribe(self, leading: LeaderContext) -> None:
-        copy = leading.cache(LatticeWorkload)
+    def _subscribe(self, leader: LeaderContext) -> None:
+        workloads = leader.cache(LatticeWorkload)
         self._node_by_workload = {
-            f"{each.metadata.namespace}/{each.metadata.name}": _bound_node(each)
-            for each in copy.objects()
-            if _bound_node(each)
+            _path(workload): _bound_node(workload)
+            for workload in workloads.objects()
+            if _bound_node(workload)
         }
-        stops = (
-            copy.on_change(self._on_workload_change),
-            leading.cache(LatticeAgreement).on_change(self._on_agreement_change),
+        unsubscribers = (
+            workloads.on_change(self._on_workload_change),
+            leader.cache(LatticeAgreement).on_change(self._on_agreement_change),
         )
         self._changed_callers.clear()
 
-        def stop() -> None:
-            for each in stops:
-                each()
+        def unsubscribe_all() -> None:
+            for unsubscribe in unsubscribers:
+                unsubscribe()
 
-        self._unsubscribe = stop
+        self._unsubscribe = unsubscribe_all
 
     def _on_agreement_change(self, change: Change) -> None:
-        """Told at the next sweep: with the replicas of the other side an agreement changes many times a second."""
-        agreements = (
-            self._current_context.cache(LatticeAgreement) if self._current_context is not None else None
-        )
-        for each in (
-            (agreements.get(change.key.path), agreements.previous_object) if agreements is not None else ()
-        ):
-            if each is not None:
-                self._changed_callers.add(
-                    f"{each.spec.caller.namespace or each.metadata.namespace}/{each.spec.caller.name}"
-                )
-
-    def _mark_changed_callers(self) -> None:
-        callers, self._changed_callers = self._changed_callers, set()
+        """Note the caller of a changed agreement for the next sweep: an agreement changes many times a second
+        with the callee's replicas."""
         if self._current_context is None:
             return
-        for caller in callers:
-            replicas = self._current_context.cache(LatticeWorkload).by_index("service", caller)
-            self.mark_changed([f"{each.metadata.namespace}/{each.metadata.name}" for each in replicas])
+        agreements = self._current_context.cache(LatticeAgreement)
+        for agreement in (agreements.get(change.key.path), agreements.previous_object):
+            if agreement is not None:
+                caller = agreement.spec.caller
+                namespace = caller.namespace or agreement.metadata.namespace
+                self._changed_callers.add(f"{namespace}/{caller.name}")
 
     def _on_workload_change(self, change: Change) -> None:
         if self._current_context is None:
             return
         path = change.key.path
         workload = self._current_context.cache(LatticeWorkload).get(path)
-        home, former = (
-            (_bound_node(workload) if workload is not None else ""),
-            self._node_by_workload.get(path, ""),
-        )
-        if home:
-            self._node_by_workload[path] = home
+        node = _bound_node(workload) if workload is not None else ""
+        previous_node = self._node_by_workload.get(path, "")
+        if node:
+            self._node_by_workload[path] = node
         else:
             self._node_by_workload.pop(path, None)
-        self._mark_workload(path, home)
-        if former != home:
-            self._mark_workload(path, former)
+        self._mark_workload(path, node)
+        # The previous node must stop the workload.
+        if previous_node != node:
+            self._mark_workload(path, previous_node)
 
     def _mark_workload(self, path: str, node: str) -> None:
-        line = self.sessions.get(node)
-        if line is not None:
-            line.changed_workloads.add(path)
-            line.wake.set()
+        session = self.sessions.get(node)
+        if session is not None:
+            session.changed_workloads.add(path)
+            session.wake.set()
 
-    def _session_problem(self, line: AgentSession) -> SessionRejected | None:
-        """Why a connection may not go on: its certificate is over, its node was removed, or another machine joined as it."""
-        if self.clock.now() >= line.peer.expires_at:
+    def _session_problem(self, session: AgentSession) -> SessionRejected | None:
+        """The rejection of a session whose certificate expired, whose node was removed, or whose node a
+        different machine joined; None otherwise."""
+        if self.clock.now() >= session.peer.expires_at:
             return SessionRejected(
-                "EXPIRED", f"the certificate ended at {line.peer.expires_at:%Y-%m-%dT%H:%M:%SZ}"
+                "EXPIRED", f"the certificate ended at {session.peer.expires_at:%Y-%m-%dT%H:%M:%SZ}"
             )
-        node = line.leader_context.cache(LatticeNode).get(f"/{line.peer.node}")
-        if node is None or node.metadata.annotations.get(AGENT_KEY_ANNOTATION) != line.peer.key_digest:
+        node = session.leader_context.cache(LatticeNode).get(f"/{session.peer.node}")
+        if node is None or node.metadata.annotations.get(AGENT_KEY_ANNOTATION) != session.peer.key_digest:
             return SessionRejected(
-                "UNKNOWN_NODE", f"node {line.peer.node} was removed, or another machine has joined as it"
+                "UNKNOWN_NODE", f"node {session.peer.node} was removed, or another machine has joined as it"
             )
         return None
+
+
+def _path(workload: LatticeWorkload) -> str:
+    return f"{workload.metadata.namespace}/{workload.metadata.name}"
 
 
 def _bound_node(workload: LatticeWorkload) -> str:
     return workload.status.binding.node if workload.status.binding else ""
 
 
-def _is_bound_to(workload: LatticeWorkload, line: AgentSession) -> bool:
-    """To this very node: one that came back under the same name is another."""
+def _is_bound_to(workload: LatticeWorkload, session: AgentSession) -> bool:
+    """Whether the workload is bound to the session's node. A new node under the same name has a different
+    UID."""
     binding = workload.status.binding
-    if binding is None or binding.node != line.peer.node:
+    if binding is None or binding.node != session.peer.node:
         return False
-    node: LatticeNode | None = line.leader_context.cache(LatticeNode).get(f"/{line.peer.node}")
+    node: LatticeNode | None = session.leader_context.cache(LatticeNode).get(f"/{session.peer.node}")
     return node is not None and binding.uid in ("", node.metadata.uid)

@@ -1,8 +1,8 @@
-"""Which fields of an object does somebody own? Sets of field paths in Kubernetes' fieldsV1 form, and how a schema makes paths of values.
+"""Field sets: sets of field paths in Kubernetes' fieldsV1 form, and the field paths of a value by its schema.
 
-A set is the nested dict that goes over the wire: `{"f:spec": {".": {}, "f:image": {}}}`. Below the root, `{}` is a path in the set with
-nothing beneath; a node with children is itself in the set only if it holds "."; the empty root is the empty set. Sets are values: no
-function here changes one it was given, and results may share nodes with their inputs.
+A set is the nested dict of the wire form: `{"f:spec": {".": {}, "f:image": {}}}`. Below the root, `{}` is a
+member path without children; a node with children is a member only if the node holds "."; an empty root is
+the empty set. Sets are values: no function changes an input, and results may share nodes with inputs.
 """
 
 import json
@@ -13,45 +13,55 @@ from enum import IntEnum
 from typing import Any
 
 FieldSet = dict[str, Any]
-Path = tuple[str, ...]  # labels such as "f:spec", 'k:{"type":"Ready"}', 'v:"x"'
+# Labels such as "f:spec", 'k:{"type":"Ready"}', 'v:"x"'.
+Path = tuple[str, ...]
 
-_PLAIN = re.compile(
-    r"[ !#-\[\]-~]*"
-).fullmatch  # printable ASCII without the quote and the backslash: JSON text is the text itself
-_MAX_DEPTH = 200  # deeper sets are nobody's objects; the walk is recursive
+# Printable ASCII without quote and backslash: the JSON text is the text itself.
+_PLAIN_TEXT = re.compile(r"[ !#-\[\]-~]*").fullmatch
+# Limit of the recursion; no object of the API nests deeper.
+_MAX_DEPTH = 200
 
 
 class Shape(IntEnum):
-    LEAF = 0  # scalars and whatever is atomic: one owner for the whole
+    """How values of a type split into owned parts."""
+
+    # Scalars and atomic values: one owner for the complete value.
+    LEAF = 0
     MAP = 1
     LIST_MAP = 2
     SET = 3
-    IGNORED = 4  # the server's own: nobody owns it
+    # Fields of the server, without owner.
+    IGNORED = 4
 
 
 class TypeNode:
-    """How values at one place of a schema split into owned parts."""
+    """The type of the values at one place of a schema, as far as field ownership needs the type."""
 
-    __slots__ = ("fields", "hidden", "is_untyped", "item", "keys", "shape", "undeclared")
+    __slots__ = ("fields", "is_hidden", "is_untyped", "item", "keys", "shape", "undeclared")
 
     def __init__(
         self, shape: Shape, fields: dict[str, "TypeNode"] | None = None, undeclared: "TypeNode | None" = None
     ) -> None:
         self.shape = shape
         self.fields = fields if fields is not None else {}
-        self.undeclared = undeclared  # what undeclared keys are; None: there may be none
-        self.keys: tuple[tuple[str, Any], ...] = ()  # of a list-map: name and default
+        # The type of undeclared keys; None forbids undeclared keys.
+        self.undeclared = undeclared
+        # Name and default of the keys of a list-map.
+        self.keys: tuple[tuple[str, Any], ...] = ()
         self.item: TypeNode = self
-        self.hidden = False  # never itself a member, as metadata
-        self.is_untyped = False  # any value will do: maps split, all else is whole
+        # A hidden node is never a member itself, for example `metadata`.
+        self.is_hidden = False
+        # Any value is allowed: maps split by key, other values are atomic.
+        self.is_untyped = False
 
 
 LEAF = TypeNode(Shape.LEAF)
 IGNORED = TypeNode(Shape.IGNORED)
 UNTYPED = TypeNode(Shape.MAP)
+# Values of untyped maps are untyped, too.
 UNTYPED.undeclared, UNTYPED.is_untyped = UNTYPED, True
 
-SERVER_OWNED = (
+SERVER_OWNED_METADATA = (
     *(
         "name",
         "generateName",
@@ -72,7 +82,7 @@ _OWNER = {
         **{name: {"type": "boolean"} for name in ("controller", "blockOwnerDeletion")},
     },
 }
-METADATA: dict[str, Any] = {
+METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "labels": _STRINGS,
@@ -89,14 +99,15 @@ METADATA: dict[str, Any] = {
 
 
 def compile_types(schema: Mapping[str, Any]) -> TypeNode:
-    """The types of a whole object from its structural schema; compile once per schema and keep the result."""
+    """The types of an object by its structural schema. Compile once per schema and keep the result."""
     root = _compile(schema)
+    # A new node: the shared nodes LEAF and UNTYPED must not get the fields of an object.
     if root.shape is not Shape.MAP or root.is_untyped:
         root = TypeNode(Shape.MAP, undeclared=UNTYPED)
-    metadata = _compile(METADATA)
-    metadata.hidden = True
-    metadata.fields.update(dict.fromkeys(SERVER_OWNED, IGNORED))
-    root.hidden = True
+    metadata = _compile(METADATA_SCHEMA)
+    metadata.is_hidden = True
+    metadata.fields.update(dict.fromkeys(SERVER_OWNED_METADATA, IGNORED))
+    root.is_hidden = True
     root.fields.update(apiVersion=IGNORED, kind=IGNORED, metadata=metadata)
     return root
 
@@ -109,9 +120,9 @@ def _compile(schema: Mapping[str, Any]) -> TypeNode:
         return _compile_list(schema)
     if schema.get("x-kubernetes-map-type") == "atomic":
         return LEAF
-    rest = schema.get("additionalProperties")
-    undeclared = _compile(rest) if isinstance(rest, Mapping) else None
-    if schema.get("x-kubernetes-preserve-unknown-fields") or rest is True:
+    additional = schema.get("additionalProperties")
+    undeclared = _compile(additional) if isinstance(additional, Mapping) else None
+    if schema.get("x-kubernetes-preserve-unknown-fields") or additional is True:
         undeclared = UNTYPED
     properties = schema.get("properties")
     if properties is None and (undeclared is UNTYPED or (kind is None and undeclared is None)):
@@ -139,15 +150,15 @@ def _compile_list(schema: Mapping[str, Any]) -> TypeNode:
 def json_text(value: Any) -> str:
     """Compact JSON with sorted keys: equal values give equal labels."""
     if isinstance(value, str):
-        return f'"{value}"' if _PLAIN(value) else json.dumps(value, ensure_ascii=False)
-    if value is True or value is False or value is None:
-        return "null" if value is None else "true" if value else "false"
-    if isinstance(value, Decimal):  # 1.0 is 1; the bound keeps 1e999999999 from being written out
-        return (
-            str(int(value))
-            if abs(value.adjusted()) < 30 and value == value.to_integral_value()
-            else str(value)
-        )
+        return f'"{value}"' if _PLAIN_TEXT(value) else json.dumps(value, ensure_ascii=False)
+    if value is None:
+        return "null"
+    if value is True or value is False:
+        return "true" if value else "false"
+    if isinstance(value, Decimal):
+        # 1.0 equals 1; the bound keeps 1e999999999 from being written out.
+        is_integer = abs(value.adjusted()) < 30 and value == value.to_integral_value()
+        return str(int(value)) if is_integer else str(value)
     if isinstance(value, list):
         return f"[{','.join(map(json_text, value))}]"
     if isinstance(value, dict):
@@ -156,201 +167,233 @@ def json_text(value: Any) -> str:
 
 
 def label_of(item: Any, node: TypeNode) -> str:
-    """How an item of a set or list-map is called in a path."""
+    """The label of an item of a set or list-map in a path."""
     if node.shape is Shape.SET:
         return "v:" + json_text(item)
-    found = item if type(item) is dict else {}
+    fields = item if type(item) is dict else {}
     keys = node.keys
     if len(keys) == 1:
         name, default = keys[0]
-        return f'k:{{"{name}":{json_text(found.get(name, default))}}}'
-    return "k:{" + ",".join(f'"{name}":{json_text(found.get(name, default))}' for name, default in keys) + "}"
+        return f'k:{{"{name}":{json_text(fields.get(name, default))}}}'
+    return (
+        "k:{" + ",".join(f'"{name}":{json_text(fields.get(name, default))}' for name, default in keys) + "}"
+    )
 
 
 def by_label(items: list[Any], node: TypeNode) -> dict[str, Any]:
-    """Items of a set or list-map under their labels, in order; of duplicates, which validation refuses, the last counts."""
+    """Items of a set or list-map by label, in order. Of duplicates, which validation rejects, the last item
+    counts."""
     return {label_of(item, node): item for item in items}
 
 
 def is_member(node: FieldSet) -> bool:
+    """Whether the path of the node itself is in the set."""
     return not node or "." in node
 
 
 def applied_fields(value: Any, types: TypeNode) -> FieldSet:
-    """Every path that an applied object sets: leaves, items with their keys, free map keys; declared maps and lists only where empty."""
+    """The paths that an applied object sets: leaves, items with their keys, undeclared map keys; declared
+    maps and lists only if empty."""
     return _field_set(value, types, False) if type(value) is dict else {}
 
 
 def all_fields(value: Any, types: TypeNode) -> FieldSet:
-    """Every path there is, maps and lists themselves included: what a writer owns who made it all."""
+    """Every path of an object, maps and lists included: the fields owned by the creator of the object."""
     return _field_set(value, types, True) if type(value) is dict else {}
 
 
-def _field_set(value: Any, node: TypeNode, whole: bool) -> FieldSet:
-    """The subtree of one non-leaf value; `whole` adds the declared maps and lists themselves."""
+def _field_set(value: Any, node: TypeNode, include_containers: bool) -> FieldSet:
+    """The subtree of a non-leaf value; `include_containers` adds the paths of declared maps and lists."""
     out: FieldSet = {}
     if node.shape is Shape.MAP:
         if type(value) is not dict:
             return out
-        fields, rest = node.fields, node.undeclared
-        for name, held in value.items():
+        fields, undeclared = node.fields, node.undeclared
+        for name, item_value in value.items():
             child = fields.get(name)
             declared = child is not None
-            child = child or rest or UNTYPED
-            if child is LEAF or (child.shape is Shape.MAP and held.__class__ is not dict):
+            child = child or undeclared or UNTYPED
+            if child is LEAF or (child.shape is Shape.MAP and item_value.__class__ is not dict):
                 out["f:" + name] = {}
             elif child is not IGNORED:
-                _add_child(out, "f:" + name, _field_set(held, child, whole), child, whole or not declared)
+                _add_child(
+                    out,
+                    "f:" + name,
+                    _field_set(item_value, child, include_containers),
+                    child,
+                    include_containers or not declared,
+                )
     elif type(value) is list:
         if node.shape is Shape.SET:
             return {"v:" + json_text(item): {} for item in value}
         for item in value:
-            _add_child(out, label_of(item, node), _field_set(item, node.item, whole), node.item, True)
+            _add_child(
+                out, label_of(item, node), _field_set(item, node.item, include_containers), node.item, True
+            )
     return out
 
 
 def _add_child(out: FieldSet, label: str, below: FieldSet, child: TypeNode, member: bool) -> None:
-    if below and member and not child.hidden:
+    if below and member and not child.is_hidden:
         below["."] = {}
-    if below or not child.hidden:  # an empty list counts too, or applying it twice would differ from once
+    # An empty list is a member too: otherwise a repeated apply would differ from the first.
+    if below or not child.is_hidden:
         out[label] = below
 
 
 def changed_fields(
     old: Mapping[str, Any], new: Mapping[str, Any], types: TypeNode
 ) -> tuple[FieldSet, FieldSet]:
-    """(paths that are new or have a new value, paths that are gone) on the way from one object to another.
+    """Compare two objects: the paths with a new or changed value, and the removed paths.
 
-    Values compare as Python compares them: 1 and true count as equal, which no typed field can hold both of.
+    Values compare as Python values: 1 equals true, but no typed field can hold both.
     """
-    taken: FieldSet = {}
-    gone: FieldSet = {}
-    _compare_maps(old, new, types, (taken, gone))
-    return taken, gone
+    changed: FieldSet = {}
+    removed: FieldSet = {}
+    _compare_maps(old, new, types, (changed, removed))
+    return changed, removed
 
 
 def _compare_maps(
     old: Mapping[str, Any], new: Mapping[str, Any], node: TypeNode, out: tuple[FieldSet, FieldSet]
 ) -> None:
-    fields, rest = node.fields, node.undeclared or UNTYPED
+    fields, undeclared = node.fields, node.undeclared or UNTYPED
     for name, value in new.items():
-        before = old.get(name, out)  # `out` stands for absent: no JSON value is this object
-        if before is value or before == value:
+        # `out` marks a missing key: no JSON value is this object.
+        old_value = old.get(name, out)
+        # Objects share unchanged parts, so identity answers most comparisons.
+        if old_value is value or old_value == value:
             continue
-        child = fields.get(name, rest)
+        child = fields.get(name, undeclared)
         if child is not IGNORED:
-            _compare("f:" + name, (before is not out, before), (True, value), child, out)
+            _compare("f:" + name, (old_value is not out, old_value), (True, value), child, out)
     for name, value in old.items():
-        if name not in new and (child := fields.get(name, rest)) is not IGNORED:
+        if name not in new and (child := fields.get(name, undeclared)) is not IGNORED:
             _compare("f:" + name, (True, value), (False, None), child, out)
 
 
-_Maybe = tuple[bool, Any]  # is it there, and the value
+# Whether the value exists, and the value.
+_OptionalValue = tuple[bool, Any]
 
 
-def _compare(label: str, old: _Maybe, new: _Maybe, node: TypeNode, out: tuple[FieldSet, FieldSet]) -> None:
-    """What changed under one label, where something did; `out` is (taken, gone) of the parent."""
-    (was, before), (is_now, value) = old, new
-    if not was:
+def _compare(
+    label: str, old: _OptionalValue, new: _OptionalValue, node: TypeNode, out: tuple[FieldSet, FieldSet]
+) -> None:
+    """Record what changed under one label with different values; `out` is (changed, removed) of the
+    parent."""
+    (was_present, old_value), (is_present, value) = old, new
+    if not was_present:
         _record(out[0], label, value, node)
         return
-    if not is_now:
-        _record(out[1], label, before, node)
+    if not is_present:
+        _record(out[1], label, old_value, node)
         return
-    split = dict if node.shape is Shape.MAP else list if node.shape in (Shape.LIST_MAP, Shape.SET) else None
-    if split is None or not (before or value):  # empty against null is a change of the thing itself
+    container: type[dict[str, Any]] | type[list[Any]] | None = None
+    if node.shape is Shape.MAP:
+        container = dict
+    elif node.shape in (Shape.LIST_MAP, Shape.SET):
+        container = list
+    # Empty against null is a change of the value itself.
+    if container is None or not (old_value or value):
         out[0][label] = {}
         return
-    fits_before, fits_now = before is None or type(before) is split, value is None or type(value) is split
-    taken: FieldSet = {}
-    gone: FieldSet = {}
-    if fits_before and fits_now:
-        _compare_children(before or split(), value or split(), node, (taken, gone))
+    old_fits = old_value is None or type(old_value) is container
+    new_fits = value is None or type(value) is container
+    changed: FieldSet = {}
+    removed: FieldSet = {}
+    if old_fits and new_fits:
+        _compare_children(old_value or container(), value or container(), node, (changed, removed))
     else:
-        gone = _field_set(before, node, True)
-        taken = {**_field_set(value, node, True), ".": {}}
-    _attach(out[0], label, taken)
-    _attach(out[1], label, gone)
+        removed = _field_set(old_value, node, True)
+        changed = {**_field_set(value, node, True), ".": {}}
+    _attach(out[0], label, changed)
+    _attach(out[1], label, removed)
 
 
 def _compare_children(old: Any, new: Any, node: TypeNode, out: tuple[FieldSet, FieldSet]) -> None:
     if node.shape is Shape.MAP:
         _compare_maps(old, new, node, out)
         return
-    before, after = by_label(old, node), by_label(new, node)
+    old_items, new_items = by_label(old, node), by_label(new, node)
     child = LEAF if node.shape is Shape.SET else node.item
-    for label, value in after.items():
-        found = label in before
-        if not found or (child is not LEAF and before[label] != value):
-            _compare(label, (found, before.get(label)), (True, value), child, out)
-    for label, value in before.items():
-        if label not in after:
+    for label, value in new_items.items():
+        was_present = label in old_items
+        if not was_present or (child is not LEAF and old_items[label] != value):
+            _compare(label, (was_present, old_items.get(label)), (True, value), child, out)
+    for label, value in old_items.items():
+        if label not in new_items:
             _compare(label, (True, value), (False, None), child, out)
 
 
-def _record(into: FieldSet, label: str, value: Any, node: TypeNode) -> None:
-    _add_child(into, label, {} if node.shape is Shape.LEAF else _field_set(value, node, True), node, True)
+def _record(target: FieldSet, label: str, value: Any, node: TypeNode) -> None:
+    _add_child(target, label, {} if node.shape is Shape.LEAF else _field_set(value, node, True), node, True)
 
 
-def _attach(into: FieldSet, label: str, below: FieldSet) -> None:
+def _attach(target: FieldSet, label: str, below: FieldSet) -> None:
     if below:
-        into[label] = {} if below.keys() == {"."} else below
+        target[label] = {} if below.keys() == {"."} else below
 
 
 def union(a: FieldSet, b: FieldSet) -> FieldSet:
+    """Paths that are in `a` or in `b`."""
     if not b or a is b:
         return a
     if not a:
         return b
     out = dict(a)
-    for label, theirs in b.items():
-        ours = out.get(label)
-        out[label] = theirs if ours is None else _union_nodes(ours, theirs)
+    for label, node_b in b.items():
+        node_a = out.get(label)
+        out[label] = node_b if node_a is None else _union_nodes(node_a, node_b)
     return out
 
 
 def _union_nodes(a: FieldSet, b: FieldSet) -> FieldSet:
     if not a and not b:
         return a
-    both = union(a, b)
-    return both if "." in both or (a and b) else {**both, ".": {}}
+    out = union(a, b)
+    return out if "." in out or (a and b) else {**out, ".": {}}
 
 
 def difference(a: FieldSet, b: FieldSet) -> FieldSet:
-    """Paths of `a` that are not in `b`; `a` itself if none is."""
+    """Paths of `a` that are not in `b`; the object `a` itself if the sets share no path."""
     return a if not a or not b else _minus(a, b) or {}
 
 
 def _minus(a: FieldSet, b: FieldSet) -> FieldSet | None:
-    """None when nothing is left; the labels alone decide here, callers settle the node itself."""
+    """The remaining labels, or None without remaining labels. `_minus_node` decides membership of the node
+    itself."""
     out: FieldSet | None = None
     for label in a.keys() & b.keys():
-        left = _minus_node(a[label], b[label]) if label != "." else None
-        if left is a[label]:
+        # An unchanged node is returned itself, so that callers can compare by identity.
+        remaining = _minus_node(a[label], b[label]) if label != "." else None
+        if remaining is a[label]:
             continue
         out = dict(a) if out is None else out
-        if left is None:
+        if remaining is None:
             del out[label]
         else:
-            out[label] = left
+            out[label] = remaining
     return a if out is None else out or None
 
 
 def _minus_node(a: FieldSet, b: FieldSet) -> FieldSet | None:
-    if not a:  # a lone member
+    # A member without children.
+    if not a:
         return None if is_member(b) else a
-    if not b:  # takes the node, leaves its children
+    # `b` holds the node itself but no children.
+    if not b:
         return {label: sub for label, sub in a.items() if label != "."} or None if "." in a else a
-    left = _minus(a, b)
-    return {} if left is not None and left.keys() == {"."} else left
+    remaining = _minus(a, b)
+    return {} if remaining is not None and remaining.keys() == {"."} else remaining
 
 
 def intersection(a: FieldSet, b: FieldSet) -> FieldSet:
+    """Paths that are in `a` and in `b`."""
     out: FieldSet = {}
     for label in a.keys() & b.keys():
-        ours, theirs = a[label], b[label]
-        below = intersection(ours, theirs) if ours and theirs else {}
-        member = is_member(ours) and is_member(theirs)
+        node_a, node_b = a[label], b[label]
+        below = intersection(node_a, node_b) if node_a and node_b else {}
+        member = is_member(node_a) and is_member(node_b)
         if below and member:
             below["."] = {}
         if label != "." and (below or member):
@@ -359,7 +402,7 @@ def intersection(a: FieldSet, b: FieldSet) -> FieldSet:
 
 
 def contains(fields: FieldSet, path: Path) -> bool:
-    """Is this very path in the set?"""
+    """Whether exactly this path is a member of the set."""
     node: FieldSet | None = fields
     for label in path:
         node = node.get(label) if node is not None else None
@@ -367,7 +410,7 @@ def contains(fields: FieldSet, path: Path) -> bool:
 
 
 def iter_paths(fields: FieldSet, start: Path = ()) -> Iterator[Path]:
-    """Every path in the set, parents before children, siblings in text order."""
+    """Yield every path of the set, parents before children, siblings in text order."""
     if is_member(fields) and start:
         yield start
     for label in sorted(fields):
@@ -376,8 +419,9 @@ def iter_paths(fields: FieldSet, start: Path = ()) -> Iterator[Path]:
 
 
 def parse_fields(fields: Any) -> FieldSet:
-    """A set from foreign fieldsV1; ValueError if it is none."""
+    """A field set from fieldsV1 of a client; `ValueError` if malformed."""
     out = _parse(fields, 0)
+    # The root itself is never a member.
     out.pop(".", None)
     return out
 
@@ -399,36 +443,35 @@ def _canonical(label: str) -> str:
     if mark == "i:" and body.lstrip("-").isdigit():
         return label
     if mark in ("k:", "v:"):
-        value = json.loads(body, parse_float=Decimal, parse_constant=_refuse)
+        # Keys of clients are rewritten in canonical form, so that equal items have equal labels.
+        value = json.loads(body, parse_float=Decimal, parse_constant=_reject_constant)
         if mark == "v:" or type(value) is dict:
             return mark + json_text(value)
     raise ValueError(f"fieldsV1 has no path element {label!r}")
 
 
-def _refuse(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
 def format_fields(fields: FieldSet) -> FieldSet:
-    """The same set with its labels in text order, so that equal sets are equal bytes."""
+    """The same set with labels in text order, so that equal sets have equal bytes."""
     return {label: format_fields(fields[label]) for label in sorted(fields)} if fields else {}
 
 
 def format_path(path: Path) -> str:
-    """As Kubernetes prints it: `.spec.conditions[type="Ready"].status`, `.metadata.finalizers[="x"]`."""
-    return "".join(map(_format_label, path))
-
-
-def _format_label(label: str) -> str:
-    mark, body = label[:2], label[2:]
-    if mark == "f:":
-        return f".{body}"
-    if mark == "k:":
-        return (
-            "["
-            + ",".join(
-                f"{name}={json_text(value)}" for name, value in json.loads(body, parse_float=Decimal).items()
-            )
-            + "]"
-        )
-    return f"[={body}]" if mark == "v:" else f"[{body}]"
+    """A path as Kubernetes prints paths: `.spec.conditions[type="Ready"].status`,
+    `.metadata.finalizers[="x"]`."""
+    out = []
+    for label in path:
+        mark, body = label[:2], label[2:]
+        if mark == "f:":
+            out.append(f".{body}")
+        elif mark == "k:":
+            keys = json.loads(body, parse_float=Decimal)
+            out.append("[" + ",".join(f"{name}={json_text(value)}" for name, value in keys.items()) + "]")
+        elif mark == "v:":
+            out.append(f"[={body}]")
+        else:
+            out.append(f"[{body}]")
+    return "".join(out)

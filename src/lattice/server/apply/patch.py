@@ -1,9 +1,9 @@
-"""What does an object become under a patch? JSON merge patch (RFC 7386), JSON patch (RFC 6902) and the strategic merge of core kinds.
+"""Patches: JSON merge patch (RFC 7386), JSON patch (RFC 6902) and the strategic merge patch of core kinds.
 
-Inputs are never changed. Results share what a patch leaves alone with the target, and the lists it brings with the patch: treat as frozen.
+No function changes its inputs. A result shares unchanged parts with the target and lists with the patch:
+treat results as frozen.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -12,16 +12,20 @@ from lattice.errors import Invalid, LatticeError, Malformed, TooLarge
 from lattice.server.apply.managed_fields import json_text
 
 MAX_OPERATIONS = 10_000
-MAX_COPIED_BYTES = (
-    3 * 1024 * 1024
-)  # bytes of JSON, about, that `copy` may add in one patch: doubling copies must not fill memory (CVE-2019-1002100)
+# Limit of the JSON bytes, estimated, that the copy operations of a patch add: doubling copies must not fill
+# memory (CVE-2019-1002100).
+MAX_COPIED_BYTES = 3 * 1024 * 1024
 
+_OPERATIONS = ("add", "remove", "replace", "move", "copy", "test")
 _NESTED = "the patch nests too deeply"
 _REJECTED = "the server rejected our request due to an error in our request"
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7386. A patch that is not an object replaces the target, so a caller that wants an object checks the result."""
+    """Apply a JSON merge patch (RFC 7386).
+
+    A patch other than an object replaces the target, so a caller that needs an object must check the result.
+    """
     try:
         return _merge(target, patch)
     except RecursionError as e:
@@ -41,7 +45,11 @@ def _merge(target: Any, patch: Any) -> Any:
 
 
 def json_patch(target: Any, operations: Any) -> Any:
-    """RFC 6902: all operations or none. Malformed if they cannot be read, Invalid if one does not fit the target."""
+    """Apply a JSON patch (RFC 6902): every operation or none.
+
+    `Malformed` for unreadable operations, `Invalid` for an operation that does not fit the target, `TooLarge`
+    beyond the limits.
+    """
     if type(operations) is not list:
         raise Malformed(
             "a JSON patch must be a list of operations",
@@ -52,28 +60,30 @@ def json_patch(target: Any, operations: Any) -> Any:
             f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}",
             fix="split the patch",
         )
-    read = [_read(i, operation) for i, operation in enumerate(operations)]
+    # Every operation is parsed before the first is applied: a malformed operation changes nothing.
+    parsed = [_parse_operation(i, operation) for i, operation in enumerate(operations)]
     document = _Document(target)
-    for step in read:
+    for operation in parsed:
         try:
-            _OPERATIONS[step.op](document, step)
+            _apply_operation(document, operation)
         except LookupError as e:
-            raise Invalid(f"{_REJECTED}: {step.name}: {e.args[0]}") from e
+            raise Invalid(f"{_REJECTED}: {operation.name}: {e.args[0]}") from e
         except RecursionError as e:
-            raise Malformed(_NESTED, where=step.name, fix="send a flatter patch") from e
+            raise Malformed(_NESTED, where=operation.name, fix="send a flatter patch") from e
     return document.root
 
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
     op: str
-    name: str  # for messages: "operation 2 (test /spec/image)"
+    # For messages, for example "operation 2 (test /spec/image)".
+    name: str
     path: tuple[str, ...]
     source: tuple[str, ...] = ()
     value: Any = None
 
 
-def _read(i: int, operation: Any) -> _Operation:
+def _parse_operation(i: int, operation: Any) -> _Operation:
     if type(operation) is not dict:
         raise _unreadable(i, "must be an object", 'write {"op": ..., "path": ...}')
     op = operation.get("op")
@@ -101,19 +111,19 @@ def _pointer(i: int, operation: dict[str, Any], name: str) -> tuple[str, ...]:
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
 
 
-def _unreadable(i: int, what: str, fix: str) -> LatticeError:
-    return Malformed(f"JSON patch operation {i} {what}", fix=fix)
+def _unreadable(i: int, problem: str, fix: str) -> LatticeError:
+    return Malformed(f"JSON patch operation {i} {problem}", fix=fix)
 
 
 @dataclass(slots=True)
 class _Document:
-    """The value under the patch; a container is copied the first time something in it changes, so the target stays as it was."""
+    """The object under the patch. A container is copied before its first change, so the target stays
+    unchanged."""
 
     root: Any
     copied_bytes: int = 0
-    owned_containers: dict[int, Any] = field(
-        default_factory=dict
-    )  # containers made here, by id; holding them keeps the ids theirs
+    # Containers copied by this document, by id. The references keep Python from reusing the ids.
+    owned_containers: dict[int, Any] = field(default_factory=dict)
 
     def get(self, path: tuple[str, ...]) -> Any:
         node = self.root
@@ -122,7 +132,8 @@ class _Document:
         return node
 
     def parent(self, path: tuple[str, ...]) -> Any:
-        """The container that holds the last part of `path`, safe to change."""
+        """The container of the last part of `path`, copied if necessary, so that the caller may change the
+        container."""
         self.root = node = self._ensure_owned(self.root)
         for part in path[:-1]:
             child = self._ensure_owned(_child(node, part))
@@ -135,12 +146,13 @@ class _Document:
     def _ensure_owned(self, node: Any) -> Any:
         if type(node) not in (dict, list) or id(node) in self.owned_containers:
             return node
-        fresh = node.copy()
-        self.owned_containers[id(fresh)] = fresh
-        return fresh
+        copy = node.copy()
+        self.owned_containers[id(copy)] = copy
+        return copy
 
     def deep_copy(self, value: Any) -> Any:
-        """A deep copy, counted against what copies may add."""
+        """A deep copy, counted against the byte limit of copy operations."""
+        # An estimate of the JSON size: text with its quotes, else 8 bytes.
         self.copied_bytes += len(value) + 2 if type(value) is str else 8
         if self.copied_bytes > MAX_COPIED_BYTES:
             raise TooLarge(
@@ -156,13 +168,15 @@ class _Document:
 
 
 def _existing_key(node: Any, part: str) -> Any:
-    """Where `part` is in a container that has it."""
+    """The dict key or list index of `part` in a container. `LookupError` if the container has no such
+    part."""
     if type(node) is dict and part in node:
         return part
     if (
         type(node) is list
         and part.isascii()
         and part.isdigit()
+        # RFC 6901 forbids leading zeros in an array index.
         and (part == "0" or part[0] != "0")
         and len(part) < 10
         and int(part) < len(node)
@@ -195,59 +209,50 @@ def _take(document: _Document, path: tuple[str, ...]) -> Any:
     return parent.pop(_existing_key(parent, path[-1]))
 
 
-def _add(document: _Document, step: _Operation) -> None:
-    _put(document, step.path, step.value)
+def _apply_operation(document: _Document, operation: _Operation) -> None:
+    """Apply one operation to the document. `LookupError` if the operation does not fit the document."""
+    path, source = operation.path, operation.source
+    match operation.op:
+        case "add":
+            _put(document, path, operation.value)
+        case "remove":
+            _take(document, path)
+        case "replace" if not path:
+            document.root = operation.value
+        case "replace":
+            parent = document.parent(path)
+            parent[_existing_key(parent, path[-1])] = operation.value
+        case "move" if path == source:
+            # A move to the same place changes nothing, but the value must exist.
+            document.get(source)
+        case "move" if path[: len(source)] == source:
+            raise LookupError("a value cannot be moved into itself")
+        case "move":
+            _put(document, path, _take(document, source))
+        case "copy":
+            _put(document, path, document.deep_copy(document.get(source)))
+        case "test":
+            _test(document, operation)
 
 
-def _remove(document: _Document, step: _Operation) -> None:
-    _take(document, step.path)
+def _test(document: _Document, operation: _Operation) -> None:
+    """Compare a value with the operation's value; a missing field of an existing object counts as null, as in
+    Kubernetes.
 
-
-def _replace(document: _Document, step: _Operation) -> None:
-    if not step.path:
-        document.root = step.value
-        return
-    parent = document.parent(step.path)
-    parent[_existing_key(parent, step.path[-1])] = step.value
-
-
-def _move(document: _Document, step: _Operation) -> None:
-    if step.path == step.source:
-        document.get(step.source)
-        return
-    if step.path[: len(step.source)] == step.source:
-        raise LookupError("a value cannot be moved into itself")
-    _put(document, step.path, _take(document, step.source))
-
-
-def _copy(document: _Document, step: _Operation) -> None:
-    _put(document, step.path, document.deep_copy(document.get(step.source)))
-
-
-def _test(document: _Document, step: _Operation) -> None:
-    """What is absent counts as null in a parent that exists, as Kubernetes has it. The value found is not told: patching is not reading."""
+    The error does not show the stored value, because permission to patch is not permission to read.
+    """
     try:
-        found = document.get(step.path)
+        value = document.get(operation.path)
     except LookupError:
-        if step.value is not None or type(document.get(step.path[:-1])) is not dict:
+        if operation.value is not None or type(document.get(operation.path[:-1])) is not dict:
             raise
         return
-    if not same_json(found, step.value):
+    if not same_json(value, operation.value):
         raise LookupError("the value there is another")
 
 
-_OPERATIONS: dict[str, Callable[[_Document, _Operation], None]] = {
-    "add": _add,
-    "remove": _remove,
-    "replace": _replace,
-    "move": _move,
-    "copy": _copy,
-    "test": _test,
-}
-
-
 def same_json(a: Any, b: Any) -> bool:
-    """Equal as JSON: 1 is 1.0 but not true."""
+    """Whether two values are equal as JSON: 1 equals 1.0 but not true."""
     if type(a) is dict and type(b) is dict:
         return a.keys() == b.keys() and all(same_json(value, b[name]) for name, value in a.items())
     if type(a) is list and type(b) is list:
@@ -256,7 +261,8 @@ def same_json(a: Any, b: Any) -> bool:
     return (type(a) is type(b) or (type(a) in numbers and type(b) in numbers)) and bool(a == b)
 
 
-# Lists of the core kinds that merge item by item, with their key; "" for lists of plain values. All others are replaced.
+# Lists of core kinds that merge item by item, with the merge key; "" for lists of plain values. Lists without
+# an entry are replaced.
 _MERGED_LISTS: dict[tuple[str, ...], str] = {
     ("metadata", "finalizers"): "",
     ("metadata", "ownerReferences"): "uid",
@@ -265,7 +271,10 @@ _MERGED_LISTS: dict[tuple[str, ...], str] = {
 
 
 def strategic_merge_patch(target: dict[str, Any], patch: Any) -> dict[str, Any]:
-    """The strategic merge of Kubernetes for the core kinds, which are maps but for three lists; directives are obeyed and never stored."""
+    """Apply Kubernetes' strategic merge patch to an object of a core kind.
+
+    Core kinds have maps and three merged lists only. Directives such as `$patch` are obeyed and never stored.
+    """
     if type(patch) is not dict:
         raise Malformed(
             "a strategic merge patch must be an object", fix="send the fields to change, as in the manifest"
@@ -284,14 +293,18 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any], path: tuple[str, .
             target = {}
         case "merge":
             pass
-        case other:
+        case directive:
             raise Malformed(
-                f"$patch has no directive {str(other)[:40]!r}",
+                f"$patch has no directive {str(directive)[:40]!r}",
                 where=".".join(path),
                 fix="use merge, replace or delete",
             )
-    out = _retained(target, patch)
+    out = dict(target)
+    if type(retain_keys := patch.get("$retainKeys")) is list:
+        retained = {name for name in retain_keys if type(name) is str}
+        out = {name: value for name, value in target.items() if name in retained}
     for name, value in patch.items():
+        # Directives are never stored.
         if name[:1] == "$":
             continue
         if value is None:
@@ -299,14 +312,6 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any], path: tuple[str, .
         else:
             out[name] = _strategic_value(out.get(name), value, (*path, name))
     return _with_list_directives(out, patch, path)
-
-
-def _retained(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    keys = patch.get("$retainKeys")
-    if type(keys) is not list:
-        return dict(target)
-    retained = {name for name in keys if type(name) is str}
-    return {name: value for name, value in target.items() if name in retained}
 
 
 def _strategic_value(old: Any, value: Any, path: tuple[str, ...]) -> Any:
@@ -318,6 +323,7 @@ def _strategic_value(old: Any, value: Any, path: tuple[str, ...]) -> Any:
 
 
 def _merge_list(old: list[Any], new: list[Any], key: str, path: tuple[str, ...]) -> list[Any]:
+    # An item `{"$patch": "replace"}` without the merge key replaces the complete list.
     if any(type(item) is dict and item.get("$patch") == "replace" and key not in item for item in new):
         return [item for item in new if not (type(item) is dict and "$patch" in item)]
     if not key:
@@ -348,18 +354,25 @@ def _key(item: Any, key: str, path: tuple[str, ...]) -> str:
 def _with_list_directives(
     out: dict[str, Any], patch: dict[str, Any], path: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Deletions from plain lists, then the order asked for; what the order does not name comes last."""
-    for directive, given in patch.items():
-        mark, _, name = directive.partition("/")
-        held = out.get(name)
-        if mark == "$deleteFromPrimitiveList" and type(given) is list and type(held) is list:
-            doomed = set(map(json_text, given))
-            out[name] = [item for item in held if json_text(item) not in doomed]
-    for directive, given in patch.items():
-        mark, _, name = directive.partition("/")
-        held, key = out.get(name), _MERGED_LISTS.get((*path, name))
-        if mark == "$setElementOrder" and type(given) is list and type(held) is list and key is not None:
-            out[name] = _ordered(held, given, key)
+    """Apply deletions from plain lists, then the requested order; items without a place in the order come
+    last."""
+    for directive, argument in patch.items():
+        operation, _, name = directive.partition("/")
+        items = out.get(name)
+        # Deletions come first: the order applies to the remaining items.
+        if operation == "$deleteFromPrimitiveList" and type(argument) is list and type(items) is list:
+            deleted = set(map(json_text, argument))
+            out[name] = [item for item in items if json_text(item) not in deleted]
+    for directive, argument in patch.items():
+        operation, _, name = directive.partition("/")
+        items, key = out.get(name), _MERGED_LISTS.get((*path, name))
+        if (
+            operation == "$setElementOrder"
+            and type(argument) is list
+            and type(items) is list
+            and key is not None
+        ):
+            out[name] = _ordered(items, argument, key)
     return out
 
 
@@ -367,5 +380,5 @@ def _ordered(items: list[Any], order: list[Any], key: str) -> list[Any]:
     def name(item: Any) -> str:
         return json_text(item.get(key) if key and type(item) is dict else item)
 
-    place = {name(item): i for i, item in enumerate(order)}
-    return sorted(items, key=lambda item: place.get(name(item), len(order)))
+    position = {name(item): i for i, item in enumerate(order)}
+    return sorted(items, key=lambda item: position.get(name(item), len(order)))

@@ -1,6 +1,7 @@
-"""Who owns which field after a write? Server-side apply and the bookkeeping of metadata.managedFields, as Kubernetes does them.
+"""Server-side apply and the tracking of field ownership in `metadata.managedFields`, as in Kubernetes.
 
-Everything takes and returns JSON-shaped values. Inputs are never changed; results share structure with them, so treat both as frozen.
+Functions take and return JSON values. No function changes its inputs; results share structure with inputs, so
+treat both as frozen.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,30 +25,45 @@ from lattice.server.apply.managed_fields import (
 )
 
 Object = dict[str, Any]
-ManagedFieldsEntry = dict[str, Any]  # one element of metadata.managedFields
+# One element of metadata.managedFields.
+ManagedFieldsEntry = dict[str, Any]
 
-_MAX_UPDATE_ENTRIES = 10  # as Kubernetes: beyond it the oldest are folded into one
+# As in Kubernetes: beyond this count the oldest entries of updates are folded into one entry.
+_MAX_UPDATE_ENTRIES = 10
 _FOLDED_MANAGER = "ancient-changes"
-_UNTRACKED_MANAGER = "before-first-apply"  # owns what was there before anybody kept books
+# Owns the fields that existed before the first tracked write.
+_UNTRACKED_MANAGER = "before-first-apply"
 
 
 @dataclass(frozen=True, slots=True)
 class FieldManager:
-    """Who writes: field manager (without one, the user agent up to its first '/'), how, in which version, through which subresource."""
+    """The writer of a request: manager name, operation, API version and subresource.
+
+    Without a field manager, the name is the user agent up to the first '/'.
+    """
 
     name: str
     operation: Literal["Apply", "Update"]
     api_version: str
     subresource: str = ""
-    force: bool = False  # take fields that others own, where an apply changes them
+    # An apply takes over fields of different managers that the apply changes.
+    force: bool = False
 
     def entry(self, fields: FieldSet, now: str) -> ManagedFieldsEntry:
-        out = {"manager": self.name, "operation": self.operation, "apiVersion": self.api_version, "time": now}
-        books = {**out, "fieldsType": "FieldsV1", "fieldsV1": fields}
-        return {**books, "subresource": self.subresource} if self.subresource else books
+        """The managedFields entry of this manager with the given field set."""
+        entry = {
+            "manager": self.name,
+            "operation": self.operation,
+            "apiVersion": self.api_version,
+            "time": now,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": fields,
+        }
+        return {**entry, "subresource": self.subresource} if self.subresource else entry
 
     def owns_entry(self, entry: ManagedFieldsEntry) -> bool:
-        """Is this entry ours? An applier stays itself across API versions."""
+        """Whether the entry belongs to this manager. An applier stays the same manager across API
+        versions."""
         return (
             entry.get("manager", "") == self.name
             and entry["operation"] == self.operation
@@ -59,55 +75,61 @@ class FieldManager:
 def track_update(
     live: Object | None, new: Object, types: TypeNode, manager: FieldManager, now: str
 ) -> list[ManagedFieldsEntry]:
-    """managedFields after a create, update or patch made `new` of `live` (None: a create).
+    """managedFields after a create, update or patch turned `live` (None for a create) into `new`.
 
-    The writer owns what it added or changed, nobody owns what is gone. Books that the client wrote itself count, but not through a
-    subresource. An existing object without books stays without: its first apply opens them. Nothing changed: the very list that was there.
+    The writer owns added and changed fields; removed fields lose their owners. Entries sent by the client
+    count, except through a subresource. An existing object without entries stays without entries until its
+    first apply. Without changes, the result is the very list of the live object.
     """
-    books = _starting_entries(live, new, manager)
-    if live is not None and not books:
+    entries = _starting_entries(live, new, manager)
+    if live is not None and not entries:
         return []
-    taken, gone = (
-        (fieldset.all_fields(new, types), {}) if live is None else fieldset.changed_fields(live, new, types)
-    )
-    if not taken and not gone:
-        return books
-    mine: FieldSet = {}
-    mine_before: ManagedFieldsEntry | None = None
+    removed: FieldSet = {}
+    if live is None:
+        changed = fieldset.all_fields(new, types)
+    else:
+        changed, removed = fieldset.changed_fields(live, new, types)
+    if not changed and not removed:
+        return entries
+    own_fields: FieldSet = {}
+    own_entry: ManagedFieldsEntry | None = None
     out: list[ManagedFieldsEntry] = []
-    for entry in books:
-        left = difference(difference(entry["fieldsV1"], taken), gone)
+    for entry in entries:
+        remaining = difference(difference(entry["fieldsV1"], changed), removed)
         if manager.owns_entry(entry):
-            mine_before, mine = entry, left
-        elif left:
-            out.append(_with_fields(entry, left))
-    if taken:
-        out.append(manager.entry(fieldset.format_fields(union(mine, taken)), now))
-    elif mine and mine_before:
-        out.append(_with_fields(mine_before, mine))
+            own_entry, own_fields = entry, remaining
+        elif remaining:
+            out.append(_with_fields(entry, remaining))
+    if changed:
+        out.append(manager.entry(fieldset.format_fields(union(own_fields, changed)), now))
+    elif own_fields and own_entry:
+        out.append(_with_fields(own_entry, own_fields))
     return _sort_and_fold(out)
 
 
 def _starting_entries(live: Object | None, new: Object, manager: FieldManager) -> list[ManagedFieldsEntry]:
-    """The entries to start from: the live ones, unless the client sent readable ones of its own. `[]` and `[{}]` wipe them."""
-    kept = managed_fields_of(live)
-    given = (new.get("metadata") or {}).get("managedFields")
-    if given is None or given is kept or given == kept or manager.subresource:
-        return kept
-    if given in ([], [{}]):
+    """The entries to start from: the entries of the live object, unless the client sent readable entries.
+    `[]` and `[{}]` delete the entries."""
+    stored = managed_fields_of(live)
+    sent = (new.get("metadata") or {}).get("managedFields")
+    if sent is None or sent is stored or sent == stored or manager.subresource:
+        return stored
+    if sent in ([], [{}]):
         return []
     try:
-        return [_read_entry(entry) for entry in given]
-    except (ValueError, TypeError):  # as Kubernetes: unreadable books are not worth losing the real ones for
-        return kept
+        return [_read_entry(entry) for entry in sent]
+    except (ValueError, TypeError):
+        # As in Kubernetes: unreadable entries of a client do not replace the stored entries.
+        return stored
 
 
 def managed_fields_of(obj: Object | None) -> list[ManagedFieldsEntry]:
-    """The managedFields of an object, [] without."""
+    """The managedFields of an object; an empty list without."""
     return ((obj or {}).get("metadata") or {}).get("managedFields") or []
 
 
 def _read_entry(entry: Any) -> ManagedFieldsEntry:
+    """A validated managedFields entry of a client; `ValueError` if malformed."""
     if (
         type(entry) is not dict
         or entry.get("operation") not in ("Apply", "Update")
@@ -137,11 +159,13 @@ def _sort_key(entry: ManagedFieldsEntry) -> tuple[str, ...]:
 
 
 def _sort_and_fold(entries: list[ManagedFieldsEntry]) -> list[ManagedFieldsEntry]:
-    """Appliers first, then by time; too many updaters fold, oldest first."""
+    """Sort entries, appliers first, then by time; fold the oldest updates beyond `_MAX_UPDATE_ENTRIES` into
+    one entry."""
     entries.sort(key=_sort_key)
     updates = [entry for entry in entries if entry["operation"] == "Update"]
     if len(updates) <= _MAX_UPDATE_ENTRIES:
         return entries
+    # Entries fold only within one API version.
     for version in dict.fromkeys(entry["apiVersion"] for entry in updates):
         oldest = [entry for entry in updates if entry["apiVersion"] == version][
             : len(updates) - _MAX_UPDATE_ENTRIES + 1
@@ -160,214 +184,224 @@ def _sort_and_fold(entries: list[ManagedFieldsEntry]) -> list[ManagedFieldsEntry
 def server_side_apply(
     live: Object | None, applied: Object, types: TypeNode, manager: FieldManager, now: str
 ) -> Object:
-    """The object after `manager` declared `applied`, its full intent, over `live` (None: a create), managedFields included.
+    """The object after `manager` applied `applied`, the manager's complete intent, to `live` (None for a
+    create).
 
-    Malformed if `applied` does not have the shape of its type, Conflict if it changes what others own and may not force. The server's own
-    metadata in `applied` counts on create only; checking name, uid and resourceVersion is the caller's, and so is validating the result.
+    `Malformed` if `applied` does not match its type, `Conflict` if the apply changes fields of different
+    managers without force. Server-owned metadata in `applied` counts on create only. The caller checks name,
+    uid and resourceVersion and validates the result.
     """
     _validate_types(applied, types)
-    books = managed_fields_of(live)
-    if live is not None and not books:
-        books = [
+    entries = managed_fields_of(live)
+    if live is not None and not entries:
+        entries = [
             FieldManager(_UNTRACKED_MANAGER, "Update", manager.api_version, manager.subresource).entry(
                 fieldset.all_fields(live, types), now
             )
         ]
-    before = next((entry for entry in books if manager.owns_entry(entry)), None)
-    others = [entry for entry in books if entry is not before and entry.get("fieldsV1")]
-    mine = fieldset.applied_fields(applied, types)
+    previous_entry = next((entry for entry in entries if manager.owns_entry(entry)), None)
+    other_entries = [entry for entry in entries if entry is not previous_entry and entry.get("fieldsV1")]
+    own_fields = fieldset.applied_fields(applied, types)
+    # A create takes server-owned metadata, such as the name, from the applied object.
     base = live if live is not None else _server_owned_base(applied)
     merged: Object = _merge(base, applied, types)
-    if before is not None:
-        merged = _prune(merged, before["fieldsV1"], _still_owned(mine, others), types)
-    taken, gone = fieldset.changed_fields(live or {}, merged, types)
+    if previous_entry is not None:
+        # Fields that the manager no longer declares are removed unless a different manager owns them.
+        merged = _prune(merged, previous_entry["fieldsV1"], _still_owned(own_fields, other_entries), types)
+    changed, removed = fieldset.changed_fields(live or {}, merged, types)
     if not manager.force:
-        _reject_conflicts(others, taken)
-    rest = [
-        _with_fields(entry, left)
-        for entry in others
-        if (left := difference(difference(entry["fieldsV1"], taken), gone))
+        _reject_conflicts(other_entries, changed)
+    updated_entries = [
+        _with_fields(entry, remaining)
+        for entry in other_entries
+        if (remaining := difference(difference(entry["fieldsV1"], changed), removed))
     ]
+    # A repeated apply without changes writes nothing, not even a new time.
     if (
-        before is not None
+        previous_entry is not None
         and merged == live
-        and before["fieldsV1"] == mine
-        and before["apiVersion"] == manager.api_version
+        and previous_entry["fieldsV1"] == own_fields
+        and previous_entry["apiVersion"] == manager.api_version
     ):
         return merged
-    if mine:
-        rest.append(manager.entry(fieldset.format_fields(mine), now))
-    return _with_managed_fields(merged, _sort_and_fold(rest))
+    if own_fields:
+        updated_entries.append(manager.entry(fieldset.format_fields(own_fields), now))
+    updated_entries = _sort_and_fold(updated_entries)
+    metadata = {
+        name: value for name, value in (merged.get("metadata") or {}).items() if name != "managedFields"
+    }
+    if updated_entries:
+        metadata["managedFields"] = updated_entries
+    return {**merged, "metadata": metadata}
 
 
 def _server_owned_base(applied: Object) -> Object:
-    """What a create takes over although nobody owns it."""
+    """Server-owned fields that a create takes from the applied object although no manager owns them."""
     metadata = applied.get("metadata") or {}
-    own = {
-        name: metadata[name] for name in fieldset.SERVER_OWNED if name in metadata and name != "managedFields"
+    server_owned = {
+        name: metadata[name]
+        for name in fieldset.SERVER_OWNED_METADATA
+        if name in metadata and name != "managedFields"
     }
-    return {**{name: applied[name] for name in ("apiVersion", "kind") if name in applied}, "metadata": own}
+    return {
+        **{name: applied[name] for name in ("apiVersion", "kind") if name in applied},
+        "metadata": server_owned,
+    }
 
 
-def _with_managed_fields(obj: Object, entries: list[ManagedFieldsEntry]) -> Object:
-    metadata = {name: value for name, value in (obj.get("metadata") or {}).items() if name != "managedFields"}
-    return {**obj, "metadata": {**metadata, "managedFields": entries} if entries else metadata}
-
-
-def _still_owned(mine: FieldSet, others: Iterable[ManagedFieldsEntry]) -> FieldSet:
-    """All that is still wanted by somebody; metadata itself always is."""
-    out = union(mine, {"f:metadata": {}})
-    for entry in others:
+def _still_owned(own_fields: FieldSet, other_entries: Iterable[ManagedFieldsEntry]) -> FieldSet:
+    """Fields with an owner after the apply; `metadata` always counts as owned."""
+    out = union(own_fields, {"f:metadata": {}})
+    for entry in other_entries:
         out = union(out, entry["fieldsV1"])
     return out
 
 
 def _merge(live: Any, applied: Any, node: TypeNode) -> Any:
-    """`applied` over `live`, part by part where the type splits, whole where it does not."""
+    """Merge `applied` over `live`, part by part where the type splits, else as one value."""
     if node.shape is Shape.MAP and type(live) is dict:
-        return (
-            _merge_maps(live, applied, node)
-            if type(applied) is dict
-            else live
-            if applied is None and not node.is_untyped
-            else applied
-        )
+        if type(applied) is not dict:
+            return live if applied is None and not node.is_untyped else applied
+        merged = dict(live)
+        for name, value in applied.items():
+            child = node.fields.get(name) or node.undeclared or UNTYPED
+            if child is not IGNORED:
+                merged[name] = _merge(live[name], value, child) if name in live else value
+        return merged
     if node.shape in (Shape.LIST_MAP, Shape.SET) and type(live) is list:
-        return (
-            _merge_lists(live, applied, node)
-            if type(applied) is list
-            else live
-            if applied is None
-            else applied
-        )
+        if type(applied) is list:
+            return _merge_lists(live, applied, node)
+        return live if applied is None else applied
     return applied
 
 
-def _merge_maps(live: Object, applied: Object, node: TypeNode) -> Object:
-    out = dict(live)
-    for name, value in applied.items():
-        child = node.fields.get(name) or node.undeclared or UNTYPED
-        if child is not IGNORED:
-            out[name] = _merge(live[name], value, child) if name in live else value
-    return out
-
-
 def _merge_lists(live: list[Any], applied: list[Any], node: TypeNode) -> list[Any]:
-    """Items in the order applied; those of others stay behind the item they followed."""
-    ours = [(label_of(item, node), item) for item in applied]
-    place = {label: i for i, (label, _) in enumerate(ours)}
-    theirs = by_label(live, node)
+    """Merge lists in the applied order; items of different managers stay behind the item that they
+    followed."""
+    applied_items = [(label_of(item, node), item) for item in applied]
+    position = {label: i for i, (label, _) in enumerate(applied_items)}
+    live_items = by_label(live, node)
     out: list[Any] = []
-    done = 0
+    merged_count = 0
 
-    def give_until(end: int) -> None:
+    def append_until(end: int) -> None:
         out.extend(
-            _merge(theirs[label], item, node.item) if label in theirs and node.item is not node else item
-            for label, item in ours[done:end]
+            _merge(live_items[label], item, node.item)
+            if label in live_items and node.item is not node
+            else item
+            for label, item in applied_items[merged_count:end]
         )
 
-    for label, item in theirs.items():
-        if label not in place:
+    for label, item in live_items.items():
+        if label not in position:
             out.append(item)
-        elif place[label] >= done:
-            give_until(place[label] + 1)
-            done = place[label] + 1
-    give_until(len(ours))
+        elif position[label] >= merged_count:
+            append_until(position[label] + 1)
+            merged_count = position[label] + 1
+    append_until(len(applied_items))
     return out
 
 
-def _prune(value: Any, last: FieldSet, kept: FieldSet, node: TypeNode) -> Any:
-    """`value` without what was declared last time and is wanted by nobody now; an item goes whole, keys and all."""
+def _prune(value: Any, previous: FieldSet, owned: FieldSet, node: TypeNode) -> Any:
+    """`value` without fields that the previous apply declared and no manager owns now. An item is removed
+    with its keys."""
     if node.shape is Shape.MAP and type(value) is dict:
-        drop, inner = _removed_labels({"f:" + name: name in node.fields for name in value}, last, kept)
-        left = {name: held for name, held in value.items() if "f:" + name not in drop}
+        drop, inner = _removed_labels({"f:" + name: name in node.fields for name in value}, previous, owned)
+        remaining = {name: field_value for name, field_value in value.items() if "f:" + name not in drop}
         for label in inner:
             name = label[2:]
-            left[name] = _prune(
-                left[name],
-                last[label],
-                kept.get(label, {}),
+            remaining[name] = _prune(
+                remaining[name],
+                previous[label],
+                owned.get(label, {}),
                 node.fields.get(name) or node.undeclared or UNTYPED,
             )
-        return left
+        return remaining
     if node.shape in (Shape.LIST_MAP, Shape.SET) and type(value) is list:
-        return _prune_list(value, last, kept, node)
+        return _prune_list(value, previous, owned, node)
     return value
 
 
-def _prune_list(value: list[Any], last: FieldSet, kept: FieldSet, node: TypeNode) -> list[Any]:
+def _prune_list(value: list[Any], previous: FieldSet, owned: FieldSet, node: TypeNode) -> list[Any]:
     items = by_label(value, node)
-    drop, inner = _removed_labels(dict.fromkeys(items, False), last, kept)
+    drop, inner = _removed_labels(dict.fromkeys(items, False), previous, owned)
     keys = {"f:" + name for name, _ in node.keys}
     for label in inner:
-        below = {
-            name: sub for name, sub in last[label].items() if name not in keys
-        }  # an item that stays keeps its name
-        items[label] = _prune(items[label], below, kept.get(label, {}), node.item)
+        # An item that stays keeps its key fields.
+        below = {name: sub for name, sub in previous[label].items() if name not in keys}
+        items[label] = _prune(items[label], below, owned.get(label, {}), node.item)
     return [item for label, item in items.items() if label not in drop]
 
 
 def _removed_labels(
-    declared: Mapping[str, bool], last: FieldSet, kept: FieldSet
+    declared: Mapping[str, bool], previous: FieldSet, owned: FieldSet
 ) -> tuple[set[str], list[str]]:
-    """(labels that go, labels to look into): a declared field stays while anything beneath is wanted, all else only for itself."""
-    drop: set[str] = set()
+    """(Labels to remove, labels to descend into). A declared field stays while a field beneath is owned; an
+    undeclared key or item stays only while owned itself."""
+    removed: set[str] = set()
     inner: list[str] = []
-    for label in last.keys() & declared.keys():
-        wanted = kept.get(label)
-        unwanted = (
-            wanted is None
-            if declared[label]
-            else fieldset.is_member(last[label]) and (wanted is None or not fieldset.is_member(wanted))
-        )
-        if unwanted:
-            drop.add(label)
-        elif last[label]:
+    for label in previous.keys() & declared.keys():
+        owned_node = owned.get(label)
+        if declared[label]:
+            is_removed = owned_node is None
+        else:
+            is_removed = fieldset.is_member(previous[label]) and (
+                owned_node is None or not fieldset.is_member(owned_node)
+            )
+        if is_removed:
+            removed.add(label)
+        elif previous[label]:
             inner.append(label)
-    return drop, inner
+    return removed, inner
 
 
-def _reject_conflicts(others: Sequence[ManagedFieldsEntry], taken: FieldSet) -> None:
-    found = [
-        (_manager_description(entry), path)
-        for entry in others
-        for path in fieldset.iter_paths(fieldset.intersection(entry["fieldsV1"], taken))
-    ]
-    if not found:
+def _reject_conflicts(other_entries: Sequence[ManagedFieldsEntry], changed: FieldSet) -> None:
+    """Raise `Conflict` if the apply changes fields of different managers; the message lists fields by
+    manager."""
+    conflicts: list[tuple[str, Path]] = []
+    for entry in other_entries:
+        paths = fieldset.iter_paths(fieldset.intersection(entry["fieldsV1"], changed))
+        conflicts.extend((_manager_description(entry), path) for path in paths)
+    if not conflicts:
         return
-    found.sort()
-    causes = [Cause(format_path(path), f"conflict with {who}", "FieldManagerConflict") for who, path in found]
-    raise Conflict(_conflict_message(found), causes=causes)
+    conflicts.sort()
+    causes = [
+        Cause(format_path(path), f"conflict with {manager}", "FieldManagerConflict")
+        for manager, path in conflicts
+    ]
+    raise Conflict(_conflict_message(conflicts), causes=causes)
 
 
 def _manager_description(entry: ManagedFieldsEntry) -> str:
-    who = fieldset.json_text(entry.get("manager", ""))
+    description = fieldset.json_text(entry.get("manager", ""))
     if entry.get("subresource"):
-        who += f" with subresource {fieldset.json_text(entry['subresource'])}"
-    return f"{who} using {entry['apiVersion']}" if entry["operation"] == "Update" else who
+        description += f" with subresource {fieldset.json_text(entry['subresource'])}"
+    return f"{description} using {entry['apiVersion']}" if entry["operation"] == "Update" else description
 
 
-def _conflict_message(found: Sequence[tuple[str, Path]]) -> str:
-    if len(found) == 1:
-        return f"Apply failed with 1 conflict: conflict with {found[0][0]}: {format_path(found[0][1])}"
+def _conflict_message(conflicts: Sequence[tuple[str, Path]]) -> str:
+    if len(conflicts) == 1:
+        manager, path = conflicts[0]
+        return f"Apply failed with 1 conflict: conflict with {manager}: {format_path(path)}"
     lines: list[str] = []
-    for who in dict.fromkeys(who for who, _ in found):
-        lines += [
-            f"conflicts with {who}:",
-            *(f"- {format_path(path)}" for other, path in found if other == who),
-        ]
-    return f"Apply failed with {len(found)} conflicts: " + "\n".join(lines)
+    for manager in dict.fromkeys(name for name, _ in conflicts):
+        lines.append(f"conflicts with {manager}:")
+        lines += [f"- {format_path(path)}" for name, path in conflicts if name == manager]
+    return f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
 
 
 def _validate_types(applied: Object, types: TypeNode) -> None:
-    """Apply never prunes: a field outside the schema has no merge rule, so the whole request is refused."""
-    wrong: list[Cause] = []
-    _find_mistyped(applied, types, (), wrong)
-    if wrong:
-        raise Malformed(f"failed to create typed patch object: {'; '.join(map(str, wrong))}", causes=wrong)
+    """Raise `Malformed` if the object does not match its type. A field outside of the schema has no merge
+    rule, so apply rejects the request."""
+    problems: list[Cause] = []
+    _find_mistyped(applied, types, (), problems)
+    if problems:
+        raise Malformed(
+            f"failed to create typed patch object: {'; '.join(map(str, problems))}", causes=problems
+        )
 
 
-def _find_mistyped(value: Any, node: TypeNode, path: Path, wrong: list[Cause]) -> None:
+def _find_mistyped(value: Any, node: TypeNode, path: Path, problems: list[Cause]) -> None:
     if (
         node.shape in (Shape.LEAF, Shape.IGNORED)
         or value is None
@@ -375,16 +409,18 @@ def _find_mistyped(value: Any, node: TypeNode, path: Path, wrong: list[Cause]) -
     ):
         return
     if node.shape is not Shape.MAP and type(value) is list:
-        _find_mistyped_items(value, node, path, wrong)
+        _find_mistyped_items(value, node, path, problems)
         return
     if node.shape is not Shape.MAP or type(value) is not dict:
         expected = "map" if node.shape is Shape.MAP else "list"
-        wrong.append(Cause(format_path(path), f"expected {expected}, got {fieldset.json_text(value)[:80]}"))
+        problems.append(
+            Cause(format_path(path), f"expected {expected}, got {fieldset.json_text(value)[:80]}")
+        )
         return
-    for name, held in value.items():
+    for name, field_value in value.items():
         child = node.fields.get(name) or node.undeclared
         if child is None:
-            wrong.append(
+            problems.append(
                 Cause(
                     format_path((*path, "f:" + name)),
                     "field not declared in schema",
@@ -392,35 +428,35 @@ def _find_mistyped(value: Any, node: TypeNode, path: Path, wrong: list[Cause]) -
                 )
             )
         else:
-            _find_mistyped(held, child, (*path, "f:" + name), wrong)
+            _find_mistyped(field_value, child, (*path, "f:" + name), problems)
 
 
-def _find_mistyped_items(items: list[Any], node: TypeNode, path: Path, wrong: list[Cause]) -> None:
-    seen: set[str] = set()
+def _find_mistyped_items(items: list[Any], node: TypeNode, path: Path, problems: list[Cause]) -> None:
+    labels: set[str] = set()
     for i, item in enumerate(items):
-        lacking = [
+        missing = [
             name
             for name, default in node.keys
             if default is None and (type(item) is not dict or item.get(name) is None)
         ]
-        if lacking:
-            wrong.append(
+        if missing:
+            problems.append(
                 Cause(
                     format_path((*path, f"i:{i}")),
-                    f"element must have the key field(s) {', '.join(lacking)}",
+                    f"element must have the key field(s) {', '.join(missing)}",
                     "FieldValueRequired",
                 )
             )
             continue
         label = label_of(item, node)
-        if label in seen:
-            wrong.append(
+        if label in labels:
+            problems.append(
                 Cause(
                     format_path(path),
                     f"duplicate entries for key {format_path((label,))}",
                     "FieldValueDuplicate",
                 )
             )
-        seen.add(label)
+        labels.add(label)
         if node.shape is Shape.LIST_MAP:
-            _find_mistyped(item, node.item, (*path, label), wrong)
+            _find_mistyped(item, node.item, (*path, label), problems)

@@ -1,4 +1,4 @@
-"""Objects as the control service says them: what callers mostly look at, and the whole as JSON."""
+"""Messages of the control service: the fields that callers need most, and the complete object as JSON."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,8 @@ def node_message(obj: Object) -> pb.Node:
         cluster=spec.get("cluster", ""),
         pool=spec.get("pool", ""),
         ready=any(
-            each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ())
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in status.get("conditions", ())
         ),
         phase=status.get("phase", ""),
         unschedulable=bool(spec.get("unschedulable")),
@@ -50,42 +51,42 @@ def node_message(obj: Object) -> pb.Node:
     )
 
 
-def page_fields(found: Object) -> dict[str, str]:
-    """Where a list stands."""
-    metadata = found["metadata"]
+def page_fields(page: Object) -> dict[str, str]:
+    """Revision and continue token of a list."""
+    metadata = page["metadata"]
     return {
         "resource_version": metadata.get("resourceVersion", ""),
         "continue_token": metadata.get("continue", ""),
     }
 
 
-def cluster_summary_message(cluster: str, found: ClusterSummary) -> pb.ClusterSummary:
+def cluster_summary_message(cluster: str, summary: ClusterSummary) -> pb.ClusterSummary:
     return pb.ClusterSummary(
         cluster=cluster,
-        nodes=len(found.nodes),
-        ready_nodes=found.ready_nodes,
-        draining_nodes=found.draining_nodes,
-        capacity=found.capacity,
-        allocatable=found.allocatable,
-        requested=found.requested,
-        workloads=len(found.workloads),
-        ready_workloads=sum(bool(each.status.ready) for each in found.workloads),
-        unbound_workloads=sum(each.status.binding is None for each in found.workloads),
-        workloads_by_state=found.workloads_by_state,
+        nodes=len(summary.nodes),
+        ready_nodes=summary.ready_nodes,
+        draining_nodes=summary.draining_nodes,
+        capacity=summary.capacity,
+        allocatable=summary.allocatable,
+        requested=summary.requested,
+        workloads=len(summary.workloads),
+        ready_workloads=sum(bool(workload.status.ready) for workload in summary.workloads),
+        unbound_workloads=sum(workload.status.binding is None for workload in summary.workloads),
+        workloads_by_state=summary.workloads_by_state,
     )
 
 
 def event_message(obj: Object) -> pb.Event:
-    about = obj.get("involvedObject") or {}
-    at = obj.get("lastTimestamp") or obj.get("eventTime") or obj["metadata"].get("creationTimestamp")
+    involved_object = obj.get("involvedObject") or {}
+    timestamp = obj.get("lastTimestamp") or obj.get("eventTime") or obj["metadata"].get("creationTimestamp")
     return pb.Event(
         namespace=obj["metadata"].get("namespace", ""),
-        kind=about.get("kind", ""),
-        name=about.get("name", ""),
+        kind=involved_object.get("kind", ""),
+        name=involved_object.get("name", ""),
         type=obj.get("type", ""),
         reason=obj.get("reason", ""),
         message=obj.get("message", ""),
-        at=at or "",
+        at=timestamp or "",
         resource_version=obj["metadata"].get("resourceVersion", ""),
         json=encode(obj).decode(),
     )

@@ -1,4 +1,5 @@
-"""The control service over gRPC: the verbs of the REST API for programs, with a user's client certificate; nodes have no say in it."""
+"""The control service: the verbs of the REST API over gRPC, for users with a client certificate; node
+certificates are denied."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -20,7 +21,7 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.server.access.authentication import AUTHENTICATED_GROUP
 from lattice.server.access.authorization import RequestAttributes, authorize
-from lattice.server.grpc import control_messages as say
+from lattice.server.grpc import control_messages as messages
 from lattice.server.live.usage_tables import summarize_cluster
 from lattice.server.requests.bodies import read_yaml
 from lattice.server.requests.call import Call, Reply, Target, User
@@ -32,7 +33,8 @@ from lattice.server.resources.routes import request_attributes
 from lattice.server.resources.verbs import APPLY_PATCH_TYPE
 from lattice.wire import control_pb2 as pb
 
-LIST_CHUNK_SIZE = 500  # objects read at a time
+# Objects per read from the store.
+LIST_CHUNK_SIZE = 500
 GRPC_STATUS_CODES: dict[type[LatticeError], grpc.StatusCode] = {
     errors.Malformed: grpc.StatusCode.INVALID_ARGUMENT,
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
@@ -51,7 +53,7 @@ log = structlog.get_logger()
 
 
 class ControlService:
-    """One method for each of the service; names are gRPC's."""
+    """The methods of the gRPC service `Control`; the method names are given by gRPC."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -59,99 +61,108 @@ class ControlService:
         self._nodes = api.catalog.by_id(LatticeNode.resource.id)
         self._events = api.catalog.by_id(Event.resource.id)
 
-    async def ApplyWorkload(self, request: pb.ApplyWorkloadRequest, context: Any) -> pb.ApplyWorkloadReply:  # noqa: N802
-        async with _RequestContext(context) as told:
+    async def ApplyWorkload(  # noqa: N802
+        self, request: pb.ApplyWorkloadRequest, context: Any
+    ) -> pb.ApplyWorkloadReply:
+        async with _RequestContext(context) as rpc:
             manifest = _manifest(request.manifest)
             target = self._workload_target(
                 manifest["metadata"].get("namespace", ""), manifest["metadata"].get("name", "")
             )
-            told.target = target
-            query = {"fieldManager": request.field_manager or told.user.name}
+            rpc.target = target
+            query = {"fieldManager": request.field_manager or rpc.user.name}
             query |= {"force": "true"} if request.force else {}
             query |= {"dryRun": "All"} if request.dry_run else {}
             body = encode(
                 manifest | {"apiVersion": manifest.get("apiVersion") or target.served.resource.api_version}
             )
-            reply = await self._handle(Call("PATCH", target, told.user, query, body, APPLY_PATCH_TYPE))
+            reply = await self._handle(Call("PATCH", target, rpc.user, query, body, APPLY_PATCH_TYPE))
             return pb.ApplyWorkloadReply(
-                workload=say.workload_message(_read(reply)), created=reply.status == 201
+                workload=messages.workload_message(_decode_body(reply)), created=reply.status == 201
             )
 
-    async def DeleteWorkload(self, request: pb.DeleteWorkloadRequest, context: Any) -> pb.DeleteWorkloadReply:  # noqa: N802
-        async with _RequestContext(context) as told:
-            told.target = target = self._workload_target(request.namespace, request.name)
+    async def DeleteWorkload(  # noqa: N802
+        self, request: pb.DeleteWorkloadRequest, context: Any
+    ) -> pb.DeleteWorkloadReply:
+        async with _RequestContext(context) as rpc:
+            rpc.target = target = self._workload_target(request.namespace, request.name)
             options = {"preconditions": {"uid": request.uid}} if request.uid else {}
             body = encode({"apiVersion": "v1", "kind": "DeleteOptions", **options})
-            reply = await self._handle(Call("DELETE", target, told.user, body=body))
-            return pb.DeleteWorkloadReply(gone=_read(reply)["kind"] == "Status")
+            reply = await self._handle(Call("DELETE", target, rpc.user, body=body))
+            return pb.DeleteWorkloadReply(gone=_decode_body(reply)["kind"] == "Status")
 
     async def RetryWorkload(self, request: pb.WorkloadName, context: Any) -> pb.Workload:  # noqa: N802
-        async with _RequestContext(context) as told:
-            told.target = target = self._workload_target(request.namespace, request.name, "retry")
-            return say.workload_message(_read(await self._handle(Call("POST", target, told.user))))
+        async with _RequestContext(context) as rpc:
+            rpc.target = target = self._workload_target(request.namespace, request.name, "retry")
+            return messages.workload_message(_decode_body(await self._handle(Call("POST", target, rpc.user))))
 
     async def GetWorkload(self, request: pb.WorkloadName, context: Any) -> pb.Workload:  # noqa: N802
-        async with _RequestContext(context) as told:
-            told.target = target = self._workload_target(request.namespace, request.name)
-            return say.workload_message(_read(await self._handle(Call("GET", target, told.user))))
+        async with _RequestContext(context) as rpc:
+            rpc.target = target = self._workload_target(request.namespace, request.name)
+            return messages.workload_message(_decode_body(await self._handle(Call("GET", target, rpc.user))))
 
     async def GetNode(self, request: pb.NodeName, context: Any) -> pb.Node:  # noqa: N802
-        async with _RequestContext(context) as told:
-            told.target = target = Target(self._nodes, "", _require_name(request.name))
-            return say.node_message(_read(await self._handle(Call("GET", target, told.user))))
+        async with _RequestContext(context) as rpc:
+            rpc.target = target = Target(self._nodes, "", _require_name(request.name))
+            return messages.node_message(_decode_body(await self._handle(Call("GET", target, rpc.user))))
 
     async def ListWorkloads(self, request: pb.ListRequest, context: Any) -> pb.WorkloadList:  # noqa: N802
-        async with _RequestContext(context) as told:
-            found = await self._list(self._workloads, request, told.user)
+        async with _RequestContext(context) as rpc:
+            page = await self._list(self._workloads, request, rpc.user)
             return pb.WorkloadList(
-                workloads=map(say.workload_message, found["items"]), **say.page_fields(found)
+                workloads=map(messages.workload_message, page["items"]), **messages.page_fields(page)
             )
 
     async def ListNodes(self, request: pb.ListRequest, context: Any) -> pb.NodeList:  # noqa: N802
-        async with _RequestContext(context) as told:
-            found = await self._list(self._nodes, request, told.user)
-            return pb.NodeList(nodes=map(say.node_message, found["items"]), **say.page_fields(found))
+        async with _RequestContext(context) as rpc:
+            page = await self._list(self._nodes, request, rpc.user)
+            return pb.NodeList(nodes=map(messages.node_message, page["items"]), **messages.page_fields(page))
 
-    async def GetClusterSummary(self, request: pb.ClusterSummaryRequest, context: Any) -> pb.ClusterSummary:  # noqa: N802
-        async with _RequestContext(context) as told:
+    async def GetClusterSummary(  # noqa: N802
+        self, request: pb.ClusterSummaryRequest, context: Any
+    ) -> pb.ClusterSummary:
+        async with _RequestContext(context) as rpc:
             for served in (self._nodes, self._workloads):
                 authorize(
-                    told.user,
+                    rpc.user,
                     RequestAttributes("list", served.resource.group, served.resource.plural),
                     served.resource,
                 )
             cluster = self.api.catalog.by_id(LatticeCluster.resource.id).key("", request.cluster)
             if request.cluster and await self.api.store.get(cluster) is None:
                 raise NotFound(f'{cluster.resource} "{request.cluster}" not found')
-            nodes = [each async for each in self._list_all(LatticeNode)]
-            workloads = [each async for each in self._list_all(LatticeWorkload)]
-            return say.cluster_summary_message(
+            nodes = [node async for node in self._list_all(LatticeNode)]
+            workloads = [workload async for workload in self._list_all(LatticeWorkload)]
+            return messages.cluster_summary_message(
                 request.cluster, await asyncio.to_thread(summarize_cluster, nodes, workloads, request.cluster)
             )
 
-    async def WatchEvents(self, request: pb.WatchEventsRequest, context: Any) -> AsyncIterator[pb.Event]:  # noqa: N802
-        async with _RequestContext(context) as told:
+    async def WatchEvents(  # noqa: N802
+        self, request: pb.WatchEventsRequest, context: Any
+    ) -> AsyncIterator[pb.Event]:
+        async with _RequestContext(context) as rpc:
             target = Target(self._events, request.namespace)
-            demands = {"involvedObject.kind": request.kind, "involvedObject.name": request.name}
-            fields = ",".join(f"{path}={value}" for path, value in demands.items() if value)
-            after = request.resource_version
-            if not after and not request.from_the_beginning:
-                after = str(await self.api.store.revision())
-            while True:  # a watch ends after an hour at most, and goes on from where it was
+            requirements = {"involvedObject.kind": request.kind, "involvedObject.name": request.name}
+            fields = ",".join(f"{path}={value}" for path, value in requirements.items() if value)
+            revision = request.resource_version
+            if not revision and not request.from_the_beginning:
+                revision = str(await self.api.store.revision())
+            # A watch of the API ends after an hour at most; this loop continues from the last revision.
+            while True:
                 query = {
                     "watch": "true",
                     "allowWatchBookmarks": "true",
-                    "resourceVersion": after,
+                    "resourceVersion": revision,
                     "fieldSelector": fields,
                 }
-                call = Call("GET", target, told.user, {name: value for name, value in query.items() if value})
+                call = Call("GET", target, rpc.user, {name: value for name, value in query.items() if value})
                 async for kind, event in _watch_events(await self._handle(call)):
-                    after = event["metadata"]["resourceVersion"]
+                    revision = event["metadata"]["resourceVersion"]
                     if kind == "ADDED" and (not request.types or event.get("type") in request.types):
-                        yield say.event_message(event)
+                        yield messages.event_message(event)
 
-    def _workload_target(self, namespace: str, name: str, part: str = "") -> Target:
-        return Target(self._workloads, namespace or "default", _require_name(name), part)
+    def _workload_target(self, namespace: str, name: str, subresource: str = "") -> Target:
+        return Target(self._workloads, namespace or "default", _require_name(name), subresource)
 
     async def _handle(self, call: Call) -> Reply:
         return await handle_call(
@@ -165,20 +176,15 @@ class ControlService:
             "limit": str(request.limit) if request.limit else "",
             "continue": request.continue_token,
         }
-        asked = {name: value for name, value in query.items() if value}
+        query = {name: value for name, value in query.items() if value}
         target = Target(served, request.namespace if served.resource.namespaced else "")
-        return _read(await self._join_stream(await self._handle(Call("GET", target, user, asked))))
-
-    @staticmethod
-    async def _join_stream(reply: Reply) -> Reply:
-        return (
-            reply
-            if isinstance(reply.body, bytes)
-            else Reply(b"".join([piece async for piece in reply.body]), reply.status)
-        )
+        reply = await self._handle(Call("GET", target, user, query))
+        if not isinstance(reply.body, bytes):
+            reply = Reply(b"".join([piece async for piece in reply.body]), reply.status)
+        return _decode_body(reply)
 
     async def _list_all(self, kind: type[Any]) -> AsyncIterator[Any]:
-        """Every object of a kind, at one revision."""
+        """Yield every object of a kind, at one revision."""
         decode = msgspec.json.Decoder(kind).decode
         page = await self.api.store.list(kind.resource.id, None, limit=LIST_CHUNK_SIZE)
         while True:
@@ -196,7 +202,8 @@ class ControlService:
 
 
 class _RequestContext:
-    """Who asks, and what they are told when it cannot be done."""
+    """Authenticates the caller of one RPC and turns errors into gRPC status codes. `target` names the object
+    in messages."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -223,23 +230,25 @@ class _RequestContext:
 
 
 def code_of(error: LatticeError) -> grpc.StatusCode:
+    """The gRPC status code of an error; UNKNOWN for an error class without a code."""
     return next(
         (code for kind, code in GRPC_STATUS_CODES.items() if isinstance(error, kind)), grpc.StatusCode.UNKNOWN
     )
 
 
 def user_of_pem(pem: bytes) -> User:
-    """The user that a verified client certificate names, by the same rule as over HTTP: CN and every O."""
+    """The user of a verified client certificate, by the rule of the HTTP server: CN is the user, every O a
+    group."""
     try:
         subject = x509.load_pem_x509_certificate(pem).subject
     except ValueError as error:
         raise UnknownUser("the client certificate cannot be read") from error
-    names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    names = [str(name.value) for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if not names or not names[0]:
         raise UnknownUser(
             "the client certificate names no user", fix="use one whose subject has a common name (CN)"
         )
-    groups = {str(each.value) for each in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)}
+    groups = {str(group.value) for group in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)}
     return User(names[0], frozenset(groups | {AUTHENTICATED_GROUP}))
 
 
@@ -256,22 +265,24 @@ def _manifest(text: str) -> dict[str, Any]:
     return {"kind": LatticeWorkload.resource.kind, **value}
 
 
-def _read(reply: Reply) -> dict[str, Any]:
-    assert isinstance(reply.body, bytes)  # noqa: S101 - streams are joined before
-    found: dict[str, Any] = msgspec.json.decode(reply.body)
-    return found
+def _decode_body(reply: Reply) -> dict[str, Any]:
+    # Streams are joined by the caller.
+    assert isinstance(reply.body, bytes)  # noqa: S101
+    body: dict[str, Any] = msgspec.json.decode(reply.body)
+    return body
 
 
 async def _watch_events(reply: Reply) -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
+    """Yield type and object of every event of a watch. `Gone` if the watch reports an error."""
     assert not isinstance(reply.body, bytes)  # noqa: S101 - a watch is a stream
     try:
         async for lines in reply.body:
             for line in lines.splitlines():
-                found = msgspec.json.decode(line)
-                if found["type"] == "ERROR":
+                frame = msgspec.json.decode(line)
+                if frame["type"] == "ERROR":
                     raise errors.Gone(
-                        found["object"]["message"], fix="watch again without a resource version"
+                        frame["object"]["message"], fix="watch again without a resource version"
                     )
-                yield found["type"], found["object"]
+                yield frame["type"], frame["object"]
     finally:
         await reply.body.aclose()  # type: ignore[attr-defined]

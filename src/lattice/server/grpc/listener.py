@@ -1,5 +1,5 @@
-"""The port at which agents connect: gRPC over TLS, a client certificate of a node required, one stream each. Users find the control
-service there, too."""
+"""The gRPC listener for agents: TLS with a node's client certificate, one stream per agent. Users reach the
+control service at the same port."""
 
 import asyncio
 import socket
@@ -19,15 +19,18 @@ from lattice.wire import agent_pb2 as pb
 from lattice.wire import agent_pb2_grpc as rpc
 from lattice.wire import control_pb2_grpc as control_rpc
 
-MAX_MESSAGE_BYTES = 1 << 20  # bytes of one message from an agent
+# Limit of one message from an agent.
+MAX_MESSAGE_BYTES = 1 << 20
 log = structlog.get_logger()
-STOP_GRACE_PERIOD_S = 0.5  # seconds that open streams may take to end
-OPTIONS = [
+# Time for open streams to end at shutdown.
+STOP_GRACE_PERIOD_S = 0.5
+GRPC_OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", 8),
     ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 30_000),  # finds connections whose other end is gone without a word
+    # Detects connections whose peer vanished silently.
+    ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 ]
@@ -36,17 +39,13 @@ RENEW_STATUS_CODES = {
     NotFound: grpc.StatusCode.NOT_FOUND,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
 }
-DISCONNECT_ERRORS = (
-    grpc.RpcError,
-    grpc.aio.BaseError,
-    asyncio.InvalidStateError,
-    RuntimeError,
-)  # what gRPC raises at an end that is no more
+# Errors that gRPC raises on a stream whose peer is gone.
+DISCONNECT_ERRORS = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM: the server's certificate and key, and the authority that signs nodes."""
+    """The server's certificate and key and the authority that signs client certificates, in PEM."""
 
     certificate: bytes
     key: bytes
@@ -54,33 +53,37 @@ class Tls:
 
 
 class AgentListener:
-    """`async with` it to listen. The port is known then; 0 picks a free one."""
+    """Listens while used as an async context manager. Port 0 selects a free port; `port` holds the actual
+    port then."""
 
     def __init__(
         self,
-        links: AgentSessions,
-        joining: NodeJoinService,
+        sessions: AgentSessions,
+        join_service: NodeJoinService,
         tls: Tls,
         listen: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        self.sessions = links
-        self.join_service = joining
+        self.sessions = sessions
+        self.join_service = join_service
         self.listen = listen
         self.port = port
-        self.control: ControlService | None = None  # served at the same port, to users
+        # Served to users at the same port.
+        self.control: ControlService | None = None
         self._tls = tls
         self._server: Any = None
         self._sweep_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "AgentListener":
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=GRPC_OPTIONS)
         rpc.add_AgentsServicer_to_server(self, server)
         if self.control is not None:
             control_rpc.add_ControlServicer_to_server(self.control, server)
         pair = [(self._tls.key, self._tls.certificate)]
         credentials = grpc.ssl_server_credentials(pair, self._tls.authority, require_client_auth=True)
-        host = f"[{self.listen}]" if ":" in self.listen else self.listen or "0.0.0.0"  # noqa: S104 - as asked for
+        host = self.listen or "0.0.0.0"  # noqa: S104 - the user's choice
+        if ":" in self.listen:
+            host = f"[{self.listen}]"
         try:
             _require_free_port(self.listen, self.port)
             self.port = server.add_secure_port(f"{host}:{self.port}", credentials)
@@ -115,7 +118,8 @@ class AgentListener:
             raise
 
     async def _authenticate_node(self, context: Any) -> NodeIdentity:
-        """From the certificate, which was verified before we are called."""
+        """The node of the client certificate, which gRPC verified before. Aborts the RPC for any other
+        certificate."""
         pem = context.auth_context().get("x509_pem_cert", [b""])[0]
         try:
             return node_identity(pem)
@@ -128,30 +132,30 @@ class AgentListener:
 
 
 class _GrpcStream:
-    """The server's end of a stream. It ends when its handler returns."""
+    """The server's end of an agent stream. The stream ends when the RPC handler returns."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
 
-    async def send(self, said: pb.ToAgent) -> None:
+    async def send(self, message: pb.ToAgent) -> None:
         try:
-            await self._context.write(said)
+            await self._context.write(message)
         except DISCONNECT_ERRORS as error:
             raise Unavailable("the connection is gone") from error
 
     async def receive(self) -> pb.FromAgent | None:
         try:
-            said = await self._context.read()
+            message = await self._context.read()
         except DISCONNECT_ERRORS:
             return None
-        return None if said is grpc.aio.EOF else said
+        return None if message is grpc.aio.EOF else message
 
     def close(self) -> None:
         return None
 
 
 def _require_free_port(listen: str, port: int) -> None:
-    """Raises OSError if somebody listens there: gRPC would print lines of its own about it."""
+    """Raise `OSError` if the port is in use: gRPC itself would print log lines."""
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

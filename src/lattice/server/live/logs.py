@@ -1,4 +1,5 @@
-"""The /log part of a workload: what it printed, asked of its node; if the node does not answer, the last lines that it told of."""
+"""The /log subresource of a workload: the log from the node, or the last reported lines if the node does not
+answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,15 +17,18 @@ from lattice.server.requests.options import truthy
 from lattice.server.resources.api import Api
 from lattice.server.resources.verbs import get_existing, method_not_allowed
 
-TEXT = "text/plain; charset=utf-8"
-MAX_LOG_LINES = 10_000  # a node gives no more at once
-LOG_ANSWER_TIMEOUT_S = 5.0  # seconds
-FOLLOW_START_TIMEOUT_S = 0.5  # seconds in which a log that is followed may turn out not to be there
+TEXT_MEDIA_TYPE = "text/plain; charset=utf-8"
+# A node returns at most this many lines at once.
+MAX_LOG_LINES = 10_000
+LOG_ANSWER_TIMEOUT_S = 5.0
+# Time in which the node may report that a followed log does not exist.
+FOLLOW_START_TIMEOUT_S = 0.5
 
 
 @dataclass(frozen=True)
 class WorkloadLogs:
-    """Only the leader talks with nodes; other servers pass the question on to it."""
+    """Reads workload logs. Only the leader has agent sessions; a follower forwards the request to the
+    leader."""
 
     leader_context: Callable[[], LeaderContext | None]
     logs: NodeLogReader
@@ -35,33 +39,37 @@ class WorkloadLogs:
             raise method_not_allowed(call)
         entry = await get_existing(api, call)
         workload = msgspec.json.decode(entry.value, type=LatticeWorkload)
-        asked = log_request(workload, call)
+        # A follower rejects a missing workload and malformed options itself.
+        request = log_request(workload, call)
         if self.leader_context() is None:
             return await self.leader_proxy.forward(ForwardedRequest(call.user, log_path(call), call.query))
-        if not asked.node:
+        if not request.node:
             return _last_reported_log(workload, NotFound("it is on no node"))
-        return await self._read_from_node(workload, asked)
+        return await self._read_from_node(workload, request)
 
-    async def _read_from_node(self, workload: LatticeWorkload, asked: LogRequest) -> Reply:
-        pieces = self.logs.read(asked)
+    async def _read_from_node(self, workload: LatticeWorkload, request: LogRequest) -> Reply:
+        """The log as a stream; the last reported lines if the node has no log or does not answer in time."""
+        pieces = self.logs.read(request)
         first = asyncio.ensure_future(_next(pieces))
         try:
             await asyncio.wait(
-                {first}, timeout=FOLLOW_START_TIMEOUT_S if asked.follow else LOG_ANSWER_TIMEOUT_S
+                {first}, timeout=FOLLOW_START_TIMEOUT_S if request.follow else LOG_ANSWER_TIMEOUT_S
             )
-            if not first.done() and not asked.follow:
-                raise Unavailable(f"node {asked.node} does not answer")
+            # A followed log may be empty for long, so only the first moment can show an error.
+            if not first.done() and not request.follow:
+                raise Unavailable(f"node {request.node} does not answer")
             if first.done():
                 first.result()
         except (NotFound, Unavailable) as error:
+            # The cancelled reader tells the agent to stop sending.
             first.cancel()
             await asyncio.wait({first})
             return _last_reported_log(workload, error)
-        return Reply(_stream_log(first, pieces), content_type=TEXT, is_idle_stream=True)
+        return Reply(_stream_log(first, pieces), content_type=TEXT_MEDIA_TYPE, is_idle_stream=True)
 
 
 async def _next(pieces: AsyncIterator[str]) -> str:
-    """Empty if there is none."""
+    """The next piece, or an empty string at the end."""
     return await anext(pieces, "")
 
 
@@ -76,40 +84,42 @@ async def _stream_log(first: "asyncio.Future[str]", pieces: AsyncIterator[str]) 
         await pieces.aclose()  # type: ignore[attr-defined]
 
 
-def _last_reported_log(workload: LatticeWorkload, why: LatticeError) -> Reply:
-    """What its node told of before, with a word that it is that; the error, if there is nothing."""
-    last = workload.status.last_log
-    if not last:
+def _last_reported_log(workload: LatticeWorkload, error: LatticeError) -> Reply:
+    """The lines of the last workload report, with a warning; the error itself if the workload has no reported
+    lines."""
+    reported_log = workload.status.last_log
+    if not reported_log:
         where = f"workload/{workload.metadata.namespace}/{workload.metadata.name}"
-        raise type(why)(
-            f"nothing to show: {why.message}",
+        raise type(error)(
+            f"nothing to show: {error.message}",
             where=where,
-            fix=why.fix or "`lattice describe` tells how it is",
-        ) from why
-    note = f"{why.message}: these are the last lines that were heard of it"
-    return Reply(f"{last.rstrip(chr(10))}\n".encode(), content_type=TEXT, warnings=(note,))
+            fix=error.fix or "`lattice describe` tells how it is",
+        ) from error
+    note = f"{error.message}: these are the last lines that were heard of it"
+    return Reply(f"{reported_log.rstrip(chr(10))}\n".encode(), content_type=TEXT_MEDIA_TYPE, warnings=(note,))
 
 
 def log_request(workload: LatticeWorkload, call: Call) -> LogRequest:
-    """`tail`, `follow` and `container`; kubectl's tailLines is understood, too."""
+    """The log request of a call: `tail`, `follow` and `container`; kubectl's `tailLines` is accepted, too."""
     query, binding = call.query, workload.status.binding
     return LogRequest(
         node=binding.node if binding else "",
         workload=f"{workload.metadata.namespace}/{workload.metadata.name}",
         uid=workload.metadata.uid,
         container=_container(workload, query.get("container", "")),
-        tail_lines=_tail(query.get("tail") or query.get("tailLines") or ""),
+        tail_lines=_tail_lines(query.get("tail") or query.get("tailLines") or ""),
         follow=truthy(query.get("follow")),
     )
 
 
-def _tail(text: str) -> int:
+def _tail_lines(text: str) -> int:
     if not text or text == "-1":
         return MAX_LOG_LINES
     if not (text.isascii() and text.isdigit()):
         raise Malformed(
             f"must be a whole number of lines, got {text!r}", where="tail", fix="leave it out for everything"
         )
+    # Nine digits exceed the limit anyway; longer texts need no conversion.
     return min(int(text[:9]), MAX_LOG_LINES)
 
 

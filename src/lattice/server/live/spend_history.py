@@ -1,4 +1,4 @@
-"""What was paid per hour, by pool, by service or by label, over the last days: a point for each change."""
+"""Spend history: costs per hour by pool, service or label over the last days, with one point per change."""
 
 import asyncio
 from collections import Counter
@@ -14,36 +14,44 @@ from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.service import LatticeService
 
 RETENTION_S = int(timedelta(days=7).total_seconds())
-MAX_POINTS_PER_SERIES = 500  # of one name; of more, every second one of the older half goes
-MAX_NAMED_SERIES = 7  # told by themselves; the rest together
+# Beyond this count, every second point of the older half is dropped.
+MAX_POINTS_PER_SERIES = 500
+# Series with a name of their own; the remaining series are summed.
+MAX_NAMED_SERIES = 7
 EMPTY_NODES_SERIES = "(empty nodes)"
 
-Points = list[tuple[int, int]]  # seconds since 1970, and micro-dollars per hour from then on
+# Seconds since 1970, and micro-dollars per hour from then on.
+Points = list[tuple[int, int]]
 
 
 @dataclass
 class CostSeries:
-    """What one name costs over time."""
+    """The cost of one pool or service over time."""
 
     points: Points = field(default_factory=list)
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rate(self) -> int:
+        """The latest cost in micro-dollars per hour."""
         return self.points[-1][1] if self.points else 0
 
     def record(self, at: int, rate: int) -> None:
+        """Append a point if the rate changed."""
         if rate == self.rate:
             return
+        # Two changes within one second: the later rate replaces the earlier.
         if self.points and self.points[-1][0] == at:
             self.points.pop()
         self.points.append((at, rate))
         if len(self.points) > MAX_POINTS_PER_SERIES:
+            # The first point stays: it holds the rate at the start of the window.
             del self.points[1 : MAX_POINTS_PER_SERIES // 2 : 2]
 
-    def drop_before(self, before: int) -> None:
-        """What held then still begins the rest."""
-        while len(self.points) > 1 and self.points[1][0] <= before:
+    def drop_before(self, start: int) -> None:
+        """Drop points that ended before the given time. The point in effect at that time stays as the first
+        point."""
+        while len(self.points) > 1 and self.points[1][0] <= start:
             self.points.pop(0)
 
     @property
@@ -53,41 +61,56 @@ class CostSeries:
 
 @dataclass
 class SpendHistory:
-    """While nobody looks, what was paid last is taken to be paid on: machines stay."""
+    """Cost series of pools and services. Between samples the last rate counts as paid, because machines
+    stay."""
 
     since: int = 0
     at: int = 0
     pools: dict[str, CostSeries] = field(default_factory=dict)
     services: dict[str, CostSeries] = field(default_factory=dict)
 
-    def replace_with(self, other: "SpendHistory") -> None:
-        self.since, self.at, self.pools, self.services = other.since, other.at, other.pools, other.services
+    def replace_with(self, source: "SpendHistory") -> None:
+        self.since, self.at, self.pools, self.services = (
+            source.since,
+            source.at,
+            source.pools,
+            source.services,
+        )
 
     def record(
         self, now: int, clusters: Iterable[LatticeCluster], services: Iterable[LatticeService]
     ) -> None:
+        """Sample the hourly costs of clusters, by pool, and of services at the time `now` (seconds since
+        1970)."""
         self.at, self.since = now, self.since or now
         rates: Counter[str] = Counter()
         for cluster in clusters:
             rates[cluster.spec.pool] += _hourly(cluster.status.cost)
         _record_rates(self.pools, rates, now)
-        known = {f"{each.metadata.namespace}/{each.metadata.name}": each for each in services}
-        _record_rates(
-            self.services, {name: _hourly(each.status.total_cost) for name, each in known.items()}, now
-        )
-        for name, each in known.items():
+        service_by_path = {
+            f"{service.metadata.namespace}/{service.metadata.name}": service for service in services
+        }
+        service_rates = {
+            path: _hourly(service.status.total_cost) for path, service in service_by_path.items()
+        }
+        _record_rates(self.services, service_rates, now)
+        for name, service in service_by_path.items():
             if name in self.services:
-                self.services[name].labels = each.metadata.labels or {}
+                self.services[name].labels = service.metadata.labels or {}
 
     @property
     def window_start(self) -> int:
         return max(self.since, self.at - RETENTION_S)
 
     def series(self, by: str) -> dict[str, Points]:
-        """Each name with its points; the dearest first, and those beyond a few together."""
+        """Points by name, the most expensive first; series beyond `MAX_NAMED_SERIES` are summed.
+
+        `by` is `pool`, `service` or `label:KEY`; `Malformed` otherwise. Costs of pools that no service shares
+        appear as a series of empty nodes.
+        """
         if by == "pool":
             return _most_expensive(
-                {name: _after(self.window_start, track.points) for name, track in self.pools.items()}
+                {name: _clip(self.window_start, series.points) for name, series in self.pools.items()}
             )
         key = by.removeprefix("label:")
         if by != "service" and (not key or key == by):
@@ -95,73 +118,86 @@ class SpendHistory:
                 f"nothing is summed by {by!r}", where="by", fix="choose pool, service or label:KEY"
             )
         groups: dict[str, list[Points]] = {}
-        for name, track in self.services.items():
-            group = name if by == "service" else track.labels.get(key, f"(no label {key})")
-            groups.setdefault(group, []).append(_after(self.window_start, track.points))
+        for name, series in self.services.items():
+            group = name if by == "service" else series.labels.get(key, f"(no label {key})")
+            groups.setdefault(group, []).append(_clip(self.window_start, series.points))
         named = _most_expensive({name: sum_points(points) for name, points in groups.items()})
-        paid, shared = (
-            [_after(self.window_start, each.points) for each in tracks.values()]
-            for tracks in (self.pools, self.services)
-        )
+        paid = [_clip(self.window_start, series.points) for series in self.pools.values()]
+        shared = [_clip(self.window_start, series.points) for series in self.services.values()]
+        # Services share the cost of the nodes they use; the difference to the cost of pools is the cost of
+        # empty nodes.
         empty = [(at, max(0, rate)) for at, rate in sum_points([*paid, *map(_negative, shared)])]
         return {**named, EMPTY_NODES_SERIES: empty} if any(rate for _, rate in empty) else named
 
     def document(self, by: str) -> dict[str, Any]:
-        keys = sorted({key for track in self.services.values() for key in track.labels})
-        found = [{"name": name, "points": points} for name, points in self.series(by).items()]
-        return {"by": by, "since": self.window_start, "at": self.at, "labels": keys, "series": found}
+        """The reply to a spending request."""
+        labels: set[str] = set()
+        for series in self.services.values():
+            labels.update(series.labels)
+        return {
+            "by": by,
+            "since": self.window_start,
+            "at": self.at,
+            "labels": sorted(labels),
+            "series": [{"name": name, "points": points} for name, points in self.series(by).items()],
+        }
 
 
 async def spending_document(spending: SpendHistory, by: str) -> dict[str, Any]:
-    """Thousands of services take a while, in which others go on being noted."""
-    return await asyncio.to_thread(_snapshot(spending).document, by)
+    """Build the spending document on a thread from a snapshot, while the event loop goes on recording.
+
+    The document takes noticeable time with thousands of services.
+    """
+    snapshot = replace(spending, pools=_copy(spending.pools), services=_copy(spending.services))
+    return await asyncio.to_thread(snapshot.document, by)
 
 
-def _snapshot(spending: SpendHistory) -> SpendHistory:
-    pools, services = (
-        {name: replace(track, points=list(track.points)) for name, track in tracks.items()}
-        for tracks in (spending.pools, spending.services)
-    )
-    return replace(spending, pools=pools, services=services)
+def _copy(series_by_name: Mapping[str, CostSeries]) -> dict[str, CostSeries]:
+    return {name: replace(series, points=list(series.points)) for name, series in series_by_name.items()}
 
 
-def sum_points(tracks: Iterable[Points]) -> Points:
-    """What all of them cost together, from the first point of any on."""
+def sum_points(series: Iterable[Points]) -> Points:
+    """The sum of several series, from the earliest point on."""
     steps: Counter[int] = Counter()
-    for points in tracks:
-        before = 0
-        for at, rate in points:
-            steps[at] += rate - before
-            before = rate
+    for points in series:
+        previous_rate = 0
+        for time, rate in points:
+            # A point adds the change of its rate; the running sum over time is the total rate.
+            steps[time] += rate - previous_rate
+            previous_rate = rate
     times = sorted(steps)
-    return list(zip(times, accumulate(steps[at] for at in times), strict=True))
+    return list(zip(times, accumulate(steps[time] for time in times), strict=True))
 
 
-def _after(begin: int, points: Points) -> Points:
-    return [(max(begin, at), rate) for at, rate in points]
+def _clip(start: int, points: Points) -> Points:
+    return [(max(start, time), rate) for time, rate in points]
 
 
 def _negative(points: Points) -> Points:
-    return [(at, -rate) for at, rate in points]
+    return [(time, -rate) for time, rate in points]
 
 
 def _most_expensive(named: Mapping[str, Points]) -> dict[str, Points]:
+    # By the highest rate of the window: an expensive series stays named after its end.
     order = sorted(
         (name for name in named if named[name]),
         key=lambda name: (-max(rate for _, rate in named[name]), name),
     )
-    rest = order[MAX_NAMED_SERIES:]
-    others = {f"({len(rest)} others)": sum_points(named[name] for name in rest)} if rest else {}
-    return {name: list(named[name]) for name in order[:MAX_NAMED_SERIES]} | others
+    folded = order[MAX_NAMED_SERIES:]
+    series = {name: list(named[name]) for name in order[:MAX_NAMED_SERIES]}
+    if folded:
+        series[f"({len(folded)} others)"] = sum_points(named[name] for name in folded)
+    return series
 
 
-def _record_rates(tracks: dict[str, CostSeries], rates: Mapping[str, int], now: int) -> None:
-    for name in {*tracks, *rates}:
-        track = tracks.setdefault(name, CostSeries())
-        track.record(now, rates.get(name, 0))
-        track.drop_before(now - RETENTION_S)
-        if name not in rates and track.is_ended:
-            del tracks[name]
+def _record_rates(series_by_name: dict[str, CostSeries], rates: Mapping[str, int], now: int) -> None:
+    for name in {*series_by_name, *rates}:
+        series = series_by_name.setdefault(name, CostSeries())
+        series.record(now, rates.get(name, 0))
+        series.drop_before(now - RETENTION_S)
+        # A deleted pool or service disappears once its last costs have expired.
+        if name not in rates and series.is_ended:
+            del series_by_name[name]
 
 
 def _hourly(cost: Any) -> int:

@@ -1,8 +1,8 @@
-"""Keeps what was paid over time in the store, so that it outlives a restart and a change of leaders."""
+"""The spend recorder: the leader samples costs and stores the spend history, so that the history survives
+restarts and leader changes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import msgspec
 import structlog
@@ -18,9 +18,11 @@ from lattice.server.agents.leader_context import LeaderContext
 from lattice.server.live.spend_history import CostSeries, SpendHistory, sum_points
 from lattice.store.protocol import ABSENT, Entry, Key, Put
 
-SAMPLE_INTERVAL_S = 5.0  # seconds between two looks
-WRITE_INTERVAL_S = 60.0  # seconds between two writes, if there is something new
-MAX_STORED_BYTES = 256 << 10  # bytes of services that are kept one by one; the rest is kept as one
+SAMPLE_INTERVAL_S = 5.0
+# Interval of writes, if the history has changed.
+WRITE_INTERVAL_S = 60.0
+# Limit of the services stored separately; the remaining services are stored as one sum.
+MAX_STORED_BYTES = 256 << 10
 OTHERS_SERIES = "(others)"
 SPENDING_KEY = Key(ConfigMap.resource.id, "lattice-system", "lattice-spending")
 log = structlog.get_logger()
@@ -28,7 +30,7 @@ log = structlog.get_logger()
 
 @dataclass
 class SpendRecorder:
-    """Only the leader looks and writes."""
+    """Samples costs into `history` and writes the history to a ConfigMap, on the leader only."""
 
     clock: Clock
     leader_context: Callable[[], LeaderContext | None]
@@ -39,87 +41,97 @@ class SpendRecorder:
     _next_write_at: float = 0.0
 
     async def run(self) -> None:
+        """Sample at an interval until cancelled. A failed write is logged and repeated later."""
         while True:
-            if (office := self.leader_context()) is not None:
+            if (leader := self.leader_context()) is not None:
                 try:
-                    await self.sample(office)
+                    await self.sample(leader)
                 except LatticeError as error:
                     log.warning("cannot keep what was paid", reason=str(error))
             await self.clock.sleep(SAMPLE_INTERVAL_S)
 
-    async def sample(self, office: LeaderContext) -> None:
-        clusters, services = office.cache(LatticeCluster), office.cache(LatticeService)
-        if not (clusters.revision and services.revision):  # not read yet: nothing would look like all gone
+    async def sample(self, leader: LeaderContext) -> None:
+        """Record the current costs; write the history at most once per `WRITE_INTERVAL_S`.
+
+        A new leader loads the stored history first.
+        """
+        clusters, services = leader.cache(LatticeCluster), leader.cache(LatticeService)
+        # Before the first read the caches are empty, and every cost would look like 0.
+        if not (clusters.revision and services.revision):
             return
-        if office.term.number != self._term:
-            self.history.replace_with(decode_history(await office.store.get(SPENDING_KEY)))
+        # In a new term the stored history may be newer: the previous leader recorded points.
+        if leader.term.number != self._term:
+            self.history.replace_with(decode_history(await leader.store.get(SPENDING_KEY)))
             self._last_written = _latest_points(self.history)
-            self._term, self._next_write_at = office.term.number, self.clock.monotonic() + WRITE_INTERVAL_S
+            self._term, self._next_write_at = leader.term.number, self.clock.monotonic() + WRITE_INTERVAL_S
         self.history.record(int(self.clock.now().timestamp()), clusters.objects(), services.objects())
         if self.clock.monotonic() >= self._next_write_at:
             self._next_write_at = self.clock.monotonic() + WRITE_INTERVAL_S
-            await self._write_if_changed(office)
+            await self._write_if_changed(leader)
 
-    async def _write_if_changed(self, office: LeaderContext) -> None:
+    async def _write_if_changed(self, leader: LeaderContext) -> None:
         newest = _latest_points(self.history)
-        if newest <= self._last_written:  # what was only forgotten is forgotten by whoever reads it, too
+        # Points that only expired need no write: a reader drops expired points, too.
+        if newest <= self._last_written:
             return
-        known = await office.store.get(SPENDING_KEY)
-        old = (
-            unpack(known.value, known.revision)
-            if known
-            else _new(self.new_uid(), format_timestamp(self.clock.now()))
-        )
-        await office.commit(
+        entry = await leader.store.get(SPENDING_KEY)
+        if entry:
+            config_map = unpack(entry.value, entry.revision)
+        else:
+            config_map = new_object(
+                {
+                    "apiVersion": ConfigMap.resource.api_version,
+                    "kind": ConfigMap.resource.kind,
+                    "metadata": {"name": SPENDING_KEY.name, "namespace": SPENDING_KEY.namespace},
+                },
+                uid=self.new_uid(),
+                now=format_timestamp(self.clock.now()),
+            )
+        await leader.commit(
             [
                 Put(
                     SPENDING_KEY,
-                    pack(ConfigMap.resource, {**old, "data": {"spending": encode_history(self.history)}}),
-                    known.revision if known else ABSENT,
+                    pack(
+                        ConfigMap.resource, {**config_map, "data": {"spending": encode_history(self.history)}}
+                    ),
+                    entry.revision if entry else ABSENT,
                 )
             ]
         )
         self._last_written = newest
 
 
-def _latest_points(spending: SpendHistory) -> frozenset[object]:
-    """What each costs, since when, and by which labels it is summed."""
-    pools = ((name, track.points[-1]) for name, track in spending.pools.items() if track.points)
+def _latest_points(history: SpendHistory) -> frozenset[object]:
+    """The latest point of every series, with the labels of services: the set grows when the history has
+    something to write."""
+    pools = ((name, series.points[-1]) for name, series in history.pools.items() if series.points)
     services = (
-        (name, track.points[-1], *sorted(track.labels.items()))
-        for name, track in spending.services.items()
-        if track.points
+        (name, series.points[-1], *sorted(series.labels.items()))
+        for name, series in history.services.items()
+        if series.points
     )
     return frozenset([*pools, *services])
 
 
-def _new(uid: str, now: str) -> dict[str, Any]:
-    resource = ConfigMap.resource
-    head = {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {"name": SPENDING_KEY.name, "namespace": SPENDING_KEY.namespace},
-    }
-    return new_object(head, uid=uid, now=now)
-
-
-def encode_history(spending: SpendHistory) -> str:
-    """The same for the same points, whenever it is asked."""
-    left, kept, rest = MAX_STORED_BYTES, dict[str, CostSeries](), list[CostSeries]()
-    dearest = sorted(spending.services.items(), key=lambda each: (-each[1].rate, each[0]))
-    for name, track in dearest:
-        left -= len(msgspec.json.encode({name: track}))
-        if left > 0:
-            kept[name] = track
+def encode_history(history: SpendHistory) -> str:
+    """The history as JSON within `MAX_STORED_BYTES`, equal for equal points. The most expensive services are
+    stored separately."""
+    remaining_bytes, stored, folded = MAX_STORED_BYTES, dict[str, CostSeries](), list[CostSeries]()
+    most_expensive = sorted(history.services.items(), key=lambda item: (-item[1].rate, item[0]))
+    for name, series in most_expensive:
+        remaining_bytes -= len(msgspec.json.encode({name: series}))
+        if remaining_bytes > 0:
+            stored[name] = series
         else:
-            rest.append(track)
-    if rest:
-        kept[OTHERS_SERIES] = CostSeries(sum_points(each.points for each in rest))
-    return msgspec.json.encode(replace(spending, at=0, services=kept), order="sorted").decode()
+            folded.append(series)
+    if folded:
+        stored[OTHERS_SERIES] = CostSeries(sum_points(series.points for series in folded))
+    # `at` changes with every sample and would make equal histories differ.
+    return msgspec.json.encode(replace(history, at=0, services=stored), order="sorted").decode()
 
 
 def decode_history(entry: Entry | None) -> SpendHistory:
-    """Nothing, if nothing that can be read was kept."""
+    """The stored history; an empty history if the entry is missing or unreadable."""
     try:
         data = unpack(entry.value, entry.revision)["data"] if entry else {}
         return msgspec.json.decode(data["spending"], type=SpendHistory)

@@ -1,9 +1,9 @@
-"""GET …/top and …/spending: what the fleet uses at this moment, and what it has cost. Only the leader knows; other servers ask it."""
+"""The live paths …/top and …/spending: current usage and cost of the fleet. A follower forwards these
+requests to the leader."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from lattice.clock import Clock, format_timestamp
 from lattice.errors import Malformed
@@ -30,7 +30,8 @@ LIVE_PATHS = frozenset({TOP_PATH, SPENDING_PATH})
 
 @dataclass(frozen=True)
 class UsageService:
-    """`top?of=nodes,services` asks for some of the tables only; `spending?by=service` for what was paid, by service."""
+    """Answers live requests. `top?of=nodes,services` selects tables; `spending?by=service` selects the
+    grouping."""
 
     clock: Clock
     leader_context: Callable[[], LeaderContext | None]
@@ -42,6 +43,7 @@ class UsageService:
         return await (self.read_top if path == TOP_PATH else self.read_spending)(user, query)
 
     async def read_spending(self, user: User, query: Mapping[str, str]) -> Reply:
+        """The spend history by pool, service or label."""
         authorize(user, RequestAttributes("get", GROUP, "spending"), None)
         if self.leader_context() is None:
             return await self.leader_proxy.forward(ForwardedRequest(user, SPENDING_PATH, query))
@@ -49,34 +51,35 @@ class UsageService:
         return Reply(encode(head | await spending_document(self.spend_history, query.get("by", "pool"))))
 
     async def read_top(self, user: User, query: Mapping[str, str]) -> Reply:
+        """The usage tables of the fleet at this moment."""
         authorize(user, RequestAttributes("get", GROUP, "top"), None)
-        wanted = _requested_tables(query.get("of", ""))
-        leading = self.leader_context()
-        if leading is None:
+        # A follower rejects a malformed request itself.
+        tables = _requested_tables(query.get("of", ""))
+        leader = self.leader_context()
+        if leader is None:
             return await self.leader_proxy.forward(ForwardedRequest(user, TOP_PATH, query))
         fleet = Fleet(
             self.clock.now(),
-            leading.cache(LatticePool).objects(),
-            leading.cache(LatticeCluster).objects(),
-            leading.cache(LatticeNode).objects(),
-            leading.cache(LatticeService).objects(),
-            leading.cache(LatticeWorkload).objects(),
-            leading.cache(LatticeLedger).objects(),
-            leading.presence.get,
+            leader.cache(LatticePool).objects(),
+            leader.cache(LatticeCluster).objects(),
+            leader.cache(LatticeNode).objects(),
+            leader.cache(LatticeService).objects(),
+            leader.cache(LatticeWorkload).objects(),
+            leader.cache(LatticeLedger).objects(),
+            leader.presence.get,
         )
         head = {
             "kind": "Top",
             "apiVersion": f"{GROUP}/{VERSION}",
             "at": format_timestamp(fleet.now),
-            "term": leading.term.number,
+            "term": leader.term.number,
         }
-        return Reply(
-            await asyncio.to_thread(_encode_tables, head, fleet, wanted)
-        )  # thousands of nodes take a while
 
+        def encode_tables() -> bytes:
+            return encode(head | {name: TABLES[name](fleet) for name in tables})
 
-def _encode_tables(head: dict[str, Any], fleet: Fleet, wanted: list[str]) -> bytes:
-    return encode(head | {name: TABLES[name](fleet) for name in wanted})
+        # With thousands of nodes the tables take noticeable time, so a thread builds them.
+        return Reply(await asyncio.to_thread(encode_tables))
 
 
 def _requested_tables(text: str) -> list[str]:

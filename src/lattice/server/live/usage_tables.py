@@ -1,4 +1,4 @@
-"""What is used, by pool, cluster, node and service: as measured now, beside what there is, what is asked for and what it costs."""
+"""Usage tables by pool, cluster, node and service: current usage beside allocatable, requests and cost."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,12 +21,13 @@ from lattice.presence import LastHeartbeat, Usage
 Row = dict[str, Any]
 NO_USAGE = Usage()
 NO_REQUESTS = (0, 0)
-ContainerRequests = tuple[tuple[tuple[str, Quantity], ...], ...]  # what each container asks for, as written
+# Requests of every container, as written in the spec.
+ContainerRequests = tuple[tuple[tuple[str, Quantity], ...], ...]
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """All there is at one moment, and what was heard of the nodes."""
+    """The stored objects at one moment, and the last heartbeat of every node."""
 
     now: datetime
     pools: Sequence[LatticePool] = ()
@@ -39,19 +40,20 @@ class Fleet:
 
     @cached_property
     def requests_by_node(self) -> dict[str, tuple[int, int]]:
-        """Milli-cores and bytes by node, asked for by what is bound there."""
-        found: dict[str, tuple[int, int]] = {}
-        for each in self.workloads:
-            if each.status.binding:
-                cpu, memory = requested_by(each)
-                before = found.get(each.status.binding.node, NO_REQUESTS)
-                found[each.status.binding.node] = (before[0] + cpu, before[1] + memory)
-        return found
+        """Requests of bound workloads by node: milli-cores and bytes."""
+        # Several tables use these sums, so the fleet computes the sums once.
+        totals: dict[str, tuple[int, int]] = {}
+        for workload in self.workloads:
+            if workload.status.binding:
+                cpu, memory = requested_by(workload)
+                total = totals.get(workload.status.binding.node, NO_REQUESTS)
+                totals[workload.status.binding.node] = (total[0] + cpu, total[1] + memory)
+        return totals
 
 
 @dataclass(slots=True)
 class UsageTotal:
-    """Over some nodes: milli-cores and bytes that are used, that there are, and that what is bound there asks for."""
+    """Sums over nodes: usage, allocatable and requests of bound workloads, in milli-cores and bytes."""
 
     nodes: int = 0
     ready: int = 0
@@ -84,14 +86,15 @@ class UsageTotal:
 
 
 def pool_rows(fleet: Fleet) -> list[Row]:
-    """Every pool, and every other offer that machines were made from."""
-    sums = _totals_by(fleet, lambda node: node.spec.pool)
-    books = {each.metadata.name: each for each in fleet.ledgers}
-    known = {each.metadata.name: each for each in fleet.pools}
-    clusters = Counter(each.spec.pool for each in fleet.clusters)
+    """One row per pool, and per offer without a pool object that has clusters."""
+    totals = _totals_by(fleet, lambda node: node.spec.pool)
+    ledgers = {ledger.metadata.name: ledger for ledger in fleet.ledgers}
+    pools = {pool.metadata.name: pool for pool in fleet.pools}
+    clusters = Counter(cluster.spec.pool for cluster in fleet.clusters)
     rows = []
-    for name in sorted({*known, *(each.spec.pool for each in fleet.clusters)}):
-        pool, total = known.get(name), sums.get(name, UsageTotal())
+    # Clusters may use offers without a pool object, for example a region of a cloud.
+    for name in sorted({*pools, *clusters}):
+        pool, total = pools.get(name), totals.get(name, UsageTotal())
         row: Row = {
             "name": name,
             "clusters": clusters[name],
@@ -106,66 +109,71 @@ def pool_rows(fleet: Fleet) -> list[Row]:
                 "phase": pool.status.phase,
             }
             row |= {"maxNodes": pool.spec.capacity.max_nodes}
-        if (book := books.get(Account(kind="LatticePool", name=name).ledger_name)) is not None:
-            row["budget"] = budget_fields(book, fleet.now)
+        if (ledger := ledgers.get(Account(kind="LatticePool", name=name).ledger_name)) is not None:
+            row["budget"] = budget_fields(ledger, fleet.now)
         rows.append(row)
     return rows
 
 
-def budget_fields(book: LatticeLedger, now: datetime) -> Row:
-    """Micro-dollars: per hour, and of this month; `left`: what more machines may cost, None where none is refused."""
-    stands, left = budget_status(book, now), headroom(book, now)
+def budget_fields(ledger: LatticeLedger, now: datetime) -> Row:
+    """Budget figures of a ledger in micro-dollars: per hour and for this month.
+
+    `leftHourlyMicros` is the hourly headroom for more machines, or None if the budget rejects no machine.
+    """
+    status, hourly_headroom = budget_status(ledger, now), headroom(ledger, now)
     return {
-        "hourlyMicros": book.status.committed_micros,
-        "spentMicros": stands.spent,
-        "projectedMicros": stands.projected,
-        "limitMicros": stands.limit,
-        "leftHourlyMicros": left if left < UNLIMITED_HEADROOM else None,
-        "state": stands.state.value,
+        "hourlyMicros": ledger.status.committed_micros,
+        "spentMicros": status.spent,
+        "projectedMicros": status.projected,
+        "limitMicros": status.limit,
+        "leftHourlyMicros": hourly_headroom if hourly_headroom < UNLIMITED_HEADROOM else None,
+        "state": status.state.value,
     }
 
 
 def budget_rows(fleet: Fleet) -> list[Row]:
-    """Every account book, also that of a cloud, of a region and of overflow; and what the months before have cost."""
-    return [
-        _ledger_row(each, fleet.now) for each in sorted(fleet.ledgers, key=lambda each: each.metadata.name)
-    ]
-
-
-def _ledger_row(book: LatticeLedger, now: datetime) -> Row:
-    account = book.spec.budget
-    return {
-        "ledger": book.metadata.name,
-        "kind": account.kind,
-        "name": account.name,
-        "region": account.region,
-        "isHard": book.spec.hard,
-        "alertMillionths": book.spec.alert_millionths,
-        **budget_fields(book, now),
-        "pastMicros": book.status.past,
-    }
+    """One row per ledger, including ledgers of clouds, regions and overflow, with the cost of past months."""
+    rows = []
+    for ledger in sorted(fleet.ledgers, key=lambda ledger: ledger.metadata.name):
+        account = ledger.spec.budget
+        row = {
+            "ledger": ledger.metadata.name,
+            "kind": account.kind,
+            "name": account.name,
+            "region": account.region,
+            "isHard": ledger.spec.hard,
+            "alertMillionths": ledger.spec.alert_millionths,
+            **budget_fields(ledger, fleet.now),
+            "pastMicros": ledger.status.past,
+        }
+        rows.append(row)
+    return rows
 
 
 def cluster_rows(fleet: Fleet) -> list[Row]:
-    sums = _totals_by(fleet, lambda node: node.spec.cluster)
-    workloads = Counter(each.spec.cluster for each in fleet.workloads)
-    ready = Counter(each.spec.cluster for each in fleet.workloads if each.status.ready)
+    totals = _totals_by(fleet, lambda node: node.spec.cluster)
+    workloads = Counter(workload.spec.cluster for workload in fleet.workloads)
+    ready = Counter(workload.spec.cluster for workload in fleet.workloads if workload.status.ready)
     rows = []
-    for each in sorted(fleet.clusters, key=lambda each: each.metadata.name):
-        name, total, cost = each.metadata.name, sums.get(each.metadata.name, UsageTotal()), each.status.cost
+    for cluster in sorted(fleet.clusters, key=lambda cluster: cluster.metadata.name):
+        name, total, cost = (
+            cluster.metadata.name,
+            totals.get(cluster.metadata.name, UsageTotal()),
+            cluster.status.cost,
+        )
         rows.append(
             {
                 "name": name,
-                "pool": each.spec.pool,
-                "region": each.spec.region,
-                "nodes": each.spec.desired_nodes,
+                "pool": cluster.spec.pool,
+                "region": cluster.spec.region,
+                "nodes": cluster.spec.desired_nodes,
                 "readyNodes": total.ready,
                 "workloads": workloads[name],
                 "readyWorkloads": ready[name],
                 "hourlyMicros": dollars_to_micros(cost.hourly)
                 if cost is not None and cost.hourly is not None
                 else None,
-                "phase": each.status.phase,
+                "phase": cluster.status.phase,
                 **total.figures(),
             }
         )
@@ -173,26 +181,28 @@ def cluster_rows(fleet: Fleet) -> list[Row]:
 
 
 def node_rows(fleet: Fleet) -> list[Row]:
-    workloads = Counter(each.status.binding.node for each in fleet.workloads if each.status.binding)
+    workloads = Counter(
+        workload.status.binding.node for workload in fleet.workloads if workload.status.binding
+    )
     rows = []
-    for each in sorted(fleet.nodes, key=lambda each: each.metadata.name):
-        name, heard, total = each.metadata.name, fleet.presence_of(each.metadata.name), UsageTotal()
-        total.add(each, _connected_usage(heard), fleet.requests_by_node.get(name, NO_REQUESTS))
+    for node in sorted(fleet.nodes, key=lambda node: node.metadata.name):
+        name, heartbeat, total = node.metadata.name, fleet.presence_of(node.metadata.name), UsageTotal()
+        total.add(node, _connected_usage(heartbeat), fleet.requests_by_node.get(name, NO_REQUESTS))
         rows.append(
             {
                 "name": name,
-                "pool": each.spec.pool,
-                "cluster": each.spec.cluster,
-                "region": each.spec.region,
-                "class": each.spec.node_class,
-                "phase": each.status.phase,
-                "isReady": is_ready(each),
-                "isConnected": heard is not None and heard.is_connected,
-                "unschedulable": each.spec.unschedulable,
+                "pool": node.spec.pool,
+                "cluster": node.spec.cluster,
+                "region": node.spec.region,
+                "class": node.spec.node_class,
+                "phase": node.status.phase,
+                "isReady": is_ready(node),
+                "isConnected": heartbeat is not None and heartbeat.is_connected,
+                "unschedulable": node.spec.unschedulable,
                 "workloads": workloads[name],
                 "disk": {
-                    "used": _connected_usage(heard).disk,
-                    "of": each.status.allocatable.get("storage", 0),
+                    "used": _connected_usage(heartbeat).disk,
+                    "of": node.status.allocatable.get("storage", 0),
                 },
                 **total.figures(),
             }
@@ -203,21 +213,26 @@ def node_rows(fleet: Fleet) -> list[Row]:
 def service_rows(fleet: Fleet) -> list[Row]:
     used: dict[str, Usage] = {}
     for node in fleet.nodes:
-        if (heard := fleet.presence_of(node.metadata.name)) is not None:
-            used.update(heard.workload_usage)
-    sums: dict[str, ReplicaTotal] = {}
+        if (heartbeat := fleet.presence_of(node.metadata.name)) is not None:
+            # Usage of workloads is reported per node, by workload path.
+            used.update(heartbeat.workload_usage)
+    totals: dict[str, ReplicaTotal] = {}
     for workload in fleet.workloads:
         if workload.spec.service:
-            space, name = workload.metadata.namespace, workload.metadata.name
-            total = sums.setdefault(f"{space}/{workload.spec.service}", ReplicaTotal())
-            total.add(workload, used.get(f"{space}/{name}", NO_USAGE))
-    paths = {f"{each.metadata.namespace}/{each.metadata.name}": each for each in fleet.services}
-    return [_service(each, sums.get(path, ReplicaTotal())) for path, each in sorted(paths.items())]
+            namespace, name = workload.metadata.namespace, workload.metadata.name
+            total = totals.setdefault(f"{namespace}/{workload.spec.service}", ReplicaTotal())
+            total.add(workload, used.get(f"{namespace}/{name}", NO_USAGE))
+    services = {
+        f"{service.metadata.namespace}/{service.metadata.name}": service for service in fleet.services
+    }
+    return [
+        _service_row(service, totals.get(path, ReplicaTotal())) for path, service in sorted(services.items())
+    ]
 
 
 @dataclass(slots=True)
 class ReplicaTotal:
-    """Over those of one service."""
+    """Sums over the replicas of one service: usage and failed attempts."""
 
     cpu: int = 0
     memory: int = 0
@@ -229,7 +244,7 @@ class ReplicaTotal:
         self.failures += (workload.status.retry.attempts or 0) if workload.status.retry else 0
 
 
-def _service(service: LatticeService, used: ReplicaTotal) -> Row:
+def _service_row(service: LatticeService, used: ReplicaTotal) -> Row:
     status = service.status
     health, cost, decision = status.health, status.total_cost, status.scheduler_decision
     return {
@@ -239,7 +254,7 @@ def _service(service: LatticeService, used: ReplicaTotal) -> Row:
         "replicas": status.replicas or 0,
         "ready": (health.ready or 0) if health else 0,
         "failures": used.failures,
-        "pools": sorted({each.pool for each in status.placements}),
+        "pools": sorted({placement.pool for placement in status.placements}),
         "cpu": {"used": used.cpu},
         "memory": {"used": used.memory},
         "hourlyMicros": dollars_to_micros(cost.hourly)
@@ -259,43 +274,48 @@ TABLES: dict[str, Callable[[Fleet], list[Row]]] = {
 }
 
 
-def _totals_by(fleet: Fleet, by: Callable[[LatticeNode], str]) -> dict[str, UsageTotal]:
-    sums: dict[str, UsageTotal] = {}
+def _totals_by(fleet: Fleet, key_of: Callable[[LatticeNode], str]) -> dict[str, UsageTotal]:
+    totals: dict[str, UsageTotal] = {}
     for node in fleet.nodes:
         name = node.metadata.name
-        sums.setdefault(by(node), UsageTotal()).add(
+        totals.setdefault(key_of(node), UsageTotal()).add(
             node, _connected_usage(fleet.presence_of(name)), fleet.requests_by_node.get(name, NO_REQUESTS)
         )
-    return sums
+    return totals
 
 
 def requested_by(workload: LatticeWorkload) -> tuple[int, int]:
-    """Milli-cores and bytes. Replicas of a service ask for the same: read once, not ten thousand times."""
+    """Requests of a workload in milli-cores and bytes. Replicas of a service share one cached result."""
     spec = workload.spec
-    stated = tuple(
-        tuple(each.resources.requests.items()) for each in spec.containers.values() if each.resources
+    requests = tuple(
+        tuple(container.resources.requests.items())
+        for container in spec.containers.values()
+        if container.resources
     )
-    return _parse_requests(stated if any(stated) else (tuple(spec.requests.items()),))
+    # Without requests of containers, the requests of the workload's spec count.
+    return _parse_requests(requests if any(requests) else (tuple(spec.requests.items()),))
 
 
 @lru_cache(maxsize=4096)
 def _parse_requests(parts: ContainerRequests) -> tuple[int, int]:
-    each = [parse_amounts(dict(part)) for part in parts]
-    return sum(found.get("cpu", 0) for found in each), sum(found.get("memory", 0) for found in each)
+    amounts = [parse_amounts(dict(part)) for part in parts]
+    return sum(amount.get("cpu", 0) for amount in amounts), sum(amount.get("memory", 0) for amount in amounts)
 
 
-def _connected_usage(heard: LastHeartbeat | None) -> Usage:
-    """What a node said last says nothing of one that is gone."""
-    return heard.usage if heard is not None and heard.is_connected else NO_USAGE
+def _connected_usage(heartbeat: LastHeartbeat | None) -> Usage:
+    """The last reported usage of a connected node; zero for a node that is gone."""
+    return heartbeat.usage if heartbeat is not None and heartbeat.is_connected else NO_USAGE
 
 
 def is_ready(node: LatticeNode) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+    return any(
+        condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions
+    )
 
 
 @dataclass(frozen=True)
 class ClusterSummary:
-    """Of one cluster, or of all."""
+    """Nodes and workloads of one cluster, or of the fleet, with their sums."""
 
     nodes: Sequence[LatticeNode]
     workloads: Sequence[LatticeWorkload]
@@ -306,46 +326,46 @@ class ClusterSummary:
 
     @property
     def draining_nodes(self) -> int:
-        return sum(each.status.phase == "Draining" for each in self.nodes)
+        return sum(node.status.phase == "Draining" for node in self.nodes)
 
     @property
     def capacity(self) -> dict[str, int]:
-        return _total(each.status.capacity for each in self.nodes)
+        return _total(node.status.capacity for node in self.nodes)
 
     @property
     def allocatable(self) -> dict[str, int]:
-        return _total(each.status.allocatable for each in self.nodes)
+        return _total(node.status.allocatable for node in self.nodes)
 
     @property
     def requested(self) -> dict[str, int]:
-        """By the workloads that are bound."""
-        return _total(each.spec.request_amounts for each in self.workloads if each.status.binding)
+        """Requests of bound workloads."""
+        return _total(workload.spec.request_amounts for workload in self.workloads if workload.status.binding)
 
     @property
     def workloads_by_state(self) -> dict[str, int]:
-        return dict(Counter(str(each.status.actual_state) for each in self.workloads))
+        return dict(Counter(str(workload.status.actual_state) for workload in self.workloads))
 
 
 def summarize_cluster(
     nodes: Iterable[LatticeNode], workloads: Iterable[LatticeWorkload], cluster: str = ""
 ) -> ClusterSummary:
-    """A workload is of the cluster that it is confined to, or else of that of its node."""
-    members = [each for each in nodes if not cluster or each.spec.cluster == cluster]
-    names = {each.metadata.name for each in members}
-    found = [
-        each
-        for each in workloads
-        if not cluster or each.spec.cluster == cluster or (_node(each) in names and not each.spec.cluster)
-    ]
-    return ClusterSummary(members, found)
+    """Summarize one cluster, or the fleet if `cluster` is empty.
 
-
-def _node(workload: LatticeWorkload) -> str:
-    return workload.status.binding.node if workload.status.binding else ""
+    A workload belongs to the cluster in its spec, else to the cluster of its node.
+    """
+    members = [node for node in nodes if not cluster or node.spec.cluster == cluster]
+    names = {node.metadata.name for node in members}
+    cluster_workloads = []
+    for workload in workloads:
+        binding = workload.status.binding
+        is_on_member = (binding.node if binding else "") in names
+        if not cluster or workload.spec.cluster == cluster or (is_on_member and not workload.spec.cluster):
+            cluster_workloads.append(workload)
+    return ClusterSummary(members, cluster_workloads)
 
 
 def _total(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
-    for each in amounts:
-        total.update(each)
+    for amount in amounts:
+        total.update(amount)
     return dict(total)

@@ -1,4 +1,4 @@
-"""What a request's body says, whichever form it comes in: JSON, YAML, or Kubernetes' protobuf."""
+"""Request bodies in JSON, YAML or Kubernetes protobuf, parsed into plain values."""
 
 from typing import Any
 
@@ -7,23 +7,28 @@ from lattice.kinds.meta import yaml_manifest as manifest
 from lattice.kinds.meta.json_body import parse_json
 from lattice.server.requests import kube_protobuf as protobuf
 
-AS_JSON = frozenset({"", "application/json", "text/plain", "*/*"})
-AS_YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
+JSON_MEDIA_TYPES = frozenset({"", "application/json", "text/plain", "*/*"})
+YAML_MEDIA_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
 
-ParsedBody = tuple[Any, tuple[str, ...]]  # the value, and the paths of keys that it names twice
+# The value, and the paths of duplicate keys.
+ParsedBody = tuple[Any, tuple[str, ...]]
 
 
 def parse_body(body: bytes, content_type: str, kind: str, *, allow_protobuf: bool) -> ParsedBody:
-    """kind: what should be in it, for the message."""
+    """Parse a body by its content type. `kind` names the expected object in error messages.
+
+    `Malformed` for an empty or unreadable body, `UnsupportedMediaType` for an unknown content type.
+    """
     media = content_type.partition(";")[0].strip().lower()
     if not body:
         raise Malformed("the body is empty", fix=f"send a {kind} object")
-    if media in AS_JSON:
+    if media in JSON_MEDIA_TYPES:
         parsed = parse_json(body)
         return parsed.value, tuple(parsed.duplicates)
+    # Kubernetes clients send only built-in kinds as protobuf.
     if media == protobuf.MEDIA_TYPE and allow_protobuf:
         return protobuf.decode(body), ()
-    if media in AS_YAML:
+    if media in YAML_MEDIA_TYPES:
         return read_yaml(body)
     raise UnsupportedMediaType(
         f"the body of the request was in an unknown format: {media}", fix="send application/json"
@@ -31,7 +36,7 @@ def parse_body(body: bytes, content_type: str, kind: str, *, allow_protobuf: boo
 
 
 def read_yaml(body: bytes) -> ParsedBody:
-    """One document of YAML, of which JSON is a part."""
+    """Parse one YAML document. JSON is a subset of YAML and goes to the faster JSON parser."""
     if body.lstrip()[:1] == b"{":
         parsed = parse_json(body)
         return parsed.value, tuple(parsed.duplicates)

@@ -1,4 +1,5 @@
-"""A request and its answer as plain values, so that verbs know no HTTP library and a simulator can drive them."""
+"""A request and its reply as plain values, so that the verbs use no HTTP library and the simulator can call
+them."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class User:
+    """An authenticated user with its groups."""
+
     name: str
     groups: frozenset[str] = frozenset()
     uid: str = ""
@@ -17,7 +20,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path names: a kind, maybe a namespace, an object, and a part of it."""
+    """What a request path names: a kind, and optionally a namespace, an object and a subresource."""
 
     served: ServedKind
     namespace: str = ""
@@ -27,6 +30,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Call:
+    """One authorized API request, as the verbs receive the request."""
+
     method: str
     target: Target
     user: User
@@ -39,13 +44,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`body` is whole, or a stream of pieces: long lists and watches."""
+    """The reply to a request. `body` is complete, or a stream of pieces for long lists and watches."""
 
     body: bytes | AsyncIterator[bytes]
     status: int = 200
     content_type: str = JSON
     warnings: tuple[str, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
-    is_idle_stream: bool = (
-        False  # a stream that may say nothing for hours: whether anybody still listens has to be looked at
-    )
+    # The stream may be silent for hours: the server must check whether the client is still connected.
+    is_idle_stream: bool = False

@@ -1,7 +1,7 @@
-"""What a Kubernetes protobuf request body says, as the JSON object its sender could have sent instead.
+"""Decoder for request bodies in Kubernetes protobuf: the result equals the JSON body of the same object.
 
-Go clients since 1.32 send built-in kinds this way and do not fall back. The tables below hold the field
-numbers of Kubernetes' published generated.proto files for the few messages that can reach this server.
+Go clients since 1.32 send built-in kinds as protobuf and do not fall back to JSON. The tables below hold the
+field numbers of Kubernetes' published generated.proto files for the messages that reach this server.
 """
 
 import base64
@@ -14,18 +14,22 @@ import msgspec
 from lattice.errors import Malformed
 
 MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
+# Every Kubernetes protobuf body starts with these bytes.
 MAGIC: Final = b"k8s\x00"
 
+# Wire types of the protobuf encoding.
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Json = dict[str, Any]
-Field = tuple[str, str]  # JSON name, how it is written
+# The JSON name and the encoding.
+Field = tuple[str, str]
 Table = dict[int, Field]
 
-# How a field is written. A trailing ? marks what is a pointer in Go, where zero and absent differ; elsewhere
-# Go writes zeros that its own JSON omits, so they are dropped. A trailing * is a repeated field, {} a map.
-#   string int bool: scalars. bytes: base64 in JSON. time micro: RFC 3339. fields: a JSON document. Capitalised: a message.
+# Encodings: string int bool are scalars, bytes is base64 in JSON, time and micro are RFC 3339, fields is a
+# JSON document, a capitalised word is a message. A trailing ? marks a pointer in Go, where zero and absent
+# differ; Go writes zeros of non-pointer fields that Go's own JSON omits, so the decoder drops them. A
+# trailing * marks a repeated field, {} a map.
 _META = "ObjectMeta"
 MESSAGES: Final[dict[str, Table]] = {
     "Namespace": {1: ("metadata", _META), 2: ("spec", "NamespaceSpec"), 3: ("status", "NamespaceStatus")},
@@ -221,6 +225,7 @@ MESSAGES: Final[dict[str, Table]] = {
     "TypeMeta": {1: ("apiVersion", "string"), 2: ("kind", "string")},
 }
 
+# API version and kind of the objects that clients may send as protobuf.
 DECODABLE_KINDS: Final = {
     ("v1", "Namespace"),
     ("v1", "Secret"),
@@ -236,17 +241,18 @@ DECODABLE_KINDS: Final = {
 
 
 def decode(body: bytes) -> Json:
-    """The object in a protobuf body; whatever is wrong with the body is Malformed."""
+    """Decode the object in a protobuf body. `Malformed` rejects every unreadable body."""
     if not body.startswith(MAGIC):
         raise _malformed(f"it starts with {body[:4]!r}, not with {MAGIC!r}")
     envelope = _message(memoryview(body)[len(MAGIC) :], "Unknown", {})
     if envelope.get("contentEncoding") or envelope.get("contentType", MEDIA_TYPE) != MEDIA_TYPE:
         raise _malformed("its content is wrapped in another encoding")
     api_version, kind = (envelope.get("typeMeta", {}).get(name, "") for name in ("apiVersion", "kind"))
-    # Clients stamp DeleteOptions with the version of whatever they delete.
+    # Clients set the version of DeleteOptions to the version of the deleted object.
     if kind != "DeleteOptions" and (api_version, kind) not in DECODABLE_KINDS:
         raise _malformed(
-            f"it holds a {kind or 'nameless kind'} of {api_version or 'no version'}, which is read as JSON only"
+            f"it holds a {kind or 'nameless kind'} of {api_version or 'no version'},"
+            " which is read as JSON only"
         )
     return {
         "apiVersion": api_version,
@@ -255,80 +261,86 @@ def decode(body: bytes) -> Json:
     }
 
 
-def _malformed(why: str) -> Malformed:
-    return Malformed(f"the protobuf body cannot be read: {why}", fix="send the object as application/json")
+def _malformed(problem: str) -> Malformed:
+    return Malformed(
+        f"the protobuf body cannot be read: {problem}", fix="send the object as application/json"
+    )
 
 
-def _message(data: memoryview, name: str, into: Json) -> Json:
+def _message(data: memoryview, name: str, target: Json) -> Json:
+    """Decode the fields of a message into `target`; unknown field numbers are skipped."""
     table = MESSAGES[name]
     for number, wire, value in _fields(data):
         field = table.get(number)
-        if field is not None:
-            _put(into, field, _checked(wire, value, field))
-    return into
+        if field is None:
+            continue
+        expected = VARINT if field[1].rstrip("?") in ("int", "bool") else BYTES
+        if wire != expected:
+            raise _malformed(f"{field[0]} has wire type {wire} where {expected} belongs")
+        _set_field(target, field, value)
+    return target
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
-    at, end = 0, len(data)
-    while at < end:
-        tag, at = _varint(data, at)
+    """Yield field number, wire type and value of every field in an encoded message."""
+    position, end = 0, len(data)
+    while position < end:
+        tag, position = _varint(data, position)
         number, wire = tag >> 3, tag & 7
         if not 0 < number < 1 << 29:
             raise _malformed(f"field number {number} does not exist")
         if wire == VARINT:
-            value, at = _varint(data, at)
+            value, position = _varint(data, position)
             yield number, wire, value
             continue
         length = {FIXED64: 8, FIXED32: 4}.get(wire, -1)
         if wire == BYTES:
-            length, at = _varint(data, at)
+            length, position = _varint(data, position)
         if length < 0:
             raise _malformed(f"field {number} has wire type {wire}, which Kubernetes does not use")
-        if length > end - at:
-            raise _malformed(f"field {number} is cut off: {length} bytes announced, {end - at} left")
-        yield number, wire, data[at : at + length]
-        at += length
+        if length > end - position:
+            raise _malformed(f"field {number} is cut off: {length} bytes announced, {end - position} left")
+        yield number, wire, data[position : position + length]
+        position += length
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    """Decode a variable-length integer of at most ten bytes; return the value and the next position."""
     value = 0
-    for index, byte in enumerate(data[at : at + 10]):
+    for index, byte in enumerate(data[position : position + 10]):
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
-            return value & (1 << 64) - 1, at + index + 1
+            # The tenth byte may hold bits beyond 64.
+            return value & (1 << 64) - 1, position + index + 1
     raise _malformed("a number is cut off or longer than ten bytes")
 
 
-def _checked(wire: int, value: int | memoryview, field: Field) -> int | memoryview:
-    wanted = VARINT if field[1].rstrip("?") in ("int", "bool") else BYTES
-    if wire != wanted:
-        raise _malformed(f"{field[0]} has wire type {wire} where {wanted} belongs")
-    return value
-
-
-def _put(into: Json, field: Field, value: int | memoryview) -> None:
-    name, how = field
+def _set_field(target: Json, field: Field, value: int | memoryview) -> None:
+    name, encoding = field
     if isinstance(value, int):
-        number = value != 0 if how.startswith("bool") else value - (1 << 64) if value >> 63 else value
-        _set(into, name, number, keep=how.endswith("?"))
-    elif how.endswith("{}"):
-        key, item = _pair(value, how[:-2])
-        into.setdefault(name, {})[key] = item
-    elif how.endswith("*"):
-        into.setdefault(name, []).append(_value(value, how[:-1]))
-    elif how in MESSAGES:
-        _message(value, how, into.setdefault(name, {}))
+        # A varint is unsigned: values from 2^63 on encode negative numbers.
+        number = value - (1 << 64) if value >> 63 else value
+        scalar = value != 0 if encoding.startswith("bool") else number
+        _set_scalar(target, name, scalar, keep_zero=encoding.endswith("?"))
+    elif encoding.endswith("{}"):
+        key, item = _map_entry(value, encoding[:-2])
+        target.setdefault(name, {})[key] = item
+    elif encoding.endswith("*"):
+        target.setdefault(name, []).append(_value(value, encoding[:-1]))
+    elif encoding in MESSAGES:
+        _message(value, encoding, target.setdefault(name, {}))
     else:
-        _set(into, name, _value(value, how.rstrip("?")), keep=how.endswith("?"))
+        _set_scalar(target, name, _value(value, encoding.rstrip("?")), keep_zero=encoding.endswith("?"))
 
 
-def _set(into: Json, name: str, value: Any, *, keep: bool) -> None:
-    into.pop(name, None)  # the last of several wins, also when it is a zero
-    if value or keep:
-        into[name] = value
+def _set_scalar(target: Json, name: str, value: Any, *, keep_zero: bool) -> None:
+    # The last of several values wins, also if the last value is a zero.
+    target.pop(name, None)
+    if value or keep_zero:
+        target[name] = value
 
 
-def _pair(data: memoryview, how: str) -> tuple[str, Any]:
+def _map_entry(data: memoryview, encoding: str) -> tuple[str, Any]:
     key, item = memoryview(b""), memoryview(b"")
     for number, _, value in _fields(data):
         if number in (1, 2) and not isinstance(value, memoryview):
@@ -337,59 +349,52 @@ def _pair(data: memoryview, how: str) -> tuple[str, Any]:
             key = value
         elif number == 2 and isinstance(value, memoryview):
             item = value
-    return _text(key), _value(item, how)
+    return _text(key), _value(item, encoding)
 
 
-def _value(data: memoryview, how: str) -> Any:
-    if how == "ExtraValue":
-        return _message(data, how, {}).get("items", [])
-    if how in MESSAGES:
-        return _message(data, how, {})
-    return _SCALARS[how](data)
+def _value(data: memoryview, encoding: str) -> Any:
+    # In JSON, an ExtraValue is a plain list.
+    if encoding == "ExtraValue":
+        return _message(data, encoding, {}).get("items", [])
+    if encoding in MESSAGES:
+        return _message(data, encoding, {})
+    return _SCALARS[encoding](data)
 
 
 def _text(data: memoryview) -> str:
     try:
         return str(data, "utf-8")
-    except UnicodeDecodeError as wrong:
-        raise _malformed(f"text that is not UTF-8: {wrong.reason}") from wrong
+    except UnicodeDecodeError as error:
+        raise _malformed(f"text that is not UTF-8: {error.reason}") from error
 
 
-def _moment(data: memoryview) -> datetime | None:
+def _time_text(data: memoryview, timespec: str) -> str:
+    # Go encodes an unset time as an empty message.
     if not len(data):
-        return None  # how Go writes a time that was never set
+        return ""
     parts = _message(data, "Time", {})
     try:
-        return EPOCH + timedelta(seconds=parts.get("seconds", 0), microseconds=parts.get("nanos", 0) // 1000)
-    except OverflowError as wrong:
+        time = EPOCH + timedelta(seconds=parts.get("seconds", 0), microseconds=parts.get("nanos", 0) // 1000)
+    except OverflowError as error:
         raise _malformed(
             f"a time {parts.get('seconds', 0)} seconds from 1970 is outside the years 1 to 9999"
-        ) from wrong
-
-
-def _time(data: memoryview) -> str:
-    moment = _moment(data)
-    return moment.replace(tzinfo=None).isoformat(timespec="seconds") + "Z" if moment else ""
-
-
-def _micro(data: memoryview) -> str:
-    moment = _moment(data)
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z" if moment else ""
+        ) from error
+    return time.replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
 
 
 def _document(data: memoryview) -> Json:
     raw = _message(data, "FieldsV1", {}).get("Raw", memoryview(b""))
     try:
         return msgspec.json.decode(raw, type=Json) if len(raw) else {}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
-        raise _malformed(f"managedFields hold no JSON object: {wrong}") from wrong
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(f"managedFields hold no JSON object: {error}") from error
 
 
 _SCALARS: Final[dict[str, Callable[[memoryview], Any]]] = {
     "string": _text,
     "bytes": lambda data: base64.b64encode(data).decode(),
     "raw": lambda data: data,
-    "time": _time,
-    "micro": _micro,
+    "time": lambda data: _time_text(data, "seconds"),
+    "micro": lambda data: _time_text(data, "microseconds"),
     "fields": _document,
 }

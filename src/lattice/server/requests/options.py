@@ -1,4 +1,4 @@
-"""The query parameters of a request, read once and refused when they make no sense."""
+"""Query parameters of a request, parsed into options and rejected when invalid."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from lattice.kinds.meta.base import Resource
 from lattice.kinds.meta.selector import LabelSelector, parse_selector
 
 SELECTABLE_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
+# Fields beside name and namespace by which objects of a kind can be selected.
 SELECTABLE_FIELDS_BY_RESOURCE = {
     "events": frozenset(
         f"involvedObject.{part}"
@@ -24,20 +25,22 @@ SELECTABLE_FIELDS_BY_RESOURCE = {
 
 Query = Mapping[str, str]
 FieldValidation = Literal["Strict", "Warn", "Ignore"]
+# One shared instance: `is_filtered` compares by identity.
 MATCH_ALL_LABELS = LabelSelector()
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
-    """(path, value, whether it must be equal or must differ), all of which must hold."""
+    """Requirements (path, value, whether equality is required); an object must satisfy every requirement."""
 
     requirements: tuple[tuple[str, str, bool], ...] = ()
 
     def validate_for(self, resource: Resource) -> None:
-        known = SELECTABLE_FIELDS | SELECTABLE_FIELDS_BY_RESOURCE.get(resource.id, frozenset())
+        """Raise `Malformed` if the selector uses a field that the kind cannot be selected by."""
+        selectable = SELECTABLE_FIELDS | SELECTABLE_FIELDS_BY_RESOURCE.get(resource.id, frozenset())
         for path, _, _ in self.requirements:
-            if path not in known:
-                choices = ", ".join(sorted(known))
+            if path not in selectable:
+                choices = ", ".join(sorted(selectable))
                 raise Malformed(
                     f"field label not supported: {path}",
                     fix=f"select {resource.plural} by one of {choices}, or by label with -l",
@@ -45,27 +48,29 @@ class FieldSelector:
 
     @property
     def exact_name(self) -> str:
-        """The one name asked for, if it is one."""
+        """The required object name, or an empty string if the selector does not fix the name."""
         return next(
             (value for path, value, equal in self.requirements if path == "metadata.name" and equal), ""
         )
 
     def matches(self, obj: dict[str, Any]) -> bool:
-        return all((_text(obj, path) == value) is equal for path, value, equal in self.requirements)
+        return all((_field_text(obj, path) == value) is equal for path, value, equal in self.requirements)
 
 
-def _text(obj: dict[str, Any], path: str) -> str:
-    found: Any = obj
+def _field_text(obj: dict[str, Any], path: str) -> str:
+    """The text of the field at a dotted path; an empty string if the object has no such field."""
+    value: Any = obj
     for part in path.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    if path == "source" and isinstance(found, dict):
-        found = found.get("component")
-    return "" if found is None else str(found)
+        value = value.get(part) if isinstance(value, dict) else None
+    # In an event, Kubernetes selects `source` by the source's component.
+    if path == "source" and isinstance(value, dict):
+        value = value.get("component")
+    return "" if value is None else str(value)
 
 
 def parse_field_selector(text: str) -> FieldSelector:
-    """`metadata.name=api,type!=Normal`; `==` is `=`."""
-    demands = []
+    """Parse a field selector such as `metadata.name=api,type!=Normal`; `==` equals `=`."""
+    requirements = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         path, sign, value = part.partition("!=")
         if not sign:
@@ -76,8 +81,8 @@ def parse_field_selector(text: str) -> FieldSelector:
             raise Malformed(
                 f'cannot read the field selector "{part}"', fix="write it like metadata.name=api,type!=Normal"
             )
-        demands.append((path.strip(), value.strip(), "!=" not in part))
-    return FieldSelector(tuple(demands))
+        requirements.append((path.strip(), value.strip(), "!=" not in part))
+    return FieldSelector(tuple(requirements))
 
 
 MATCH_ALL_FIELDS = FieldSelector()
@@ -114,21 +119,25 @@ class ReadOptions:
 
     @property
     def is_filtered(self) -> bool:
-        """Is anything left out?"""
+        """Whether a selector may exclude objects."""
         return self.labels is not MATCH_ALL_LABELS or bool(self.fields.requirements)
 
 
 def truthy(text: str | None) -> bool:
-    """As Go reads a boolean parameter: present and neither "false" nor "0"."""
+    """Whether a boolean query parameter is true as in Kubernetes: present, and neither "false" nor "0"."""
     return text is not None and text.lower() not in {"false", "0"}
 
 
 def write_options(query: Query, kind: str, agent: str) -> WriteOptions:
-    """kind: CreateOptions, UpdateOptions or PatchOptions, for the message."""
+    """Options of a write. `kind` (CreateOptions, UpdateOptions or PatchOptions) appears in error messages.
+
+    Without `fieldManager`, the field manager is the first part of the user agent.
+    """
     validation = query.get("fieldValidation") or "Warn"
     causes = [*_dry_run_problem(query.get("dryRun"))]
     if validation not in {"Strict", "Warn", "Ignore"}:
         causes.append(_unsupported("fieldValidation", validation, ("Ignore", "Warn", "Strict")))
+    # As in Kubernetes: without a field manager, the product name of the user agent counts.
     manager = query.get("fieldManager") or agent.partition("/")[0]
     if len(manager) > 128 or not manager.isprintable():
         causes.append(
@@ -148,37 +157,38 @@ def write_options(query: Query, kind: str, agent: str) -> WriteOptions:
 
 
 def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
-    """From the body, completed by the query, as clients send either."""
-    demands = body.get("preconditions") or {}
-    for name, value, shape in (("dryRun", body.get("dryRun") or [], list), ("preconditions", demands, dict)):
-        if not isinstance(value, shape):
+    """Options of a delete: the body first, then the query, because clients send either."""
+    preconditions = body.get("preconditions") or {}
+    for name, value, expected_type in (
+        ("dryRun", body.get("dryRun") or [], list),
+        ("preconditions", preconditions, dict),
+    ):
+        if not isinstance(value, expected_type):
             raise Malformed(
-                f"must be {'a list' if shape is list else 'an object'}",
+                f"must be {'a list' if expected_type is list else 'an object'}",
                 where=name,
                 fix="send DeleteOptions, or no body",
             )
     dry_run = (body.get("dryRun") or [query.get("dryRun")])[0]
-    policy = (
-        body.get("propagationPolicy")
-        or query.get("propagationPolicy")
-        or _orphan(body.get("orphanDependents"), query)
-    )
+    policy = body.get("propagationPolicy") or query.get("propagationPolicy")
+    if not policy:
+        # The older form of the propagation policy.
+        orphan = body.get("orphanDependents")
+        orphan = query.get("orphanDependents") if orphan is None else orphan
+        policy = "Orphan" if orphan is not None and truthy(str(orphan)) else "Background"
     causes = [*_dry_run_problem(dry_run)]
     if policy not in ("Background", "Foreground", "Orphan"):
         causes.append(_unsupported("propagationPolicy", policy, ("Orphan", "Background", "Foreground")))
     if causes:
         raise invalid_options("DeleteOptions", causes)
     return DeleteOptions(
-        dry_run == "All", policy, demands.get("uid") or "", demands.get("resourceVersion") or ""
+        dry_run == "All", policy, preconditions.get("uid") or "", preconditions.get("resourceVersion") or ""
     )
 
 
-def _orphan(body: Any, query: Query) -> str:
-    orphan = body if body is not None else query.get("orphanDependents")
-    return "Background" if orphan is None or not truthy(str(orphan)) else "Orphan"
-
-
 def read_options(query: Query) -> ReadOptions:
+    """Options of a get, list or watch. `Malformed` or `Invalid` rejects values that Kubernetes would
+    reject."""
     labels = parse_selector(query["labelSelector"]) if query.get("labelSelector") else MATCH_ALL_LABELS
     fields = parse_field_selector(query.get("fieldSelector", ""))
     options = ReadOptions(
@@ -197,16 +207,19 @@ def read_options(query: Query) -> ReadOptions:
     return options
 
 
-def _validate_read_options(options: ReadOptions, asked_initial: bool) -> None:
+def _validate_read_options(options: ReadOptions, has_initial_events: bool) -> None:
     causes = []
-    if options.revision and not _is_revision(options.revision):
+    # 19 digits: the longest 64-bit integer.
+    revision = options.revision
+    if revision and not (revision.isascii() and revision.isdigit() and len(revision) <= 19):
         raise Malformed(
             f'resourceVersion: Invalid value: "{options.revision}": must be a whole number',
             fix="use the one of a list or object",
         )
+    # The rules of Kubernetes for ListOptions.
     if options.revision_match and options.revision_match not in {"Exact", "NotOlderThan"}:
         causes.append(_unsupported("resourceVersionMatch", options.revision_match, ("Exact", "NotOlderThan")))
-    elif options.watch and asked_initial:
+    elif options.watch and has_initial_events:
         if options.revision_match != "NotOlderThan":
             causes.append(
                 Cause(
@@ -215,7 +228,7 @@ def _validate_read_options(options: ReadOptions, asked_initial: bool) -> None:
                     "FieldValueForbidden",
                 )
             )
-    elif asked_initial:
+    elif has_initial_events:
         causes.append(
             Cause(
                 "sendInitialEvents", "Forbidden: sendInitialEvents is for watch only", "FieldValueForbidden"
@@ -257,12 +270,9 @@ def _validate_read_options(options: ReadOptions, asked_initial: bool) -> None:
         raise invalid_options("ListOptions", causes)
 
 
-def _is_revision(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 19
-
-
 def _count(query: Query, name: str) -> int:
     text = query.get(name) or "0"
+    # At most 18 digits, so that the number fits into 64 bits.
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise Malformed(f'{name}: Invalid value: "{text}": must be a whole number, 0 or more')
     return int(text)

@@ -1,4 +1,4 @@
-"""An error as the Status object that Kubernetes clients read."""
+"""Errors as the Status objects that Kubernetes clients read."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ OPTIONS_GROUP = "meta.k8s.io"
 
 
 def status_of(error: LatticeError, resource: Resource | None = None, name: str = "") -> dict[str, Any]:
-    """The Status body of an error about an object (or about nothing in particular)."""
+    """The Status body of an error about an object, or about no object in particular."""
     details: dict[str, Any] = {}
     if options := _options_kind(error):
         details = {"group": OPTIONS_GROUP, "kind": options}
@@ -17,8 +17,13 @@ def status_of(error: LatticeError, resource: Resource | None = None, name: str =
         kind = resource.kind if isinstance(error, Invalid) else resource.plural
         details = {"name": name, "group": resource.group, "kind": kind}
         details = {key: value for key, value in details.items() if value}
-    if causes := [{"reason": c.reason, "message": c.message, "field": c.field} for c in _causes(error)]:
-        details["causes"] = causes
+    causes = error.causes
+    if isinstance(error, Invalid) and not causes:
+        # kubectl shows only the causes of an Invalid error, so an Invalid error must have a cause.
+        causes = (Cause(error.where or "request", error.message),)
+    if causes:
+        details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
+    # Clients of Kubernetes wait this long and retry.
     if isinstance(error, TooManyRequests | RevisionTooNew):
         details["retryAfterSeconds"] = 1
     return {
@@ -34,44 +39,30 @@ def status_of(error: LatticeError, resource: Resource | None = None, name: str =
 
 
 def _options_kind(error: LatticeError) -> str:
-    """CreateOptions and its like, if the error is about how something was asked and not about an object."""
+    """The options kind (for example CreateOptions) if the error concerns the request's options, else an empty
+    string."""
     kind, _, group = error.where.partition(".")
     return kind if group == OPTIONS_GROUP else ""
 
 
-def _causes(error: LatticeError) -> tuple[Cause, ...]:
-    """kubectl shows nothing of an Invalid but its causes: one without any would be a riddle."""
-    return (
-        (Cause(error.where or "request", error.message),)
-        if isinstance(error, Invalid) and not error.causes
-        else error.causes
-    )
-
-
 def message_of(error: LatticeError, resource: Resource | None, name: str) -> str:
-    """One line: what, where, and the fix. Invalid objects read as kubectl's users know them."""
+    """One line with problem, location and fix. Errors about invalid objects have the wording of
+    Kubernetes."""
     if isinstance(error, Invalid) and error.causes and resource is not None:
         listed = "; ".join(str(cause) for cause in error.causes)
         listed = f"[{listed}]" if len(error.causes) > 1 else listed
-        kind = (
-            error.where
-            if _options_kind(error)
-            else f"{resource.kind}.{resource.group}"
-            if resource.group
-            else resource.kind
-        )
-        name = "" if _options_kind(error) else name
+        if _options_kind(error):
+            return f'{error.where} "" is invalid: {listed}'
+        kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
         return f'{kind} "{name}" is invalid: {listed}'
-    head = (
-        f"{error.where}: {error.message}"
-        if error.where and not isinstance(error, Conflict | Gone)
-        else error.message
-    )
+    head = error.message
+    if error.where and not isinstance(error, Conflict | Gone):
+        head = f"{error.where}: {error.message}"
     return f"{head} (fix: {error.fix})" if error.fix else head
 
 
 def success_status(resource: Resource, name: str, uid: str) -> dict[str, Any]:
-    """What a delete answers when the object is gone."""
+    """The Status body of a delete request after the object is gone."""
     details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
     return {
         "kind": "Status",
@@ -83,11 +74,12 @@ def success_status(resource: Resource, name: str, uid: str) -> dict[str, Any]:
 
 
 def warning_header(text: str) -> str:
-    """As an HTTP header says it, in the form that kubectl shows."""
+    """A warning as a Warning header (code 299), which kubectl prints."""
     quoted = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'299 - "{quoted}"'
 
 
 def warning_text(header: str) -> str:
+    """The text of a Warning header: the inverse of `warning_header`."""
     text = header.split(" ", 2)[-1].strip()
     return text[1:-1].replace('\\"', '"').replace("\\\\", "\\") if text.startswith('"') else text
