@@ -6,7 +6,7 @@ Field numbers are those of google/gnostic's openapiv2/OpenAPIv2.proto.
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 MEDIA_TYPE: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"

@@ -175,7 +175,8 @@ class DryRun:
 
     async def _dry_run_apply(self, manifest: ParsedManifest, key: Key) -> bytes:
         target, resource = manifest.target, manifest.target.served.resource
-        # A user with read access may plan the writes of another user, so the dry run acts as an administrator.
+        # A user with read access may plan the writes of another user, so the dry run acts as an
+        # administrator.
         administrator = User(self.apply_options.user, frozenset({ADMINS}))
         attributes = RequestAttributes(
             "patch", resource.group, resource.plural, "", target.namespace, target.name

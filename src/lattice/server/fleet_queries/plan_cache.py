@@ -43,7 +43,10 @@ class PlanCache:
             return
         if "services" not in previous_plan and plan_id in self._plans:
             previous_plan = msgspec.json.decode(self._plans[plan_id])
-        problem = f"the outcome is not that of plan {plan_id} any more; as things are now it is {current_plan['id']}"
+        problem = (
+            f"the outcome is not that of plan {plan_id} any more; "
+            f"as things are now it is {current_plan['id']}"
+        )
         raise Conflict(problem, fix="look at the plan again", causes=_causes(previous_plan, current_plan))
 
 

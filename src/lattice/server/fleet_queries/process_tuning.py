@@ -8,8 +8,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# New containers between two collections. At Python's default of 700, a large fleet spent one fifth of the time
-# in the collector.
+# New containers between two collections. At Python's default of 700, a large fleet spent one fifth of the
+# time in the collector.
 GC_THRESHOLD = 50_000
 
 

@@ -44,7 +44,8 @@ _MANIFEST_FIELD = re.compile(r"manifests\[(\d+)\]\.?(.*)")
 
 
 class PlannedDeletion(Struct, rename="camel", forbid_unknown_fields=True):
-    """An object that the query treats as deleted. An empty namespace stands for the namespace of the query."""
+    """An object that the query treats as deleted. An empty namespace stands for the namespace of the
+    query."""
 
     kind: str
     name: str
@@ -52,7 +53,8 @@ class PlannedDeletion(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class CsvTable(Struct, rename="camel", forbid_unknown_fields=True):
-    """A price or latency table as CSV, with its source and, for prices, the day (YYYY-MM-DD) of the prices."""
+    """A price or latency table as CSV, with its source and, for prices, the day (YYYY-MM-DD) of the
+    prices."""
 
     csv: str
     source: str

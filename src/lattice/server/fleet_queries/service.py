@@ -178,7 +178,8 @@ class ChangesSince(NamedTuple):
 
 @dataclass
 class FleetQueryService:
-    """Admits fleet queries, runs them one at a time on the query process, and lets MAX_WAITING_QUERIES wait."""
+    """Admits fleet queries, runs them one at a time on the query process, and lets MAX_WAITING_QUERIES
+    wait."""
 
     api: Api
     process: QueryProcess

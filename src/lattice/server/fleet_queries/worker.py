@@ -57,7 +57,8 @@ from lattice.server.requests.status_error import status_of
 from lattice.server.resources.api import Api
 from lattice.store.protocol import Entry, Key
 
-# Lowers the priority of the process, so that the server answers short requests first where processors are few.
+# Lowers the priority of the process, so that the server answers short requests first where processors are
+# few.
 NICE = 5
 # A permanent namespace: known even if no object is in it.
 DEFAULT_NAMESPACE = "default"
@@ -264,7 +265,8 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICE)
     out = os.fdopen(os.dup(1), "wb")
-    # Libraries may print to standard output, which carries only results: redirect their output to standard error.
+    # Libraries may print to standard output, which carries only results: redirect their output to standard
+    # error.
     os.dup2(2, 1)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(os.fdopen(os.dup(0), "rb"), inbox), daemon=True).start()

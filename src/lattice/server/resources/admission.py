@@ -113,7 +113,8 @@ def admit(
     field_problems = [f'unknown field "{path}"' for path in findings.unknown_fields] + [
         f'duplicate field "{path}"' for path in duplicates
     ]
-    # Unknown fields alone make the body Malformed (400); beside other problems, they are causes of Invalid (422).
+    # Unknown fields alone make the body Malformed (400); beside other problems, they are causes of Invalid
+    # (422).
     if validation == "Strict" and field_problems and not findings.causes:
         raise _undecodable(served, field_problems, [*findings.unknown_fields, *duplicates])
     if validation == "Strict":
@@ -170,7 +171,8 @@ def apply_kind_defaults(served: ServedKind, obj: Object, previous: Object | None
 
 
 def _encode_secret(obj: Object, previous: Object | None) -> Object:
-    """Return the secret as stored: stringData moves, base64-encoded, into data, and the type cannot change."""
+    """Return the secret as stored: stringData moves, base64-encoded, into data, and the type cannot
+    change."""
     secret = {name: value for name, value in obj.items() if name != "stringData"}
     encoded = {name: b64encode(text.encode()).decode() for name, text in obj.get("stringData", {}).items()}
     if encoded:

@@ -6,8 +6,7 @@ from lattice import tracing as traces
 from lattice.errors import LatticeError
 from lattice.server.access.authorization import RequestAttributes, authorize, log_rejected_request
 from lattice.server.requests.call import Call, Reply
-from lattice.server.resources import lists, verbs, watch
-from lattice.server.resources import subresources
+from lattice.server.resources import lists, subresources, verbs, watch
 from lattice.server.resources.api import Api
 
 VerbHandler = Callable[[Api, Call], Awaitable[Reply]]

@@ -41,7 +41,8 @@ class Representation:
 
 @lru_cache(maxsize=256)
 def parse_accept(accept: str) -> Representation:
-    """Return the first representation of an Accept header that the server supports, or raise NotAcceptable."""
+    """Return the first representation of an Accept header that the server supports, or raise
+    NotAcceptable."""
     for item in (accept or "*/*").split(","):
         media_type, *parameter_parts = (part.strip() for part in item.split(";"))
         parameters = dict(part.split("=", 1) for part in parameter_parts if "=" in part)
@@ -86,7 +87,8 @@ def represent(api: Api, call: Call, entry: Entry) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class ListEncoding:
-    """The encoding of a list: the bytes before the first item, and a function that encodes a chunk of items."""
+    """The encoding of a list: the bytes before the first item, and a function that encodes a chunk of
+    items."""
 
     opening: bytes
     encode_items: Callable[[list[Entry]], bytes]

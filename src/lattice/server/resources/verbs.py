@@ -84,6 +84,7 @@ async def create(api: Api, call: Call) -> Reply:
     try:
         return await write(api, PendingWrite(call, options, None, body, duplicates=duplicates))
     except LatticeError as error:
+        # The name may be generated, so the path does not have it; the Status of the error names the object.
         error.object_name = str(body["metadata"].get("name") or body["metadata"].get("generateName") or "")
         raise
 
@@ -131,6 +132,7 @@ async def patch(api: Api, call: Call) -> Reply:
     for attempt in range(MAX_WRITE_ATTEMPTS):
         old = await get_existing(api, call)
         new = patch_object(call, old, change, parsed.value)
+        # A patch may set metadata.resourceVersion: then the patch applies to that revision only.
         names_other_revision = new["metadata"].get("resourceVersion") != str(old.revision)
         if names_other_revision and new["metadata"].get("resourceVersion"):
             raise admission.stale_object_error(call.target.served, call.target.name)
@@ -197,7 +199,8 @@ def merge_applied(
 
 @dataclass(frozen=True, slots=True)
 class AppliedConfiguration:
-    """The object of an apply without its unknown fields, and the problems found in the applied fields alone."""
+    """The object of an apply without its unknown fields, and the problems found in the applied fields
+    alone."""
 
     obj: Object
     unknown_fields: tuple[str, ...]
@@ -227,7 +230,8 @@ def parse_applied(call: Call, applied: Object) -> AppliedConfiguration:
 
 
 def read_body(call: Call) -> tuple[Any, tuple[str, ...]]:
-    """Return the object in the body and the paths of duplicate fields; protobuf only for kinds of Kubernetes."""
+    """Return the object in the body and the paths of duplicate fields; protobuf only for kinds of
+    Kubernetes."""
     resource = call.target.served.resource
     return bodies.parse_body(
         call.body, call.content_type, resource.kind, allow_protobuf=resource.group != GROUP
@@ -291,7 +295,8 @@ def _check_preconditions(served: ServedKind, obj: Object, options: DeleteOptions
             error = admission.stale_object_error(served, metadata["name"])
             error.message = (
                 f'Operation cannot be fulfilled on {served.resource.id} "{metadata["name"]}": '
-                f"the {field} in the precondition ({required}) does not match the {field} in record ({actual}). "
+                f"the {field} in the precondition ({required}) "
+                f"does not match the {field} in record ({actual}). "
                 "The object might have been deleted and then recreated"
             )
             raise error

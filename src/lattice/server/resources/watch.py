@@ -32,7 +32,8 @@ MAX_WATCH_S = 3600.0
 
 @dataclass
 class WatchStream:
-    """The watch of one client: selects the changes that match the selector and encodes events for the client."""
+    """The watch of one client: selects the changes that match the selector and encodes events for the
+    client."""
 
     api: Api
     call: Call
@@ -167,7 +168,8 @@ class InitialList:
 
 
 async def watch_objects(api: Api, call: Call) -> Reply:
-    """Start a watch at the requested revision; without a revision, the watch begins with the current objects."""
+    """Start a watch at the requested revision; without a revision, the watch begins with the current
+    objects."""
     options = read_options(call.query)
     stream = WatchStream(api, call, options, build_selection(call, options), parse_accept(call.accept))
     revision = int(options.revision or 0)

@@ -116,7 +116,8 @@ class WatchedKind:
         return rows
 
     def drain_changes(self) -> dict[str, object]:
-        """Return the pending changes and clear them. For the page, an object outside the scope counts as gone."""
+        """Return the pending changes and clear them. For the page, an object outside the scope counts as
+        gone."""
         changed, self.pending_changes = self.pending_changes, {}
         rows = self.rows(value for value in changed.values() if value is not None)
         shown = {row["path"] for row in rows}
@@ -134,8 +135,8 @@ class PageEventStream:
     api: Api
 
     async def open(self, user: User, query: Mapping[str, str], reauthenticate: Reauthenticate) -> Reply:
-        """Open a stream for a user. The stream ends when `reauthenticate` rejects the user, or the user may no longer
-        watch the kinds."""
+        """Open a stream for a user. The stream ends when `reauthenticate` rejects the user, or the user may no
+        longer watch the kinds."""
         served = [self._served_kind(plural) for plural in _split_list(query.get("kinds", ""))]
         if not served:
             raise Malformed(

@@ -101,6 +101,7 @@ class Pages:
             raise MethodNotAllowed(
                 f"{request.method} is not understood here", where=request.path, fix="use GET, POST or DELETE"
             )
+        # A form of another site cannot set the header: no cross-site request signs a user in or out.
         if request.headers.get(PAGE_HEADER) != "1":
             raise Denied(
                 "only the page itself signs in and out",
@@ -108,7 +109,12 @@ class Pages:
                 fix=f"send the header {PAGE_HEADER}: 1",
             )
         if request.method == "GET":
-            return _session_reply(await self._current_user(request))
+            # An opened page first requests the session: an unknown user is no error.
+            try:
+                user = _user_document(await authenticate(self.tokens, request.headers, request.peer))
+            except UnknownUser:
+                user = ANONYMOUS_USER
+            return _session_reply(user)
         if request.method == "POST":
             token = await self.sign_in.begin_session(body, request.address)
             return _session_reply(
@@ -117,14 +123,6 @@ class Pages:
         if token := session_cookie(request.headers):
             await self.sign_in.end_session(token)
         return _session_reply(ANONYMOUS_USER, f"{SESSION_COOKIE}=; Max-Age=0")
-
-    async def _current_user(self, request: PageRequest) -> dict[str, Any]:
-        """Return the signed-in user, or ANONYMOUS_USER: an opened page first requests the session, signed in
-        or not."""
-        try:
-            return _user_document(await authenticate(self.tokens, request.headers, request.peer))
-        except UnknownUser:
-            return ANONYMOUS_USER
 
 
 def is_page(method: str, path: str, headers: Mapping[str, str]) -> bool:
