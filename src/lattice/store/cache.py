@@ -1,4 +1,5 @@
-"""A copy of one resource, fed by a watch: what controllers and the scheduler read instead of asking the store."""
+"""The cache (informer): all objects of one resource in memory, kept current by a watch, for controllers and
+the scheduler."""
 
 import asyncio
 import gc
@@ -13,20 +14,23 @@ from lattice.errors import Gone, Unavailable
 from lattice.store.protocol import Change, Entry, Key, Store, Watch
 
 PAGE_SIZE = 500
-MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0  # seconds between attempts to reach the store
-MIN_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = (
-    0.02,
-    0.32,
-)  # seconds between looks at a progress that moves without a change of ours
+# Back-off between attempts to reach the store.
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
+# Progress may move without a change of the resource, so waiters poll at a growing interval.
+MIN_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 0.02, 0.32
 
 T = TypeVar("T")
 ChangeListener = Callable[[Change], None]
-Index = Callable[[T], Collection[str]]  # the words by which it is found
+# Returns the index values of an object.
+Index = Callable[[T], Collection[str]]
 
 
 @dataclass
 class Cache(Generic[T]):
-    """`run` keeps it current; everything else reads. Callbacks come after the copy has changed, and must not wait."""
+    """The decoded objects of one resource. `run` keeps the cache current; all other methods read.
+
+    Listeners are called after the cache has changed and must not block.
+    """
 
     store: Store
     resource: str
@@ -34,10 +38,10 @@ class Cache(Generic[T]):
     clock: Clock
     rng: random.Random
     indexes: Mapping[str, Index[T]] = field(default_factory=dict)
-    freeze: bool = True  # long-lived copies are not worth walking through in every garbage collection
-    keeps_bytes: bool = (
-        True  # False: entries tell revisions only, for those who read nothing but what was decoded
-    )
+    # Long-lived objects are excluded from garbage collection, which would scan them every time.
+    freeze: bool = True
+    # False stores entries without their bytes, for users that read only decoded objects.
+    keeps_bytes: bool = True
 
     def __post_init__(self) -> None:
         self._entries: dict[str, Entry] = {}
@@ -45,9 +49,8 @@ class Cache(Generic[T]):
         self._namespaces: dict[str, dict[str, None]] = {}
         self._indexed: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self.indexes}
         self._listeners: list[ChangeListener] = []
-        self.previous_object: T | None = (
-            None  # what the copy held in the place of the change that is being told
-        )
+        # The object that the change under notification replaced.
+        self.previous_object: T | None = None
         self._listed_revision = 0
         self._backoff_s = MIN_BACKOFF_S
         self._watch: Watch | None = None
@@ -55,10 +58,10 @@ class Cache(Generic[T]):
 
     @property
     def revision(self) -> int:
-        """Everything up to this revision is in the copy; 0 before the first list."""
-        return (
-            self._listed_revision if self._watch is None else max(self._listed_revision, self._watch.progress)
-        )
+        """The revision up to which the cache has every change; 0 before the first list."""
+        if self._watch is None:
+            return self._listed_revision
+        return max(self._listed_revision, self._watch.progress)
 
     def get(self, path: str) -> T | None:
         return self._values.get(path)
@@ -67,38 +70,40 @@ class Cache(Generic[T]):
         return self._entries.get(path)
 
     def objects(self, namespace: str | None = None) -> list[T]:
-        """In no particular order."""
+        """Return the objects of a namespace, or all objects, in no particular order."""
         if namespace is None:
             return list(self._values.values())
         return [self._values[path] for path in self._namespaces.get(namespace, ())]
 
-    def by_index(self, index: str, word: str) -> list[T]:
-        """Those for which an index function named this word."""
-        return [self._values[path] for path in self._indexed[index].get(word, ())]
+    def by_index(self, index: str, value: str) -> list[T]:
+        """Return the objects for which an index function returned this value."""
+        return [self._values[path] for path in self._indexed[index].get(value, ())]
 
     def __len__(self) -> int:
         return len(self._values)
 
-    def on_change(self, told: ChangeListener) -> Callable[[], None]:
-        """Hear of every change, also those found by listing again. Returns how to stop."""
-        self._listeners.append(told)
-        return lambda: self._listeners.remove(told)
+    def on_change(self, listener: ChangeListener) -> Callable[[], None]:
+        """Call the listener for every change, also for changes that a new list reveals. Return a function
+        that removes the listener."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
-    def on_key_change(self, told: Callable[[Key], None]) -> Callable[[], None]:
-        """Hear which object changed, not how."""
-        return self.on_change(lambda change: told(change.key))
+    def on_key_change(self, listener: Callable[[Key], None]) -> Callable[[], None]:
+        """Call the listener with the key of every changed object. Return a function that removes the
+        listener."""
+        return self.on_change(lambda change: listener(change.key))
 
     async def wait_for(self, revision: int = 1) -> None:
-        """Until the copy includes a revision; without one, until it is filled."""
-        glance = MIN_POLL_INTERVAL_S
+        """Wait until the cache includes a revision; without a revision, until the first list is complete."""
+        poll_interval_s = MIN_POLL_INTERVAL_S
         while self.revision < revision:
             self._progressed.clear()
             with suppress(TimeoutError):
-                await with_timeout(self.clock, glance, self._progressed.wait())
-            glance = min(2 * glance, MAX_POLL_INTERVAL_S)
+                await with_timeout(self.clock, poll_interval_s, self._progressed.wait())
+            poll_interval_s = min(2 * poll_interval_s, MAX_POLL_INTERVAL_S)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """List and watch until cancelled; list again after Gone, back off while the store is unavailable."""
         is_listed = False
         while True:
             try:
@@ -113,29 +118,29 @@ class Cache(Generic[T]):
             await self.clock.sleep(self._backoff_s * (0.5 + self.rng.random() / 2))
 
     async def _list(self) -> None:
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         page = await self.store.list(self.resource, limit=PAGE_SIZE)
         while True:
-            found.update((entry.key.path, entry) for entry in page.entries)
+            entries.update((entry.key.path, entry) for entry in page.entries)
             if not page.has_more:
                 break
             page = await self.store.list(
                 self.resource, limit=PAGE_SIZE, after=page.entries[-1].key.path, revision=page.revision
             )
         is_first = self._listed_revision == 0
-        self._replace_contents(found, page.revision)
+        self._replace_contents(entries, page.revision)
         if is_first and self.freeze:
             gc.collect()
             gc.freeze()
 
-    def _replace_contents(self, found: Mapping[str, Entry], revision: int) -> None:
-        """Replace the copy by a list, telling the difference as changes."""
-        vanished = [entry for path, entry in self._entries.items() if path not in found]
+    def _replace_contents(self, entries: Mapping[str, Entry], revision: int) -> None:
+        """Replace the contents by a list and notify the listeners of the difference."""
+        vanished = [entry for path, entry in self._entries.items() if path not in entries]
         changes = [Change(revision, entry.key, None, entry) for entry in vanished]
-        for path, entry in found.items():
-            known = self._entries.get(path)
-            if known is None or known.revision != entry.revision:
-                changes.append(Change(entry.revision, entry.key, entry.value, known))
+        for path, entry in entries.items():
+            cached = self._entries.get(path)
+            if cached is None or cached.revision != entry.revision:
+                changes.append(Change(entry.revision, entry.key, entry.value, cached))
         replaced = [self._apply(change) for change in changes]
         self._listed_revision = revision
         self._progressed.set()
@@ -147,52 +152,55 @@ class Cache(Generic[T]):
         try:
             while True:
                 batches = await self._watch.next()
-                changes = [change for batch in batches for change in batch.changes]
+                changes: list[Change] = []
+                for batch in batches:
+                    changes.extend(batch.changes)
                 replaced = [self._apply(change) for change in changes]
                 self._progressed.set()
                 self._notify(changes, replaced)
         finally:
+            # The progress of the watch is the point at which the next watch resumes.
             self._listed_revision = self.revision
             self._watch.close()
             self._watch = None
 
     def _notify(self, changes: Sequence[Change], replaced: Sequence[T | None]) -> None:
-        ears = tuple(self._listeners)
+        listeners = tuple(self._listeners)
         for change, self.previous_object in zip(changes, replaced, strict=True):
-            for told in ears:
-                told(change)
+            for listener in listeners:
+                listener(change)
         self.previous_object = None
 
     def _apply(self, change: Change) -> T | None:
-        """What was there before."""
+        """Apply a change and return the previous object."""
         path, namespace = change.key.path, change.key.namespace
-        old = self._values.get(path)
+        previous = self._values.get(path)
         if change.value is None:
             self._entries.pop(path, None)
             self._values.pop(path, None)
             self._namespaces.get(namespace, {}).pop(path, None)
-            self._index(path, old, None)
-            return old
+            self._index(path, previous, None)
+            return previous
         entry = Entry(change.key, change.value, change.revision)
         value = self.decode(entry)
         self._entries[path] = entry if self.keeps_bytes else Entry(change.key, b"", change.revision)
         self._values[path] = value
-        if old is None:
+        if previous is None:
             self._namespaces.setdefault(namespace, {})[path] = None
-        self._index(path, old, value)
-        return old
+        self._index(path, previous, value)
+        return previous
 
     def _index(self, path: str, old: T | None, new: T | None) -> None:
-        for name, words_of in self.indexes.items():
-            before = () if old is None else words_of(old)
-            after = () if new is None else words_of(new)
-            if before == after:
+        for name, index in self.indexes.items():
+            old_values = () if old is None else index(old)
+            new_values = () if new is None else index(new)
+            if old_values == new_values:
                 continue
-            by_word = self._indexed[name]
-            for word in before:
-                paths = by_word.get(word, {})
+            paths_by_value = self._indexed[name]
+            for value in old_values:
+                paths = paths_by_value.get(value, {})
                 paths.pop(path, None)
                 if not paths:
-                    by_word.pop(word, None)
-            for word in after:
-                by_word.setdefault(word, {})[path] = None
+                    paths_by_value.pop(value, None)
+            for value in new_values:
+                paths_by_value.setdefault(value, {})[path] = None

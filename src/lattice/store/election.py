@@ -1,4 +1,4 @@
-"""Who leads: campaigning for a role, keeping it, knowing in time that it is lost, and handing it over."""
+"""Leader election: campaign for a role, renew the lease, detect a lost lease in time, and resign."""
 
 import contextlib
 import random
@@ -13,10 +13,9 @@ from lattice.errors import LatticeError
 from lattice.store.protocol import Store, Term
 
 LEASE_TTL_S = 15.0
-CAMPAIGN_INTERVAL_S = (
-    0.6  # seconds at most between a standby's looks: a resigned role is taken within one second
-)
-RESIGN_TIMEOUT_S = 1.0  # seconds that resigning may take
+# The longest wait of a standby between campaigns: a standby takes a resigned role within one second.
+CAMPAIGN_INTERVAL_S = 0.6
+RESIGN_TIMEOUT_S = 1.0
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -28,9 +27,10 @@ def _ignore(_: Term) -> None:
 
 @dataclass
 class Election:
-    """Run it as a task; cancelling that task resigns. `won` and `lost` are called with each term, in turn.
+    """The election of one server for one role. Run the election as a task; cancelling the task resigns.
 
-    A lease is for liveness only: what protects the store is the term as a fence on every write.
+    `on_started_leading` and `on_stopped_leading` are called in turn with every term. The lease serves
+    liveness only: the term as a fence on every write protects the store (I-08, I-09).
     """
 
     store: Store
@@ -48,17 +48,22 @@ class Election:
 
     @property
     def term(self) -> Term | None:
-        """The term we lead in, by our own clock: None once a renewal is overdue, whether or not the store has said so."""
+        """The term in which this server leads by its own clock: None once a renewal is overdue, whatever the
+        store says."""
         return self._term if self.clock.monotonic() < self._lease_until else None
 
     def end_term(self, term: Term) -> None:
-        """Somebody was told so by the store, which refused a write: no need to wait until a renewal is."""
+        """Stop leading at once, because the store fenced a write of the term; no need to wait for a failed
+        renewal."""
         if self._term == term:
             self._lease_until = 0.0
             self._stop_leading()
 
     async def run(self) -> None:
-        """Until cancelled. Whatever goes wrong, it campaigns again: a server that silently never leads is worse than one that ends."""
+        """Campaign and lead until cancelled. After any exception the server campaigns again.
+
+        A server that silently never leads is worse than a server that exits.
+        """
         try:
             while True:
                 try:
@@ -72,26 +77,21 @@ class Election:
             await self._resign()
 
     async def _lead_once(self) -> None:
-        sent = self.clock.monotonic()
-        term = await self._campaign()
-        if term is None or self.clock.monotonic() >= sent + self.ttl:
+        sent_at = self.clock.monotonic()
+        try:
+            term = await self.store.campaign(self.role, self.holder, self.ttl)
+        except LatticeError:
+            term = None
+        # A campaign that took longer than the lease has won a lease that may be over.
+        if term is None or self.clock.monotonic() >= sent_at + self.ttl:
             await self._wait_to_campaign()
             return
-        self._start_leading(term, sent)
+        self._term, self._lease_until = term, sent_at + self.ttl
+        self.on_started_leading(term)
         await self._keep_renewing(term)
 
     async def _wait_to_campaign(self) -> None:
         await self.clock.sleep(min(CAMPAIGN_INTERVAL_S, self.ttl / 3) * (0.5 + self.rng.random() / 2))
-
-    async def _campaign(self) -> Term | None:
-        try:
-            return await self.store.campaign(self.role, self.holder, self.ttl)
-        except LatticeError:
-            return None
-
-    def _start_leading(self, term: Term, sent: float) -> None:
-        self._term, self._lease_until = term, sent + self.ttl
-        self.on_started_leading(term)
 
     def _stop_leading(self) -> None:
         term, self._term = self._term, None
@@ -99,34 +99,37 @@ class Election:
             self.on_stopped_leading(term)
 
     async def _keep_renewing(self, term: Term) -> None:
-        """Renew until that fails. Counted from when a renewal was sent: the store cannot have counted from earlier."""
-        pause = self.ttl / 3
-        while await self._sleep_while_leading(pause) and self._term == term:
-            sent = self.clock.monotonic()
-            renewed = await self._with_timeout(self._renew(term), self._lease_until - sent)
+        """Renew the lease until a renewal fails or the lease expires.
+
+        The lease counts from the time a renewal was sent: the store cannot have counted from an earlier time.
+        """
+        pause_s = self.ttl / 3
+        while await self._sleep_while_leading(pause_s) and self._term == term:
+            sent_at = self.clock.monotonic()
+            renewed = await self._with_timeout(self._renew(term), self._lease_until - sent_at)
             if renewed is False:
                 return
             if renewed:
-                self._lease_until = sent + self.ttl
-            pause = self.ttl / 3 if renewed else self.ttl / 15
+                self._lease_until = sent_at + self.ttl
+            pause_s = self.ttl / 3 if renewed else self.ttl / 15
 
-    async def _sleep_while_leading(self, pause: float) -> bool:
-        """False if we no longer lead afterwards."""
-        left = self._lease_until - self.clock.monotonic()
-        await self.clock.sleep(max(0.0, min(pause * (0.9 + self.rng.random() / 10), left)))
+    async def _sleep_while_leading(self, pause_s: float) -> bool:
+        """Sleep, at most until the lease expires; return False if the lease has expired."""
+        remaining_s = self._lease_until - self.clock.monotonic()
+        await self.clock.sleep(max(0.0, min(pause_s * (0.9 + self.rng.random() / 10), remaining_s)))
         return self.clock.monotonic() < self._lease_until
 
     async def _renew(self, term: Term) -> bool | None:
-        """None: no answer, which says nothing yet."""
+        """Renew the lease; None means that the store did not answer, which decides nothing yet."""
         try:
             return await self.store.renew(term)
         except LatticeError:
             return None
 
-    async def _with_timeout(self, asked: Coroutine[Any, Any, T], seconds: float) -> T | None:
-        """None if it takes longer by the clock we are given."""
+    async def _with_timeout(self, request: Coroutine[Any, Any, T], seconds: float) -> T | None:
+        """Return the result of the request, or None after `seconds` by the injected clock."""
         try:
-            return await with_timeout(self.clock, seconds, asked)
+            return await with_timeout(self.clock, seconds, request)
         except TimeoutError:
             return None
 

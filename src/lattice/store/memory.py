@@ -1,4 +1,5 @@
-"""A store in memory: the oracle of the contract suite and the simulator's store. Time is the clock it is given."""
+"""A store in memory: the oracle of the contract suite and the store of the simulator. The injected clock
+measures leases."""
 
 import itertools
 from bisect import bisect_left, bisect_right, insort
@@ -31,7 +32,7 @@ from lattice.store.watch_feed import WINDOW_CHANGES, Feeds, History
 
 @dataclass
 class _ResourceTable:
-    """The objects of one resource, in path order."""
+    """The objects of one resource, with the paths in order."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     paths: list[str] = field(default_factory=list)
@@ -55,15 +56,16 @@ class _Lease:
 
 
 class MemoryStore:
+    """A store without durability; every promise of the store protocol holds as long as the process lives."""
+
     def __init__(self, clock: Clock, window: int = WINDOW_CHANGES) -> None:
         self._clock = clock
         self._tables: dict[str, _ResourceTable] = {}
         self._revision = 1
         self._compacted = 0
         self._log: list[Change] = []
-        self._requests: dict[
-            str, tuple[int, float]
-        ] = {}  # id -> first revision, when to forget; oldest first
+        # By request id: the first revision, and when to forget the id; oldest first.
+        self._requests: dict[str, tuple[int, float]] = {}
         self._terms: dict[str, int] = {}
         self._leases: dict[str, _Lease] = {}
         self._feeds = Feeds(1, window)
@@ -82,20 +84,26 @@ class MemoryStore:
     ) -> Page:
         if revision > self._revision:
             raise future_revision_error(revision, self._revision)
-        at = revision or self._revision
-        if at < self._compacted:
-            raise compacted_error(at, self._compacted)
-        shelf = self._table(resource) if at == self._revision else self._table_at(resource, at)
-        start = bisect_right(shelf.paths, after) if after else 0
-        end = len(shelf.paths)
+        list_revision = revision or self._revision
+        if list_revision < self._compacted:
+            raise compacted_error(list_revision, self._compacted)
+        table = (
+            self._table(resource)
+            if list_revision == self._revision
+            else self._table_at(resource, list_revision)
+        )
+        start = bisect_right(table.paths, after) if after else 0
+        end = len(table.paths)
         if namespace is not None:
-            start = max(start, bisect_left(shelf.paths, f"{namespace}/"))
-            end = bisect_left(shelf.paths, f"{namespace}0")  # "0" follows "/"
+            start = max(start, bisect_left(table.paths, f"{namespace}/"))
+            # "0" is the character after "/".
+            end = bisect_left(table.paths, f"{namespace}0")
         stop = min(end, start + limit) if limit else end
-        return Page([shelf.entries[path] for path in shelf.paths[start:stop]], at, stop < end)
+        return Page([table.entries[path] for path in table.paths[start:stop]], list_revision, stop < end)
 
     async def watch(self, resource: str, after: int) -> Watch:
-        after = max(after, 1)  # an empty store is at revision 1
+        # An empty store is at revision 1.
+        after = max(after, 1)
         if after > self._revision:
             raise future_watch_error(after, self._revision)
         if after < self._compacted:
@@ -162,6 +170,7 @@ class MemoryStore:
         return None
 
     def changes_after(self, resource: str, revision: int) -> Iterable[Change]:
+        """Return the changes of a resource after a revision, oldest first."""
         return (
             change
             for change in itertools.islice(self._log, self._log_position(revision), None)
@@ -170,6 +179,7 @@ class MemoryStore:
 
     @property
     def compacted_revision(self) -> int:
+        """The oldest revision that lists and watches can start from."""
         return self._compacted
 
     def _table(self, resource: str) -> _ResourceTable:
@@ -180,22 +190,24 @@ class MemoryStore:
         return ABSENT if entry is None else entry.revision
 
     def _apply(self, write: Write) -> Change:
-        shelf = self._table(write.key.resource)
-        previous = shelf.entries.get(write.key.path)
+        table = self._table(write.key.resource)
+        previous = table.entries.get(write.key.path)
         if isinstance(write, Put):
-            shelf.put(Entry(write.key, write.value, self._revision))
+            table.put(Entry(write.key, write.value, self._revision))
             return Change(self._revision, write.key, write.value, previous)
-        shelf.remove(write.key.path)
+        table.remove(write.key.path)
         return Change(self._revision, write.key, None, previous)
 
     def _table_at(self, resource: str, revision: int) -> _ResourceTable:
         entries = dict(self._table(resource).entries)
-        seen: set[str] = set()
+        restored: set[str] = set()
+        # The first change of an object after the revision holds the value that the object had at the
+        # revision.
         for change in self.changes_after(resource, revision):
             path = change.key.path
-            if path in seen:
+            if path in restored:
                 continue
-            seen.add(path)
+            restored.add(path)
             entries.pop(path, None)
             if change.previous is not None:
                 entries[path] = change.previous
@@ -214,7 +226,7 @@ class MemoryStore:
 
 
 class _MemoryHistory(History):
-    """The log, for a watch from further back than the feed's window."""
+    """The log of the store, for a watch that begins before the window of the feed."""
 
     def __init__(self, store: MemoryStore, resource: str) -> None:
         self._store = store

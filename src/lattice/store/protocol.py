@@ -1,8 +1,9 @@
-"""What every store promises: get, list, watch and commit over encoded objects, and leadership terms.
+"""The store protocol: get, list, watch and commit over encoded objects, and leadership terms; the promises of
+every store.
 
-A store holds bytes under keys. One counter numbers the commits: revision r is the r-th state of the whole store,
-positive, growing, never reused (also not after a crash), not necessarily dense. The revision of an entry is the
-revision of the commit that last wrote it; it is *not* inside the bytes.
+A store holds bytes under keys. One counter numbers the commits: revision r is the r-th state of the whole
+store, positive, growing, never reused (also not after a crash), not necessarily dense. The revision of an
+entry is the revision of the commit that last wrote the entry; the revision is *not* inside the bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,16 +13,19 @@ import msgspec
 
 from lattice.errors import Conflict, Fenced, Gone, Malformed, RevisionTooNew, TooLarge
 
-ABSENT = 0  # the revision of what is not there: expect=ABSENT creates
-MAX_COMMIT_OPERATIONS = (
-    100  # writes + checks in a commit; etcd's default ceiling is 128 with our own keys included
-)
-MAX_COMMIT_BYTES = 1 << 20  # keys + values in a commit; etcd's default ceiling is 1.5 MiB
-REQUEST_ID_TTL_S = 600.0  # seconds for which a request id is remembered
+# The revision of a missing object: expect=ABSENT creates.
+ABSENT = 0
+# Writes and checks in one commit; the default limit of etcd is 128, and the store adds operations of its own.
+MAX_COMMIT_OPERATIONS = 100
+# Keys and values in one commit; the default limit of etcd is 1.5 MiB.
+MAX_COMMIT_BYTES = 1 << 20
+# How long a store remembers a request id.
+REQUEST_ID_TTL_S = 600.0
 
 
 class Key(NamedTuple):
-    """Where an object lives: `latticepools.lattice.dev` (or `namespaces`), its namespace or "", its name."""
+    """The key of an object: resource, such as `latticepools.lattice.dev` or `namespaces`; namespace or "";
+    name."""
 
     resource: str
     namespace: str
@@ -29,25 +33,26 @@ class Key(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Order of lists on every store: plain string order of this."""
+        """The path within the resource; every store lists in plain string order of the path."""
         return f"{self.namespace}/{self.name}"
 
     def __str__(self) -> str:
-        return (
-            f"{self.resource}/{self.namespace}/{self.name}"
-            if self.namespace
-            else f"{self.resource}/{self.name}"
-        )
+        if self.namespace:
+            return f"{self.resource}/{self.namespace}/{self.name}"
+        return f"{self.resource}/{self.name}"
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A stored object: key, encoded value, and the revision of the commit that wrote the value."""
+
     key: Key
     value: bytes
     revision: int
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """Write an object. expect: ABSENT creates, a revision replaces exactly that one, None writes whatever is there."""
+    """Write an object. expect: ABSENT creates, a revision replaces exactly that revision, None writes
+    unconditionally."""
 
     key: Key
     value: bytes
@@ -55,14 +60,15 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
-    """Remove an object, which must be there. expect: its revision, or None for any."""
+    """Remove an existing object. expect: the revision of the object, or None for any revision."""
 
     key: Key
     expect: int | None = None
 
 
 class Check(msgspec.Struct, frozen=True, gc=False):
-    """Compare a revision without writing: ABSENT, or the one it must still have."""
+    """Compare the revision of an object without a write: ABSENT, or the revision that the object must still
+    have."""
 
     key: Key
     expect: int
@@ -72,7 +78,7 @@ Write = Put | Delete
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What one commit did to one object. value None: deleted. previous None: created."""
+    """The effect of one commit on one object. value None: deleted. previous None: created."""
 
     revision: int
     key: Key
@@ -81,14 +87,15 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """All changes of one resource at one revision, in the order of the commit: delivered together or not at all."""
+    """All changes of one resource at one revision, in the order of the commit: a watch delivers all or
+    none."""
 
     revision: int
     changes: tuple[Change, ...]
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Part of a list as it was at `revision`; `more` says that entries follow the last one."""
+    """Part of a list as of `revision`; `has_more` says that entries follow the last entry."""
 
     entries: list[Entry]
     revision: int
@@ -96,7 +103,8 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Term(msgspec.Struct, frozen=True):
-    """Proof of having been elected. Kept from the election, never read again; `lease` is the store's own handle."""
+    """Proof of an election. The leader keeps the term from the election and never reads it again; `lease` is
+    the store's handle."""
 
     role: str
     number: int
@@ -105,21 +113,22 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class RevisionConflict(Conflict):
-    """A write or a check found another revision than it expected. Nothing of the commit was applied."""
+    """A write or check found another revision than expected. The store applied nothing of the commit."""
 
-    def __init__(self, key: Key, expected: int | None, found: int) -> None:
-        want = (
-            "any revision"
-            if expected is None
-            else "absence"
-            if expected == ABSENT
-            else f"revision {expected}"
+    def __init__(self, key: Key, expected: int | None, actual: int) -> None:
+        if expected is None:
+            expectation = "any revision"
+        elif expected == ABSENT:
+            expectation = "absence"
+        else:
+            expectation = f"revision {expected}"
+        state = "nothing is there" if actual == ABSENT else f"it is at revision {actual}"
+        super().__init__(
+            f"expected {expectation}, but {state}", where=str(key), fix="read it again and retry"
         )
-        have = "nothing is there" if found == ABSENT else f"it is at revision {found}"
-        super().__init__(f"expected {want}, but {have}", where=str(key), fix="read it again and retry")
         self.key = key
         self.expected = expected
-        self.actual = found
+        self.actual = actual
 
 
 class Watch(Protocol):
@@ -127,19 +136,26 @@ class Watch(Protocol):
 
     @property
     def progress(self) -> int:
-        """Every change up to this revision has been handed out: safe to resume after it."""
+        """The revision up to which the watch has delivered every change: a new watch after this revision
+        misses nothing."""
         ...
 
     async def next(self, timeout: float | None = None) -> Sequence[Batch]:
-        """The batches at hand, in order; waits for the first. Empty after `timeout` seconds. Raises Gone when a gap opened."""
+        """Return the available batches in order; wait for the first, at most `timeout` seconds, then return
+        none.
+
+        Raise Gone when changes were lost.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 class Store(Protocol):
+    """A versioned store of objects. Methods raise Unavailable when the store does not answer."""
+
     async def get(self, key: Key) -> Entry | None:
-        """The newest acknowledged state: a get after an acknowledged commit sees it."""
+        """Return the newest acknowledged entry: a get after an acknowledged commit sees the commit."""
         ...
 
     async def list(
@@ -151,14 +167,16 @@ class Store(Protocol):
         after: str = "",
         revision: int = 0,
     ) -> Page:
-        """Entries in path order, those after path `after`, at most `limit` (0: all), as of `revision` (0: now).
+        """Return entries in path order: after path `after`, at most `limit` (0: no limit), as of `revision`
+        (0: newest).
 
-        Raises Gone if that revision is compacted, Ahead if it has not happened yet.
+        Raise Gone if the revision is compacted, RevisionTooNew if the store has not reached the revision.
         """
         ...
 
     async def watch(self, resource: str, after: int) -> Watch:
-        """Every change after revision `after`. Raises Gone if that is compacted, or lies in the future."""
+        """Watch the changes after revision `after`. Raise Gone if the revision is compacted or lies in the
+        future."""
         ...
 
     async def commit(
@@ -169,39 +187,42 @@ class Store(Protocol):
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        """Apply all or nothing, durably, at one new revision, which is returned.
+        """Apply all writes or none, durably, at one new revision, and return the revision.
 
-        In this order: a request_id seen before returns its first revision and applies nothing; a fence whose term is
-        over raises Fenced; the first check, then the first write, that does not find what it expects raises Clash.
-        No space raises Full; no answer from the store raises Unavailable, and then the outcome is unknown.
+        In this order: a request_id that was committed before returns the first revision and applies nothing;
+        a fence whose term is over raises Fenced; the first check, then the first write, with another revision
+        than expected raises RevisionConflict. No space raises Full; no answer from the store raises
+        Unavailable, and the outcome is unknown.
         """
         ...
 
     async def revision(self) -> int:
-        """The newest acknowledged revision; 1 in an empty store."""
+        """Return the newest acknowledged revision; 1 in an empty store."""
         ...
 
     async def compact(self, revision: int) -> None:
-        """Forget history before `revision`: watches and lists from before it say Gone, from it on they work. Current state stays."""
+        """Drop the history before `revision`; the current state stays. Watches and lists from an older
+        revision raise Gone."""
         ...
 
     async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
-        """Become leader of a role: a new, higher term, or None while another holder's lease lives."""
+        """Become leader of a role: return a new, higher term, or None while the lease of another holder
+        lives."""
         ...
 
     async def renew(self, term: Term) -> bool:
-        """Keep the lease alive without leaving history; False: it is lost."""
+        """Extend the lease without adding history; return False if the lease is lost."""
         ...
 
     async def resign(self, term: Term) -> None:
-        """Give the lease up at once. The term stays spent."""
+        """Release the lease at once. The number of the term is never used again."""
         ...
 
     async def close(self) -> None: ...
 
 
 def validate_commit(writes: Sequence[Write], checks: Sequence[Check]) -> None:
-    """The limits and rules that hold on every store, checked before anything is asked of it."""
+    """Raise an error for a commit beyond the limits of every store, before any store sees the commit."""
     if not writes:
         raise Malformed("a commit needs at least one write")
     operations = len(writes) + len(checks)
@@ -211,50 +232,58 @@ def validate_commit(writes: Sequence[Write], checks: Sequence[Check]) -> None:
         )
     keys = [operation.key for operation in (*writes, *checks)]
     if len(set(keys)) != len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise Malformed("named twice in one commit", where=str(twice), fix="write or check each object once")
-    size = sum(len(w.value) for w in writes if isinstance(w, Put)) + sum(len(str(key)) for key in keys)
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise Malformed(
+            "named twice in one commit", where=str(duplicate), fix="write or check each object once"
+        )
+    size = sum(len(write.value) for write in writes if isinstance(write, Put)) + sum(
+        len(str(key)) for key in keys
+    )
     if size > MAX_COMMIT_BYTES:
         raise TooLarge(f"{size} bytes in one commit, at most {MAX_COMMIT_BYTES}", fix="split it")
 
 
-def fenced_error(fence: Term, now: int) -> Fenced:
+def fenced_error(fence: Term, current_term: int) -> Fenced:
     return Fenced(
-        f"term {fence.number} of {fence.role} is over, term {now} has begun",
+        f"term {fence.number} of {fence.role} is over, term {current_term} has begun",
         where=fence.holder,
         fix="stop acting; another server leads",
     )
 
 
 def check_expected_revisions(
-    writes: Sequence[Write], checks: Sequence[Check], found: Callable[[Key], int]
+    writes: Sequence[Write], checks: Sequence[Check], revision_of: Callable[[Key], int]
 ) -> None:
-    """The first check, then the first write, that does not find what it expects; `found` tells an object's revision."""
+    """Raise RevisionConflict for the first check, then the first write, with another revision than expected.
+
+    `revision_of` returns the current revision of an object.
+    """
     for check in checks:
-        if (now := found(check.key)) != check.expect:
-            raise RevisionConflict(check.key, check.expect, now)
+        if (actual := revision_of(check.key)) != check.expect:
+            raise RevisionConflict(check.key, check.expect, actual)
     for write in writes:
-        now = found(write.key)
-        missing = isinstance(write, Delete) and now == ABSENT
-        if missing or (write.expect is not None and now != write.expect):
-            raise RevisionConflict(write.key, write.expect, now)
+        actual = revision_of(write.key)
+        is_missing = isinstance(write, Delete) and actual == ABSENT
+        if is_missing or (write.expect is not None and actual != write.expect):
+            raise RevisionConflict(write.key, write.expect, actual)
 
 
-def compacted_error(asked: int, kept: int) -> Gone:
+def compacted_error(requested: int, oldest: int) -> Gone:
     return Gone(
-        f"revision {asked} is compacted; history begins at {kept}", fix="list again and go on from there"
-    )
-
-
-def future_watch_error(asked: int, newest: int) -> Gone:
-    return Gone(
-        f"revision {asked} has not happened in this store; the newest is {newest}",
+        f"revision {requested} is compacted; history begins at {oldest}",
         fix="list again and go on from there",
     )
 
 
-def future_revision_error(asked: int, newest: int) -> RevisionTooNew:
+def future_watch_error(requested: int, newest: int) -> Gone:
+    return Gone(
+        f"revision {requested} has not happened in this store; the newest is {newest}",
+        fix="list again and go on from there",
+    )
+
+
+def future_revision_error(requested: int, newest: int) -> RevisionTooNew:
     return RevisionTooNew(
-        f"revision {asked} has not happened yet; the newest is {newest}",
+        f"revision {requested} has not happened yet; the newest is {newest}",
         fix="ask again later, or without a revision",
     )

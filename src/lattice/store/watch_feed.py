@@ -1,4 +1,4 @@
-"""What changed lately: the recent changes of each resource, handed to every watcher in this process."""
+"""Watch feeds: the recent changes of every resource in memory, read by all watches of the process."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,22 +7,26 @@ from typing import Protocol
 from lattice.errors import Gone
 from lattice.store.protocol import Batch, Change, Key
 
-WINDOW_CHANGES = 10_000  # changes kept per resource; a watcher further behind is told Gone
-MAX_BATCHES_PER_READ = 1_000  # batches handed out at once, so that a watcher catching up lets others run
+# Changes that a feed keeps per resource; a watch that falls further behind gets Gone.
+WINDOW_CHANGES = 10_000
+# Batches of one read, so that a watch that catches up lets other tasks run.
+MAX_BATCHES_PER_READ = 1_000
 
 
 class History(Protocol):
-    """Changes older than the feed remembers."""
+    """A source of changes older than the window of a feed."""
 
     async def read(self, after: int) -> tuple[Sequence[Batch], int]:
-        """Some batches after a revision, and the revision up to which nothing is missing. Raises Gone if compacted."""
+        """Return batches after a revision, and the revision up to which the batches are complete. Raise Gone
+        if compacted."""
         ...
 
     def close(self) -> None: ...
 
 
 class Feed:
-    """The ring of one resource: every change after `floor`, up to `head`. Watchers are positions in it."""
+    """The ring of one resource: every change after `floor`, up to `head`. A watch is a position in the
+    ring."""
 
     def __init__(self, floor: int, window: int = WINDOW_CHANGES) -> None:
         self.floor = floor
@@ -30,8 +34,10 @@ class Feed:
         self.gap: Gone | None = None
         self._window = window
         self._ring: list[Batch] = []
-        self._latest: dict[Key, Change] = {}  # of those in the ring
-        self._trimmed_batches = 0  # batches that have left the ring: position p is _ring[p - _left]
+        # The newest change of every object in the ring.
+        self._latest: dict[Key, Change] = {}
+        # Batches trimmed from the ring: position p is _ring[p - _trimmed_batches].
+        self._trimmed_batches = 0
         self._changes = 0
         self._waiting: dict[Subscription, asyncio.Future[bool]] = {}
 
@@ -40,32 +46,34 @@ class Feed:
         return self._trimmed_batches + len(self._ring)
 
     def publish(self, batch: Batch) -> None:
+        """Append the batch of one commit and wake the waiting watches."""
         self._ring.append(batch)
         self.head = batch.revision
         self._changes += len(batch.changes)
         for change in batch.changes:
             self._latest[change.key] = change
-        if (
-            self._changes > self._window + self._window // 4
-        ):  # trimmed in slices: dropping one by one would move the list each time
+        # Trims a slice at a time: dropping single batches would move the whole list every time.
+        if self._changes > self._window + self._window // 4:
             self._trim()
         self._wake_all()
 
     def value(self, key: Key, revision: int) -> bytes | None:
-        """What an object was at a revision, if that was its latest change and is still known."""
+        """Return the value that an object had at a revision, if the newest change in the ring is of that
+        revision."""
         latest = self._latest.get(key)
         return latest.value if latest is not None and latest.revision == revision else None
 
     def open_gap(self, gap: Gone) -> None:
-        """Changes were missed: every watcher must list again."""
+        """Fail every watch with `gap`, because changes were lost: the watchers must list again."""
         self.gap = gap
         self._wake_all()
 
     def subscribe(self, after: int, history: History | None = None) -> "Subscription":
-        """Everything after a revision; older than the floor needs a history to read it from."""
+        """Return a watch of the changes after a revision; a revision before the floor needs a history."""
         return Subscription(self, after, history)
 
     def position_after(self, revision: int) -> int:
+        """Return the position of the first batch after a revision."""
         low, high = 0, len(self._ring)
         while low < high:
             middle = (low + high) // 2
@@ -76,6 +84,7 @@ class Feed:
         return self._trimmed_batches + low
 
     def read(self, position: int) -> list[Batch]:
+        """Return the next batches from a position; raise Gone if the batches were trimmed."""
         if position < self._trimmed_batches:
             raise Gone(
                 f"the watch fell more than {self._window} changes behind",
@@ -86,7 +95,7 @@ class Feed:
         ]
 
     async def wait(self, waiter: "Subscription", timeout: float | None) -> bool:
-        """True when something may have come, False after `timeout` seconds."""
+        """Return True when a change may have arrived, False after `timeout` seconds."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         self._waiting[waiter] = future
@@ -128,7 +137,8 @@ def _resolve(future: asyncio.Future[bool], value: bool) -> None:
 
 
 class Subscription:
-    """One watcher of a feed: a protocol.Watch. Reads the history first where the feed does not reach back far enough."""
+    """A watch on a feed. The subscription reads the history first where the window does not reach back far
+    enough."""
 
     def __init__(self, feed: Feed, after: int, history: History | None = None) -> None:
         self._feed = feed
@@ -141,27 +151,26 @@ class Subscription:
     @property
     def progress(self) -> int:
         if self._history is None and self._position == self._feed.end and self._feed.gap is None:
-            self._last_revision = max(
-                self._last_revision, self._feed.head
-            )  # kept, so that it never goes back
+            # Stored, so that progress never goes back after a batch arrives.
+            self._last_revision = max(self._last_revision, self._feed.head)
         return self._last_revision
 
     @property
     def pending_batches(self) -> int:
-        """Batches published and not yet taken."""
+        """The number of published batches that the watch has not read yet."""
         return self._feed.end - self._position
 
     async def next(self, timeout: float | None = None) -> Sequence[Batch]:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while not self._closed:
-            left = None if deadline is None else max(0.0, deadline - loop.time())
+            remaining_s = None if deadline is None else max(0.0, deadline - loop.time())
             if self._history is not None:
-                batches, in_time = await self._read_history(self._history, left)
+                batches, in_time = await self._read_history(self._history, remaining_s)
             else:
                 batches, in_time = self._take(), True
                 if not batches:
-                    in_time = await self._feed.wait(self, left)
+                    in_time = await self._feed.wait(self, remaining_s)
             if batches or not in_time:
                 return batches
         return ()
@@ -176,9 +185,8 @@ class Subscription:
             raise self._feed.gap
         batches = self._feed.read(self._position)
         self._position += len(batches)
-        while (
-            batches and batches[0].revision <= self._last_revision
-        ):  # the list this watch goes on from was newer than the feed
+        # The list that the watch resumes from may be newer than the feed.
+        while batches and batches[0].revision <= self._last_revision:
             del batches[0]
         if batches:
             self._last_revision = batches[-1].revision
@@ -193,7 +201,8 @@ class Subscription:
             self._reading = asyncio.ensure_future(history.read(self._last_revision))
         done, _ = await asyncio.wait({self._reading}, timeout=timeout)
         if not done:
-            return (), False  # the next call waits for the same read: short timeouts must not starve it
+            # The next call waits for the same read, so that short timeouts do not starve the read.
+            return (), False
         reading, self._reading = self._reading, None
         batches, self._last_revision = reading.result()
         return batches, True
@@ -208,7 +217,8 @@ class Subscription:
 
 
 class Feeds:
-    """One feed per resource, all at the same head: what one commit did is published to each resource it touched."""
+    """One feed per resource, all with the same head; a commit is published to the feed of every resource it
+    wrote."""
 
     def __init__(self, revision: int, window: int = WINDOW_CHANGES) -> None:
         self.head = revision
@@ -222,30 +232,33 @@ class Feeds:
         return feed
 
     def publish(self, revision: int, changes: Sequence[Change]) -> None:
-        """All changes of one commit, perhaps none: then only the head moves."""
+        """Publish the changes of one commit; a commit without changes only moves the head."""
         if len(changes) == 1:
             self.feed_for(changes[0].key.resource).publish(Batch(revision, (changes[0],)))
         elif changes:
             by_resource: dict[str, list[Change]] = {}
             for change in changes:
                 by_resource.setdefault(change.key[0], []).append(change)
-            for resource, some in by_resource.items():
-                self.feed_for(resource).publish(Batch(revision, tuple(some)))
+            for resource, resource_changes in by_resource.items():
+                self.feed_for(resource).publish(Batch(revision, tuple(resource_changes)))
         self.head = revision
         for feed in self._feeds.values():
             feed.head = revision
 
     def value(self, key: Key, revision: int) -> bytes | None:
-        """As `Feed.value`: who hands on what a change replaced need not keep it a second time."""
+        """Return `Feed.value` of the resource of the key, so that a caller shares the bytes instead of
+        keeping a copy."""
         feed = self._feeds.get(key.resource)
         return feed.value(key, revision) if feed is not None else None
 
     def subscribe(self, resource: str, after: int, history: Callable[[], History]) -> Subscription:
+        """Return a watch of a resource after a revision; `history` is opened only for a revision before the
+        window."""
         feed = self.feed_for(resource)
         return feed.subscribe(after, history() if after < feed.floor else None)
 
     def restart(self, revision: int, gap: Gone) -> None:
-        """Changes were missed: every watcher is told, and new ones begin at `revision`."""
+        """Fail every watch with `gap`, because changes were lost; new watches begin at `revision`."""
         feeds, self._feeds = self._feeds, {}
         self.head = revision
         for feed in feeds.values():

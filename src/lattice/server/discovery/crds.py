@@ -1,4 +1,4 @@
-"""How our kinds would be declared to a Kubernetes cluster: CustomResourceDefinitions, made from the same schemas."""
+"""CustomResourceDefinitions of the Lattice kinds, derived from the schemas that validate the API."""
 
 import uuid
 from collections.abc import Iterable
@@ -13,17 +13,22 @@ Manifest = dict[str, Any]
 
 CRD_API_VERSION = "apiextensions.k8s.io/v1"
 AGE_COLUMN = Column("Age", ".metadata.creationTimestamp", "date")
+# Derives the uid from the name, so that every server of every installation shows the same uid.
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "lattice.dev")
 
 
 def crd(resource: Resource, schema: Schema) -> Manifest:
-    """The CustomResourceDefinition of a kind, as it would be applied to a cluster."""
+    """Return the CustomResourceDefinition of a kind as a manifest for a Kubernetes cluster."""
     version: Manifest = {
         "name": resource.version,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": _structural(schema)},
-        "additionalPrinterColumns": [_column(column) for column in _columns(resource)],
+        # Kubernetes accepts no schema of metadata beyond "type: object".
+        "schema": {
+            "openAPIV3Schema": schema
+            | {"properties": schema.get("properties", {}) | {"metadata": {"type": "object"}}}
+        },
+        "additionalPrinterColumns": _printer_columns(resource),
     }
     subresources = _subresources(resource, schema)
     return {
@@ -40,7 +45,8 @@ def crd(resource: Resource, schema: Schema) -> Manifest:
 
 
 def served_crd(resource: Resource, schema: Schema, created: str, revision: str = "1") -> Manifest:
-    """The same as this server shows it: established, with the same uid everywhere. `created` is RFC 3339."""
+    """Return the CustomResourceDefinition as the server lists the object: established, with a stable uid.
+    `created` is RFC 3339."""
     manifest = crd(resource, schema)
     manifest["metadata"] |= {
         "uid": str(uuid.uuid5(_NAMESPACE, resource.id)),
@@ -63,10 +69,11 @@ def served_crd(resource: Resource, schema: Schema, created: str, revision: str =
 
 
 def dump_crds(kinds: Iterable[tuple[Resource, Schema]]) -> str:
-    """All of them as one YAML file: by name, keys sorted, the same bytes every time."""
+    """Return the CustomResourceDefinitions of all kinds as one YAML file, sorted by name and key: equal input
+    gives equal bytes."""
     manifests = sorted(
         (crd(resource, schema) for resource, schema in kinds),
-        key=lambda found: str(found["metadata"]["name"]),
+        key=lambda manifest: str(manifest["metadata"]["name"]),
     )
     return yaml.dump_all(
         manifests, Dumper=_NoAliasDumper, sort_keys=True, explicit_start=True, width=120, allow_unicode=True
@@ -74,7 +81,8 @@ def dump_crds(kinds: Iterable[tuple[Resource, Schema]]) -> str:
 
 
 class _NoAliasDumper(yaml.SafeDumper):
-    """Writes equal values out in full: Kubernetes' tools do not all follow YAML anchors."""
+    """A YAML dumper that writes equal values out in full, because not every Kubernetes tool follows YAML
+    anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -94,44 +102,39 @@ def _names(resource: Resource) -> Manifest:
     return names
 
 
-def _columns(resource: Resource) -> Iterable[Column]:
-    yield from resource.columns
-    if all(column.name != AGE_COLUMN.name for column in resource.columns):
-        yield AGE_COLUMN
-
-
-def _column(column: Column) -> Manifest:
-    path = column.path if column.path.startswith(".") else f".{column.path}"
-    found: Manifest = {"name": column.name, "type": column.type, "jsonPath": path}
-    if column.priority:
-        found["priority"] = column.priority
-    if column.description:
-        found["description"] = column.description
-    return found
+def _printer_columns(resource: Resource) -> list[Manifest]:
+    columns = list(resource.columns)
+    # A Kubernetes server adds an age column only to a kind without columns.
+    if all(column.name != AGE_COLUMN.name for column in columns):
+        columns.append(AGE_COLUMN)
+    manifests: list[Manifest] = []
+    for column in columns:
+        path = column.path if column.path.startswith(".") else f".{column.path}"
+        manifest: Manifest = {"name": column.name, "type": column.type, "jsonPath": path}
+        if column.priority:
+            manifest["priority"] = column.priority
+        if column.description:
+            manifest["description"] = column.description
+        manifests.append(manifest)
+    return manifests
 
 
 def _subresources(resource: Resource, schema: Schema) -> Manifest:
-    found: Manifest = {"status": {}} if resource.has_status else {}
+    subresources: Manifest = {"status": {}} if resource.has_status else {}
     if resource.scale_path:
         scale = {"specReplicasPath": f".{resource.scale_path}", "statusReplicasPath": ".status.replicas"}
-        if _has(schema, "status", "selector"):
+        status_schema = schema.get("properties", {}).get("status", {})
+        if "selector" in status_schema.get("properties", {}):
             scale["labelSelectorPath"] = ".status.selector"
-        found["scale"] = scale
-    return found
+        subresources["scale"] = scale
+    return subresources
 
 
-def _has(schema: Schema, *path: str) -> bool:
-    for name in path:
-        schema = schema.get("properties", {}).get(name)
-        if schema is None:
-            return False
-    return True
-
-
-def _structural(schema: Schema) -> Schema:
-    """Kubernetes allows a schema to say nothing about metadata but that it is an object."""
-    return schema | {"properties": schema.get("properties", {}) | {"metadata": {"type": "object"}}}
-
-
-def _condition(kind: str, reason: str, message: str, since: str) -> Manifest:
-    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since}
+def _condition(condition_type: str, reason: str, message: str, since: str) -> Manifest:
+    return {
+        "type": condition_type,
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since,
+    }

@@ -1,4 +1,5 @@
-"""What can be asked of this server: the discovery documents that clients read before anything else."""
+"""Discovery documents: the API groups, versions and resources of the server, in the formats that Kubernetes
+clients request first."""
 
 import platform
 import sys
@@ -10,7 +11,8 @@ from lattice.kinds.meta.base import Resource
 from lattice.server.requests.catalog import extra_subresources
 
 Document = dict[str, Any]
-DiscoveryVersion = Literal["", "v2", "v2beta1"]  # "": one document per group, as since Kubernetes 1.0
+# "" selects one document per group, the only format before aggregated discovery.
+DiscoveryVersion = Literal["", "v2", "v2beta1"]
 
 JSON = "application/json"
 _DISCOVERY_VERSIONS: dict[str, DiscoveryVersion] = {"v2": "v2", "v2beta1": "v2beta1"}
@@ -44,26 +46,30 @@ VIRTUAL_RESOURCES = (
 
 
 def with_virtual_resources(resources: Iterable[Resource]) -> tuple[Resource, ...]:
-    """What is stored, then what is answered without being stored; a stored resource hides a virtual one of its name."""
+    """Append the virtual resources, which the server answers without storing objects, to the stored
+    resources.
+
+    A stored resource hides a virtual resource of the same id.
+    """
     stored = tuple(resources)
-    taken = {resource.id for resource in stored}
-    return stored + tuple(virtual for virtual in VIRTUAL_RESOURCES if virtual.id not in taken)
+    stored_ids = {resource.id for resource in stored}
+    return stored + tuple(virtual for virtual in VIRTUAL_RESOURCES if virtual.id not in stored_ids)
 
 
 def api_versions(address: str) -> Document:
-    """GET /api; `address` is this server's host:port as clients reach it."""
+    """Answer GET /api; `address` is the host:port at which clients reach the server."""
     cidrs = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": cidrs}
 
 
 def group_list(resources: Sequence[Resource]) -> Document:
-    """GET /apis."""
+    """Answer GET /apis."""
     names = dict.fromkeys(resource.group for resource in resources if resource.group)
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(resources, name) for name in names]}
 
 
 def group(resources: Sequence[Resource], name: str) -> Document:
-    """GET /apis/{group}."""
+    """Answer GET /apis/{group}, or raise NotFound for an unknown group."""
     if not name or all(resource.group != name for resource in resources):
         raise NotFound(
             f"this server has no API group {name!r}", fix="`kubectl api-versions` lists the groups"
@@ -72,45 +78,70 @@ def group(resources: Sequence[Resource], name: str) -> Document:
 
 
 def resource_list(resources: Sequence[Resource], api_version: str) -> Document:
-    """GET /api/v1 and /apis/{group}/{version}."""
-    found = [resource for resource in resources if resource.api_version == api_version]
-    if not found:
+    """Answer GET /api/v1 and /apis/{group}/{version}, or raise NotFound for an unknown version."""
+    matching = [resource for resource in resources if resource.api_version == api_version]
+    if not matching:
         raise NotFound(
             f"this server has no API version {api_version!r}", fix="`kubectl api-versions` lists the versions"
         )
-    entries = [entry for resource in found for entry in _entries(resource)]
+    entries: list[Document] = []
+    for resource in matching:
+        entries.extend(_resource_entries(resource))
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": entries}
 
 
 def aggregated_discovery(
     resources: Sequence[Resource], *, core: bool, version: DiscoveryVersion = "v2"
 ) -> Document:
-    """GET /api (core) or /apis for a client that asks for everything in one document."""
-    names = dict.fromkeys(resource.group for resource in resources if (resource.group == "") is core)
+    """Answer GET /api (core) or /apis for a client that requests aggregated discovery: every group in one
+    document."""
+    groups: list[Document] = []
+    for name in dict.fromkeys(resource.group for resource in resources if (resource.group == "") is core):
+        versions = []
+        for api_version in _versions(resources, name):
+            members = [
+                resource
+                for resource in resources
+                if (resource.group, resource.version) == (name, api_version)
+            ]
+            entries = [_aggregated_entry(resource) for resource in members]
+            versions.append({"version": api_version, "resources": entries, "freshness": "Current"})
+        # The core group has no name.
+        metadata = {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None}
+        groups.append({"metadata": metadata, "versions": versions})
     return {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": f"apidiscovery.k8s.io/{version}",
         "metadata": {},
-        "items": [_group_discovery(resources, name) for name in names],
+        "items": groups,
     }
 
 
 def negotiate_version(accept: str) -> tuple[DiscoveryVersion, str]:
-    """The form of discovery that an Accept header asks for first, and the Content-Type to answer it with."""
-    for found in sorted(
-        (_media_range(item) for item in accept.split(",")), key=lambda found: -_quality(found)
-    ):
-        asks = (found["type"], found.get("g"), found.get("as"))
-        form = _DISCOVERY_VERSIONS.get(found.get("v", ""))
-        if asks == (JSON, "apidiscovery.k8s.io", "APIGroupDiscoveryList") and form:
-            return form, f"{JSON};g=apidiscovery.k8s.io;v={form};as=APIGroupDiscoveryList"
-        if found["type"] in (JSON, "*/*", "application/*") and "as" not in found:
+    """Return the discovery format that the Accept header prefers, and the Content-Type of the response.
+
+    An empty format stands for the unaggregated documents.
+    """
+    media_ranges: list[dict[str, str]] = []
+    for item in accept.split(","):
+        media_type, *parameters = item.split(";")
+        pairs = (parameter.partition("=") for parameter in parameters)
+        media_range = {name.strip(): value.strip() for name, _, value in pairs}
+        media_ranges.append(media_range | {"type": media_type.strip()})
+    for media_range in sorted(media_ranges, key=lambda media_range: -_quality(media_range)):
+        requested = (media_range["type"], media_range.get("g"), media_range.get("as"))
+        version = _DISCOVERY_VERSIONS.get(media_range.get("v", ""))
+        if requested == (JSON, "apidiscovery.k8s.io", "APIGroupDiscoveryList") and version:
+            return version, f"{JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+        # The client prefers plain JSON to every media range that follows.
+        if media_range["type"] in (JSON, "*/*", "application/*") and "as" not in media_range:
             break
     return "", JSON
 
 
 def version_document(version: str) -> Document:
-    """GET /version: the Kubernetes minor whose conventions we keep, with our own version as build metadata."""
+    """Answer GET /version: the Kubernetes minor version whose conventions the API follows, with the Lattice
+    version as build metadata."""
     build = "".join(c if c.isalnum() or c in ".-" else "-" for c in version)
     return {
         "major": "1",
@@ -136,7 +167,7 @@ def _versions(resources: Sequence[Resource], name: str) -> list[str]:
     return list(dict.fromkeys(resource.version for resource in resources if resource.group == name))
 
 
-def _entries(resource: Resource) -> Iterable[Document]:
+def _resource_entries(resource: Resource) -> Iterable[Document]:
     entry: Document = {
         "name": resource.plural,
         "singularName": resource.singular,
@@ -155,37 +186,20 @@ def _entries(resource: Resource) -> Iterable[Document]:
 
 
 def _subresources(resource: Resource) -> Iterable[tuple[str, dict[str, str], list[str]]]:
-    usual = [verb for verb in SUBRESOURCE_VERBS if verb in resource.verbs]
+    verbs_of_object = [verb for verb in SUBRESOURCE_VERBS if verb in resource.verbs]
     if resource.has_status:
-        yield "status", {"kind": resource.kind}, usual
+        yield "status", {"kind": resource.kind}, verbs_of_object
     if resource.scale_path:
-        yield "scale", {"group": "autoscaling", "version": "v1", "kind": "Scale"}, usual
+        yield "scale", {"group": "autoscaling", "version": "v1", "kind": "Scale"}, verbs_of_object
     for name, verbs in extra_subresources(resource).items():
         yield name, {"kind": resource.kind}, list(verbs)
 
 
-def _group_discovery(resources: Sequence[Resource], name: str) -> Document:
-    versions = [
-        {
-            "version": version,
-            "resources": [
-                _discovery(found) for found in resources if (found.group, found.version) == (name, version)
-            ],
-            "freshness": "Current",
-        }
-        for version in _versions(resources, name)
-    ]
-    return {
-        "metadata": {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None},
-        "versions": versions,
-    }
-
-
-def _discovery(resource: Resource) -> Document:
-    own = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+def _aggregated_entry(resource: Resource) -> Document:
+    response_kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
     entry: Document = {
         "resource": resource.plural,
-        "responseKind": own,
+        "responseKind": response_kind,
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
         "verbs": list(resource.verbs),
@@ -194,21 +208,16 @@ def _discovery(resource: Resource) -> Document:
         entry["shortNames"] = list(resource.short_names)
     if resource.categories:
         entry["categories"] = list(resource.categories)
-    below = [
-        {"subresource": name, "responseKind": own | kind, "verbs": verbs}
+    subresources = [
+        {"subresource": name, "responseKind": response_kind | kind, "verbs": verbs}
         for name, kind, verbs in _subresources(resource)
     ]
-    return entry | ({"subresources": below} if below else {})
+    return entry | ({"subresources": subresources} if subresources else {})
 
 
-def _media_range(item: str) -> dict[str, str]:
-    kind, *parameters = item.split(";")
-    pairs = (parameter.partition("=") for parameter in parameters)
-    return {name.strip(): value.strip() for name, _, value in pairs} | {"type": kind.strip()}
-
-
-def _quality(found: dict[str, str]) -> float:
+def _quality(media_range: dict[str, str]) -> float:
     try:
-        return float(found.get("q", "1"))
+        return float(media_range.get("q", "1"))
+    # A malformed quality ranks last instead of failing the request.
     except ValueError:
         return 0.0

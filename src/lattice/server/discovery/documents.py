@@ -1,4 +1,5 @@
-"""The documents about the API itself, made once: discovery, OpenAPI, version, CRDs."""
+"""DiscoveryDocuments answers requests about the API itself: discovery, OpenAPI, version,
+CustomResourceDefinitions."""
 
 import asyncio
 import gc
@@ -22,28 +23,35 @@ Document = dict[str, Any]
 
 
 class DiscoveryDocuments:
+    """The discovery and OpenAPI documents of one catalog of kinds; OpenAPI v3 and the v2 protobuf are built
+    on the first request and cached."""
+
     def __init__(self, catalog: Catalog, address: Callable[[], str]) -> None:
         self._address = address
         self._kinds = [
-            (each.resource, each.schema) for each in catalog if each.resource.id != discovery.CRD_RESOURCE.id
+            (kind.resource, kind.schema) for kind in catalog if kind.resource.id != discovery.CRD_RESOURCE.id
         ]
         self._resources = discovery.with_virtual_resources(resource for resource, _ in self._kinds)
 
     async def answer(self, path: str, accept: str) -> Reply:
-        if path.rstrip("/") == "/version":  # kr8s asks with the slash
+        # kr8s requests /version/ with a trailing slash.
+        if path.rstrip("/") == "/version":
             return Reply(encode(discovery.version_document(__version__)))
         if path.startswith("/openapi/"):
-            return await asyncio.to_thread(
-                self._openapi, path, accept
-            )  # tens of milliseconds, the first time
+            # The first request builds the documents, which takes tens of milliseconds.
+            return await asyncio.to_thread(self._openapi, path, accept)
         return self._discovery(path.rstrip("/"), accept)
 
     def _discovery(self, path: str, accept: str) -> Reply:
-        form, media = discovery.negotiate_version(accept)
-        if path in {"/api", "/apis"} and form:
+        discovery_version, content_type = discovery.negotiate_version(accept)
+        if path in {"/api", "/apis"} and discovery_version:
             return Reply(
-                encode(discovery.aggregated_discovery(self._resources, core=path == "/api", version=form)),
-                content_type=media,
+                encode(
+                    discovery.aggregated_discovery(
+                        self._resources, core=path == "/api", version=discovery_version
+                    )
+                ),
+                content_type=content_type,
             )
         match path.strip("/").split("/"):
             case ["api"]:
@@ -78,11 +86,13 @@ class DiscoveryDocuments:
 
     @cached_property
     def _v2_protobuf(self) -> bytes:
-        made = gnostic.encode_v2(openapi.v2_document(self._kinds, __version__))
-        gc.collect()  # the document was megabytes of small objects
-        return made
+        protobuf = gnostic.encode_v2(openapi.v2_document(self._kinds, __version__))
+        # The decoded document was megabytes of small objects.
+        gc.collect()
+        return protobuf
 
     def crds(self, created: str) -> list[Document]:
+        """Return the CustomResourceDefinitions of the Lattice API group; `created` is RFC 3339."""
         return [
             crds.served_crd(resource, schema, created)
             for resource, schema in self._kinds

@@ -1,4 +1,5 @@
-"""The questions about the fleet in OpenAPI v3. Discovery does not list them: they are no resources, kubectl would take them for some."""
+"""OpenAPI v3 paths of the fleet queries. Discovery omits the queries, because kubectl would take the paths
+for resources."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -81,7 +82,8 @@ QUERY_PROPERTIES: Final[dict[str, dict[str, Schema]]] = {
     APPLY_QUERY: {"expect": _EXPECT},
 }
 QUERY_DESCRIPTIONS = {
-    "plan": "What would applying these manifests change, what would it cost, and who would be left without a place?",
+    "plan": "What would applying these manifests change, what would it cost, "
+    "and who would be left without a place?",
     "why": "Why is a service where it is, and why not in each of the other pools?",
     "fit": "What are the smallest changes that would give a service its place?",
     "whatif": "Who would move where, and what would it cost, if this happened?",
@@ -89,6 +91,7 @@ QUERY_DESCRIPTIONS = {
     "optimise": "Which services should move where to make the whole fleet cheaper?",
     APPLY_QUERY: "Apply the manifests of a plan, if the outcome is still that of the plan.",
 }
+# Fields that the body of a query must have; such a query also requires a body.
 _REQUIRED = {"why": ("service",), "fit": ("service",), APPLY_QUERY: ("expect",)}
 _ERROR_RESPONSES = {
     "401": "Unauthorized",
@@ -101,27 +104,30 @@ _ERROR_RESPONSES = {
 
 
 def add_fleet_query_paths(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The OpenAPI v3 documents, that of our own group with the questions in it."""
+    """Return the OpenAPI v3 documents with the fleet queries in the document of the Lattice API group."""
     if API_PREFIX not in documents:
         return dict(documents)
     document = msgspec.json.decode(documents[API_PREFIX])
     document["paths"] |= {
-        f"/{API_PREFIX}/fleet/{ask}": {"post": _operation(ask)} for ask in QUERY_DESCRIPTIONS
+        f"/{API_PREFIX}/fleet/{query}": {"post": _operation(query)} for query in QUERY_DESCRIPTIONS
     }
     return {**documents, API_PREFIX: msgspec.json.encode(document, order="sorted")}
 
 
-def _operation(ask: str) -> dict[str, Any]:
+def _operation(query: str) -> dict[str, Any]:
     body = object_schema(
-        QUERY_DESCRIPTIONS[ask], SHARED_PROPERTIES | QUERY_PROPERTIES[ask], _REQUIRED.get(ask, ())
+        QUERY_DESCRIPTIONS[query], SHARED_PROPERTIES | QUERY_PROPERTIES[query], _REQUIRED.get(query, ())
     )
-    answer = {"type": "object", "description": "The answer, with the `revision` that it was found at."}
-    refused = {"application/json": {"schema": {"$ref": f"#/components/schemas/{STATUS}"}}}
+    result = {"type": "object", "description": "The answer, with the `revision` that it was found at."}
+    error_content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{STATUS}"}}}
     return {
-        "operationId": f"askLatticeDev{VERSION.capitalize()}Fleet{ask.capitalize()}",
-        "description": f"{QUERY_DESCRIPTIONS[ask]}{'' if ask == APPLY_QUERY else ' Nothing is written.'}",
+        "operationId": f"askLatticeDev{VERSION.capitalize()}Fleet{query.capitalize()}",
+        "description": f"{QUERY_DESCRIPTIONS[query]}{'' if query == APPLY_QUERY else ' Nothing is written.'}",
         "tags": [f"{GROUP.replace('.', '')}_{VERSION}"],
-        "requestBody": {"content": {"application/json": {"schema": body}}, "required": ask in _REQUIRED},
-        "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": answer}}}}
-        | {code: {"description": says, "content": refused} for code, says in _ERROR_RESPONSES.items()},
+        "requestBody": {"content": {"application/json": {"schema": body}}, "required": query in _REQUIRED},
+        "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": result}}}}
+        | {
+            code: {"description": description, "content": error_content}
+            for code, description in _ERROR_RESPONSES.items()
+        },
     }

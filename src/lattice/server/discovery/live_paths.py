@@ -1,4 +1,5 @@
-"""What only a running fleet can answer, in OpenAPI v3: what is used, what a workload printed, and that it be tried again."""
+"""OpenAPI v3 paths of the requests that the leader answers from live state: usage, spending, workload logs
+and retry."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -36,7 +37,7 @@ _ERROR_RESPONSES: Final = {
 
 
 def add_live_paths(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The OpenAPI v3 documents, that of our own group with these paths in it."""
+    """Return the OpenAPI v3 documents with the live paths added to the document of the Lattice API group."""
     if API_PREFIX not in documents:
         return dict(documents)
     document = msgspec.json.decode(documents[API_PREFIX])
@@ -52,7 +53,12 @@ def add_live_paths(documents: Mapping[str, bytes]) -> dict[str, bytes]:
             )
         },
         f"{WORKLOAD_PATH}/log": {
-            "get": _operation("readWorkloadLog", "What a workload printed.", _text(), _queries(_LOG)),
+            "get": _operation(
+                "readWorkloadLog",
+                "What a workload printed.",
+                {"text/plain": {"schema": {"type": "string"}}},
+                _query_parameters(_LOG),
+            ),
             "parameters": _PATH_PARAMETERS,
         },
         f"{WORKLOAD_PATH}/retry": {
@@ -63,10 +69,10 @@ def add_live_paths(documents: Mapping[str, bytes]) -> dict[str, bytes]:
     return {**documents, API_PREFIX: msgspec.json.encode(document, order="sorted")}
 
 
-def _queries(named: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
+def _query_parameters(parameters: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "query", "schema": {"type": kind}, "description": says}
-        for name, (kind, says) in named.items()
+        {"name": name, "in": "query", "schema": {"type": value_type}, "description": description}
+        for name, (value_type, description) in parameters.items()
     ]
 
 
@@ -74,25 +80,23 @@ def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
-def _text() -> dict[str, Any]:
-    return {"text/plain": {"schema": {"type": "string"}}}
-
-
 def _operation(
-    name: str, says: str, answer: Mapping[str, Any], parameters: list[dict[str, Any]]
+    name: str, description: str, content: Mapping[str, Any], parameters: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    refused = _json({"$ref": f"#/components/schemas/{STATUS}"})
+    error_content = _json({"$ref": f"#/components/schemas/{STATUS}"})
     return {
         "operationId": f"{name}LatticeDev{VERSION.capitalize()}",
-        "description": says,
+        "description": description,
         "tags": [f"{GROUP.replace('.', '')}_{VERSION}"],
         "parameters": parameters,
-        "responses": {"200": {"description": "OK", "content": answer}}
-        | {code: {"description": words, "content": refused} for code, words in _ERROR_RESPONSES.items()},
+        "responses": {"200": {"description": "OK", "content": content}}
+        | {
+            code: {"description": error, "content": error_content} for code, error in _ERROR_RESPONSES.items()
+        },
     }
 
 
-_TOP: Final = _queries(
+_TOP: Final = _query_parameters(
     {
         "of": (
             "string",
@@ -100,6 +104,9 @@ _TOP: Final = _queries(
         )
     }
 )
-_SPENDING_DESCRIPTION: Final = "What was paid per hour in the last seven days: [seconds since 1970, micro-dollars per hour from then on]."
-_SPENDING_PARAMETERS: Final = _queries({"by": ("string", "pool, service or label:KEY.")})
+_SPENDING_DESCRIPTION: Final = (
+    "What was paid per hour in the last seven days: "
+    "[seconds since 1970, micro-dollars per hour from then on]."
+)
+_SPENDING_PARAMETERS: Final = _query_parameters({"by": ("string", "pool, service or label:KEY.")})
 _WORKLOAD: Final = {"$ref": f"#/components/schemas/{definition_name(LatticeWorkload.resource)}"}

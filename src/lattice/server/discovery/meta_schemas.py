@@ -1,6 +1,8 @@
-"""What the shared parts of the API look like: metadata, Status, options, Scale, reviews. Names are Kubernetes' own.
+"""Schemas that all kinds of the API share: metadata, Status, options, Scale. Definitions carry the names of
+Kubernetes.
 
-A reference is written here as {"$ref": NAME}; openapi.py turns it into the form of each OpenAPI version.
+The schemas write a reference as {"$ref": NAME}; openapi.py converts the reference to the form of the OpenAPI
+version.
 """
 
 from collections.abc import Mapping
@@ -21,16 +23,18 @@ INT_OR_STRING: Final = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
 
 API_VERSION_SCHEMA = {
     "type": "string",
-    "description": "The group and version of the schema that this object is written in. The server refuses versions it does not know.",
+    "description": "The group and version of the schema that this object is written in. "
+    "The server refuses versions it does not know.",
 }
 KIND_SCHEMA = {
     "type": "string",
-    "description": "What the object is, in CamelCase. It follows from the endpoint it is sent to and cannot be changed.",
+    "description": "What the object is, in CamelCase. "
+    "It follows from the endpoint it is sent to and cannot be changed.",
 }
 
 
-def string(description: str, **more: Any) -> Schema:
-    return {"type": "string", "description": description, **more}
+def string(description: str, **keywords: Any) -> Schema:
+    return {"type": "string", "description": description, **keywords}
 
 
 def integer(description: str, form: str = "int64") -> Schema:
@@ -41,8 +45,8 @@ def boolean(description: str) -> Schema:
     return {"type": "boolean", "description": description}
 
 
-def string_list(description: str, **more: Any) -> Schema:
-    return {"type": "array", "items": {"type": "string"}, "description": description, **more}
+def string_list(description: str, **keywords: Any) -> Schema:
+    return {"type": "array", "items": {"type": "string"}, "description": description, **keywords}
 
 
 def string_map(description: str) -> Schema:
@@ -53,29 +57,30 @@ def ref(name: str, description: str) -> Schema:
     return {"$ref": name, "description": description}
 
 
-def ref_list(name: str, description: str, **more: Any) -> Schema:
-    return {"type": "array", "items": {"$ref": name}, "description": description, **more}
+def ref_list(name: str, description: str, **keywords: Any) -> Schema:
+    return {"type": "array", "items": {"$ref": name}, "description": description, **keywords}
 
 
 def object_schema(
     description: str, properties: Mapping[str, Schema], required: tuple[str, ...] = ()
 ) -> Schema:
-    found: Schema = {"type": "object", "description": description, "properties": dict(properties)}
-    return found | ({"required": list(required)} if required else {})
+    schema: Schema = {"type": "object", "description": description, "properties": dict(properties)}
+    return schema | ({"required": list(required)} if required else {})
 
 
 def resource_schema(
     description: str, properties: Mapping[str, Schema], required: tuple[str, ...] = ()
 ) -> Schema:
-    """An object with apiVersion, kind and metadata of its own."""
-    own = {
+    """Return the schema of a top-level object: the properties, with apiVersion, kind and metadata."""
+    type_fields = {
         "apiVersion": API_VERSION_SCHEMA,
         "kind": KIND_SCHEMA,
         "metadata": ref(OBJECT_META, "Name, labels and the server's own notes."),
     }
-    return object_schema(description, own | dict(properties), required)
+    return object_schema(description, type_fields | dict(properties), required)
 
 
+# Extensions of a list that server-side apply and strategic merge treat as a map by uid.
 _MERGED_BY_UID = {
     "x-kubernetes-list-type": "map",
     "x-kubernetes-list-map-keys": ["uid"],
@@ -129,12 +134,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         },
     ),
     OBJECT_META: object_schema(
-        "What every object carries besides its own content: its identity, its labels and what the server notes about it.",
+        "What every object carries besides its own content: its identity, its labels and what the "
+        "server notes about it.",
         {
             "name": string("Unique among the objects of its kind in its namespace. It cannot be changed."),
             "generateName": string("Start of a name that the server completes when `name` is empty."),
             "namespace": string(
-                "The namespace that the object lives in; empty for kinds outside namespaces. It cannot be changed."
+                "The namespace that the object lives in; empty for kinds outside namespaces. It "
+                "cannot be changed."
             ),
             "labels": string_map("Keys and values to select objects by."),
             "annotations": string_map("Keys and values for tools and people; nothing selects by them."),
@@ -142,13 +149,15 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 "Set by the server: tells this object from earlier and later ones of the same name."
             ),
             "resourceVersion": string(
-                "Set by the server: the revision of the last change. Send it back to refuse overwriting a newer one."
+                "Set by the server: the revision of the last change. Send it back to refuse "
+                "overwriting a newer one."
             ),
             "generation": integer("Set by the server: grows by one with each change of what is wanted."),
             "creationTimestamp": ref(TIME, "Set by the server: when the object was created, in UTC."),
             "deletionTimestamp": ref(
                 TIME,
-                "Set by the server: when deletion was asked for. The object stays until `finalizers` is empty.",
+                "Set by the server: when deletion was asked for. The object stays until "
+                "`finalizers` is empty.",
             ),
             "deletionGracePeriodSeconds": integer(
                 "Set by the server: seconds that the object was given to end in good order."
@@ -230,7 +239,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "orphanDependents": boolean("Older form of propagationPolicy: true is `Orphan`."),
             "preconditions": ref(f"{META}.Preconditions", "What must hold, else 409 Conflict."),
             "propagationPolicy": string(
-                "What happens to owned objects: `Background` (go later), `Foreground` (go first) or `Orphan` (stay)."
+                "What happens to owned objects: `Background` (go later), `Foreground` (go first) or "
+                "`Orphan` (stay)."
             ),
             "ignoreStoreReadErrorWithClusterBreakingPotential": boolean("Accepted and without effect here."),
         },

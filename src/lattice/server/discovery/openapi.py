@@ -1,4 +1,4 @@
-"""What the API looks like to tools: OpenAPI v3, one document per version, and OpenAPI v2, one for all.
+"""OpenAPI v3, one document per API version, and OpenAPI v2, one document for all versions.
 
 kubectl reads v3 since 1.27 and v2 before, for explain, validation and to learn whether a dry run is possible.
 """
@@ -33,7 +33,8 @@ from lattice.server.discovery.operations import (
 )
 from lattice.server.discovery.virtual_schemas import VIRTUAL_SCHEMAS
 
-KindSchema = tuple[Resource, Schema]  # a resource and the structural schema of its kind
+# A resource and the structural schema of its kind.
+KindSchema = tuple[Resource, Schema]
 Document = dict[str, Any]
 
 TITLE = "Lattice"
@@ -41,27 +42,31 @@ V2_PREFIX, V3_PREFIX = "#/definitions/", "#/components/schemas/"
 GVK = "x-kubernetes-group-version-kind"
 PRESERVE_UNKNOWN_KEY, INT_OR_STRING_KEY = "x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string"
 
-# What a schema may say in OpenAPI v2, where gnostic has a field for it.
+# Keywords of a schema that OpenAPI v2 and gnostic's protobuf have a field for.
 _V2_KEYS: Final = {
-    "format", "title", "description", "default", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength",
-    "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxProperties", "minProperties", "required", "enum", "type", "readOnly",
+    "format", "title", "description", "default", "multipleOf", "maximum", "exclusiveMaximum", "minimum",
+    "exclusiveMinimum", "maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems",
+    "maxProperties", "minProperties", "required", "enum", "type", "readOnly",
 }  # fmt: skip
 
 
 def v3_documents(kinds: Iterable[KindSchema], version: str) -> dict[str, bytes]:
-    """Per group and version (`apis/lattice.dev/v1alpha1`) its OpenAPI v3 document, as JSON."""
-    everything = _with_virtual(kinds)
-    definitions = {name: _v3_schema(schema) for name, schema in _definitions(everything).items()} | {
+    """Return the OpenAPI v3 document of every group and version as JSON, by path
+    (`apis/lattice.dev/v1alpha1`)."""
+    all_kinds = _with_virtual(kinds)
+    definitions = {name: _v3_schema(schema) for name, schema in _definitions(all_kinds).items()} | {
         INT_OR_STRING: _V3_INT_OR_STRING
     }
-    paths = dict.fromkeys(group_path(resource) for resource, _ in everything)
-    return {
-        path: _encode(_v3_document(_of_version(everything, path), definitions, version)) for path in paths
-    }
+    documents: dict[str, bytes] = {}
+    for path in dict.fromkeys(group_path(resource) for resource, _ in all_kinds):
+        kinds_of_version = [kind for kind in all_kinds if group_path(kind[0]) == path]
+        document = _v3_document(kinds_of_version, definitions, version)
+        documents[path] = msgspec.json.encode(document, order="sorted")
+    return documents
 
 
 def v3_index(documents: Mapping[str, bytes]) -> Document:
-    """GET /openapi/v3: where each document is; the hash lets clients keep what has not changed."""
+    """Answer GET /openapi/v3: the URL of every document, with a hash for the cache of the client."""
     return {
         "paths": {
             path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={etag(document)}"}
@@ -75,10 +80,10 @@ def etag(document: bytes) -> str:
 
 
 def v2_document(kinds: Iterable[KindSchema], version: str) -> Document:
-    """GET /openapi/v2."""
-    everything = _with_virtual(kinds)
+    """Answer GET /openapi/v2."""
+    all_kinds = _with_virtual(kinds)
     paths: dict[str, Document] = {}
-    for operation in _operations(everything):
+    for operation in _operations(all_kinds):
         item = paths.setdefault(
             operation.path, {"parameters": [_v2_parameter(name) for name in _path_parameters(operation.path)]}
         )
@@ -87,66 +92,62 @@ def v2_document(kinds: Iterable[KindSchema], version: str) -> Document:
         "swagger": "2.0",
         "info": {"title": TITLE, "version": version},
         "paths": paths,
-        "definitions": {name: _v2_schema(schema) for name, schema in _definitions(everything).items()},
+        "definitions": {name: _v2_schema(schema) for name, schema in _definitions(all_kinds).items()},
     }
-
-
-def _encode(document: Document) -> bytes:
-    return msgspec.json.encode(document, order="sorted")
 
 
 def _with_virtual(kinds: Iterable[KindSchema]) -> list[KindSchema]:
     stored = list(kinds)
-    taken = {resource.id for resource, _ in stored}
+    stored_ids = {resource.id for resource, _ in stored}
     return stored + [
-        (resource, VIRTUAL_SCHEMAS[resource.id]) for resource in VIRTUAL_RESOURCES if resource.id not in taken
+        (resource, VIRTUAL_SCHEMAS[resource.id])
+        for resource in VIRTUAL_RESOURCES
+        if resource.id not in stored_ids
     ]
 
 
-def _of_version(kinds: Sequence[KindSchema], path: str) -> list[KindSchema]:
-    return [found for found in kinds if group_path(found[0]) == path]
-
-
 def _operations(kinds: Sequence[KindSchema]) -> Iterator[Operation]:
-    return (operation for resource, _ in kinds for operation in operations(resource))
+    for resource, _ in kinds:
+        yield from operations(resource)
 
 
 def _definitions(kinds: Sequence[KindSchema]) -> dict[str, Schema]:
     versions = sorted({(resource.group, resource.version) for resource, _ in kinds})
     shared = {f"{META}.DeleteOptions": "DeleteOptions", f"{META}.Status": "Status"}
-    found = dict(SCHEMAS)
+    definitions = dict(SCHEMAS)
+    # Status and DeleteOptions belong to every API version.
     for name, kind in shared.items():
-        found[name] = found[name] | {
+        definitions[name] = definitions[name] | {
             GVK: [{"group": group, "version": version, "kind": kind} for group, version in versions]
         }
-    found[SCALE] = found[SCALE] | _gvk_list("autoscaling", "v1", "Scale")
+    definitions[SCALE] = definitions[SCALE] | _gvk_list("autoscaling", "v1", "Scale")
     for resource, schema in kinds:
-        found[definition_name(resource)] = _object(resource, schema)
+        definitions[definition_name(resource)] = _object_definition(resource, schema)
         if "list" in resource.verbs:
-            found[f"{definition_name(resource)}List"] = _list(resource)
-    return found
+            definitions[f"{definition_name(resource)}List"] = _list_definition(resource)
+    return definitions
 
 
-def _object(resource: Resource, schema: Schema) -> Schema:
+def _object_definition(resource: Resource, schema: Schema) -> Schema:
     properties = dict(schema.get("properties", {}))
     metadata = properties.get("metadata", {}).get("description", "Name, labels and the server's own notes.")
-    own = {
+    type_fields = {
         "apiVersion": API_VERSION_SCHEMA,
         "kind": KIND_SCHEMA,
         "metadata": {"$ref": OBJECT_META, "description": metadata},
     }
-    required = [name for name in schema.get("required", ()) if name not in own]
-    rest = {key: value for key, value in schema.items() if key not in ("properties", "required")}
-    rest.setdefault("description", f"{resource.kind} of {resource.api_version}.")
-    known = {
+    required = [name for name in schema.get("required", ()) if name not in type_fields]
+    keywords = {key: value for key, value in schema.items() if key not in ("properties", "required")}
+    keywords.setdefault("description", f"{resource.kind} of {resource.api_version}.")
+    object_keywords = {
         "type": "object",
-        "properties": properties | own,
+        "properties": properties | type_fields,
         **_gvk_list(resource.group, resource.version, resource.kind),
     }
-    return rest | known | ({"required": required} if required else {})
+    return keywords | object_keywords | ({"required": required} if required else {})
 
 
-def _list(resource: Resource) -> Schema:
+def _list_definition(resource: Resource) -> Schema:
     items = {
         "type": "array",
         "items": {"$ref": definition_name(resource)},
@@ -187,30 +188,33 @@ _V3_INT_OR_STRING: Final[Schema] = {
 
 
 def _v3_schema(schema: Schema) -> Schema:
-    if schema.get(
-        INT_OR_STRING_KEY
-    ):  # by its Kubernetes name, `kubectl explain` shows <IntOrString> rather than <Object>
+    # Under the Kubernetes name of the type, `kubectl explain` shows <IntOrString> rather than <Object>.
+    if schema.get(INT_OR_STRING_KEY):
         schema = {
             key: value for key, value in schema.items() if key not in (INT_OR_STRING_KEY, "anyOf", "type")
         } | {"$ref": INT_OR_STRING}
     if "$ref" in schema:
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        siblings = {key: value for key, value in schema.items() if key != "$ref"}
         target = {"$ref": V3_PREFIX + schema["$ref"]}
-        return {"allOf": [target], **beside} if beside else target
-    found = {
+        # OpenAPI v3 ignores the siblings of a $ref; `allOf` keeps the description.
+        return {"allOf": [target], **siblings} if siblings else target
+    converted = {
         key: value
         for key, value in schema.items()
         if key not in ("properties", "items", "additionalProperties")
     }
     if "properties" in schema:
-        found["properties"] = {name: _v3_schema(below) for name, below in schema["properties"].items()}
+        converted["properties"] = {
+            name: _v3_schema(subschema) for name, subschema in schema["properties"].items()
+        }
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
-            found[key] = _v3_schema(schema[key])
-    # `additionalProperties: true` breaks `kubectl explain --recursive` in 1.27 to 1.30; an open object says the same.
+            converted[key] = _v3_schema(schema[key])
+    # `additionalProperties: true` breaks `kubectl explain --recursive` in 1.27 to 1.30; an open object means
+    # the same.
     if schema.get("additionalProperties") is True:
-        found[PRESERVE_UNKNOWN_KEY] = True
-    return found
+        converted[PRESERVE_UNKNOWN_KEY] = True
+    return converted
 
 
 def _v2_schema(schema: Schema) -> Schema:
@@ -220,21 +224,24 @@ def _v2_schema(schema: Schema) -> Schema:
             for key, value in schema.items()
             if key in ("$ref", "description")
         }
-    found = {
+    converted = {
         key: value for key, value in schema.items() if key in _V2_KEYS or key.startswith("x-kubernetes-")
     }
-    found.pop("x-kubernetes-validations", None)
-    if found.pop(INT_OR_STRING_KEY, False):
-        return found | {"type": "string", "format": "int-or-string"}
-    if schema.get(PRESERVE_UNKNOWN_KEY):  # old kubectl refuses fields it finds no property for
-        found.pop("required", None)
-        return found
+    converted.pop("x-kubernetes-validations", None)
+    if converted.pop(INT_OR_STRING_KEY, False):
+        return converted | {"type": "string", "format": "int-or-string"}
+    # Old versions of kubectl reject a field without a property, so an open object lists no properties.
+    if schema.get(PRESERVE_UNKNOWN_KEY):
+        converted.pop("required", None)
+        return converted
     if "properties" in schema:
-        found["properties"] = {name: _v2_schema(below) for name, below in schema["properties"].items()}
+        converted["properties"] = {
+            name: _v2_schema(subschema) for name, subschema in schema["properties"].items()
+        }
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
-            found[key] = _v2_schema(schema[key])
-    return found
+            converted[key] = _v2_schema(schema[key])
+    return converted
 
 
 def _v3_document(kinds: Sequence[KindSchema], definitions: Mapping[str, Schema], version: str) -> Document:
@@ -244,33 +251,29 @@ def _v3_document(kinds: Sequence[KindSchema], definitions: Mapping[str, Schema],
             operation.path, {"parameters": [_v3_parameter(name) for name in _path_parameters(operation.path)]}
         )
         item[operation.method] = _v3_operation(operation)
-    named = {
-        name
-        for resource, _ in kinds
-        for name in (definition_name(resource), f"{definition_name(resource)}List")
-    }
-    named |= {
-        name
-        for operation in _operations(kinds)
-        for name in (operation.body, *(answer for _, answer in operation.responses))
-    }
+    # The document holds only the definitions that its kinds and operations reach.
+    roots: set[str] = set()
+    for resource, _ in kinds:
+        roots |= {definition_name(resource), f"{definition_name(resource)}List"}
+    for operation in _operations(kinds):
+        roots |= {operation.body, *(response for _, response in operation.responses)}
     return {
         "openapi": "3.0.0",
         "info": {"title": TITLE, "version": version},
         "paths": paths,
-        "components": {"schemas": _reachable(named & definitions.keys(), definitions)},
+        "components": {"schemas": _reachable(roots & definitions.keys(), definitions)},
     }
 
 
 def _reachable(names: Iterable[str], definitions: Mapping[str, Schema]) -> dict[str, Schema]:
-    found: dict[str, Schema] = {}
-    todo = list(names)
-    while todo:
-        name = todo.pop()
-        if name not in found:
-            found[name] = definitions[name]
-            todo.extend(_references(definitions[name]))
-    return found
+    reachable: dict[str, Schema] = {}
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name not in reachable:
+            reachable[name] = definitions[name]
+            pending.extend(_references(definitions[name]))
+    return reachable
 
 
 def _references(node: Any) -> Iterator[str]:
@@ -278,49 +281,64 @@ def _references(node: Any) -> Iterator[str]:
         target = node.get("$ref")
         if isinstance(target, str):
             yield target.removeprefix(V3_PREFIX)
-        for below in node.values():
-            yield from _references(below)
+        for value in node.values():
+            yield from _references(value)
     elif isinstance(node, list):
-        for below in node:
-            yield from _references(below)
+        for value in node:
+            yield from _references(value)
 
 
 def _v3_parameter(name: str) -> Document:
     schema = {"type": PARAMETERS[name]["type"], "uniqueItems": True}
-    found: Document = {"name": name, "description": PARAMETERS[name]["description"], "schema": schema}
-    return found | ({"in": "path", "required": True} if name in ("name", "namespace") else {"in": "query"})
+    parameter: Document = {"name": name, "description": PARAMETERS[name]["description"], "schema": schema}
+    return parameter | (
+        {"in": "path", "required": True} if name in ("name", "namespace") else {"in": "query"}
+    )
 
 
 def _v3_operation(operation: Operation) -> Document:
-    found: Document = {
+    document: Document = {
         "operationId": operation.id,
         "description": operation.description,
         "tags": [_tag(operation)],
         "parameters": [_v3_parameter(name) for name in operation.parameters],
-        "responses": {str(code): _v3_answer(operation, name) for code, name in operation.responses}
+        "responses": {
+            str(code): {
+                "description": "OK",
+                "content": {
+                    media_type: {"schema": {"$ref": V3_PREFIX + name}}
+                    for media_type in _response_media_types(operation)
+                },
+            }
+            for code, name in operation.responses
+        }
         | _UNAUTHORIZED_RESPONSE,
         "x-kubernetes-action": operation.action,
         GVK: _gvk(*operation.gvk),
     }
     if operation.body:
         schema = {"$ref": V3_PREFIX + operation.body}
-        found["requestBody"] = {"content": {kind: {"schema": schema} for kind in operation.consumes}}
+        document["requestBody"] = {
+            "content": {media_type: {"schema": schema} for media_type in operation.consumes}
+        }
         if operation.method in ("post", "put", "patch"):
-            found["requestBody"]["required"] = True
-    return found
+            document["requestBody"]["required"] = True
+    return document
 
 
 _UNAUTHORIZED_RESPONSE: Final[Document] = {"401": {"description": "Unauthorized"}}
 
 
-def _v3_answer(operation: Operation, name: str) -> Document:
-    kinds = (*RESPONSE_MEDIA_TYPES, WATCH_MEDIA_TYPE) if operation.action == "list" else RESPONSE_MEDIA_TYPES
-    return {"description": "OK", "content": {kind: {"schema": {"$ref": V3_PREFIX + name}} for kind in kinds}}
+def _response_media_types(operation: Operation) -> tuple[str, ...]:
+    # A list also answers a watch.
+    return (*RESPONSE_MEDIA_TYPES, WATCH_MEDIA_TYPE) if operation.action == "list" else RESPONSE_MEDIA_TYPES
 
 
 def _v2_parameter(name: str) -> Document:
-    place: Document = {"in": "path", "required": True} if name in ("name", "namespace") else {"in": "query"}
-    return {"name": name, "uniqueItems": True, **PARAMETERS[name], **place}
+    location: Document = (
+        {"in": "path", "required": True} if name in ("name", "namespace") else {"in": "query"}
+    )
+    return {"name": name, "uniqueItems": True, **PARAMETERS[name], **location}
 
 
 def _v2_operation(operation: Operation) -> Document:
@@ -328,7 +346,7 @@ def _v2_operation(operation: Operation) -> Document:
     if operation.body:
         body = {"name": "body", "in": "body", "schema": {"$ref": V2_PREFIX + operation.body}}
         parameters.insert(0, body | ({"required": True} if operation.method != "delete" else {}))
-    answers = {
+    responses = {
         str(code): {"description": "OK", "schema": {"$ref": V2_PREFIX + name}}
         for code, name in operation.responses
     }
@@ -337,12 +355,10 @@ def _v2_operation(operation: Operation) -> Document:
         "description": operation.description,
         "tags": [_tag(operation)],
         "consumes": list(operation.consumes) if operation.body else ["*/*"],
-        "produces": [*RESPONSE_MEDIA_TYPES, WATCH_MEDIA_TYPE]
-        if operation.action == "list"
-        else list(RESPONSE_MEDIA_TYPES),
+        "produces": list(_response_media_types(operation)),
         "schemes": ["https"],
         "parameters": parameters,
-        "responses": answers | _UNAUTHORIZED_RESPONSE,
+        "responses": responses | _UNAUTHORIZED_RESPONSE,
         "x-kubernetes-action": operation.action,
         GVK: _gvk(*operation.gvk),
     }

@@ -1,11 +1,12 @@
-"""The OpenAPI v2 document in gnostic's protobuf form, the only one that kubectl up to 1.27 and Argo CD accept.
+"""The OpenAPI v2 document in the protobuf format of gnostic, the only format that kubectl up to 1.27 and Argo
+CD accept.
 
 Field numbers are those of google/gnostic's openapiv2/OpenAPIv2.proto.
 """
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 MEDIA_TYPE: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
@@ -15,7 +16,8 @@ Writer = Callable[[int, Any], bytes]
 
 
 def encode_v2(document: Json) -> bytes:
-    """The document as openapi.v2.Document; a key that the format has no place for is an error, never lost."""
+    """Encode the document as openapi.v2.Document; raise ValueError for a key that the message has no field
+    for."""
     return _message("Document", document)
 
 
@@ -28,6 +30,7 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
+# Wire type 2: a field with a length prefix.
 def _block(number: int, data: bytes) -> bytes:
     return _varint(number << 3 | 2) + _varint(len(data)) + data
 
@@ -53,7 +56,7 @@ def _double(number: int, value: float) -> bytes:
 
 
 def _any(number: int, value: Any) -> bytes:
-    """Any.yaml: JSON is YAML, and what clients parse this text with reads YAML."""
+    """Encode Any.yaml as JSON: every JSON text is YAML, and clients parse the field as YAML."""
     return _block(number, _text(2, json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n"))
 
 
@@ -69,10 +72,10 @@ def _repeated_message(name: str) -> Writer:
     return lambda number, values: b"".join(_block(number, _message(name, value)) for value in values)
 
 
-def _named_values(number: int, inside: Callable[[Any], bytes], values: Json) -> bytes:
-    """A map, which gnostic writes as an ordered list of name and value."""
+def _named_values(number: int, encode_value: Callable[[Any], bytes], values: Json) -> bytes:
+    """Encode a map as an ordered list of named values, as gnostic does."""
     return b"".join(
-        _block(number, _text(1, name) + _block(2, inside(value))) for name, value in values.items()
+        _block(number, _text(1, name) + _block(2, encode_value(value))) for name, value in values.items()
     )
 
 
@@ -84,15 +87,14 @@ def _type(number: int, value: str | list[str]) -> bytes:
     return _block(number, _texts(1, [value] if isinstance(value, str) else value))
 
 
-def _items(number: int, value: Json) -> bytes:
+def _wrapped_schema(number: int, value: Json) -> bytes:
     return _block(number, _block(1, _message("Schema", value)))
 
 
 def _additional(number: int, value: Json | bool) -> bytes:
-    return _block(
-        number,
-        _varint(2 << 3) + bytes([value]) if isinstance(value, bool) else _block(1, _message("Schema", value)),
-    )
+    if isinstance(value, bool):
+        return _block(number, _varint(2 << 3) + bytes([value]))
+    return _block(number, _block(1, _message("Schema", value)))
 
 
 def _paths(number: int, values: Json) -> bytes:
@@ -100,37 +102,37 @@ def _paths(number: int, values: Json) -> bytes:
 
 
 def _parameters(number: int, values: list[Json]) -> bytes:
-    return b"".join(_block(number, _block(1, _parameter(value))) for value in values)
-
-
-def _parameter(value: Json) -> bytes:
-    if value["in"] == "body":
-        return _block(1, _message("BodyParameter", value))
-    number, name = {"query": (3, "QueryParameter"), "path": (4, "PathParameter")}[value["in"]]
-    return _block(2, _block(number, _message(name, value)))
+    encoded = bytearray()
+    for value in values:
+        if value["in"] == "body":
+            parameter = _block(1, _message("BodyParameter", value))
+        else:
+            field, name = {"query": (3, "QueryParameter"), "path": (4, "PathParameter")}[value["in"]]
+            parameter = _block(2, _block(field, _message(name, value)))
+        encoded += _block(number, _block(1, parameter))
+    return bytes(encoded)
 
 
 def _responses(number: int, values: Json) -> bytes:
     return _block(number, _named_values(1, lambda value: _block(1, _message("Response", value)), values))
 
 
-def _response_schema(number: int, value: Json) -> bytes:
-    return _block(number, _block(1, _message("Schema", value)))
-
-
 def _numbered(first: int, *fields: tuple[str, Writer]) -> dict[str, tuple[int, Writer]]:
+    """Number consecutive fields of a message, beginning with `first`."""
     return {name: (first + index, write) for index, (name, write) in enumerate(fields)}
 
 
-# A value's own limits, in this order in every message that has them, starting at `maximum`.
+# Limits of a value: every message that has limits numbers these fields in this order, from `maximum` on.
 _LIMITS = (
-    ("maximum", _double), ("exclusiveMaximum", _bool), ("minimum", _double), ("exclusiveMinimum", _bool), ("maxLength", _int),
-    ("minLength", _int), ("pattern", _text), ("maxItems", _int), ("minItems", _int), ("uniqueItems", _bool),
+    ("maximum", _double), ("exclusiveMaximum", _bool), ("minimum", _double), ("exclusiveMinimum", _bool),
+    ("maxLength", _int), ("minLength", _int), ("pattern", _text), ("maxItems", _int), ("minItems", _int),
+    ("uniqueItems", _bool),
 )  # fmt: skip
 _PARAMETER_FIELDS = (("required", _bool), ("in", _text), ("description", _text), ("name", _text))
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
 
-_EXTENSIONS = "x-"  # the entry that takes whatever starts with it
+# The table entry for every key that begins with this prefix.
+_EXTENSIONS = "x-"
 _MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
     "Document": {
         "swagger": (1, _text),
@@ -184,7 +186,7 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
         **_numbered(9, ("default", _any), *_LIMITS, ("enum", _anys), ("multipleOf", _double)),
         _EXTENSIONS: (22, _any),
     },
-    "Response": {"description": (1, _text), "schema": (2, _response_schema), _EXTENSIONS: (5, _any)},
+    "Response": {"description": (1, _text), "schema": (2, _wrapped_schema), _EXTENSIONS: (5, _any)},
     "Schema": {
         **_numbered(
             1, ("$ref", _text), ("format", _text), ("title", _text), ("description", _text), ("default", _any)
@@ -193,7 +195,9 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
         **_numbered(
             19, ("required", _texts), ("enum", _anys), ("additionalProperties", _additional), ("type", _type)
         ),
-        **_numbered(23, ("items", _items), ("allOf", _repeated_message("Schema")), ("properties", _schemas)),
+        **_numbered(
+            23, ("items", _wrapped_schema), ("allOf", _repeated_message("Schema")), ("properties", _schemas)
+        ),
         "readOnly": (27, _bool),
         _EXTENSIONS: (31, _any),
     },
@@ -201,16 +205,14 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, Writer]]]] = {
 
 
 def _message(name: str, value: Json) -> bytes:
-    return b"".join(_encode_fields(name, value))
-
-
-def _encode_fields(name: str, value: Json) -> Iterator[bytes]:
-    table = _MESSAGES[name]
+    fields = _MESSAGES[name]
+    encoded = bytearray()
     for key, item in value.items():
-        if key in table:
-            number, write = table[key]
-            yield write(number, item)
+        if key in fields:
+            number, write = fields[key]
+            encoded += write(number, item)
         elif key.startswith(_EXTENSIONS):
-            yield _block(table[_EXTENSIONS][0], _text(1, key) + _any(2, item))
+            encoded += _block(fields[_EXTENSIONS][0], _text(1, key) + _any(2, item))
         else:
             raise ValueError(f"OpenAPI v2 has no place for {key!r} in a {name}")
+    return bytes(encoded)

@@ -1,4 +1,4 @@
-"""Which requests each resource answers: paths, methods, parameters and bodies, apart from any version of OpenAPI."""
+"""The operations of a resource: paths, methods, parameters and bodies, independent of the OpenAPI version."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -18,7 +18,7 @@ STRATEGIC_MERGE_MEDIA_TYPE = "application/strategic-merge-patch+json"
 RESPONSE_MEDIA_TYPES = ("application/json", "application/yaml")
 WATCH_MEDIA_TYPE = "application/json;stream=watch"
 
-# Kubernetes' packages for the groups it defines; the names are compiled into kubectl.
+# Package names of the groups that Kubernetes defines; the names are compiled into kubectl.
 _PACKAGES = {
     "": "io.k8s.api.core",
     "apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions",
@@ -34,7 +34,8 @@ PARAMETERS: Final[dict[str, Schema]] = {
     },
     "fieldManager": {
         "type": "string",
-        "description": "Who writes, for managedFields; required by server-side apply. At most 128 characters.",
+        "description": "Who writes, for managedFields; required by server-side apply. "
+        "At most 128 characters.",
     },
     "fieldValidation": {
         "type": "string",
@@ -101,7 +102,7 @@ _DELETE = (
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One method on one path. `body` and `answers` are names of definitions; `gvk` is group, version and kind."""
+    """One method on one path. `body` and `responses` name definitions; `gvk` is group, version and kind."""
 
     path: str
     method: str
@@ -116,12 +117,16 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Verb(msgspec.Struct, frozen=True):
+    """The template of an operation: `prefix` begins the operation id, `codes` are the HTTP status codes of
+    success."""
+
     method: str
     action: str
-    prefix: str  # of the operation's id
+    prefix: str
     description: str
     parameters: tuple[str, ...] = ()
-    body: str = ""  # "": none, "own": the object itself, else a definition
+    # "" sends no body, "own" sends the object itself, any other value names a definition.
+    body: str = ""
     codes: tuple[int, ...] = (200,)
 
 
@@ -149,7 +154,10 @@ _SUBRESOURCE_VERBS = {verb: _ITEM[verb] for verb in ("get", "update", "patch")}
 
 
 def definition_name(resource: Resource) -> str:
-    """`dev.lattice.v1alpha1.LatticePool`, or Kubernetes' own name for a kind of its groups."""
+    """Return the name of the definition of a kind, such as `dev.lattice.v1alpha1.LatticePool`.
+
+    A kind of a Kubernetes group keeps the definition name of Kubernetes.
+    """
     package = _PACKAGES.get(resource.group)
     if package is None and resource.group.endswith(".k8s.io"):
         package = f"io.k8s.api.{resource.group.removesuffix('.k8s.io')}"
@@ -157,18 +165,19 @@ def definition_name(resource: Resource) -> str:
 
 
 def group_path(resource: Resource) -> str:
-    """`api/v1` or `apis/lattice.dev/v1alpha1`: where the version lives, and its key in the OpenAPI v3 index."""
+    """Return the root path of an API version, such as `apis/lattice.dev/v1alpha1`: the key of the OpenAPI v3
+    index."""
     return f"apis/{resource.api_version}" if resource.group else f"api/{resource.version}"
 
 
 def operations(resource: Resource) -> Iterator[Operation]:
-    """Every operation on a resource, its subresources included."""
+    """Yield the operations on a resource and on the subresources of the resource."""
     root = f"/{group_path(resource)}"
-    home = f"{root}/namespaces/{{namespace}}" if resource.namespaced else root
-    yield from _operations_for(resource, f"{home}/{resource.plural}", _COLLECTION)
+    scope_root = f"{root}/namespaces/{{namespace}}" if resource.namespaced else root
+    yield from _operations_for(resource, f"{scope_root}/{resource.plural}", _COLLECTION)
     if resource.namespaced and "list" in resource.verbs:
         yield _operation(resource, f"{root}/{resource.plural}", "list", _COLLECTION["list"])
-    item = f"{home}/{resource.plural}/{{name}}"
+    item = f"{scope_root}/{resource.plural}/{{name}}"
     yield from _operations_for(resource, item, _ITEM)
     if resource.has_status:
         yield from _operations_for(resource, f"{item}/status", _SUBRESOURCE_VERBS)
@@ -181,36 +190,40 @@ def _operations_for(resource: Resource, path: str, verbs: dict[str, _Verb]) -> I
 
 
 def _operation(resource: Resource, path: str, name: str, verb: _Verb) -> Operation:
-    below = path.rpartition("/")[2] if path.endswith(("/status", "/scale")) else ""
-    own = SCALE if below == "scale" else definition_name(resource)
-    answer = {"list": f"{own}List", "delete": STATUS, "deletecollection": STATUS}.get(name, own)
-    consumes = PATCH_MEDIA_TYPES if name == "patch" else OBJECT_MEDIA_TYPES
-    thing = f"{resource.kind}'s {below}" if below else resource.kind
+    subresource = path.rpartition("/")[2] if path.endswith(("/status", "/scale")) else ""
+    if subresource == "scale":
+        definition = SCALE
+        gvk = ("autoscaling", "v1", "Scale")
+    else:
+        definition = definition_name(resource)
+        gvk = (resource.group, resource.version, resource.kind)
+    response = {"list": f"{definition}List", "delete": STATUS, "deletecollection": STATUS}.get(
+        name, definition
+    )
+    consumes: tuple[str, ...] = PATCH_MEDIA_TYPES if name == "patch" else OBJECT_MEDIA_TYPES
+    is_kubernetes_kind = not resource.group or resource.group.endswith(".k8s.io")
+    if name == "patch" and is_kubernetes_kind:
+        # kubectl sends a strategic merge patch wherever the media type is listed; only kinds of Kubernetes
+        # accept strategic merge.
+        consumes = (*consumes, STRATEGIC_MERGE_MEDIA_TYPE)
+    noun = f"{resource.kind}'s {subresource}" if subresource else resource.kind
     return Operation(
         path=path,
         method=verb.method,
         action=verb.action,
-        id=_id(resource, path, verb.prefix, below),
-        description=verb.description.format(thing=thing, things=f"{resource.kind} objects"),
-        gvk=("autoscaling", "v1", "Scale")
-        if below == "scale"
-        else (resource.group, resource.version, resource.kind),
+        id=_operation_id(resource, path, verb.prefix, subresource),
+        description=verb.description.format(thing=noun, things=f"{resource.kind} objects"),
+        gvk=gvk,
         parameters=("pretty", *verb.parameters),
-        body=own if verb.body == "own" else verb.body,
-        # kubectl sends a strategic merge wherever it is listed; only Kubernetes' own kinds take one.
-        consumes=(*consumes, STRATEGIC_MERGE_MEDIA_TYPE)
-        if name == "patch" and _is_kubernetes(resource)
-        else consumes,
-        responses=tuple((code, answer) for code in verb.codes),
+        body=definition if verb.body == "own" else verb.body,
+        consumes=consumes,
+        responses=tuple((code, response) for code in verb.codes),
     )
 
 
-def _is_kubernetes(resource: Resource) -> bool:
-    return not resource.group or resource.group.endswith(".k8s.io")
-
-
-def _id(resource: Resource, path: str, prefix: str, below: str) -> str:
+def _operation_id(resource: Resource, path: str, prefix: str, subresource: str) -> str:
     group = "".join(part.capitalize() for part in resource.group.split(".")) or "Core"
     scope = "Namespaced" if "{namespace}" in path else ""
-    tail = "ForAllNamespaces" if resource.namespaced and not scope else ""
-    return f"{prefix}{group}{resource.version.capitalize()}{scope}{resource.kind}{below.capitalize()}{tail}"
+    suffix = "ForAllNamespaces" if resource.namespaced and not scope else ""
+    kind = f"{resource.version.capitalize()}{scope}{resource.kind}{subresource.capitalize()}"
+    return f"{prefix}{group}{kind}{suffix}"

@@ -1,4 +1,5 @@
-"""What the kinds look like that are answered without being stored: reviews and CustomResourceDefinition."""
+"""Schemas of the kinds that the server answers without storing objects: access reviews and
+CustomResourceDefinition."""
 
 from typing import Final
 
@@ -146,7 +147,8 @@ VIRTUAL_SCHEMAS: Final[dict[str, Schema]] = {
         ("spec",),
     ),
     CRD_RESOURCE.id: resource_schema(
-        "How a kind of this server is presented, in the form in which a Kubernetes cluster would be told about it. Read-only.",
+        "How a kind of this server is presented, in the form in which a Kubernetes cluster would be "
+        "told about it. Read-only.",
         {
             "spec": ANY_OBJECT
             | {"description": "Group, names, scope, and per version the schema, columns and subresources."},

@@ -1,10 +1,11 @@
-"""Applies manifests if, and only if, the outcome is still that of a plan.
+"""Apply the manifests of a plan if, and only if, the outcome is still the outcome of the plan.
 
-What is promised. The plan is made anew on the newest state; another outcome is refused, and nothing is written. Before the commit,
-everything that people declare (pools, node classes, infrastructure, policies, services) is looked at again: if any of it has
-changed meanwhile, the plan is made anew once more. Every object is written over the very revision that was planned with, up to
-a hundred of them in one commit. What is left are the few milliseconds of that commit itself: if a declaration of somebody else
-comes in there, both stand, and the answer names theirs.
+The query process computes the plan again on the newest state; another outcome is rejected and the server
+writes nothing. Before the commit, the server reads the changes of every kind that users declare (pools, node
+classes, infrastructure, policies, services): after a change, the query process computes the plan once more.
+Every object is written over the revision that the plan read, up to a hundred objects in one commit. Only the
+few milliseconds of the commit are unguarded: a declaration of another user in that time stands beside the
+plan, and the reply names the declaration.
 """
 
 import time
@@ -30,115 +31,115 @@ from lattice.store.protocol import (
     RevisionConflict,
 )
 
-MAX_PLAN_ATTEMPTS = 3  # plans made while others go on declaring
+# Plans that the query process computes while other users change declarations.
+MAX_PLAN_ATTEMPTS = 3
 USER_DECLARED_RESOURCES = frozenset(
     kind.resource.id for kind in PLACEMENT_INPUT_KINDS if not kind.resource.managed_hint
 )
 
 
 async def apply_plan(fleet: FleetQueryService, user: User, body: bytes) -> Reply:
-    account = QueryRecord(APPLY_QUERY, user.name)
-    with account.recorded():
+    """Apply a plan for a user; raise Conflict if declarations keep changing during MAX_PLAN_ATTEMPTS
+    attempts."""
+    record = QueryRecord(APPLY_QUERY, user.name)
+    with record.recorded():
         async with fleet.exclusive():
-            account.started_at = time.perf_counter()
+            record.started_at = time.perf_counter()
             for _ in range(MAX_PLAN_ATTEMPTS):
-                told = await fleet.run_query(APPLY_QUERY, body, user, account)
-                if told.status != 200:
-                    return Reply(told.body, told.status)
-                _authorize_writes(fleet, user, told.writes)
-                since = await fleet.catch_up()
-                if not since.is_incomplete and not _changed_declarations(since.rows, set()):
-                    return await _apply(fleet, told, account)
-        account.outcome = "refused"
+                result = await fleet.run_query(APPLY_QUERY, body, user, record)
+                if result.status != 200:
+                    return Reply(result.body, result.status)
+                for write in result.writes:
+                    resource = fleet.api.catalog.by_id(write.key.resource).resource
+                    attributes = RequestAttributes(
+                        "patch", resource.group, resource.plural, "", write.key.namespace, write.key.name
+                    )
+                    authorize(user, attributes, resource)
+                changes = await fleet.catch_up()
+                if not changes.is_incomplete and not _changed_declarations(changes.rows, set()):
+                    return await _apply(fleet, result, record)
+        record.outcome = "refused"
         raise Conflict(
             "others keep changing what the plan depends on, nothing was applied",
             fix="try again, or apply without a plan",
         )
 
 
-def _authorize_writes(fleet: FleetQueryService, user: User, writes: Sequence[PlannedWrite]) -> None:
-    for each in writes:
-        resource = fleet.api.catalog.by_id(each.key.resource).resource
-        authorize(
-            user,
-            RequestAttributes(
-                "patch", resource.group, resource.plural, "", each.key.namespace, each.key.name
-            ),
-            resource,
-        )
-
-
-async def _apply(fleet: FleetQueryService, told: QueryResult, account: QueryRecord) -> Reply:
-    changed = [each for each in told.writes if each.is_changed]
-    revisions = {each.key: each.expect for each in told.writes}
-    done = 0
+async def _apply(fleet: FleetQueryService, result: QueryResult, record: QueryRecord) -> Reply:
+    changed = [write for write in result.writes if write.is_changed]
+    revisions = {write.key: write.expect for write in result.writes}
+    applied = 0
     try:
-        for commit in _commit_batches(changed):
-            revision = await fleet.api.store.commit(
-                [Put(each.key, each.value, each.expect) for each in commit], checks=_checks(commit)
-            )
-            revisions.update((each.key, revision) for each in commit)
-            done += len(commit)
+        for batch in _commit_batches(changed):
+            puts = [Put(write.key, write.value, write.expect) for write in batch]
+            revision = await fleet.api.store.commit(puts, checks=_namespace_checks(batch))
+            revisions.update((write.key, revision) for write in batch)
+            applied += len(batch)
     except LatticeError as error:
-        account.outcome = "refused"
-        raise _interrupted_error(error, done, len(changed)) from error
-    others = _changed_declarations((await fleet.catch_up()).rows, {revisions[each.key] for each in changed})
-    plan = msgspec.json.decode(told.body)
-    objects = [_applied_object(fleet, each, revisions[each.key]) for each in told.writes]
+        record.outcome = "refused"
+        raise _interrupted_error(error, applied, len(changed)) from error
+    own_revisions = {revisions[write.key] for write in changed}
+    meanwhile = _changed_declarations((await fleet.catch_up()).rows, own_revisions)
+    plan = msgspec.json.decode(result.body)
+    objects = [_applied_object(fleet, write, revisions[write.key]) for write in result.writes]
     return Reply(
-        encode({"plan": plan["id"], "revision": plan["revision"], "objects": objects, "meanwhile": others})
+        encode({"plan": plan["id"], "revision": plan["revision"], "objects": objects, "meanwhile": meanwhile})
     )
 
 
 def _commit_batches(writes: Sequence[PlannedWrite]) -> Iterator[list[PlannedWrite]]:
-    """In their order, as many at once as a commit can hold."""
-    commit: list[PlannedWrite] = []
+    """Split the writes, in order, into batches within the limits of one commit."""
+    batch: list[PlannedWrite] = []
     size = 0
-    for each in writes:
-        length = len(each.value) + 2 * len(str(each.key)) + len(each.key.namespace) + 20
-        if commit and (
-            len(commit) + len(_checks([*commit, each])) >= MAX_COMMIT_OPERATIONS
+    for write in writes:
+        # Estimates the bytes of the write in the commit, keys and check included.
+        length = len(write.value) + 2 * len(str(write.key)) + len(write.key.namespace) + 20
+        if batch and (
+            len(batch) + len(_namespace_checks([*batch, write])) >= MAX_COMMIT_OPERATIONS
             or size + length > MAX_COMMIT_BYTES
         ):
-            yield commit
-            commit, size = [], 0
-        commit.append(each)
+            yield batch
+            batch, size = [], 0
+        batch.append(write)
         size += length
-    if commit:
-        yield commit
+    if batch:
+        yield batch
 
 
-def _checks(writes: Sequence[PlannedWrite]) -> list[Check]:
-    """The namespaces of what is new are still those that were there."""
-    homes = {
-        each.key.namespace: each.namespace_revision
-        for each in writes
-        if each.expect == ABSENT and each.namespace_revision
+def _namespace_checks(writes: Sequence[PlannedWrite]) -> list[Check]:
+    """Return the checks that the namespaces of new objects are unchanged since the plan."""
+    revisions = {
+        write.key.namespace: write.namespace_revision
+        for write in writes
+        if write.expect == ABSENT and write.namespace_revision
     }
-    written = {each.key for each in writes}
-    named = [(Key("namespaces", "", name), revision) for name, revision in sorted(homes.items())]
-    return [Check(key, revision) for key, revision in named if key not in written]
+    written = {write.key for write in writes}
+    namespaces = [(Key("namespaces", "", name), revision) for name, revision in sorted(revisions.items())]
+    return [Check(key, revision) for key, revision in namespaces if key not in written]
 
 
-def _interrupted_error(error: LatticeError, done: int, of: int) -> LatticeError:
-    already = f"{done} of {of} objects were applied before" if done else "nothing was applied"
+def _interrupted_error(error: LatticeError, applied: int, total: int) -> LatticeError:
+    progress = f"{applied} of {total} objects were applied before" if applied else "nothing was applied"
     if isinstance(error, RevisionConflict):
-        return Conflict(f"{error.key} changed since it was planned with; {already}", fix="plan again")
-    return type(error)(f"{error.message}; {already}", where=error.where, fix=error.fix)
+        return Conflict(f"{error.key} changed since it was planned with; {progress}", fix="plan again")
+    return type(error)(f"{error.message}; {progress}", where=error.where, fix=error.fix)
 
 
-def _changed_declarations(rows: Sequence[ObjectRow], own: set[int]) -> list[str]:
-    """What other people changed: written at another revision than ours."""
+def _changed_declarations(rows: Sequence[ObjectRow], own_revisions: set[int]) -> list[str]:
+    """Return the keys of declared objects that a commit of another user wrote, sorted."""
     return sorted(
         {
-            str(each.key)
-            for each in rows
-            if each.key.resource in USER_DECLARED_RESOURCES and each.revision not in own
+            str(row.key)
+            for row in rows
+            if row.key.resource in USER_DECLARED_RESOURCES and row.revision not in own_revisions
         }
     )
 
 
-def _applied_object(fleet: FleetQueryService, each: PlannedWrite, revision: int) -> dict[str, object]:
-    verdict = "created" if each.expect == ABSENT else "configured" if each.is_changed else "unchanged"
-    head = fleet.api.catalog.by_id(each.key.resource).revision_offset
-    return {"verdict": verdict, "object": msgspec.Raw(splice_revision(each.value, head, revision))}
+def _applied_object(fleet: FleetQueryService, write: PlannedWrite, revision: int) -> dict[str, object]:
+    if write.expect == ABSENT:
+        verdict = "created"
+    else:
+        verdict = "configured" if write.is_changed else "unchanged"
+    offset = fleet.api.catalog.by_id(write.key.resource).revision_offset
+    return {"verdict": verdict, "object": msgspec.Raw(splice_revision(write.value, offset, revision))}

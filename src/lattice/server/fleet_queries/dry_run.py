@@ -1,4 +1,5 @@
-"""What manifests would come to if they were applied now: checked and completed exactly as by apply, and nothing is written."""
+"""Dry run of manifests: the objects that applying the manifests would store, validated and defaulted as by
+apply, without a write."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -20,13 +21,15 @@ from lattice.server.resources import verbs
 from lattice.server.resources.api import Api
 from lattice.store.protocol import ABSENT, Entry, Key
 
-MAX_REPORTED_PROBLEMS = 20  # refused manifests that are told before giving up on the rest
+# Rejected manifests that one error lists; the dry run stops at this number.
+MAX_REPORTED_PROBLEMS = 20
 NAMESPACES = "namespaces"
 
 
 @dataclass
 class OverlayStore:
-    """A store that holds still: what was read of the real one, and what is tried on top of it."""
+    """A store that answers `get` from fixed entries with the dry-run objects on top; every other operation
+    raises MethodNotAllowed."""
 
     entries: Mapping[Key, Entry]
     overlay: dict[Key, Entry] = field(default_factory=dict)
@@ -67,7 +70,7 @@ class OverlayStore:
 
 @dataclass(frozen=True)
 class ParsedManifest:
-    """A manifest of a question: its place in the list, and what it is about."""
+    """A manifest of a query, with the index in the list of manifests and the target object."""
 
     index: int
     value: dict[str, Any]
@@ -77,7 +80,7 @@ class ParsedManifest:
 
 @dataclass(frozen=True)
 class ManifestProblem:
-    """Why a manifest is refused."""
+    """The rejection of one manifest: `name` is the manifest in words, `message` the error for users."""
 
     index: int
     name: str
@@ -86,26 +89,26 @@ class ManifestProblem:
 
     @property
     def sentence(self) -> str:
-        return (
-            self.message
-            if isinstance(self.error, Invalid) and self.error.causes
-            else f"{self.name}: {self.message}"
-        )
+        # The message of an Invalid error with causes already names the object.
+        if isinstance(self.error, Invalid) and self.error.causes:
+            return self.message
+        return f"{self.name}: {self.message}"
 
     @property
     def causes(self) -> list[Cause]:
-        """With the place of the manifest in the question."""
+        """The causes of the error, whose fields begin with the index of the manifest in the query."""
         bare = self.message.removeprefix(f"{self.error.where}: ") if self.error.where else self.message
-        found = self.error.causes or (Cause(self.error.where, bare),)
-        return [
-            Cause(f"manifests[{self.index}]{_field_suffix(each.field)}", each.message, each.reason)
-            for each in found
-        ]
+        causes = []
+        for cause in self.error.causes or (Cause(self.error.where, bare),):
+            path = cause.field.removeprefix(".")
+            suffix = path if not path or path.startswith("[") else f".{path}"
+            causes.append(Cause(f"manifests[{self.index}]{suffix}", cause.message, cause.reason))
+        return causes
 
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """Under whose name, and whether over others'."""
+    """The user, default namespace, field manager and force flag of a dry-run apply."""
 
     user: str
     namespace: str
@@ -115,7 +118,10 @@ class ApplyOptions:
 
 @dataclass
 class DryRun:
-    """`looked_at`: resources that the question is about; others are counted and passed over."""
+    """Applies the manifests of one query to an OverlayStore.
+
+    Manifests of resources outside `considered_resources` are only counted in `ignored`.
+    """
 
     api: Api
     store: OverlayStore
@@ -125,113 +131,117 @@ class DryRun:
     _problems: list[ManifestProblem] = field(default_factory=list)
 
     def apply_manifests(self, manifests: Sequence[msgspec.Raw]) -> list[PlannedWrite]:
-        """Each object as it would be stored; refuses all together if any is refused."""
+        """Return the writes that applying the manifests would make; raise one error with every problem if a
+        manifest is rejected."""
         return asyncio.run(self._apply_manifests(manifests))
 
     async def _apply_manifests(self, manifests: Sequence[msgspec.Raw]) -> list[PlannedWrite]:
-        found: dict[Key, PlannedWrite] = {}
-        for given in sorted(
-            self._parse_manifests(manifests), key=lambda each: each.target.served.resource.id != NAMESPACES
-        ):
-            served, resource = given.target.served, given.target.served.resource
+        writes: dict[Key, PlannedWrite] = {}
+        # Namespaces first: a manifest may be in a namespace that the same query creates.
+        parsed = sorted(
+            self._parse_manifests(manifests),
+            key=lambda manifest: manifest.target.served.resource.id != NAMESPACES,
+        )
+        for manifest in parsed:
+            served, resource = manifest.target.served, manifest.target.served.resource
             if resource.id not in self.considered_resources | {NAMESPACES}:
                 self.ignored[resource.kind] = self.ignored.get(resource.kind, 0) + 1
                 continue
-            key = served.key(given.target.namespace, given.target.name)
+            key = served.key(manifest.target.namespace, manifest.target.name)
             try:
-                if key in found:
+                if key in writes:
                     raise Invalid("is given twice", fix="remove one of them")
-                found[key] = self._planned_write(key, await self._dry_run_apply(given, key))
+                writes[key] = self._planned_write(key, await self._dry_run_apply(manifest, key))
             except LatticeError as error:
                 name = f'{resource.kind} "{key.path.lstrip("/")}"'
-                self._add_problem(given.index, name, error, message_of(error, resource, given.target.name))
+                message = message_of(error, resource, manifest.target.name)
+                self._add_problem(manifest.index, name, error, message)
         self._raise_problems()
-        return list(found.values())
+        return list(writes.values())
 
     def _planned_write(self, key: Key, value: bytes) -> PlannedWrite:
-        old = self.store.entries.get(key)
-        if old is not None and is_finalized(decode_stored(value)) and key.resource != NAMESPACES:
+        current = self.store.entries.get(key)
+        # Apply would remove the last finalizer of an object that is being deleted, so the object would vanish
+        # instead.
+        if current is not None and is_finalized(decode_stored(value)) and key.resource != NAMESPACES:
             raise Conflict(
                 "is being deleted, and this takes away what held it",
                 fix="wait until it is gone, then plan again",
             )
-        if old is not None:
-            return PlannedWrite(key, value, old.revision, is_changed=old.value != value)
-        home = self.store.entries.get(Key(NAMESPACES, "", key.namespace))
-        return PlannedWrite(key, value, ABSENT, home.revision if home else 0)
+        if current is not None:
+            return PlannedWrite(key, value, current.revision, is_changed=current.value != value)
+        namespace = self.store.entries.get(Key(NAMESPACES, "", key.namespace))
+        return PlannedWrite(key, value, ABSENT, namespace.revision if namespace else 0)
 
-    async def _dry_run_apply(self, given: ParsedManifest, key: Key) -> bytes:
-        target, resource = given.target, given.target.served.resource
-        asker = User(
-            self.apply_options.user, frozenset({ADMINS})
-        )  # who may only look may still ask what somebody else could do
-        authorize(
-            asker,
-            RequestAttributes("patch", resource.group, resource.plural, "", target.namespace, target.name),
-            resource,
+    async def _dry_run_apply(self, manifest: ParsedManifest, key: Key) -> bytes:
+        target, resource = manifest.target, manifest.target.served.resource
+        # A user with read access may plan the writes of another user, so the dry run acts as an
+        # administrator.
+        administrator = User(self.apply_options.user, frozenset({ADMINS}))
+        attributes = RequestAttributes(
+            "patch", resource.group, resource.plural, "", target.namespace, target.name
         )
-        query = {"fieldManager": self.apply_options.manager, "fieldValidation": "Strict", "dryRun": "All"} | (
-            {"force": "true"} if self.apply_options.force else {}
-        )
-        reply = await verbs.apply(
-            self.api, Call("PATCH", target, asker, query, given.body, verbs.APPLY_PATCH_TYPE)
-        )
+        authorize(administrator, attributes, resource)
+        query = {"fieldManager": self.apply_options.manager, "fieldValidation": "Strict", "dryRun": "All"}
+        if self.apply_options.force:
+            query["force"] = "true"
+        call = Call("PATCH", target, administrator, query, manifest.body, verbs.APPLY_PATCH_TYPE)
+        reply = await verbs.apply(self.api, call)
         assert isinstance(reply.body, bytes)  # noqa: S101 - one object is never streamed
         self.store.overlay[key] = Entry(key, pack(resource, decode_stored(reply.body)), 0)
         return self.store.overlay[key].value
 
     def _parse_manifests(self, manifests: Sequence[msgspec.Raw]) -> list[ParsedManifest]:
-        found = []
+        parsed = []
         for index, raw in enumerate(manifests):
             try:
                 value = parse_json(bytes(raw)).value
-                found.append(
-                    ParsedManifest(
-                        index,
-                        value,
-                        target_of(self.api.catalog, value, self.apply_options.namespace),
-                        bytes(raw),
-                    )
-                )
+                target = target_of(self.api.catalog, value, self.apply_options.namespace)
+                parsed.append(ParsedManifest(index, value, target, bytes(raw)))
             except LatticeError as error:
                 self._add_problem(index, f"manifest {index + 1}", error, message_of(error, None, ""))
         self._raise_problems()
-        return found
+        return parsed
 
-    def _add_problem(self, index: int, name: str, error: LatticeError, said: str) -> None:
-        self._problems.append(ManifestProblem(index, name, error, said))
+    def _add_problem(self, index: int, name: str, error: LatticeError, message: str) -> None:
+        self._problems.append(ManifestProblem(index, name, error, message))
         if len(self._problems) >= MAX_REPORTED_PROBLEMS:
             self._raise_problems()
 
     def _raise_problems(self) -> None:
         if not self._problems:
             return
-        found = sorted(self._problems, key=lambda each: each.index)
-        kinds = {type(each.error) for each in found}
-        kind = kinds.pop() if len(kinds) == 1 else Invalid
-        raise kind(
-            "; ".join(each.sentence for each in found),
-            causes=[cause for each in found for cause in each.causes],
-        )
-
-
-def _field_suffix(path: str) -> str:
-    path = path.removeprefix(".")
-    return path if not path or path.startswith("[") else f".{path}"
+        problems = sorted(self._problems, key=lambda problem: problem.index)
+        causes: list[Cause] = []
+        for problem in problems:
+            causes.extend(problem.causes)
+        # Problems of one class keep the class, and with it the HTTP status.
+        error_types = {type(problem.error) for problem in problems}
+        error_type = error_types.pop() if len(error_types) == 1 else Invalid
+        raise error_type("; ".join(problem.sentence for problem in problems), causes=causes)
 
 
 def target_of(catalog: Catalog, value: Any, namespace: str) -> Target:
-    """Which object a manifest is about."""
+    """Return the object that a manifest describes; raise an error if the manifest lacks apiVersion, kind or
+    name.
+
+    `namespace` is the namespace of a manifest that names none.
+    """
     if not isinstance(value, dict):
         raise Malformed("must be an object", fix="a manifest has apiVersion, kind and metadata.name")
     version, kind = value.get("apiVersion"), value.get("kind")
-    for field_name, given in (("apiVersion", version), ("kind", kind)):
-        if not isinstance(given, str) or not given:
+    for field_name, text in (("apiVersion", version), ("kind", kind)):
+        if not isinstance(text, str) or not text:
             raise Malformed(
                 f"{field_name} is missing", where=field_name, fix=f"say what this is with `{field_name}`"
             )
     served = next(
-        (each for each in catalog if (each.resource.api_version, each.resource.kind) == (version, kind)), None
+        (
+            candidate
+            for candidate in catalog
+            if (candidate.resource.api_version, candidate.resource.kind) == (version, kind)
+        ),
+        None,
     )
     if served is None:
         raise NotFound(
@@ -243,7 +253,7 @@ def target_of(catalog: Catalog, value: Any, namespace: str) -> Target:
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
         raise Malformed("metadata.name is missing", where="metadata.name", fix="name the object")
-    home = (metadata.get("namespace") if isinstance(metadata, dict) else None) or namespace
-    if not isinstance(home, str):
+    object_namespace = (metadata.get("namespace") if isinstance(metadata, dict) else None) or namespace
+    if not isinstance(object_namespace, str):
         raise Malformed("must be text", where="metadata.namespace")
-    return Target(served, home if served.resource.namespaced else "", name)
+    return Target(served, object_namespace if served.resource.namespaced else "", name)

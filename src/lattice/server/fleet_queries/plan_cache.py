@@ -1,4 +1,4 @@
-"""Is the outcome still that of an earlier plan, and if not, what is another now? The plans told lately are remembered for that."""
+"""The cache of recent plans, and the check that a plan still has the outcome of an earlier plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,10 @@ from lattice.errors import Cause, Conflict
 from lattice.kinds.meta.json_body import encode
 from lattice.placement.queries.plan_diff import SECTIONS, plan_differences
 
-MAX_CACHED_BYTES = 8 << 20  # bytes of plans that are remembered
-MAX_LISTED_DIFFERENCES = 20  # differences told
+# Bytes of all cached plans together, as JSON.
+MAX_CACHED_BYTES = 8 << 20
+# Differences that the error of a changed plan lists.
+MAX_LISTED_DIFFERENCES = 20
 PLAN_DIFFERS_REASON, PLAN_UNKNOWN_REASON = "PlanDiffers", "PlanUnknown"
 
 Document = Mapping[str, Any]
@@ -19,34 +21,40 @@ Document = Mapping[str, Any]
 
 @dataclass
 class PlanCache:
-    """By their ids, the newest last; what is too old makes room."""
+    """Recent plans by id, the newest last; the cache drops the oldest plans beyond MAX_CACHED_BYTES."""
 
     _plans: dict[str, bytes] = field(default_factory=dict)
 
     def add(self, document: Document) -> None:
-        name = document["id"]
-        self._plans.pop(name, None)
-        self._plans[name] = encode({each: document[each] for each in ("id", *SECTIONS)})
+        plan_id = document["id"]
+        self._plans.pop(plan_id, None)
+        self._plans[plan_id] = encode({section: document[section] for section in ("id", *SECTIONS)})
         while sum(map(len, self._plans.values())) > MAX_CACHED_BYTES:
             del self._plans[next(iter(self._plans))]
 
-    def require_same_outcome(self, expected: str | Document, now: Document) -> None:
-        """Refuses if the outcome is not that of the earlier plan, or of the plan with that id."""
-        then = {"id": expected} if isinstance(expected, str) else expected
-        name = then.get("id", "")
-        if name == now["id"]:
+    def require_same_outcome(self, expected: str | Document, current_plan: Document) -> None:
+        """Raise Conflict with the differences if the current plan has another id than the expected plan.
+
+        `expected` is the id of a plan or the plan itself.
+        """
+        previous_plan = {"id": expected} if isinstance(expected, str) else expected
+        plan_id = previous_plan.get("id", "")
+        if plan_id == current_plan["id"]:
             return
-        if "services" not in then and name in self._plans:
-            then = msgspec.json.decode(self._plans[name])
-        what = f"the outcome is not that of plan {name} any more; as things are now it is {now['id']}"
-        raise Conflict(what, fix="look at the plan again", causes=_causes(then, now))
+        if "services" not in previous_plan and plan_id in self._plans:
+            previous_plan = msgspec.json.decode(self._plans[plan_id])
+        problem = (
+            f"the outcome is not that of plan {plan_id} any more; "
+            f"as things are now it is {current_plan['id']}"
+        )
+        raise Conflict(problem, fix="look at the plan again", causes=_causes(previous_plan, current_plan))
 
 
-def _causes(then: Document, now: Document) -> list[Cause]:
-    if "services" not in then:
+def _causes(previous_plan: Document, current_plan: Document) -> list[Cause]:
+    if "services" not in previous_plan:
         return [Cause("expect", "what that plan was is not known here any more", PLAN_UNKNOWN_REASON)]
-    found = plan_differences(then, now)
-    more = (
-        [f"and {len(found) - MAX_LISTED_DIFFERENCES:,} more"] if len(found) > MAX_LISTED_DIFFERENCES else []
-    )
-    return [Cause("expect", each, PLAN_DIFFERS_REASON) for each in [*found[:MAX_LISTED_DIFFERENCES], *more]]
+    differences = plan_differences(previous_plan, current_plan)
+    listed = differences[:MAX_LISTED_DIFFERENCES]
+    if len(differences) > MAX_LISTED_DIFFERENCES:
+        listed = [*listed, f"and {len(differences) - MAX_LISTED_DIFFERENCES:,} more"]
+    return [Cause("expect", difference, PLAN_DIFFERS_REASON) for difference in listed]

@@ -1,4 +1,5 @@
-"""Prices and round trips from files beside the store: read when they change, so that a new file needs no new start."""
+"""Price and latency tables from files of the server, read again when a file changes, so that a new table
+needs no restart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,25 +12,29 @@ from lattice.placement.inputs.latency import Latencies
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.server.fleet_queries.query_schema import CsvTable
 
-MAX_TABLE_CHARS = 64 << 20  # bytes of a file
+# Characters of one file.
+MAX_TABLE_CHARS = 64 << 20
 
 
 class PricingTables(NamedTuple):
+    """The price book and the latency table in CSV; an empty latency table means no latencies."""
+
     book: PriceBook
     latency_csv: str = ""
     latency_source: str = ""
 
     def overridden_by(self, prices: Sequence[CsvTable], latency: CsvTable | None) -> "PricingTables":
-        """With others that go before these."""
+        """Return the tables with prices of a query on top, and the latency table of a query instead."""
         book = self.book
-        for each in prices:
-            book = book.with_csv(each.csv, each.source, each.as_of)
+        for table in prices:
+            book = book.with_csv(table.csv, table.source, table.as_of)
         return PricingTables(book, latency.csv, latency.source) if latency else self._replace(book=book)
 
 
 @dataclass
 class PricingFiles:
-    """`prices`: paths, the last goes before the others; `latency`: a path, or nothing."""
+    """The paths of the pricing files, and the tables last read. The last path of `prices` wins; `latency` may
+    be empty."""
 
     prices: Sequence[str] = ()
     latency: str = ""
@@ -37,7 +42,9 @@ class PricingFiles:
     _tables: PricingTables = field(default_factory=lambda: PricingTables(PriceBook.builtin()))
 
     def current(self) -> PricingTables:
-        states = tuple(_state(path) for path in (*self.prices, *([self.latency] if self.latency else ())))
+        """Return the tables, read again if size or modification time of a file changed."""
+        paths = [*self.prices, *([self.latency] if self.latency else ())]
+        states = tuple(_file_state(path) for path in paths)
         if states != self._file_states:
             self._tables, self._file_states = self._read(), states
         return self._tables
@@ -50,26 +57,27 @@ class PricingFiles:
         if not self.latency:
             return PricingTables(book)
         text = _text(self.latency)
-        Latencies.of([], {}, text, self.latency)  # says what is wrong with it, if anything is
+        # Raises an error that names the mistake in a malformed table.
+        Latencies.of([], {}, text, self.latency)
         return PricingTables(book, text, self.latency)
 
 
 def split_comma_list(setting: str) -> list[str]:
-    """`a.csv,b.csv`."""
-    return [each.strip() for each in setting.split(",") if each.strip()]
+    """Split a setting such as `a.csv,b.csv`; drop empty parts."""
+    return [part.strip() for part in setting.split(",") if part.strip()]
 
 
 def validate_files(prices: str, latency: str) -> None:
-    """Refuses files that cannot be used, before a server starts with them."""
+    """Raise an error for a file that cannot be used, before a server starts with the file."""
     PricingFiles(split_comma_list(prices), latency).current()
 
 
-def _state(path: str) -> tuple[int, int]:
+def _file_state(path: str) -> tuple[int, int]:
     try:
-        found = Path(path).stat()
+        stat = Path(path).stat()
     except OSError as error:
         raise _unreadable(path, error) from error
-    return found.st_mtime_ns, found.st_size
+    return stat.st_mtime_ns, stat.st_size
 
 
 def _text(path: str) -> str:

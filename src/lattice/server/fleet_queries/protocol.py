@@ -1,4 +1,4 @@
-"""What the server and the process that answers about the fleet say to one another, and how it is framed."""
+"""Messages between the server and the query process, and their framing on the pipes."""
 
 from typing import Protocol
 
@@ -6,11 +6,12 @@ import msgspec
 
 from lattice.store.protocol import Key
 
-LENGTH_PREFIX_BYTES = 4  # bytes that say how long a message is
+# A frame is the length of the message, big-endian, then the message in msgpack.
+LENGTH_PREFIX_BYTES = 4
 
 
 class ObjectRow(msgspec.Struct, array_like=True, gc=False):
-    """An object as it was written at a revision; no value: it is gone."""
+    """An object as the commit at `revision` wrote the value; the value None stands for a deletion."""
 
     key: Key
     revision: int
@@ -18,14 +19,17 @@ class ObjectRow(msgspec.Struct, array_like=True, gc=False):
 
 
 class Load(msgspec.Struct, tag=True):
-    """Objects to take over. `anew`: forget all that came before."""
+    """Objects that the query process adds to its cache. `anew`: the query process drops the cache first."""
 
     rows: list[ObjectRow]
     anew: bool = False
 
 
 class QueryRequest(msgspec.Struct, tag=True):
-    """A question about what was loaded, which is as of `revision`. `most`: seconds that a search may be told to take."""
+    """A fleet query against the cached objects, which are as of `revision`.
+
+    `most` is the longest time limit in seconds that an optimise query may request.
+    """
 
     ask: str
     body: bytes
@@ -35,7 +39,10 @@ class QueryRequest(msgspec.Struct, tag=True):
 
 
 class PlannedWrite(msgspec.Struct, array_like=True, gc=False):
-    """An object as a plan would have it, in place of what was at a revision (0: nothing). `home`: of its namespace, where it is new."""
+    """An object as a plan writes the value, over the revision `expect` (0: the object is new).
+
+    `namespace_revision` is the revision of the namespace of a new object, otherwise 0.
+    """
 
     key: Key
     value: bytes
@@ -45,12 +52,13 @@ class PlannedWrite(msgspec.Struct, array_like=True, gc=False):
 
 
 class QueryResult(msgspec.Struct):
-    """What to answer over HTTP; `broken`: something went wrong that nobody foresaw, and where."""
+    """The HTTP status and body of the answer; `broken` is the traceback of an unexpected exception."""
 
     status: int
     body: bytes
     broken: str = ""
-    writes: list[PlannedWrite] = []  # of a plan that is to be applied
+    # Filled only for a plan that the server applies.
+    writes: list[PlannedWrite] = []
 
 
 class Reader(Protocol):
@@ -68,10 +76,10 @@ def encode_frame(message: Load | QueryRequest | QueryResult) -> bytes:
 
 
 def read_frame(source: Reader) -> bytes | None:
-    """The next message; None at the end."""
-    head = source.read(LENGTH_PREFIX_BYTES)
-    if len(head) < LENGTH_PREFIX_BYTES:
+    """Return the next message, or None at the end of the stream."""
+    prefix = source.read(LENGTH_PREFIX_BYTES)
+    if len(prefix) < LENGTH_PREFIX_BYTES:
         return None
-    length = int.from_bytes(head, "big")
+    length = int.from_bytes(prefix, "big")
     body = source.read(length)
     return body if len(body) == length else None

@@ -1,4 +1,4 @@
-"""The body of a question about the fleet: what may be in it, and what placement is asked by it."""
+"""The bodies of fleet queries: schema, parsing, and the conversion to a query of placement."""
 
 import re
 from collections.abc import Sequence
@@ -23,19 +23,29 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 
 PLACEMENT_INPUT_KINDS: tuple[type[Kind], ...] = (
-    LatticePool, LatticeNodeClass, CloudInfrastructure, StaticInfrastructure, LatticePlacementPolicy, LatticeService,
-    LatticeCluster, LatticeLedger, LatticeNode, LatticeWorkload,
-)  # fmt: skip
+    LatticePool,
+    LatticeNodeClass,
+    CloudInfrastructure,
+    StaticInfrastructure,
+    LatticePlacementPolicy,
+    LatticeService,
+    LatticeCluster,
+    LatticeLedger,
+    LatticeNode,
+    LatticeWorkload,
+)
 SERVICE_NAME_PATTERN = r"^[^/]+/[^/]+$"
 Amount = Annotated[int, Meta(ge=0)]
 
 
-APPLY_QUERY = "apply"  # a plan, and then what it says: the one that writes
+# Plans, then writes the outcome: the only query that writes.
+APPLY_QUERY = "apply"
 _MANIFEST_FIELD = re.compile(r"manifests\[(\d+)\]\.?(.*)")
 
 
 class PlannedDeletion(Struct, rename="camel", forbid_unknown_fields=True):
-    """An object that would be deleted. Without a namespace it is in the one of the question."""
+    """An object that the query treats as deleted. An empty namespace stands for the namespace of the
+    query."""
 
     kind: str
     name: str
@@ -43,7 +53,8 @@ class PlannedDeletion(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class CsvTable(Struct, rename="camel", forbid_unknown_fields=True):
-    """Prices or round trips as CSV, with their name and, of prices, the day that they are of."""
+    """A price or latency table as CSV, with its source and, for prices, the day (YYYY-MM-DD) of the
+    prices."""
 
     csv: str
     source: str
@@ -51,10 +62,12 @@ class CsvTable(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class FleetQuery(Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """What every question may say: manifests and deletions as if they had happened, and tables before the server's own."""
+    """Fields of every query: manifests and deletions to assume, and tables that override the tables of the
+    server."""
 
     manifests: list[Raw] = []
-    yaml: str = ""  # more of them, as people write them
+    # Further manifests as YAML text.
+    yaml: str = ""
     delete: list[PlannedDeletion] = []
     namespace: Annotated[str, Meta(min_length=1)] = "default"
     field_manager: Annotated[str, Meta(min_length=1)] = "lattice"
@@ -64,9 +77,8 @@ class FleetQuery(Struct, rename="camel", forbid_unknown_fields=True, kw_only=Tru
 
 
 class PlanQuery(FleetQuery, kw_only=True):
-    expect: str | dict[str, Any] = (
-        ""  # the id of an earlier plan, or that plan: refused if the outcome is another
-    )
+    # The id of an earlier plan, or the plan itself: another outcome is rejected.
+    expect: str | dict[str, Any] = ""
 
 
 class WhyQuery(FleetQuery, kw_only=True):
@@ -75,7 +87,7 @@ class WhyQuery(FleetQuery, kw_only=True):
 
 
 class ScenarioQuery(FleetQuery, kw_only=True):
-    """What happens to the fleet."""
+    """A scenario: pools that are lost, certificates that pools lose, and a change of all prices."""
 
     lose: list[str] = []
     drop: list[tuple[str, str]] = []
@@ -92,7 +104,8 @@ class WhatIfQuery(ScenarioQuery, kw_only=True):
 
 class CostQuery(FleetQuery, kw_only=True):
     by: Annotated[str, Meta(pattern=r"^(pool|service|label:.+)$")] = "pool"
-    in_namespace: str = ""  # only what its services pay
+    # Limits the costs to the services of a namespace.
+    in_namespace: str = ""
 
 
 class OptimiseQuery(FleetQuery, kw_only=True):
@@ -110,17 +123,18 @@ QUERY_TYPES: dict[str, type[FleetQuery]] = {
     "cost": CostQuery,
     "optimise": OptimiseQuery,
 }
-_SHARED_FIELDS = frozenset(each.encode_name for each in msgspec.structs.fields(FleetQuery)) | {"expect"}
+_SHARED_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(FleetQuery)) | {"expect"}
 
 
-def parse_query(ask: str, body: bytes) -> FleetQuery:
-    question = _read(PlanQuery if ask == APPLY_QUERY else QUERY_TYPES[ask], body)
+def parse_query(name: str, body: bytes) -> FleetQuery:
+    """Parse the body of a query; raise Invalid or Malformed. An apply needs a plan and manifests."""
+    query = _decode_query(PlanQuery if name == APPLY_QUERY else QUERY_TYPES[name], body)
     if (
-        ask == APPLY_QUERY
-        and isinstance(question, PlanQuery)
-        and not (question.expect and (question.manifests or question.yaml))
+        name == APPLY_QUERY
+        and isinstance(query, PlanQuery)
+        and not (query.expect and (query.manifests or query.yaml))
     ):
-        missing = "manifests" if question.expect else "expect"
+        missing = "manifests" if query.expect else "expect"
         cause = Cause(missing, "Required value: name the plan and give its manifests", "FieldValueRequired")
         raise Invalid(
             cause.message,
@@ -128,39 +142,34 @@ def parse_query(ask: str, body: bytes) -> FleetQuery:
             fix="send the manifests that were planned, and the id of the plan",
             causes=[cause],
         )
-    return question
+    return query
 
 
-def _read(kind: type[FleetQuery], body: bytes) -> FleetQuery:
+def _decode_query(query_type: type[FleetQuery], body: bytes) -> FleetQuery:
     try:
-        return msgspec.json.decode(body or b"{}", type=kind)
+        return msgspec.json.decode(body or b"{}", type=query_type)
     except msgspec.ValidationError as mismatch:
-        what, _, where = str(mismatch).partition(" - at `$")
+        problem, _, where = str(mismatch).partition(" - at `$")
         path = where.rstrip("`").removeprefix(".")
-        what = f"{what[:1].lower()}{what[1:]}".replace("`", '"')
+        problem = f"{problem[:1].lower()}{problem[1:]}".replace("`", '"')
         raise Invalid(
-            f"the question cannot be read: {what}", where=path, causes=[Cause(path, f"Invalid value: {what}")]
+            f"the question cannot be read: {problem}",
+            where=path,
+            causes=[Cause(path, f"Invalid value: {problem}")],
         ) from mismatch
     except (msgspec.DecodeError, UnicodeError) as error:
         raise Malformed(f"the body is not JSON: {error}", fix="send a JSON object") from error
 
 
-def placement_query(ask: str, question: FleetQuery) -> dict[str, Any]:
-    """As placement is asked: without what only says what the world would be."""
+def placement_query(name: str, query: FleetQuery) -> dict[str, Any]:
+    """Return the query of placement: the fields that describe the question, without manifests, deletions and
+    tables."""
+    # msgspec cannot convert raw bytes, so the manifests are dropped first.
+    fields = msgspec.to_builtins(msgspec.structs.replace(query, manifests=[], yaml=""))
     return {
-        "ask": "plan" if ask == APPLY_QUERY else ask,
-        **{
-            name: value
-            for name, value in msgspec.to_builtins(_without_manifests(question)).items()
-            if name not in _SHARED_FIELDS
-        },
+        "ask": "plan" if name == APPLY_QUERY else name,
+        **{field: value for field, value in fields.items() if field not in _SHARED_FIELDS},
     }
-
-
-def _without_manifests(question: FleetQuery) -> FleetQuery:
-    return msgspec.structs.replace(
-        question, manifests=[], yaml=""
-    )  # raw bytes are nothing that can be copied
 
 
 class _Search(Struct, rename="camel"):
@@ -168,7 +177,7 @@ class _Search(Struct, rename="camel"):
 
 
 def search_seconds(body: bytes) -> float:
-    """What a search is told to take; 0 where there is none, or none that could be read."""
+    """Return the time limit of an optimise query in seconds; 0 if the body has none or cannot be parsed."""
     try:
         return msgspec.json.decode(body or b"{}", type=_Search).time_limit_seconds
     except (msgspec.DecodeError, UnicodeError):
@@ -177,33 +186,36 @@ def search_seconds(body: bytes) -> float:
 
 @dataclass(frozen=True)
 class QueryManifests:
-    """All manifests of a question: those that came as JSON, then those in its text."""
+    """The manifests of a query: the JSON manifests, then the documents of the YAML text."""
 
     manifests: Sequence[Raw]
     documents: Sequence[Document]
 
     @property
     def combined(self) -> list[Raw]:
-        return [*self.manifests, *(Raw(encode(each.value)) for each in self.documents)]
+        return [*self.manifests, *(Raw(encode(document.value)) for document in self.documents)]
 
     def with_lines(self, error: LatticeError) -> LatticeError:
-        """With the line of each field that was written as text."""
+        """Return the error with the YAML line in every cause that concerns a YAML document, sorted by line.
+
+        Causes that concern no YAML document come first, unchanged.
+        """
         if not self.documents or not error.causes:
             return error
-        in_order = sorted(map(self._cause_with_line, error.causes), key=lambda each: each[0])
-        return type(error)(
-            error.message, where=error.where, fix=error.fix, causes=[cause for _, cause in in_order]
-        )
+        causes_with_line = []
+        for cause in error.causes:
+            match = _MANIFEST_FIELD.fullmatch(cause.field)
+            number = int(match[1]) - len(self.manifests) if match else -1
+            if match is None or number < 0:
+                causes_with_line.append((0, cause))
+                continue
+            line = self.documents[number].line_of(match[2])
+            field = f"yaml:{line} {match[2]}".rstrip()
+            causes_with_line.append((line, Cause(field, cause.message, cause.reason)))
+        causes_with_line.sort(key=lambda pair: pair[0])
+        causes = [cause for _, cause in causes_with_line]
+        return type(error)(error.message, where=error.where, fix=error.fix, causes=causes)
 
-    def _cause_with_line(self, cause: Cause) -> tuple[int, Cause]:
-        """And the line, 0 for what was not written as text."""
-        found = _MANIFEST_FIELD.fullmatch(cause.field)
-        number = int(found[1]) - len(self.manifests) if found else -1
-        if found is None or number < 0:
-            return 0, cause
-        line = self.documents[number].line_of(found[2])
-        return line, Cause(f"yaml:{line} {found[2]}".rstrip(), cause.message, cause.reason)
 
-
-def query_manifests(question: FleetQuery) -> QueryManifests:
-    return QueryManifests(question.manifests, load_documents(question.yaml, "yaml") if question.yaml else ())
+def query_manifests(query: FleetQuery) -> QueryManifests:
+    return QueryManifests(query.manifests, load_documents(query.yaml, "yaml") if query.yaml else ())

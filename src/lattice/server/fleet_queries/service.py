@@ -1,6 +1,8 @@
-"""Questions about the fleet: plan, why, fit, whatif, cost, optimise. Pure reads, answered by one process beside the server.
+"""Fleet queries on the server: plan, why, fit, whatif, cost and optimise, answered by a query process beside
+the server.
 
-They take seconds, not milliseconds: on the server's own loop everybody else would wait for them.
+A fleet query only reads. A query takes seconds, not milliseconds, and would block the event loop of the
+server.
 """
 
 import asyncio
@@ -41,31 +43,37 @@ from lattice.server.requests.call import Reply, User
 from lattice.server.resources.api import Api
 
 FLEET_PATH_PREFIX = ("apis", GROUP, VERSION, "fleet")
-MAX_QUERY_BYTES = 16 << 20  # bytes: a whole fleet of manifests
-MAX_WAITING_QUERIES = 8  # questions that may wait for the one that is worked on
-QUERY_CLIENT_CHECK_INTERVAL_S = 0.2  # seconds between looks whether somebody still wants the answer
-EXIT_TIMEOUT_S = 5.0  # seconds that a process may take to be gone once it does not answer
-MAX_STDERR_BYTES = 16 << 10  # bytes kept of what the process said, for when it ends
-RESPONSE_CHUNK_BYTES = (
-    64 << 10
-)  # bytes sent at a time: encrypting megabytes at once would keep others waiting
+# A request body may hold the manifests of a large fleet.
+MAX_QUERY_BYTES = 16 << 20
+# Queries that may wait while the process answers another query.
+MAX_WAITING_QUERIES = 8
+QUERY_CLIENT_CHECK_INTERVAL_S = 0.2
+# How long the server waits for the exit of a process that closed its pipes.
+EXIT_TIMEOUT_S = 5.0
+# Tail of the standard error of the process that the log gets when the process exits.
+MAX_STDERR_BYTES = 16 << 10
+# Encrypting megabytes in one step would block the event loop.
+RESPONSE_CHUNK_BYTES = 64 << 10
 SNAPSHOT_RESOURCES = (*(kind.resource.id for kind in PLACEMENT_INPUT_KINDS), Namespace.resource.id)
 log = structlog.get_logger()
 
 
 class _ProcessExitedError(Exception):
-    """The process is gone."""
+    """The query process exited or closed a pipe."""
 
 
 @dataclass
 class QueryProcess:
-    """The process, started when it is needed first, and again when it is gone. When it ends by itself, the log says why."""
+    """The query process, started by the first query and restarted after an exit. The log records an
+    unexpected exit."""
 
     prices: str = ""
     latency: str = ""
-    providers: str = "*"  # providers that machines can be had from, separated by commas; * is all of them
+    # Providers that can create machines, separated by commas; * admits every provider.
+    providers: str = "*"
     _process: asyncio.subprocess.Process | None = None
-    _exit_task: "asyncio.Task[str] | None" = None  # done when it is gone; answers why
+    # Done when the process has exited; the result describes the exit.
+    _exit_task: "asyncio.Task[str] | None" = None
 
     @property
     def pid(self) -> int | None:
@@ -78,25 +86,38 @@ class QueryProcess:
     async def start(self) -> None:
         await self.stop()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "lattice.server.fleet_queries.worker", self.prices, self.latency, self.providers,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            sys.executable,
+            "-m",
+            "lattice.server.fleet_queries.worker",
+            self.prices,
+            self.latency,
+            self.providers,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
             env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         self._exit_task = asyncio.create_task(self._watch_exit(self._process))
 
     async def _watch_exit(self, process: asyncio.subprocess.Process) -> str:
-        said = await _read_stderr_tail(process)
-        why = _exit_description(await process.wait())
-        if process is not self._process:  # we ended it ourselves
-            if said:
-                log.info("fleet process said", pid=process.pid, said=said)
-            return why
-        log.error("fleet process ended", pid=process.pid, why=why, exception=said)
-        last = said.rstrip().rpartition("\n")[2]
-        return f"{why}: {last}" if last else why
+        assert process.stderr is not None  # noqa: S101 - `start` opens the pipe
+        tail = b""
+        while chunk := await process.stderr.read(RESPONSE_CHUNK_BYTES):
+            tail = (tail + chunk)[-MAX_STDERR_BYTES:]
+        stderr = tail.decode(errors="replace")
+        reason = _exit_description(await process.wait())
+        # `stop` forgets the process before killing it, so another process here means an intended exit.
+        if process is not self._process:
+            if stderr:
+                log.info("fleet process said", pid=process.pid, said=stderr)
+            return reason
+        log.error("fleet process ended", pid=process.pid, why=reason, exception=stderr)
+        last_line = stderr.rstrip().rpartition("\n")[2]
+        return f"{reason}: {last_line}" if last_line else reason
 
     async def exit_reason(self) -> str:
-        """Of a process that is gone, or that just closed its end and will be."""
+        """Describe the exit of a process that has exited, or that closed its pipes and will exit within
+        EXIT_TIMEOUT_S."""
         if self._exit_task is None:
             return "it was not running"
         await asyncio.wait({self._exit_task}, timeout=EXIT_TIMEOUT_S)
@@ -123,25 +144,16 @@ class QueryProcess:
             raise _ProcessExitedError from error
 
     async def stop(self) -> None:
-        """Gone, and no zombie left of it."""
+        """Kill the process and wait for its exit, so that no zombie remains."""
         process, self._process = self._process, None
-        end, self._exit_task = self._exit_task, None
+        exit_task, self._exit_task = self._exit_task, None
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-        if end is not None:
-            await end
-
-
-async def _read_stderr_tail(process: asyncio.subprocess.Process) -> str:
-    """The end of what it says to people until it is gone."""
-    assert process.stderr is not None  # noqa: S101 - it is a pipe, see start
-    kept = b""
-    while said := await process.stderr.read(RESPONSE_CHUNK_BYTES):
-        kept = (kept + said)[-MAX_STDERR_BYTES:]
-    return kept.decode(errors="replace")
+        if exit_task is not None:
+            await exit_task
 
 
 def _exit_description(code: int) -> str:
@@ -154,7 +166,11 @@ def _exit_description(code: int) -> str:
 
 
 class ChangesSince(NamedTuple):
-    """What has changed. `is_vague`: everything was read again, and something that was there is gone."""
+    """The objects that changed since a query was answered.
+
+    `is_incomplete`: the snapshot was read in full and an object was deleted, so the rows do not name every
+    change.
+    """
 
     rows: list[ObjectRow]
     is_incomplete: bool
@@ -162,28 +178,33 @@ class ChangesSince(NamedTuple):
 
 @dataclass
 class FleetQueryService:
-    """One process, one question at a time, a few more waiting."""
+    """Admits fleet queries, runs them one at a time on the query process, and lets MAX_WAITING_QUERIES
+    wait."""
 
     api: Api
     process: QueryProcess
-    time_limit_s: float  # seconds that a question may wait, and that it may take
+    # Seconds that a query may wait, and seconds that a query may run.
+    time_limit_s: float
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _active_queries: int = 0  # waiting, or worked on
+    # Queries that wait or run.
+    _active_queries: int = 0
     _is_closed: bool = False
     _warm_up_task: "asyncio.Task[None] | None" = None
 
     def __post_init__(self) -> None:
         self._snapshot = Snapshot(self.api.store, self.api.clock, SNAPSHOT_RESOURCES)
 
-    def admit(self, user: User, ask: str) -> None:
-        """Before the body is read: who may look may ask, if there is room for one more."""
-        authorize(user, RequestAttributes("get", GROUP, "fleet", name=ask), None)
+    def admit(self, user: User, query: str) -> None:
+        """Authorize the user and reject the query with TooManyRequests if the queue is full, before the
+        server reads the body."""
+        authorize(user, RequestAttributes("get", GROUP, "fleet", name=query), None)
         if self._active_queries > MAX_WAITING_QUERIES:
-            QueryRecord(ask, user.name, "busy").record()
+            QueryRecord(query, user.name, "busy").record()
             raise _busy(self._active_queries)
 
     def warm_up(self) -> None:
-        """Somebody looks at the page and may ask soon: the process takes a second or two to start."""
+        """Start the query process in the background, because a start takes one or two seconds and an open
+        page may soon send a query."""
         if (
             not self.process.is_running
             and not self._is_closed
@@ -198,35 +219,38 @@ class FleetQueryService:
                     self._snapshot.reset()
                     await self.process.start()
 
-    async def answer(self, user: User, ask: str, body: bytes) -> Reply:
-        account = QueryRecord(ask, user.name)
-        with account.recorded():
+    async def answer(self, user: User, query: str, body: bytes) -> Reply:
+        """Run the query of a client and return the reply; large bodies are streamed in chunks."""
+        record = QueryRecord(query, user.name)
+        with record.recorded():
             async with self.exclusive():
-                account.started_at = time.perf_counter()
-                told = await self.run_query(ask, body, user, account)
-            return Reply(
-                told.body if len(told.body) <= RESPONSE_CHUNK_BYTES else _pieces(told.body), told.status
-            )
+                record.started_at = time.perf_counter()
+                result = await self.run_query(query, body, user, record)
+            if len(result.body) <= RESPONSE_CHUNK_BYTES:
+                return Reply(result.body, result.status)
+            return Reply(_chunks(result.body), result.status)
 
-    async def run_query(self, ask: str, body: bytes, user: User, account: "QueryRecord") -> QueryResult:
-        """By who has the turn: what the process says of the newest state there is."""
-        seconds = self.time_limit_s + (
-            min(search_seconds(body), self.time_limit_s) if ask == "optimise" else 0
-        )
-        told = await self._run_with_timeout(QueryRequest(ask, body, 0, user.name, self.time_limit_s), seconds)
-        account.revision, account.outcome = (
-            self._snapshot.revision,
-            "answered" if told.status == 200 else "refused",
-        )
-        if ask == "optimise" and told.status == 200:
-            metrics.PLAN_GAP.set(_gap(told.body))
-        if told.broken:
-            account.outcome = "failed"
-            log.error("fleet question failed", ask=ask, exception=told.broken)
-        return told
+    async def run_query(self, query: str, body: bytes, user: User, record: "QueryRecord") -> QueryResult:
+        """Run a query against the newest snapshot; the caller holds `exclusive`."""
+        seconds = self.time_limit_s
+        if query == "optimise":
+            # The search of the optimiser has its own limit, on top of preparing the model.
+            seconds += min(search_seconds(body), self.time_limit_s)
+        request = QueryRequest(query, body, 0, user.name, self.time_limit_s)
+        result = await self._run_with_timeout(request, seconds)
+        record.revision = self._snapshot.revision
+        record.outcome = "answered" if result.status == 200 else "refused"
+        if query == "optimise" and result.status == 200:
+            optimum = msgspec.json.decode(result.body, type=_Optimum)
+            metrics.PLAN_GAP.set(optimum.gap_millionths / 1_000_000)
+        if result.broken:
+            record.outcome = "failed"
+            log.error("fleet question failed", ask=query, exception=result.broken)
+        return result
 
     async def catch_up(self) -> ChangesSince:
-        """By who has the turn: what has changed since the answer; the process knows it, too, from here on."""
+        """Return the changes since the last answer and send the changes to the query process; the caller
+        holds `exclusive`."""
         revision, size = self._snapshot.revision, self._snapshot.size
         try:
             loads = [load async for load in self._snapshot.loads()]
@@ -238,13 +262,16 @@ class FleetQueryService:
         except BaseException:
             await self._reset_process()
             raise
-        rows = [row for load in loads for row in load.rows if row.revision > revision]
-        return ChangesSince(
-            rows, any(load.anew for load in loads) and self._snapshot.size != size + len(rows)
-        )
+        rows: list[ObjectRow] = []
+        for load in loads:
+            rows.extend(row for row in load.rows if row.revision > revision)
+        is_incomplete = any(load.anew for load in loads) and self._snapshot.size != size + len(rows)
+        return ChangesSince(rows, is_incomplete)
 
     @contextlib.asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
+        """Hold the query process for one query; raise TooManyRequests if the queue is full or the wait
+        exceeds the limit."""
         if self._active_queries > MAX_WAITING_QUERIES:
             raise _busy(self._active_queries)
         self._active_queries += 1
@@ -264,11 +291,15 @@ class FleetQueryService:
         finally:
             self._active_queries -= 1
 
-    async def _run_with_timeout(self, ask: QueryRequest, seconds: float) -> QueryResult:
-        """Whatever goes wrong, also that nobody wants the answer any more: a process in the middle of something is ended."""
+    async def _run_with_timeout(self, request: QueryRequest, seconds: float) -> QueryResult:
+        """Send the request and receive the result within the limit; kill the process on every failure.
+
+        A process that was interrupted in the middle of a message, also by a client that disconnected, cannot
+        be reused.
+        """
         try:
             async with asyncio.timeout(seconds):
-                return await self._exchange(ask)
+                return await self._exchange(request)
         except TimeoutError as error:
             await self._reset_process()
             fix = "ask about less, or let the server take longer with --fleet-time-limit"
@@ -277,16 +308,16 @@ class FleetQueryService:
             ) from error
         except _ProcessExitedError as error:
             try:
-                why = await self.process.exit_reason()
+                reason = await self.process.exit_reason()
             finally:
                 await self._reset_process()
-            what = f"the process that answers about the fleet ended in the middle: {why}"
-            raise Unavailable(what, fix="ask again; the server's log has all that it said") from error
+            problem = f"the process that answers about the fleet ended in the middle: {reason}"
+            raise Unavailable(problem, fix="ask again; the server's log has all that it said") from error
         except BaseException:
             await self._reset_process()
             raise
 
-    async def _exchange(self, ask: QueryRequest) -> QueryResult:
+    async def _exchange(self, request: QueryRequest) -> QueryResult:
         if self._is_closed:
             raise Unavailable("the server is stopping", fix="ask again when it is back")
         if not self.process.is_running:
@@ -294,8 +325,8 @@ class FleetQueryService:
             await self.process.start()
         async for load in self._snapshot.loads():
             await self.process.send(load)
-        ask.revision = self._snapshot.revision
-        await self.process.send(ask)
+        request.revision = self._snapshot.revision
+        await self.process.send(request)
         return await self.process.receive()
 
     async def _reset_process(self) -> None:
@@ -312,7 +343,7 @@ class FleetQueryService:
 
 @dataclass
 class QueryRecord:
-    """What is told about a question: once in the log, once in the metrics."""
+    """The account of one query: one log line and the metrics, written when the query ends."""
 
     query: str
     user: str
@@ -323,6 +354,7 @@ class QueryRecord:
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
+        """Record the query at the end of the block, with the outcome that an exception implies."""
         try:
             yield
         except asyncio.CancelledError:
@@ -353,47 +385,42 @@ class QueryRecord:
         )
 
 
-async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+async def _chunks(body: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(body), RESPONSE_CHUNK_BYTES):
         yield body[start : start + RESPONSE_CHUNK_BYTES]
+        # Lets other requests run between two chunks.
         await asyncio.sleep(0)
 
 
-def _busy(inside: int) -> TooManyRequests:
+def _busy(active_queries: int) -> TooManyRequests:
     return TooManyRequests(
-        f"{inside} questions about the fleet are being answered or wait for it", fix="ask again in a moment"
+        f"{active_queries} questions about the fleet are being answered or wait for it",
+        fix="ask again in a moment",
     )
 
 
 def query_of_path(parts: list[str]) -> str:
-    """Which question a path means; none of ours: nothing."""
-    return (
-        parts[4]
-        if len(parts) == 5
-        and tuple(parts[:4]) == FLEET_PATH_PREFIX
-        and parts[4] in {*QUERY_TYPES, APPLY_QUERY}
-        else ""
-    )
+    """Return the fleet query that the parts of a path name, or "" for every other path."""
+    if len(parts) != 5 or tuple(parts[:4]) != FLEET_PATH_PREFIX:
+        return ""
+    return parts[4] if parts[4] in {*QUERY_TYPES, APPLY_QUERY} else ""
 
 
-async def await_while_connected(answer: "asyncio.Task[Reply]", is_wanted: Callable[[], bool]) -> Reply:
-    """The answer; given up when nobody listens any more."""
+async def await_while_connected(task: "asyncio.Task[Reply]", is_connected: Callable[[], bool]) -> Reply:
+    """Wait for the answer; cancel the task and raise ConnectionResetError when the client disconnects."""
     try:
-        while not answer.done():
-            await asyncio.wait({answer}, timeout=QUERY_CLIENT_CHECK_INTERVAL_S)
-            if not answer.done() and not is_wanted():
+        while not task.done():
+            await asyncio.wait({task}, timeout=QUERY_CLIENT_CHECK_INTERVAL_S)
+            if not task.done() and not is_connected():
                 raise ConnectionResetError("the client went away")
-        return await answer
+        return await task
     finally:
-        if not answer.done():
-            answer.cancel()
-            await asyncio.wait({answer})
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
 
 
 class _Optimum(msgspec.Struct, rename="camel"):
+    """The optimality gap in the answer to an optimise query."""
+
     gap_millionths: int
-
-
-def _gap(answer: bytes) -> float:
-    """Of an optimised plan."""
-    return msgspec.json.decode(answer, type=_Optimum).gap_millionths / 1_000_000

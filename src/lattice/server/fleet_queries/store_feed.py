@@ -1,4 +1,5 @@
-"""Everything that placement looks at, as of one revision: once as a whole, then what has changed since."""
+"""The feed from the store to the query process: a full load of the objects that placement reads, then the
+changes."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -8,50 +9,59 @@ from lattice.errors import Gone
 from lattice.server.fleet_queries.protocol import Load, ObjectRow
 from lattice.store.protocol import Batch, Change, Store, Watch
 
-SNAPSHOT_PAGE_SIZE = 200  # objects at a time: other requests go in between
-MAX_LIST_ATTEMPTS = 3  # to list everything before its revision is compacted away
-WATCH_POLL_INTERVAL_S = 0.01  # seconds between looks at a watch that has nothing to tell
-WATCH_CATCH_UP_TIMEOUT_S = 0.5  # seconds for the watches to come as far as the store
+# Objects per page; other requests run between two pages.
+SNAPSHOT_PAGE_SIZE = 200
+# Compaction may remove the listed revision before the last page is read.
+MAX_LIST_ATTEMPTS = 3
+# How long one poll waits on a watch without changes.
+WATCH_POLL_INTERVAL_S = 0.01
+# How long the watches may take to reach the revision of the store.
+WATCH_CATCH_UP_TIMEOUT_S = 0.5
 
 
 class _WatchBehindError(Exception):
-    """The watches do not come as far as the store says it is: on a shared etcd, its newest revision may be somebody else's."""
+    """The watches did not reach the revision of the store: on a shared etcd, another application may have
+    written it."""
 
 
 @dataclass
 class Snapshot:
-    """One reader of it, who has taken over everything up to `revision`; 0 before the first time."""
+    """The state of the feed to one query process, which has received every change up to `revision`; 0 before
+    the first load."""
 
     store: Store
     clock: Clock
     resources: Sequence[str]
     revision: int = 0
-    size: int = 0  # objects as of `revision`
+    # Objects as of `revision`.
+    size: int = 0
     _watches: dict[str, Watch] = field(default_factory=dict)
-    _pending_batches: dict[str, list[Batch]] = field(
-        default_factory=dict
-    )  # changes after `revision`, read already
+    # Changes after `revision` that a watch has already delivered.
+    _pending_batches: dict[str, list[Batch]] = field(default_factory=dict)
 
     async def loads(self) -> AsyncIterator[Load]:
-        """What brings the reader up to now. Left before its end, the reader must `forget`."""
-        now = await self.store.revision()
-        if self._watches and now == self.revision:
+        """Yield the loads that bring the query process to the newest revision.
+
+        After an iteration that stops early, the caller must call `reset`.
+        """
+        newest = await self.store.revision()
+        if self._watches and newest == self.revision:
             return
         if self._watches:
             try:
-                changes = await self._changes(now)
+                changes = await self._changes(newest)
             except (Gone, _WatchBehindError):
                 self.reset()
             else:
-                self.revision = now
-                self.size += sum((each.previous is None) - (each.value is None) for each in changes)
-                yield Load([ObjectRow(each.key, each.revision, each.value) for each in changes])
+                self.revision = newest
+                self.size += sum((change.previous is None) - (change.value is None) for change in changes)
+                yield Load([ObjectRow(change.key, change.revision, change.value) for change in changes])
                 return
         async for load in self._full_load():
             yield load
 
     def reset(self) -> None:
-        """The next time everything is read again."""
+        """Close the watches; the next call of `loads` reads every object."""
         for watch in self._watches.values():
             watch.close()
         self._watches, self._pending_batches, self.revision, self.size = {}, {}, 0, 0
@@ -60,7 +70,10 @@ class Snapshot:
         for attempt in range(MAX_LIST_ATTEMPTS):
             try:
                 revision = await self.store.revision()
-                self._watches = {each: await self.store.watch(each, revision) for each in self.resources}
+                # The watches open before the lists, so that no change between list and watch is lost.
+                self._watches = {
+                    resource: await self.store.watch(resource, revision) for resource in self.resources
+                }
                 yield Load([], anew=True)
                 for resource in self.resources:
                     async for load in self._pages(resource, revision):
@@ -77,20 +90,24 @@ class Snapshot:
         after = ""
         while True:
             page = await self.store.list(resource, limit=SNAPSHOT_PAGE_SIZE, after=after, revision=revision)
-            yield Load([ObjectRow(each.key, each.revision, each.value) for each in page.entries])
+            yield Load([ObjectRow(entry.key, entry.revision, entry.value) for entry in page.entries])
             if not page.has_more:
                 return
             after = page.entries[-1].key.path
 
-    async def _changes(self, until: int) -> list[Change]:
-        ends = self.clock.monotonic() + WATCH_CATCH_UP_TIMEOUT_S
-        found: list[Change] = []
+    async def _changes(self, newest: int) -> list[Change]:
+        deadline = self.clock.monotonic() + WATCH_CATCH_UP_TIMEOUT_S
+        changes: list[Change] = []
         for resource, watch in self._watches.items():
             batches = self._pending_batches.pop(resource, [])
-            while watch.progress < until:
+            while watch.progress < newest:
                 batches += await watch.next(WATCH_POLL_INTERVAL_S)
-                if watch.progress < until and self.clock.monotonic() > ends:
+                if watch.progress < newest and self.clock.monotonic() > deadline:
                     raise _WatchBehindError
-            self._pending_batches[resource] = [each for each in batches if each.revision > until]
-            found += [each for batch in batches if batch.revision <= until for each in batch.changes]
-        return found
+            self._pending_batches[resource] = []
+            for batch in batches:
+                if batch.revision > newest:
+                    self._pending_batches[resource].append(batch)
+                else:
+                    changes += batch.changes
+        return changes

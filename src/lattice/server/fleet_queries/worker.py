@@ -1,6 +1,7 @@
-"""The process that answers about the fleet: keeps a copy of what placement looks at, and takes one question at a time.
+"""The query process: caches the objects that placement reads, and answers one fleet query at a time.
 
-It reads messages from standard input and answers on what was standard output. It ends when its input does: with its server.
+The process reads messages from standard input and writes results to the original standard output. The process
+exits when standard input ends, that is, with the server.
 """
 
 import os
@@ -56,9 +57,13 @@ from lattice.server.requests.status_error import status_of
 from lattice.server.resources.api import Api
 from lattice.store.protocol import Entry, Key
 
-NICE = 5  # so that requests that take milliseconds go first where there are few processors
-DEFAULT_NAMESPACE = "default"  # a namespace that is always there
-MAX_DERIVED_PER_SERVICE = 4  # of what was derived, this many times as much as there are services
+# Lowers the priority of the process, so that the server answers short requests first where processors are
+# few.
+NICE = 5
+# A permanent namespace: known even if no object is in it.
+DEFAULT_NAMESPACE = "default"
+# Bounds the demands that a world caches, as a multiple of the number of services.
+MAX_DERIVED_PER_SERVICE = 4
 
 Document = dict[str, Any]
 _decoders = {
@@ -68,10 +73,12 @@ _decoders = {
 
 @dataclass
 class FleetCache:
-    """What the server has said there is. Each object is decoded once for as long as it stays as it is."""
+    """The objects that the server has sent. The cache decodes an object again only after the revision of the
+    object changed."""
 
     entries: dict[Key, Entry] = field(default_factory=dict)
-    providers: frozenset[str] | None = None  # providers that machines can be had from; None: all of them
+    # Providers that can create machines; None admits every provider.
+    providers: frozenset[str] | None = None
     _decoded_objects: dict[Key, tuple[int, Kind]] = field(default_factory=dict)
     _world: World | None = None
 
@@ -87,173 +94,187 @@ class FleetCache:
                 self.entries[row.key] = Entry(row.key, row.value, row.revision)
 
     def world(self, tables: PricingTables) -> World:
-        """With these tables. Budgets are those of the calendar month, of which something may be spent already."""
-        known = self._world
+        """Return the placement world of the cached objects with these price and latency tables, at the
+        current time.
+
+        Budgets cover the calendar month, so the current time decides how much of a budget is spent.
+        """
+        world = self._world
         if (
-            known is None
-            or known.price_book is not tables.book
-            or known.latency_csv is not tables.latency_csv
+            world is None
+            or world.price_book is not tables.book
+            or world.latency_csv is not tables.latency_csv
         ):
-            known = self._world = World(self._objects(), *tables, adapters=self.providers)
+            world = self._world = World(self._objects(), *tables, adapters=self.providers)
             freeze_heap()
-        return replace(known, now=datetime.now(UTC))
+        return replace(world, now=datetime.now(UTC))
 
     def trim(self) -> None:
-        """After a question: a world remembers what was derived for all the worlds that were tried from it."""
+        """Drop the cached world after a query if its demand cache has grown too large.
+
+        A world shares its demand cache with every trial world derived from it, so each query can add entries.
+        """
         if self._world and len(vars(self._world).get("_demand_cache", ())) > MAX_DERIVED_PER_SERVICE * (
             len(self._world.services) + 100
         ):
             self._world = None
 
     def _objects(self) -> dict[ObjectKey, Kind]:
-        self._decoded_objects = {
-            key: self._decode(entry) for key, entry in self.entries.items() if key.resource in _decoders
-        }
-        return {
-            (kind.resource.kind, key.namespace, key.name): kind
-            for key, (_, kind) in self._decoded_objects.items()
-        }
-
-    def _decode(self, entry: Entry) -> tuple[int, Kind]:
-        known = self._decoded_objects.get(entry.key)
-        return (
-            known
-            if known and known[0] == entry.revision
-            else (entry.revision, _decoders[entry.key.resource].decode(entry.value))
-        )
+        decoded: dict[Key, tuple[int, Kind]] = {}
+        for key, entry in self.entries.items():
+            if key.resource not in _decoders:
+                continue
+            cached = self._decoded_objects.get(key)
+            if cached and cached[0] == entry.revision:
+                decoded[key] = cached
+            else:
+                decoded[key] = (entry.revision, _decoders[key.resource].decode(entry.value))
+        self._decoded_objects = decoded
+        return {(kind.resource.kind, key.namespace, key.name): kind for key, (_, kind) in decoded.items()}
 
 
 @dataclass
 class QueryWorker:
+    """Answers fleet queries from the cache of objects, the pricing files and the cache of plans."""
+
     pricing_files: PricingFiles
     catalog: Catalog = field(default_factory=lambda: Catalog(KINDS))
     cache: FleetCache = field(default_factory=FleetCache)
     plan_cache: PlanCache = field(default_factory=PlanCache)
 
-    def handle(self, ask: QueryRequest) -> QueryResult:
+    def handle(self, request: QueryRequest) -> QueryResult:
+        """Answer a query; an error of any class becomes a result, so that the process survives a failed
+        query."""
         try:
-            document, written = self._answer_query(ask)
-            return QueryResult(200, encode(document), writes=written if ask.ask == APPLY_QUERY else [])
+            document, writes = self._answer_query(request)
+            return QueryResult(200, encode(document), writes=writes if request.ask == APPLY_QUERY else [])
         except LatticeError as error:
             return QueryResult(error.status, encode(status_of(error)))
-        except Exception:  # noqa: BLE001 - the server logs it, whatever it is; the next question may fare better
-            broken = LatticeError("internal error; the server's log has the details")
-            return QueryResult(broken.status, encode(status_of(broken)), traceback.format_exc())
+        # The server logs the traceback; the process goes on, because the next query may succeed.
+        except Exception:  # noqa: BLE001
+            failure = LatticeError("internal error; the server's log has the details")
+            return QueryResult(failure.status, encode(status_of(failure)), traceback.format_exc())
 
-    def _answer_query(self, ask: QueryRequest) -> tuple[Document, list[PlannedWrite]]:
-        question = parse_query(ask.ask, ask.body)
-        if isinstance(question, OptimiseQuery) and question.time_limit_seconds > ask.most:
+    def _answer_query(self, request: QueryRequest) -> tuple[Document, list[PlannedWrite]]:
+        query = parse_query(request.ask, request.body)
+        if isinstance(query, OptimiseQuery) and query.time_limit_seconds > request.most:
             cause = Cause(
                 "timeLimitSeconds",
-                f"Invalid value: {question.time_limit_seconds:g}: this server takes up to {ask.most:g}",
+                f"Invalid value: {query.time_limit_seconds:g}: this server takes up to {request.most:g}",
             )
             raise Invalid(cause.message, where=cause.field, causes=[cause])
-        shelf = OverlayStore(self.cache.entries)
-        rehearsal = self._dry_run(shelf, ask.user, question)
-        manifests = query_manifests(question)
+        overlay = OverlayStore(self.cache.entries)
+        dry_run = self._dry_run(overlay, request.user, query)
+        manifests = query_manifests(query)
         try:
-            written = rehearsal.apply_manifests(manifests.combined)
+            writes = dry_run.apply_manifests(manifests.combined)
         except LatticeError as error:
             raise manifests.with_lines(error) from error
-        world = self._world(question)
-        gone = [_deleted_key(each, question.namespace, world) for each in question.delete]
+        world = self._world(query)
+        deletions = [_deleted_key(deletion, query.namespace, world) for deletion in query.delete]
         changes = [
-            _decoders[each.key.resource].decode(each.value)
-            for each in written
-            if each.key.resource in _decoders
+            _decoders[write.key.resource].decode(write.value)
+            for write in writes
+            if write.key.resource in _decoders
         ]
-        self._check_names(question, world, changes)
+        self._check_names(query, world, changes)
         document = answer_query(
-            placement_query(ask.ask, question), world, changes, gone, SystemClock().monotonic
+            placement_query(request.ask, query), world, changes, deletions, SystemClock().monotonic
         )
-        if isinstance(question, PlanQuery):
-            if question.expect:
-                self.plan_cache.require_same_outcome(question.expect, document)
+        if isinstance(query, PlanQuery):
+            if query.expect:
+                self.plan_cache.require_same_outcome(query.expect, document)
             self.plan_cache.add(document)
-        ignored = {"ignored": rehearsal.ignored} if rehearsal.ignored else {}
-        return {**document, "revision": str(ask.revision), **ignored}, written
+        ignored = {"ignored": dry_run.ignored} if dry_run.ignored else {}
+        return {**document, "revision": str(request.revision), **ignored}, writes
 
-    def _check_names(self, question: FleetQuery, world: World, changes: list[Kind]) -> None:
-        """Names in the question that mean nothing here, nor in the world that it would be."""
-        after = world.with_objects(changes) if changes else world
-        declared = {each.name for each in self.cache.entries if each.resource == NAMESPACES}
-        known = {DEFAULT_NAMESPACE, *declared, *(namespace for _, namespace, _ in after.objects if namespace)}
-        require_namespace(question.namespace, known)
-        if isinstance(question, CostQuery) and question.in_namespace:
-            require_namespace(question.in_namespace, known)
-        if question.latency is not None:
-            offers = {*world.supply.offers, *after.supply.offers}
-            validate_latency_csv(
-                question.latency.csv, question.latency.source, [each.place for each in offers]
-            )
+    def _check_names(self, query: FleetQuery, world: World, changes: list[Kind]) -> None:
+        """Raise an error if the query names an unknown namespace or place.
 
-    def _world(self, question: FleetQuery) -> World:
+        Names count as known if the fleet has the name now or would have the name after the changes.
+        """
+        changed_world = world.with_objects(changes) if changes else world
+        declared = {key.name for key in self.cache.entries if key.resource == NAMESPACES}
+        namespaces = {
+            DEFAULT_NAMESPACE,
+            *declared,
+            *(namespace for _, namespace, _ in changed_world.objects if namespace),
+        }
+        require_namespace(query.namespace, namespaces)
+        if isinstance(query, CostQuery) and query.in_namespace:
+            require_namespace(query.in_namespace, namespaces)
+        if query.latency is not None:
+            offers = {*world.supply.offers, *changed_world.supply.offers}
+            places = [offer.place for offer in offers]
+            validate_latency_csv(query.latency.csv, query.latency.source, places)
+
+    def _world(self, query: FleetQuery) -> World:
         tables = self.pricing_files.current()
         world = self.cache.world(tables)
-        if not question.prices and question.latency is None:
+        if not query.prices and query.latency is None:
             return world
-        book, csv, source = tables.overridden_by(question.prices, question.latency)
+        book, csv, source = tables.overridden_by(query.prices, query.latency)
         return replace(world, price_book=book, latency_csv=csv, latency_source=source)
 
-    def _dry_run(self, shelf: OverlayStore, user: str, question: FleetQuery) -> DryRun:
-        api = Api(shelf, self.catalog, SystemClock(), lambda: str(uuid.uuid4()), lambda: "")
-        looked_at = frozenset(kind.resource.id for kind in PLACEMENT_INPUT_KINDS)
+    def _dry_run(self, overlay: OverlayStore, user: str, query: FleetQuery) -> DryRun:
+        api = Api(overlay, self.catalog, SystemClock(), lambda: str(uuid.uuid4()), lambda: "")
+        placement_resources = frozenset(kind.resource.id for kind in PLACEMENT_INPUT_KINDS)
         return DryRun(
             api,
-            shelf,
-            looked_at,
-            ApplyOptions(user, question.namespace, question.field_manager, question.force),
+            overlay,
+            placement_resources,
+            ApplyOptions(user, query.namespace, query.field_manager, query.force),
         )
 
 
-def _deleted_key(named: PlannedDeletion, namespace: str, world: World) -> ObjectKey:
-    kind = next(
-        (
-            each
-            for each in PLACEMENT_INPUT_KINDS
-            if each.resource.kind == named.kind and not each.resource.managed_hint
-        ),
-        None,
-    )
+def _deleted_key(deletion: PlannedDeletion, namespace: str, world: World) -> ObjectKey:
+    deletable = [kind for kind in PLACEMENT_INPUT_KINDS if not kind.resource.managed_hint]
+    kind = next((kind for kind in deletable if kind.resource.kind == deletion.kind), None)
     if kind is None:
-        known = ", ".join(
-            each.resource.kind for each in PLACEMENT_INPUT_KINDS if not each.resource.managed_hint
-        )
+        names = ", ".join(kind.resource.kind for kind in deletable)
         raise Invalid(
-            f"{named.kind} is nothing whose deletion can be planned",
+            f"{deletion.kind} is nothing whose deletion can be planned",
             where="delete",
-            fix=f"name one of {known}",
+            fix=f"name one of {names}",
         )
-    home = (named.namespace or namespace) if kind.resource.namespaced else ""
-    found = (kind.resource.kind, home, named.name)
-    if found not in world.objects:
-        where = f" in namespace {home}" if home else ""
+    object_namespace = (deletion.namespace or namespace) if kind.resource.namespaced else ""
+    key = (kind.resource.kind, object_namespace, deletion.name)
+    if key not in world.objects:
+        where = f" in namespace {object_namespace}" if object_namespace else ""
         raise NotFound(
-            f"there is no {named.kind} {named.name}{where}",
+            f"there is no {deletion.kind} {deletion.name}{where}",
             where="delete",
             fix="check its name and namespace",
         )
-    return found
+    return key
 
 
 def _receive(source: BinaryIO, inbox: "queue.SimpleQueue[bytes]") -> None:
-    """Reads also while a question is worked on: when the server is gone, so are we."""
+    """Read frames on a thread of their own, also during a query, and exit the process when the server closes
+    the pipe."""
     while (frame := read_frame(source)) is not None:
         inbox.put(frame)
+    # A running query cannot be interrupted, and no server waits for its result: skip all cleanup.
     os._exit(0)
 
 
 def main(arguments: list[str]) -> None:
-    """Called with the server's price files, its latency file, and the providers that machines can be had from."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends us in its own time
+    """Run the query process; the arguments are the price files, the latency file and the providers of the
+    server."""
+    # Ctrl-C reaches the whole process group; the server ends the query process during its own shutdown.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICE)
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
+    # Libraries may print to standard output, which carries only results: redirect their output to standard
+    # error.
+    os.dup2(2, 1)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(os.fdopen(os.dup(0), "rb"), inbox), daemon=True).start()
-    prices, latency, adapters = arguments
-    known = None if adapters == "*" else frozenset(split_comma_list(adapters))
-    worker = QueryWorker(PricingFiles(split_comma_list(prices), latency), cache=FleetCache(providers=known))
+    prices, latency, provider_list = arguments
+    providers = None if provider_list == "*" else frozenset(split_comma_list(provider_list))
+    worker = QueryWorker(
+        PricingFiles(split_comma_list(prices), latency), cache=FleetCache(providers=providers)
+    )
     while True:
         message = decode_message(inbox.get())
         if isinstance(message, Load):

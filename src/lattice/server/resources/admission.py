@@ -1,4 +1,4 @@
-"""Is this object fit to store? One pass over every write: schema, metadata, and what the kind itself knows."""
+"""Admission of every write: schema, metadata, the rules of the kind, and the defaults of core kinds."""
 
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
@@ -23,21 +23,24 @@ CA_SECRET = Key("secrets", "lattice-system", "lattice-ca")
 
 @dataclass(frozen=True, slots=True)
 class AdmittedObject:
+    """An object that admission has pruned, defaulted and validated, with the warnings for the client."""
+
     obj: Object
     warnings: tuple[str, ...] = ()
 
 
 def validate_identity(served: ServedKind, obj: Any, namespace: str, name: str) -> Object:
-    """The body must be an object of this kind, at this address; an address it leaves out is filled in."""
+    """Return the body with the namespace and name of the path; raise an error if the body is another kind or
+    another object."""
     resource = served.resource
     if not isinstance(obj, dict):
         raise Malformed(
             f"the body must be a {resource.kind} object",
             fix="send a JSON object with apiVersion, kind and metadata",
         )
-    if (
-        resource.group != GROUP
-    ):  # Kubernetes lets its own kinds go unnamed, where the address says them: kopf posts events so
+    # Kubernetes accepts its own kinds without apiVersion and kind, where the path names the kind: kopf posts
+    # events without both.
+    if resource.group != GROUP:
         obj = {
             **obj,
             "apiVersion": obj.get("apiVersion") or resource.api_version,
@@ -54,15 +57,15 @@ def validate_identity(served: ServedKind, obj: Any, namespace: str, name: str) -
             where="apiVersion",
             fix=f'add apiVersion: "{resource.api_version}"',
         )
-    wrong = []
+    causes = []
     if kind != resource.kind:
-        wrong.append(Cause("kind", f'Invalid value: "{kind}": must be {resource.kind}'))
+        causes.append(Cause("kind", f'Invalid value: "{kind}": must be {resource.kind}'))
     if api_version != resource.api_version:
-        wrong.append(Cause("apiVersion", f'Invalid value: "{api_version}": must be {resource.api_version}'))
-    if wrong:
+        causes.append(Cause("apiVersion", f'Invalid value: "{api_version}": must be {resource.api_version}'))
+    if causes:
         raise Invalid(
             f"this address takes {resource.api_version} {resource.kind}, got {api_version} {kind}",
-            causes=wrong,
+            causes=causes,
         )
     metadata = obj.get("metadata")
     if metadata is None:
@@ -75,15 +78,16 @@ def validate_identity(served: ServedKind, obj: Any, namespace: str, name: str) -
 
 
 def _with_address(metadata: Object, namespace: str, name: str) -> Object:
-    if (given := metadata.get("namespace")) and given != namespace:
+    if (body_namespace := metadata.get("namespace")) and body_namespace != namespace:
         raise Malformed(
-            f"the namespace of the provided object ({given}) does not match the namespace sent on the request ({namespace or 'none'})",
+            f"the namespace of the provided object ({body_namespace}) does not match "
+            f"the namespace sent on the request ({namespace or 'none'})",
             where="metadata.namespace",
             fix="make them equal, or leave metadata.namespace out",
         )
-    if name and (given := metadata.get("name")) and given != name:
+    if name and (body_name := metadata.get("name")) and body_name != name:
         raise Malformed(
-            f"the name of the object ({given}) does not match the name on the URL ({name})",
+            f"the name of the object ({body_name}) does not match the name on the URL ({name})",
             where="metadata.name",
             fix="make them equal",
         )
@@ -93,96 +97,109 @@ def _with_address(metadata: Object, namespace: str, name: str) -> Object:
 def admit(
     served: ServedKind, obj: Object, validation: FieldValidation, duplicates: tuple[str, ...] = ()
 ) -> AdmittedObject:
-    """Pruned, defaulted and validated, or refused with everything that is wrong."""
-    found = Findings()
-    metadata = admit_metadata(served.resource, obj["metadata"], found)
-    kept: Object = served.validator({**obj, "metadata": {}}, "", found)
-    kept["metadata"] = metadata
-    if served.resource.has_status and not isinstance(kept.get("status", {}), dict):
-        kept.pop("status")
-    told = {cause.field for cause in found.causes}
-    found.causes.extend(cause for cause in _problems(served, kept, bool(told)) if cause.field not in told)
-    strange = [f'unknown field "{path}"' for path in found.unknown_fields] + [
+    """Prune, default and validate an object; raise one error with every problem.
+
+    Unknown and duplicate fields are errors under Strict, warnings under Warn, and dropped otherwise.
+    """
+    findings = Findings()
+    metadata = admit_metadata(served.resource, obj["metadata"], findings)
+    admitted: Object = served.validator({**obj, "metadata": {}}, "", findings)
+    admitted["metadata"] = metadata
+    if served.resource.has_status and not isinstance(admitted.get("status", {}), dict):
+        admitted.pop("status")
+    fields_with_cause = {cause.field for cause in findings.causes}
+    class_causes = _class_problems(served, admitted, bool(fields_with_cause))
+    findings.causes.extend(cause for cause in class_causes if cause.field not in fields_with_cause)
+    field_problems = [f'unknown field "{path}"' for path in findings.unknown_fields] + [
         f'duplicate field "{path}"' for path in duplicates
     ]
-    if validation == "Strict" and strange and not found.causes:
-        raise _undecodable(served, strange, [*found.unknown_fields, *duplicates])
+    # Unknown fields alone make the body Malformed (400); beside other problems, they are causes of Invalid
+    # (422).
+    if validation == "Strict" and field_problems and not findings.causes:
+        raise _undecodable(served, field_problems, [*findings.unknown_fields, *duplicates])
     if validation == "Strict":
-        found.causes.extend(Cause(path, "Invalid value: unknown field") for path in found.unknown_fields)
-        found.causes.extend(Cause(path, "Invalid value: duplicate field") for path in duplicates)
-    if found.causes:
-        raise Invalid("is invalid", causes=found.causes)
-    return AdmittedObject(kept, tuple(strange) if validation == "Warn" else ())
+        findings.causes.extend(
+            Cause(path, "Invalid value: unknown field") for path in findings.unknown_fields
+        )
+        findings.causes.extend(Cause(path, "Invalid value: duplicate field") for path in duplicates)
+    if findings.causes:
+        raise Invalid("is invalid", causes=findings.causes)
+    return AdmittedObject(admitted, tuple(field_problems) if validation == "Warn" else ())
 
 
-def _undecodable(served: ServedKind, strange: list[str], paths: list[str]) -> Malformed:
+def _undecodable(served: ServedKind, field_problems: list[str], paths: list[str]) -> Malformed:
     resource = served.resource
-    causes = [Cause(path, message) for path, message in zip(paths, strange, strict=True)]
-    listed = ", ".join(strange)
+    causes = [Cause(path, message) for path, message in zip(paths, field_problems, strict=True)]
+    listed = ", ".join(field_problems)
     return Malformed(
-        f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: strict decoding error: {listed}',
+        f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+        f"strict decoding error: {listed}",
         fix=f"`kubectl explain {resource.singular} --recursive` lists the fields there are",
         causes=causes,
     )
 
 
-def _problems(served: ServedKind, obj: Object, already_wrong: bool) -> list[Cause]:
-    """What only the class knows. Where the schema has passed it decodes; if not, the parts that do are asked."""
+def _class_problems(served: ServedKind, obj: Object, has_schema_causes: bool) -> list[Cause]:
+    """Return the problems that only the class of the kind detects.
+
+    An object that fails the schema may not decode; then the readable parts are checked.
+    """
     try:
         typed = msgspec.convert(obj, served.kind)
     except msgspec.ValidationError as mismatch:
-        if already_wrong:
+        if has_schema_causes:
             return list(readable_part_problems(served.kind, obj))
-        what, _, where = str(mismatch).partition(" - at `$")
-        return [Cause(where.rstrip("`").removeprefix("."), f"Invalid value: {what}")]
+        problem, _, where = str(mismatch).partition(" - at `$")
+        return [Cause(where.rstrip("`").removeprefix("."), f"Invalid value: {problem}")]
     return list(typed.problems())
 
 
-def apply_kind_defaults(served: ServedKind, obj: Object, old: Object | None) -> Object:
-    """What the API adds to the few core kinds by itself, as their users expect."""
+def apply_kind_defaults(served: ServedKind, obj: Object, previous: Object | None) -> Object:
+    """Add the fields that the API sets by itself on services, namespaces and secrets; reject changes of
+    immutable objects."""
     match served.resource.id:
-        case "latticeservices.lattice.dev" if old is None:
+        case "latticeservices.lattice.dev" if previous is None:
             return {**obj, "status": {"phase": "Pending"}}
-        case "namespaces" if old is None:
+        case "namespaces" if previous is None:
             return {**obj, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
         case "secrets":
-            _reject_immutable_change(served, obj, old)
-            return _encode_secret(obj, old)
+            _reject_immutable_change(served, obj, previous)
+            return _encode_secret(obj, previous)
         case "configmaps":
-            _reject_immutable_change(served, obj, old)
+            _reject_immutable_change(served, obj, previous)
     return obj
 
 
-def _encode_secret(obj: Object, old: Object | None) -> Object:
-    """stringData is write-only; data is base64; the type stays."""
-    sealed = {name: value for name, value in obj.items() if name != "stringData"}
-    plain = {name: b64encode(text.encode()).decode() for name, text in obj.get("stringData", {}).items()}
-    if plain:
-        sealed["data"] = {**obj.get("data", {}), **plain}
-    for name, text in sealed.get("data", {}).items():
+def _encode_secret(obj: Object, previous: Object | None) -> Object:
+    """Return the secret as stored: stringData moves, base64-encoded, into data, and the type cannot
+    change."""
+    secret = {name: value for name, value in obj.items() if name != "stringData"}
+    encoded = {name: b64encode(text.encode()).decode() for name, text in obj.get("stringData", {}).items()}
+    if encoded:
+        secret["data"] = {**obj.get("data", {}), **encoded}
+    for name, text in secret.get("data", {}).items():
         try:
             b64decode(text, validate=True)
         except (Base64Error, ValueError) as error:
-            cause = Cause(
-                f"data[{name}]", "Invalid value: must be base64"
-            )  # never repeat the value: it may be the secret
+            # The message never repeats the value, which may be the secret in plain text.
+            cause = Cause(f"data[{name}]", "Invalid value: must be base64")
             raise Invalid(
                 "is invalid", where=f"data[{name}]", fix="encode it, or use stringData", causes=[cause]
             ) from error
-    sealed.setdefault("type", "Opaque")
-    if old is not None and old.get("type", "Opaque") != sealed["type"]:
+    secret.setdefault("type", "Opaque")
+    if previous is not None and previous.get("type", "Opaque") != secret["type"]:
         raise Invalid(
-            "is invalid", causes=[Cause("type", f'Invalid value: "{sealed["type"]}": field is immutable')]
+            "is invalid", causes=[Cause("type", f'Invalid value: "{secret["type"]}": field is immutable')]
         )
-    return sealed
+    return secret
 
 
-def _reject_immutable_change(served: ServedKind, obj: Object, old: Object | None) -> None:
-    if old is None or not old.get("immutable"):
+def _reject_immutable_change(served: ServedKind, obj: Object, previous: Object | None) -> None:
+    if previous is None or not previous.get("immutable"):
         return
-    before = {name: old.get(name) for name in ("data", "binaryData", "immutable")}
-    after = {name: obj.get(name) for name in ("data", "binaryData", "immutable")}
-    if before != after or obj.get("stringData"):
+    previous_data = {name: previous.get(name) for name in ("data", "binaryData", "immutable")}
+    new_data = {name: obj.get(name) for name in ("data", "binaryData", "immutable")}
+    if previous_data != new_data or obj.get("stringData"):
         raise Invalid(
             "is invalid",
             causes=[
@@ -192,7 +209,8 @@ def _reject_immutable_change(served: ServedKind, obj: Object, old: Object | None
 
 
 def reject_permanent_deletion(key: Key) -> None:
-    """Without these nobody could be let in any more."""
+    """Raise Denied for the permanent namespaces and the CA secret, without which no client could
+    authenticate."""
     if (key.resource == "namespaces" and key.name in PERMANENT_NAMESPACES) or key == CA_SECRET:
         raise Denied(
             f'{key.resource} "{key.name}" is forbidden: it may not be deleted',
@@ -201,6 +219,7 @@ def reject_permanent_deletion(key: Key) -> None:
 
 
 def stale_object_error(served: ServedKind, name: str) -> Conflict:
+    """Return the Conflict of a write that was based on an older revision of the object."""
     return Conflict(
         f'Operation cannot be fulfilled on {served.resource.id} "{name}": the object has been modified; '
         "please apply your changes to the latest version and try again"

@@ -1,4 +1,4 @@
-"""What verbs need of the world: the store, the kinds, time and new names, all handed in."""
+"""Dependencies of the REST verbs: the store, the catalog of kinds, the clock and generators of names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,19 +11,20 @@ from lattice.store.protocol import Store
 
 @dataclass
 class Api:
+    """The objects that verb handlers use; `app` and the simulator build an Api."""
+
     store: Store
     catalog: Catalog
     clock: Clock
     new_uid: Callable[[], str]
     new_suffix: Callable[[], str]
-    jitter: Callable[[], float] = lambda: 1.0  # 0..1, so that what could happen all at once does not
-    read_only_stores: Mapping[str, Store] = field(
-        default_factory=dict
-    )  # resource -> store of what is served but never written here
+    # 0 to 1; spreads the ends of long watches over time.
+    jitter: Callable[[], float] = lambda: 1.0
+    # Stores of resources that the API serves but never writes, by resource.
+    read_only_stores: Mapping[str, Store] = field(default_factory=dict)
     watch_frames: WatchFrameCache = field(default_factory=WatchFrameCache)
-    namespace_revisions: dict[str, int] = field(
-        default_factory=dict
-    )  # name -> revision last seen; the commit checks it
+    # The last read revision of a namespace, by name; the commit of a new object checks the revision.
+    namespace_revisions: dict[str, int] = field(default_factory=dict)
 
     def store_of(self, served: ServedKind) -> Store:
         return self.read_only_stores.get(served.resource.id, self.store)

@@ -1,4 +1,4 @@
-"""Which function answers a call, whatever way it came in?"""
+"""Choose the function that answers a call, authorize the user, and run the function inside a span."""
 
 from collections.abc import Awaitable, Callable
 
@@ -6,9 +6,7 @@ from lattice import tracing as traces
 from lattice.errors import LatticeError
 from lattice.server.access.authorization import RequestAttributes, authorize, log_rejected_request
 from lattice.server.requests.call import Call, Reply
-from lattice.server.resources import lists, verbs, watch
-from lattice.server.resources import subresources as retrying
-from lattice.server.resources import subresources as scale
+from lattice.server.resources import lists, subresources, verbs, watch
 from lattice.server.resources.api import Api
 
 VerbHandler = Callable[[Api, Call], Awaitable[Reply]]
@@ -21,8 +19,12 @@ OBJECT_HANDLERS: dict[str, VerbHandler] = {
 }
 SUBRESOURCE_HANDLERS: dict[str, dict[str, VerbHandler]] = {
     "status": {"GET": verbs.get, "PUT": verbs.update, "PATCH": verbs.patch},
-    "scale": {"GET": scale.get_scale, "PUT": scale.put_scale, "PATCH": scale.put_scale},
-    "retry": {"POST": retrying.retry},
+    "scale": {
+        "GET": subresources.get_scale,
+        "PUT": subresources.put_scale,
+        "PATCH": subresources.put_scale,
+    },
+    "retry": {"POST": subresources.retry},
 }
 COLLECTION_HANDLERS: dict[str, VerbHandler] = {
     "list": lists.list_objects,
@@ -33,27 +35,30 @@ COLLECTION_HANDLERS: dict[str, VerbHandler] = {
 
 
 def handler_for(call: Call, verb: str) -> VerbHandler:
+    """Return the handler of a call, or raise MethodNotAllowed."""
     target, resource = call.target, call.target.served.resource
     if target.subresource:
-        chosen = SUBRESOURCE_HANDLERS.get(target.subresource, {}).get(call.method)
+        handler = SUBRESOURCE_HANDLERS.get(target.subresource, {}).get(call.method)
     elif target.name:
-        chosen = OBJECT_HANDLERS.get(call.method)
+        handler = OBJECT_HANDLERS.get(call.method)
     else:
-        chosen = COLLECTION_HANDLERS.get(verb)
+        handler = COLLECTION_HANDLERS.get(verb)
+        # A namespaced object is created or deleted in one namespace; only list and watch span every
+        # namespace.
         if verb in {"create", "deletecollection"} and resource.namespaced and not target.namespace:
-            chosen = None
-    if chosen is None or (not target.subresource and verb not in resource.verbs):
+            handler = None
+    if handler is None or (not target.subresource and verb not in resource.verbs):
         raise verbs.method_not_allowed(call)
-    return chosen
+    return handler
 
 
-async def handle_call(api: Api, call: Call, wanted: RequestAttributes) -> Reply:
-    """Refused unless the user may."""
+async def handle_call(api: Api, call: Call, attributes: RequestAttributes) -> Reply:
+    """Authorize and answer a call; a rejected call is logged."""
     resource = call.target.served.resource
-    with traces.span(f"{wanted.verb} {resource.id}", verb=wanted.verb, resource=resource.id) as span:
+    with traces.span(f"{attributes.verb} {resource.id}", verb=attributes.verb, resource=resource.id) as span:
         try:
-            authorize(call.user, wanted, resource)
-            reply = await handler_for(call, wanted.verb)(api, call)
+            authorize(call.user, attributes, resource)
+            reply = await handler_for(call, attributes.verb)(api, call)
         except LatticeError as error:
             log_rejected_request(
                 error, call.user, call.method, f"{resource.id} {call.target.namespace}/{call.target.name}"

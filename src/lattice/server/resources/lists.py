@@ -1,4 +1,4 @@
-"""Lists: consistent at one revision, in pages or streamed whole, filtered by label and field."""
+"""List requests: consistent at one revision, in pages or as one stream, filtered by label and field."""
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -18,12 +18,16 @@ from lattice.server.resources.negotiation import ListEncoding, list_encoding, pa
 from lattice.server.resources.verbs import delete_entry, read_delete_options
 from lattice.store.protocol import Entry, Key, RevisionConflict
 
-LIST_CHUNK_SIZE = 500  # entries read at a time
+# Entries that one call of the store reads.
+LIST_CHUNK_SIZE = 500
 REVISION_TOO_LARGE_CAUSE = Cause("", "Too large resource version", "ResourceVersionTooLarge")
 
 
 class ContinueToken(msgspec.Struct, array_like=True):
-    """Where a list goes on: at the same revision, after this path."""
+    """The position of a list: the revision of the first page and the path of the last entry.
+
+    `resource` is resource and namespace, so that a token of another list is rejected.
+    """
 
     resource: str
     revision: int
@@ -32,7 +36,7 @@ class ContinueToken(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which entries of a resource are meant."""
+    """The entries of a resource that a request selects by namespace, labels and fields."""
 
     served: ServedKind
     namespace: str
@@ -43,6 +47,7 @@ class Selection:
         return not self.options.is_filtered
 
     def matches(self, key: Key, value: bytes) -> bool:
+        """Return whether the entry is selected; the cheap tests run before the value is decoded."""
         if self.namespace and key.namespace != self.namespace:
             return False
         if not self.options.is_filtered:
@@ -56,43 +61,43 @@ class Selection:
 
 
 def build_selection(call: Call, options: ReadOptions) -> Selection:
+    """Return the selection of a call; raise an error for a field that the resource cannot select by."""
     options.fields.validate_for(call.target.served.resource)
     return Selection(call.target.served, call.target.namespace, options)
 
 
 async def list_objects(api: Api, call: Call) -> Reply:
+    """Answer a list request: one page if the request has a limit, otherwise every matching entry."""
     options = read_options(call.query)
-    wanted = build_selection(call, options)
+    selection = build_selection(call, options)
     if parse_accept(call.accept).kind == "yaml":
         raise NotAcceptable(
             "lists are given as JSON, single objects also as YAML", fix="send Accept: application/json"
         )
-    start = _start(wanted, options)
+    start = _start_position(selection, options)
     if options.limit:
-        entries, revision, token = await _page(api, wanted, start)
+        entries, revision, token = await _page(api, selection, start)
         metadata: dict[str, Any] = {"resourceVersion": str(revision)} | ({"continue": token} if token else {})
         return list_reply(list_encoding(api, call, metadata), entries)
-    entries, revision, more = await _read_chunk(api, wanted, start, LIST_CHUNK_SIZE)
-    how = list_encoding(api, call, {"resourceVersion": str(revision)})
-    if not more:
-        return list_reply(how, _filter_entries(wanted, entries))
-    rest = ContinueToken(start.resource, revision, entries[-1].key.path)
-    return Reply(_pieces(how, _all_chunks(api, wanted, entries, rest)))
+    entries, revision, has_more = await _read_chunk(api, selection, start, LIST_CHUNK_SIZE)
+    encoding = list_encoding(api, call, {"resourceVersion": str(revision)})
+    if not has_more:
+        return list_reply(encoding, _filter_entries(selection, entries))
+    position = ContinueToken(start.resource, revision, entries[-1].key.path)
+    return Reply(_encode_chunks(encoding, _all_chunks(api, selection, entries, position)))
 
 
-def list_reply(how: ListEncoding, entries: list[Entry]) -> Reply:
-    """A short list at once, a longer one in pieces."""
-    if len(entries) <= how.chunk_size:
-        return Reply(b"".join([how.opening, how.encode_items(entries), b"]}"]))
-    return Reply(_pieces(how, _single_chunk(entries)))
+def list_reply(encoding: ListEncoding, entries: list[Entry]) -> Reply:
+    """Return a short list as one body and a longer list as a stream of chunks."""
+    if len(entries) <= encoding.chunk_size:
+        return Reply(b"".join([encoding.opening, encoding.encode_items(entries), b"]}"]))
+    return Reply(_encode_chunks(encoding, _single_chunk(entries)))
 
 
-def _filter_entries(wanted: Selection, entries: list[Entry]) -> list[Entry]:
-    return (
-        entries
-        if wanted.is_unfiltered
-        else [entry for entry in entries if wanted.matches(entry.key, entry.value)]
-    )
+def _filter_entries(selection: Selection, entries: list[Entry]) -> list[Entry]:
+    if selection.is_unfiltered:
+        return entries
+    return [entry for entry in entries if selection.matches(entry.key, entry.value)]
 
 
 async def _single_chunk(entries: list[Entry]) -> AsyncIterator[list[Entry]]:
@@ -100,66 +105,66 @@ async def _single_chunk(entries: list[Entry]) -> AsyncIterator[list[Entry]]:
 
 
 async def _all_chunks(
-    api: Api, wanted: Selection, entries: list[Entry], start: ContinueToken
+    api: Api, selection: Selection, entries: list[Entry], start: ContinueToken
 ) -> AsyncIterator[list[Entry]]:
-    """Everything that is wanted, chunk by chunk, at one revision."""
-    rest: ContinueToken | None = start
+    """Yield the selected entries chunk by chunk, read at one revision."""
+    position: ContinueToken | None = start
     while True:
-        yield _filter_entries(wanted, entries)
-        if rest is None:
+        yield _filter_entries(selection, entries)
+        if position is None:
             return
-        entries, _, more = await _read_chunk(api, wanted, rest, LIST_CHUNK_SIZE)
-        rest = ContinueToken(rest.resource, rest.revision, entries[-1].key.path) if more else None
+        entries, _, has_more = await _read_chunk(api, selection, position, LIST_CHUNK_SIZE)
+        position = (
+            ContinueToken(position.resource, position.revision, entries[-1].key.path) if has_more else None
+        )
 
 
-async def _pieces(how: ListEncoding, chunks: AsyncIterator[list[Entry]]) -> AsyncIterator[bytes]:
-    """A little at a time: other requests go in between, and there is never much garbage at once."""
-    yield how.opening
-    begun = False
+async def _encode_chunks(encoding: ListEncoding, chunks: AsyncIterator[list[Entry]]) -> AsyncIterator[bytes]:
+    """Encode a list in small steps, so that other requests run in between and little garbage accumulates."""
+    yield encoding.opening
+    has_items = False
     async for entries in chunks:
-        for start in range(0, len(entries), how.chunk_size):
-            items = how.encode_items(entries[start : start + how.chunk_size])
-            yield b"," + items if begun else items
-            begun = True
+        for start in range(0, len(entries), encoding.chunk_size):
+            items = encoding.encode_items(entries[start : start + encoding.chunk_size])
+            yield b"," + items if has_items else items
+            has_items = True
             await asyncio.sleep(0)
     yield b"]}"
 
 
-def _start(wanted: Selection, options: ReadOptions) -> ContinueToken:
-    identifier = wanted.served.resource.id
+def _start_position(selection: Selection, options: ReadOptions) -> ContinueToken:
+    identifier = selection.served.resource.id
     if options.continue_token:
         token = read_token(options.continue_token)
-        if token.resource != f"{identifier}/{wanted.namespace}":
+        if token.resource != f"{identifier}/{selection.namespace}":
             raise Malformed(
                 "continue key is not valid: it belongs to another list",
                 where="continue",
                 fix="start the list again",
             )
         return token
-    exact = int(options.revision) if options.revision and options.revision_match == "Exact" else 0
-    return ContinueToken(f"{identifier}/{wanted.namespace}", exact, "")
+    exact_revision = int(options.revision) if options.revision and options.revision_match == "Exact" else 0
+    return ContinueToken(f"{identifier}/{selection.namespace}", exact_revision, "")
 
 
 def read_token(text: str) -> ContinueToken:
+    """Parse a continue token; raise Malformed if a client altered the token."""
     try:
         return msgspec.json.decode(urlsafe_b64decode(text.encode()), type=ContinueToken)
     except (ValueError, msgspec.DecodeError) as error:
         raise Malformed("continue key is not valid", where="continue", fix="start the list again") from error
 
 
-def _write_token(token: ContinueToken) -> str:
-    return urlsafe_b64encode(msgspec.json.encode(token)).decode()
-
-
 async def _read_chunk(
-    api: Api, wanted: Selection, start: ContinueToken, limit: int
+    api: Api, selection: Selection, start: ContinueToken, limit: int
 ) -> tuple[list[Entry], int, bool]:
-    """The first chunk tells the revision that the rest is read at."""
-    store = api.store_of(wanted.served)
+    """Return entries, their revision and whether more follow; the revision of the first chunk is the revision
+    of the list."""
+    store = api.store_of(selection.served)
     try:
         page = await store.list(
-            wanted.served.resource.id,
-            wanted.namespace or None,
+            selection.served.resource.id,
+            selection.namespace or None,
             limit=limit,
             after=start.after_path,
             revision=start.revision,
@@ -171,54 +176,52 @@ async def _read_chunk(
                 fix="start the list again",
             ) from gone
         raise
-    require_revision(wanted.options, page.revision)
+    require_revision(selection.options, page.revision)
     return page.entries, page.revision, page.has_more
 
 
-def require_revision(options: ReadOptions, have: int) -> None:
-    """NotOlderThan, spoken or not: a revision that has not happened yet cannot be shown."""
-    wanted = int(options.revision or 0)
-    if wanted > have:
+def require_revision(options: ReadOptions, current: int) -> None:
+    """Raise RevisionTooNew if the request names a revision that the store has not reached."""
+    requested = int(options.revision or 0)
+    if requested > current:
         raise RevisionTooNew(
-            f"Too large resource version: {wanted}, current: {have}", causes=[REVISION_TOO_LARGE_CAUSE]
+            f"Too large resource version: {requested}, current: {current}", causes=[REVISION_TOO_LARGE_CAUSE]
         )
 
 
-async def _page(api: Api, wanted: Selection, start: ContinueToken) -> tuple[list[Entry], int, str]:
-    """Up to `limit` matching entries, and the token for the rest."""
-    limit = wanted.options.limit
-    taken: list[Entry] = []
-    entries, revision, more = await _read_chunk(api, wanted, start, limit or LIST_CHUNK_SIZE)
+async def _page(api: Api, selection: Selection, start: ContinueToken) -> tuple[list[Entry], int, str]:
+    """Return up to `limit` matching entries, their revision, and the token of the next page or ""."""
+    limit = selection.options.limit
+    matching: list[Entry] = []
+    entries, revision, has_more = await _read_chunk(api, selection, start, limit or LIST_CHUNK_SIZE)
     while True:
         for position, entry in enumerate(entries):
-            if wanted.matches(entry.key, entry.value):
-                taken.append(entry)
-                if limit and len(taken) == limit:
-                    rest = more or position < len(entries) - 1
-                    return (
-                        taken,
-                        revision,
-                        _write_token(ContinueToken(start.resource, revision, entry.key.path)) if rest else "",
-                    )
-        if not more:
-            return taken, revision, ""
-        entries, revision, more = await _read_chunk(
-            api, wanted, ContinueToken(start.resource, revision, entries[-1].key.path), LIST_CHUNK_SIZE
-        )
+            if selection.matches(entry.key, entry.value):
+                matching.append(entry)
+                if limit and len(matching) == limit:
+                    if not has_more and position == len(entries) - 1:
+                        return matching, revision, ""
+                    token = ContinueToken(start.resource, revision, entry.key.path)
+                    return matching, revision, urlsafe_b64encode(msgspec.json.encode(token)).decode()
+        if not has_more:
+            return matching, revision, ""
+        token = ContinueToken(start.resource, revision, entries[-1].key.path)
+        entries, revision, has_more = await _read_chunk(api, selection, token, LIST_CHUNK_SIZE)
 
 
 async def delete_collection(api: Api, call: Call) -> Reply:
-    """Delete every matching object; answers with what was there."""
+    """Delete every matching object and answer with the list of objects before the deletion."""
     options = read_options(call.query)
-    how = delete_options(call.query, read_delete_options(call))
-    wanted = build_selection(call, options)
-    entries, revision, _ = await _page(api, wanted, _start(wanted, options))
+    deletion_options = delete_options(call.query, read_delete_options(call))
+    selection = build_selection(call, options)
+    entries, revision, _ = await _page(api, selection, _start_position(selection, options))
     for entry in entries:
-        found: Entry | None = entry
-        while found is not None:
+        current: Entry | None = entry
+        while current is not None:
             try:
-                await delete_entry(api, call, found, how)
+                await delete_entry(api, call, current, deletion_options)
                 break
             except RevisionConflict:
-                found = await api.store.get(entry.key)
+                # A concurrent write changed the object: delete the newer revision.
+                current = await api.store.get(entry.key)
     return list_reply(list_encoding(api, call, {"resourceVersion": str(revision)}), entries)

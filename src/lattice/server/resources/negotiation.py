@@ -1,4 +1,5 @@
-"""In which form does the client want its answer: plain JSON, a table to print, metadata only, or YAML?"""
+"""Content negotiation: the representation that an Accept header requests, and the encoding of objects and
+lists."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,13 +17,17 @@ from lattice.server.resources.table_rows import TableOptions, rows, table
 from lattice.store.protocol import Entry
 
 META_VERSIONS = frozenset({"v1", "v1beta1"})
-DECODED_CHUNK_SIZE = 50  # objects decoded at a time: a few milliseconds
-RAW_CHUNK_SIZE = 500  # objects passed on as stored at a time
+# Objects that one step decodes: a few milliseconds on the event loop.
+DECODED_CHUNK_SIZE = 50
+# Objects that one step copies as stored, without decoding.
+RAW_CHUNK_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    kind: str = "json"  # json, table, partial, yaml
+    """The format of a response body; `kind` is json, table, partial or yaml."""
+
+    kind: str = "json"
     version: str = "v1"
 
     @property
@@ -36,22 +41,23 @@ class Representation:
 
 @lru_cache(maxsize=256)
 def parse_accept(accept: str) -> Representation:
-    """The first form in an Accept header that we can give."""
-    for offer in (accept or "*/*").split(","):
-        media, *rest = (part.strip() for part in offer.split(";"))
-        params = dict(part.split("=", 1) for part in rest if "=" in part)
-        wanted = params.get("as", "")
-        if media in {"application/yaml", "application/x-yaml"}:
+    """Return the first representation of an Accept header that the server supports, or raise
+    NotAcceptable."""
+    for item in (accept or "*/*").split(","):
+        media_type, *parameter_parts = (part.strip() for part in item.split(";"))
+        parameters = dict(part.split("=", 1) for part in parameter_parts if "=" in part)
+        requested_kind = parameters.get("as", "")
+        if media_type in {"application/yaml", "application/x-yaml"}:
             return Representation("yaml")
-        if media not in {JSON, "*/*", "application/*"}:
+        if media_type not in {JSON, "*/*", "application/*"}:
             continue
-        if not wanted:
+        if not requested_kind:
             return Representation()
-        version = params.get("v", "v1")
-        if params.get("g") == "meta.k8s.io" and version in META_VERSIONS:
-            if wanted == "Table":
+        version = parameters.get("v", "v1")
+        if parameters.get("g") == "meta.k8s.io" and version in META_VERSIONS:
+            if requested_kind == "Table":
                 return Representation("table", version)
-            if wanted in {"PartialObjectMetadata", "PartialObjectMetadataList"}:
+            if requested_kind in {"PartialObjectMetadata", "PartialObjectMetadataList"}:
                 return Representation("partial", version)
     raise NotAcceptable(
         f"only application/json and application/yaml can be given, not {accept}", fix=f"send Accept: {JSON}"
@@ -67,21 +73,22 @@ def partial_metadata(obj: Object, version: str) -> Object:
 
 
 def represent(api: Api, call: Call, entry: Entry) -> Reply:
-    """One object in the asked form."""
-    form = parse_accept(call.accept)
+    """Return one object in the representation that the call requests."""
+    representation = parse_accept(call.accept)
     obj = unpack(entry.value, entry.revision)
-    if form.kind == "table":
+    if representation.kind == "table":
         body: Any = table(table_options(api, call), [obj], {"resourceVersion": str(entry.revision)})
-    elif form.kind == "partial":
-        body = partial_metadata(obj, form.version)
+    elif representation.kind == "partial":
+        body = partial_metadata(obj, representation.version)
     else:
-        return Reply(yaml_of(obj), content_type=form.content_type)
+        return Reply(yaml_of(obj), content_type=representation.content_type)
     return Reply(encode(body))
 
 
 @dataclass(frozen=True, slots=True)
 class ListEncoding:
-    """How a list is written: what comes before its items, and some of them at a time."""
+    """The encoding of a list: the bytes before the first item, and a function that encodes a chunk of
+    items."""
 
     opening: bytes
     encode_items: Callable[[list[Entry]], bytes]
@@ -89,23 +96,26 @@ class ListEncoding:
 
 
 def list_encoding(api: Api, call: Call, metadata: dict[str, Any]) -> ListEncoding:
-    form, served = parse_accept(call.accept), call.target.served
-    if form.kind == "table":
-        how = table_options(api, call)
+    """Return the encoding of a list in the representation that the call requests."""
+    representation, served = parse_accept(call.accept), call.target.served
+    if representation.kind == "table":
+        options = table_options(api, call)
         return ListEncoding(
-            encode(table(how, (), metadata)).removesuffix(b"]}"),
-            lambda found: encode(rows(how, map(_decoded, found)))[1:-1],
+            encode(table(options, (), metadata)).removesuffix(b"]}"),
+            lambda entries: encode(rows(options, map(_decoded, entries)))[1:-1],
             DECODED_CHUNK_SIZE,
         )
-    if form.kind == "partial":
+    if representation.kind == "partial":
         head = {
             "kind": "PartialObjectMetadataList",
-            "apiVersion": f"meta.k8s.io/{form.version}",
+            "apiVersion": f"meta.k8s.io/{representation.version}",
             "metadata": metadata,
         }
         return ListEncoding(
             _opened(head),
-            lambda found: encode([partial_metadata(_decoded(each), form.version) for each in found])[1:-1],
+            lambda entries: encode(
+                [partial_metadata(_decoded(entry), representation.version) for entry in entries]
+            )[1:-1],
             DECODED_CHUNK_SIZE,
         )
     head = {
@@ -115,8 +125,9 @@ def list_encoding(api: Api, call: Call, metadata: dict[str, Any]) -> ListEncodin
     }
     return ListEncoding(
         _opened(head),
-        lambda found: b",".join(
-            [splice_revision(each.value, served.revision_offset, each.revision) for each in found]
+        # Stored values are already JSON: the revision is spliced in without decoding.
+        lambda entries: b",".join(
+            [splice_revision(entry.value, served.revision_offset, entry.revision) for entry in entries]
         ),
         RAW_CHUNK_SIZE,
     )
@@ -131,15 +142,16 @@ def _decoded(entry: Entry) -> Object:
 
 
 def table_options(api: Api, call: Call) -> TableOptions:
-    form = parse_accept(call.accept)
+    representation = parse_accept(call.accept)
     return TableOptions(
         call.target.served.resource,
         api.clock.now(),
         call.query.get("includeObject", "Metadata"),
-        form.version,
+        representation.version,
     )
 
 
 def yaml_of(value: Any) -> bytes:
-    plain = yaml.safe_load(encode(value))  # JSON is YAML: Decimals become plain numbers on the way
+    # JSON is YAML; loading the JSON turns Decimals into plain numbers.
+    plain = yaml.safe_load(encode(value))
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).encode()

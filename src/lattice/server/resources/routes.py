@@ -1,4 +1,5 @@
-"""Which kind, object and verb does a path mean?"""
+"""Paths of the REST API: the kind, object and verb that a request addresses, and the short paths below
+/lattice/v1."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from lattice.server.requests.catalog import Catalog, has_subresource
 from lattice.server.resources.verbs import APPLY_PATCH_TYPE
 
 SHORT_API_PREFIX = "/lattice/v1"
-SHORT_API_FIELD_MANAGER = "lattice-v1"  # the field manager of what is put
+# Field manager of objects that clients PUT to a short path.
+SHORT_API_FIELD_MANAGER = "lattice-v1"
 SHORT_API_RESOURCES: dict[str, Resource] = {
     "workloads": LatticeWorkload.resource,
     "nodes": LatticeNode.resource,
@@ -28,20 +30,28 @@ SHORT_API_METHODS = {
     ("nodes",): ("GET",),
     ("nodes", "ID"): ("GET",),
 }
-SERVER_OWNED_METADATA = ("managedFields",)  # what a reader gets and need not say again
+# Fields that the server returns and ignores in a body sent back.
+SERVER_OWNED_METADATA = ("managedFields",)
 
 
 def resolve_target(catalog: Catalog, path: str) -> Target:
-    """/apis/GROUP/VERSION/[namespaces/NS/]PLURAL[/NAME[/SUBRESOURCE]], or the same below /api/v1."""
+    """Resolve /apis/GROUP/VERSION/[namespaces/NS/]PLURAL[/NAME[/SUBRESOURCE]], or the same below /api/v1.
+
+    Raise NotFound if no kind is served at the path.
+    """
     parts = path.strip("/").split("/")
-    group, version, rest = ("", parts[1], parts[2:]) if parts[0] == "api" else (parts[1], parts[2], parts[3:])
+    if parts[0] == "api":
+        group, version, segments = "", parts[1], parts[2:]
+    else:
+        group, version, segments = parts[1], parts[2], parts[3:]
     namespace = ""
-    if len(rest) >= 3 and rest[0] == "namespaces" and rest[2] not in {"status", "finalize"}:
-        namespace, rest = rest[1], rest[2:]
-    served = catalog.find(group, version, rest[0]) if rest else None
-    if served is None or len(rest) > 3 or (namespace and not served.resource.namespaced):
+    # /namespaces/NS/status and /namespaces/NS/finalize are subresources of the namespace itself.
+    if len(segments) >= 3 and segments[0] == "namespaces" and segments[2] not in {"status", "finalize"}:
+        namespace, segments = segments[1], segments[2:]
+    served = catalog.find(group, version, segments[0]) if segments else None
+    if served is None or len(segments) > 3 or (namespace and not served.resource.namespaced):
         raise unknown_path_error(path)
-    target = Target(served, namespace, *rest[1:])
+    target = Target(served, namespace, *segments[1:])
     if target.name and served.resource.namespaced and not namespace:
         raise unknown_path_error(path)
     if target.subresource and not has_subresource(served.resource, target.subresource):
@@ -58,7 +68,7 @@ def unknown_path_error(path: str) -> NotFound:
 
 
 def request_attributes(method: str, target: Target, *, watching: bool) -> RequestAttributes:
-    """What a request wants, as authorization knows it."""
+    """Return the attributes of a request that authorization checks."""
     verb = VERB_BY_METHOD.get(method, method.lower())
     if not target.name:
         verb = {"get": "watch" if watching else "list", "delete": "deletecollection"}.get(verb, verb)
@@ -70,7 +80,7 @@ def request_attributes(method: str, target: Target, *, watching: bool) -> Reques
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
-    """A request, as the rest of the server understands it. `resource`: of a body that may leave its kind out."""
+    """A request with its full path. `resource` is the kind of a body that may omit apiVersion and kind."""
 
     method: str
     path: str
@@ -83,28 +93,32 @@ class RoutedRequest:
         return self.path.strip("/").split("/")
 
 
-def expand_short_path(asked: RoutedRequest) -> RoutedRequest:
-    """PUT declares the whole workload, whether it is there or not: an apply that takes every field over."""
-    if not asked.path.startswith(f"{SHORT_API_PREFIX}/"):
-        return asked
-    word, *rest = asked.path_parts[2:] or [""]
-    methods = SHORT_API_METHODS.get((word, *("ID" for _ in rest[:1]), *rest[1:]))
+def expand_short_path(request: RoutedRequest) -> RoutedRequest:
+    """Translate a short path into the full path; other paths are returned unchanged.
+
+    PUT on a short path declares the whole workload: a forced server-side apply that creates a missing
+    workload.
+    """
+    if not request.path.startswith(f"{SHORT_API_PREFIX}/"):
+        return request
+    plural, *segments = request.path_parts[2:] or [""]
+    methods = SHORT_API_METHODS.get((plural, *("ID" for _ in segments[:1]), *segments[1:]))
     if methods is None:
-        raise unknown_path_error(asked.path)
-    if asked.method not in methods:
+        raise unknown_path_error(request.path)
+    if request.method not in methods:
         raise MethodNotAllowed(
-            f"{asked.method} is not understood here", where=asked.path, fix=f"use {' or '.join(methods)}"
+            f"{request.method} is not understood here", where=request.path, fix=f"use {' or '.join(methods)}"
         )
-    resource = SHORT_API_RESOURCES[word]
-    namespace = asked.query.get("namespace", "")
-    if namespace and (wrong := dns_label_problem(namespace)):
-        raise Malformed(wrong, where="?namespace=", fix="name one namespace")
-    if resource.namespaced and not namespace and (rest or asked.method == "POST"):
+    resource = SHORT_API_RESOURCES[plural]
+    namespace = request.query.get("namespace", "")
+    if namespace and (problem := dns_label_problem(namespace)):
+        raise Malformed(problem, where="?namespace=", fix="name one namespace")
+    if resource.namespaced and not namespace and (segments or request.method == "POST"):
         namespace = "default"
-    inside = ["namespaces", namespace] if resource.namespaced and namespace else []
-    path = "/" + "/".join(["apis", GROUP, VERSION, *inside, resource.plural, *rest])
-    query = {name: value for name, value in asked.query.items() if name != "namespace"}
-    if asked.method == "PUT" and len(rest) == 1:
+    namespace_segments = ["namespaces", namespace] if resource.namespaced and namespace else []
+    path = "/" + "/".join(["apis", GROUP, VERSION, *namespace_segments, resource.plural, *segments])
+    query = {name: value for name, value in request.query.items() if name != "namespace"}
+    if request.method == "PUT" and len(segments) == 1:
         return RoutedRequest(
             "PATCH",
             path,
@@ -112,12 +126,15 @@ def expand_short_path(asked: RoutedRequest) -> RoutedRequest:
             APPLY_PATCH_TYPE,
             resource,
         )
-    return RoutedRequest(asked.method, path, query, asked.content_type, resource if not rest else None)
+    return RoutedRequest(
+        request.method, path, query, request.content_type, resource if not segments else None
+    )
 
 
-def fill_body_kind(asked: RoutedRequest, body: bytes) -> bytes:
-    """With the kind that the address says. What cannot be read is refused later, by whoever reads it."""
-    if asked.resource is None or not body:
+def fill_body_kind(request: RoutedRequest, body: bytes) -> bytes:
+    """Add the apiVersion and kind of the path to a body. An unreadable body is returned unchanged; the verb
+    rejects the body."""
+    if request.resource is None or not body:
         return body
     try:
         parsed = parse_json(body)
@@ -129,6 +146,6 @@ def fill_body_kind(asked: RoutedRequest, body: bytes) -> bytes:
     metadata = value.get("metadata")
     if isinstance(metadata, dict):
         value["metadata"] = {
-            name: each for name, each in metadata.items() if name not in SERVER_OWNED_METADATA
+            name: field for name, field in metadata.items() if name not in SERVER_OWNED_METADATA
         }
-    return encode({"apiVersion": asked.resource.api_version, "kind": asked.resource.kind, **value})
+    return encode({"apiVersion": request.resource.api_version, "kind": request.resource.kind, **value})

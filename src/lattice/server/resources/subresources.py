@@ -1,4 +1,4 @@
-"""The /scale part of an object: one number, moved without touching the rest."""
+"""The subresources /scale, which reads and writes the number of replicas, and /retry of a workload."""
 
 import contextlib
 from dataclasses import replace
@@ -19,22 +19,23 @@ from lattice.store.protocol import Entry, Put, RevisionConflict
 
 
 async def get_scale(api: Api, call: Call) -> Reply:
-    found = await get_existing(api, call)
-    return Reply(encode(_scale(call, unpack(found.value, found.revision))))
+    """Answer GET on /scale."""
+    entry = await get_existing(api, call)
+    return Reply(encode(_scale(call, unpack(entry.value, entry.revision))))
 
 
 async def put_scale(api: Api, call: Call) -> Reply:
-    """PUT and PATCH alike: what counts in the end is spec.replicas. Told is what was written, whoever wrote it since."""
-    options = write_options(
-        call.query, "UpdateOptions" if call.method == "PUT" else "PatchOptions", call.user_agent
-    )
+    """Answer PUT and PATCH on /scale: set spec.replicas of the object and return the Scale that this request
+    wrote."""
+    options_kind = "UpdateOptions" if call.method == "PUT" else "PatchOptions"
+    options = write_options(call.query, options_kind, call.user_agent)
     for _ in range(MAX_WRITE_ATTEMPTS):
         old = await get_existing(api, call)
-        wanted = _requested_scale(call, old)
-        given = (wanted.get("metadata") or {}).get("resourceVersion")
-        if given and given != str(old.revision):
+        requested = _requested_scale(call, old)
+        expected_revision = (requested.get("metadata") or {}).get("resourceVersion")
+        if expected_revision and expected_revision != str(old.revision):
             raise admission.stale_object_error(call.target.served, call.target.name)
-        new = _with_replicas(call, unpack(old.value, old.revision), wanted)
+        new = _with_replicas(call, unpack(old.value, old.revision), requested)
         with contextlib.suppress(RevisionConflict):
             written = await write(api, PendingWrite(replace(call, accept=JSON), options, old, new))
             assert isinstance(written.body, bytes)  # noqa: S101 - one object is no stream
@@ -44,26 +45,27 @@ async def put_scale(api: Api, call: Call) -> Reply:
 
 def _requested_scale(call: Call, old: Entry) -> Object:
     if call.method == "PUT":
-        wanted, _ = read_body(call)
+        requested, _ = read_body(call)
     else:
-        media = call.content_type.partition(";")[0].strip()
-        change = PATCH_FUNCTIONS.get(media)
+        media_type = call.content_type.partition(";")[0].strip()
+        change = PATCH_FUNCTIONS.get(media_type)
         if change is None or change is strategic_merge_patch:
             raise UnsupportedMediaType(
-                f"a scale takes a merge patch or a JSON patch, not {media}",
+                f"a scale takes a merge patch or a JSON patch, not {media_type}",
                 fix="set Content-Type: application/merge-patch+json",
             )
-        wanted = change(_scale(call, unpack(old.value, old.revision)), parse_json(call.body).value)
-    if not isinstance(wanted, dict) or not isinstance(wanted.get("metadata") or {}, dict):
+        requested = change(_scale(call, unpack(old.value, old.revision)), parse_json(call.body).value)
+    if not isinstance(requested, dict) or not isinstance(requested.get("metadata") or {}, dict):
         raise Malformed("the body must be a Scale object")
-    return wanted
+    return requested
 
 
-def _with_replicas(call: Call, obj: Object, wanted: Object) -> Object:
-    spec = wanted.get("spec")
+def _with_replicas(call: Call, obj: Object, requested: Object) -> Object:
+    spec = requested.get("spec")
     if not isinstance(spec, dict):
         raise Malformed("a Scale needs a spec", where="spec", fix='send {"spec": {"replicas": N}}')
-    count = spec.get("replicas", 0)  # Go clients leave a zero out
+    # Go clients omit a zero.
+    count = spec.get("replicas", 0)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise Invalid(
             "is invalid",
@@ -73,17 +75,17 @@ def _with_replicas(call: Call, obj: Object, wanted: Object) -> Object:
 
 
 def _set_path(obj: Object, path: list[str], value: int) -> Object:
-    first, *rest = path
-    inner: Any = value if not rest else _set_path(obj.get(first) or {}, rest, value)
-    return {**obj, first: inner}
+    name, *remaining = path
+    field_value: Any = value if not remaining else _set_path(obj.get(name) or {}, remaining, value)
+    return {**obj, name: field_value}
 
 
 def _scale(call: Call, obj: Object) -> Object:
     metadata = obj["metadata"]
-    wanted: Any = obj
+    replicas: Any = obj
     for part in call.target.served.resource.scale_path.split("."):
-        wanted = wanted.get(part) if isinstance(wanted, dict) else None
-    kept = {
+        replicas = replicas.get(part) if isinstance(replicas, dict) else None
+    scale_metadata = {
         name: metadata[name]
         for name in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         if name in metadata
@@ -92,14 +94,14 @@ def _scale(call: Call, obj: Object) -> Object:
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": kept,
-        "spec": {"replicas": wanted or 0},
+        "metadata": scale_metadata,
+        "spec": {"replicas": replicas or 0},
         "status": {"replicas": running},
     }
 
 
 async def retry(api: Api, call: Call) -> Reply:
-    """Only a mark on the stored object: the leader sees it, tries again, and takes it off."""
+    """Answer POST on /retry: add a retry request to the metadata, which the leader acts on and removes."""
     if call.method != "POST":
         raise method_not_allowed(call)
     options = write_options(call.query, "CreateOptions", call.user_agent)
@@ -113,10 +115,10 @@ async def retry(api: Api, call: Call) -> Reply:
                 fix="declare it again once it is gone",
             )
         if (obj.get("spec") or {}).get("desiredState", "Running") != "Running":
-            what = (
+            problem = (
                 f'{served.resource.id} "{call.target.name}" is to be stopped: there is nothing to try again'
             )
-            raise Conflict(what, fix="start it first: set its spec.desiredState to Running")
+            raise Conflict(problem, fix="start it first: set its spec.desiredState to Running")
         value = pack(served.resource, {**obj, "metadata": with_retry_request(obj["metadata"], api.now())})
         if options.dry_run:
             return Reply(splice_revision(value, served.revision_offset, entry.revision))

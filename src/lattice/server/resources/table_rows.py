@@ -1,4 +1,4 @@
-"""Objects as the rows that `kubectl get` prints."""
+"""Tables of objects in the format that `kubectl get` prints."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,42 +18,52 @@ FORMATS = {"Name": "name"}
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
+    """What a table shows: the resource, the time for ages, and the metadata, the object or nothing in every
+    row."""
+
     resource: Resource
     now: datetime
-    include_object: str = "Metadata"  # of each object: Metadata, Object or None
+    # Metadata, Object or None, as in the query parameter.
+    include_object: str = "Metadata"
     version: str = "v1"
 
 
 def table(
-    how: TableOptions, objects: Iterable[Object], metadata: dict[str, Any], *, include_headers: bool = True
+    options: TableOptions,
+    objects: Iterable[Object],
+    metadata: dict[str, Any],
+    *,
+    include_headers: bool = True,
 ) -> dict[str, Any]:
-    columns = columns_of(how.resource)
+    """Return the Table of the objects; `include_headers` adds the column definitions."""
+    columns = columns_of(options.resource)
     return {
         "kind": "Table",
-        "apiVersion": f"meta.k8s.io/{how.version}",
+        "apiVersion": f"meta.k8s.io/{options.version}",
         "metadata": metadata,
         "columnDefinitions": [_definition(column) for column, _ in columns] if include_headers else None,
-        "rows": rows(how, objects),
+        "rows": rows(options, objects),
     }
 
 
-def rows(how: TableOptions, objects: Iterable[Object]) -> list[dict[str, Any]]:
-    columns = columns_of(how.resource)
+def rows(options: TableOptions, objects: Iterable[Object]) -> list[dict[str, Any]]:
+    """Return the rows of a Table, with the object of every row as the options request."""
+    columns = columns_of(options.resource)
     return [
-        {"cells": [cell(obj, how.now) for _, cell in columns], "object": _included(obj, how)}
+        {"cells": [cell(obj, options.now) for _, cell in columns], "object": _included(obj, options)}
         for obj in objects
     ]
 
 
-def _included(obj: Object, how: TableOptions) -> Any:
-    match how.include_object:
+def _included(obj: Object, options: TableOptions) -> Any:
+    match options.include_object:
         case "Object":
             return obj
         case "None":
             return None
     return {
         "kind": "PartialObjectMetadata",
-        "apiVersion": f"meta.k8s.io/{how.version}",
+        "apiVersion": f"meta.k8s.io/{options.version}",
         "metadata": obj["metadata"],
     }
 
@@ -73,9 +83,9 @@ Cell = Callable[[Object, datetime], Any]
 
 @cache
 def columns_of(resource: Resource) -> tuple[tuple[Column, Cell], ...]:
-    own = resource.columns
-    # Events say when they were last seen, which is what an age would be for.
-    listed = own if resource.id == "events" else (NAME_COLUMN, *own, AGE_COLUMN)
+    """Return the columns of a resource with the function that computes a cell."""
+    # Events have a column with the time of the last occurrence, which replaces the age.
+    listed = resource.columns if resource.id == "events" else (NAME_COLUMN, *resource.columns, AGE_COLUMN)
     return tuple((column, _cell(resource, column)) for column in listed)
 
 
@@ -84,14 +94,10 @@ def _cell(resource: Resource, column: Column) -> Cell:
         return COMPUTED_COLUMNS[resource.id, column.name]
     find = compile_path(column.path).find
     if column.type == "date":
-        return lambda obj, now: age(found[0], now) if (found := find(obj)) else None
+        return lambda obj, now: age(values[0], now) if (values := find(obj)) else None
     if column.type in {"integer", "number", "boolean"}:
-        return lambda obj, now: _first(find(obj))
+        return lambda obj, now: values[0] if (values := find(obj)) else None
     return lambda obj, now: ",".join(_text(value) for value in find(obj))
-
-
-def _first(found: list[Any]) -> Any:
-    return found[0] if found else None
 
 
 def _text(value: Any) -> str:
@@ -100,16 +106,18 @@ def _text(value: Any) -> str:
     return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
-def age(stamp: Any, now: datetime) -> str:
-    """How long ago, in at most two units, as kubectl says it."""
+def age(timestamp: Any, now: datetime) -> str:
+    """Return the time since a timestamp in at most two units, as kubectl formats ages; `<unknown>` if
+    unreadable."""
     try:
-        since = datetime.fromisoformat(stamp).astimezone(UTC)
+        started_at = datetime.fromisoformat(timestamp).astimezone(UTC)
     except (TypeError, ValueError):
         return "<unknown>"
-    return format_duration(int((now - since).total_seconds()))
+    return format_duration(int((now - started_at).total_seconds()))
 
 
 def format_duration(seconds: int) -> str:
+    """Format seconds as kubectl does: the larger the duration, the coarser the units."""
     if seconds < 0:
         return "0s"
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
@@ -134,23 +142,23 @@ def _count(*names: str) -> Cell:
 
 def _last_seen(obj: Object, now: datetime) -> str:
     series = obj.get("series") or {}
-    seen = (
+    timestamp = (
         series.get("lastObservedTime")
         or obj.get("lastTimestamp")
         or obj.get("eventTime")
         or obj.get("firstTimestamp")
     )
-    return age(seen or obj["metadata"].get("creationTimestamp"), now)
+    return age(timestamp or obj["metadata"].get("creationTimestamp"), now)
 
 
-def _involved(obj: Object, now: datetime) -> str:
-    about = obj.get("involvedObject") or {}
-    return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
+def _involved_object(obj: Object, now: datetime) -> str:
+    reference = obj.get("involvedObject") or {}
+    return f"{reference.get('kind', '').lower()}/{reference.get('name', '')}"
 
 
 COMPUTED_COLUMNS: dict[tuple[str, str], Cell] = {
     ("secrets", "Data"): _count("data"),
     ("configmaps", "Data"): _count("data", "binaryData"),
     ("events", "Last Seen"): _last_seen,
-    ("events", "Object"): _involved,
+    ("events", "Object"): _involved_object,
 }

@@ -1,4 +1,4 @@
-"""What the API can do to an object: get, create, update, patch, apply, delete. Functions over plain values."""
+"""The verbs on one object: get, create, update, patch, apply and delete."""
 
 import contextlib
 from collections.abc import Callable
@@ -57,6 +57,7 @@ async def get(api: Api, call: Call) -> Reply:
 
 
 async def get_existing(api: Api, call: Call) -> Entry:
+    """Return the stored entry of the target, or raise NotFound."""
     target = call.target
     entry = await api.store_of(target.served).get(target.served.key(target.namespace, target.name))
     if entry is None:
@@ -69,6 +70,7 @@ def not_found_error(served: ServedKind, name: str) -> NotFound:
 
 
 async def create(api: Api, call: Call) -> Reply:
+    """Create an object; the server completes a name from generateName."""
     options = write_options(call.query, "CreateOptions", call.user_agent)
     parsed, duplicates = read_body(call)
     target = call.target
@@ -82,41 +84,47 @@ async def create(api: Api, call: Call) -> Reply:
     try:
         return await write(api, PendingWrite(call, options, None, body, duplicates=duplicates))
     except LatticeError as error:
+        # The name may be generated, so the path does not have it; the Status of the error names the object.
         error.object_name = str(body["metadata"].get("name") or body["metadata"].get("generateName") or "")
         raise
 
 
 async def update(api: Api, call: Call) -> Reply:
+    """Replace an object at the resourceVersion of the body; kinds of the core group may omit the
+    resourceVersion."""
     options = write_options(call.query, "UpdateOptions", call.user_agent)
     target = call.target
     for _ in range(MAX_WRITE_ATTEMPTS):
         parsed, duplicates = read_body(call)
         body = admission.validate_identity(target.served, parsed, target.namespace, target.name)
-        old, given = await get_existing(api, call), body["metadata"].get("resourceVersion")
-        if not given and target.served.resource.group:
+        old, expected_revision = await get_existing(api, call), body["metadata"].get("resourceVersion")
+        if not expected_revision and target.served.resource.group:
             cause = Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
             raise Invalid(
                 "is invalid",
                 fix="read the object, change it, and send it with its resourceVersion",
                 causes=[cause],
             )
-        if given and given != str(old.revision):
+        if expected_revision and expected_revision != str(old.revision):
             raise admission.stale_object_error(target.served, target.name)
+        # Without an expected revision, a concurrent write is no error: validate and write again over the
+        # newer object.
         with contextlib.suppress(RevisionConflict):
             return await write(api, PendingWrite(call, options, old, body, duplicates=duplicates))
     raise admission.stale_object_error(target.served, target.name)
 
 
 async def patch(api: Api, call: Call) -> Reply:
-    kind = call.content_type.partition(";")[0].strip()
-    if kind == APPLY_PATCH_TYPE:
+    """Apply a JSON patch, merge patch or strategic merge patch; an apply patch goes to `apply`."""
+    media_type = call.content_type.partition(";")[0].strip()
+    if media_type == APPLY_PATCH_TYPE:
         return await apply(api, call)
-    change = PATCH_FUNCTIONS.get(kind)
+    change = PATCH_FUNCTIONS.get(media_type)
     resource = call.target.served.resource
     if change is None or (change is strategic_merge_patch and resource.group == GROUP):
-        known = ", ".join([*[*PATCH_FUNCTIONS][: 2 if resource.group == GROUP else 3], APPLY_PATCH_TYPE])
+        accepted = ", ".join([*[*PATCH_FUNCTIONS][: 2 if resource.group == GROUP else 3], APPLY_PATCH_TYPE])
         raise UnsupportedMediaType(
-            f"the body of the request was in an unknown format - accepted media types include: {known}",
+            f"the body of the request was in an unknown format - accepted media types include: {accepted}",
             fix="with kubectl patch, add --type=merge" if change else "set the Content-Type header",
         )
     options = write_options(call.query, "PatchOptions", call.user_agent)
@@ -124,8 +132,9 @@ async def patch(api: Api, call: Call) -> Reply:
     for attempt in range(MAX_WRITE_ATTEMPTS):
         old = await get_existing(api, call)
         new = patch_object(call, old, change, parsed.value)
-        pinned = new["metadata"].get("resourceVersion") != str(old.revision)
-        if pinned and new["metadata"].get("resourceVersion"):
+        # A patch may set metadata.resourceVersion: then the patch applies to that revision only.
+        names_other_revision = new["metadata"].get("resourceVersion") != str(old.revision)
+        if names_other_revision and new["metadata"].get("resourceVersion"):
             raise admission.stale_object_error(call.target.served, call.target.name)
         try:
             return await write(
@@ -144,7 +153,7 @@ def patch_object(call: Call, old: Entry, change: Callable[[Any, Any], Any], valu
 
 
 async def apply(api: Api, call: Call) -> Reply:
-    """Server-side apply: creates what is not there."""
+    """Server-side apply: merge the applied fields into the object, or create the object."""
     if not call.query.get("fieldManager"):
         cause = Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
         raise invalid_options("PatchOptions", [cause])
@@ -173,10 +182,12 @@ async def apply(api: Api, call: Call) -> Reply:
 def merge_applied(
     api: Api, call: Call, old: Entry | None, applied: "AppliedConfiguration", manager: FieldManager
 ) -> Object:
-    target, given = call.target, applied.obj["metadata"].get("resourceVersion")
-    if old is None and (target.subresource or given):
+    """Return the live object with the applied fields; raise Invalid, with every cause, if the merge cannot be
+    computed."""
+    target, expected_revision = call.target, applied.obj["metadata"].get("resourceVersion")
+    if old is None and (target.subresource or expected_revision):
         raise not_found_error(target.served, target.name)
-    if old is not None and given not in (None, "", str(old.revision)):
+    if old is not None and expected_revision not in (None, "", str(old.revision)):
         raise admission.stale_object_error(target.served, target.name)
     live = None if old is None else unpack(old.value, old.revision)
     try:
@@ -188,7 +199,8 @@ def merge_applied(
 
 @dataclass(frozen=True, slots=True)
 class AppliedConfiguration:
-    """What an apply says, without the fields that do not exist, and what is wrong with it by itself."""
+    """The object of an apply without its unknown fields, and the problems found in the applied fields
+    alone."""
 
     obj: Object
     unknown_fields: tuple[str, ...]
@@ -196,7 +208,7 @@ class AppliedConfiguration:
 
 
 def parse_applied(call: Call, applied: Object) -> AppliedConfiguration:
-    """Without /status, the status of what is applied is not looked at."""
+    """Validate an applied object. Outside the /status subresource, the applied status is ignored."""
     if applied["metadata"].get("managedFields"):
         raise Malformed(
             "metadata.managedFields must be nil",
@@ -206,17 +218,20 @@ def parse_applied(call: Call, applied: Object) -> AppliedConfiguration:
     served = call.target.served
     if not call.target.subresource and served.resource.has_status:
         applied = {name: value for name, value in applied.items() if name != "status"}
-    found = Findings(defaulting=False)
-    admit_metadata(served.resource, applied["metadata"], named := Findings(defaulting=False))
-    kept: Object = served.validator({**applied, "metadata": {}}, "", found)
-    found.causes.extend(named.causes)
-    wrong = tuple(
-        cause for cause in found.causes if cause.reason != "FieldValueRequired"
-    )  # it may be part of a whole
-    return AppliedConfiguration({**kept, "metadata": applied["metadata"]}, tuple(found.unknown_fields), wrong)
+    findings = Findings(defaulting=False)
+    admit_metadata(served.resource, applied["metadata"], metadata_findings := Findings(defaulting=False))
+    pruned: Object = served.validator({**applied, "metadata": {}}, "", findings)
+    findings.causes.extend(metadata_findings.causes)
+    # A missing required field may already be in the live object.
+    causes = tuple(cause for cause in findings.causes if cause.reason != "FieldValueRequired")
+    return AppliedConfiguration(
+        {**pruned, "metadata": applied["metadata"]}, tuple(findings.unknown_fields), causes
+    )
 
 
 def read_body(call: Call) -> tuple[Any, tuple[str, ...]]:
+    """Return the object in the body and the paths of duplicate fields; protobuf only for kinds of
+    Kubernetes."""
     resource = call.target.served.resource
     return bodies.parse_body(
         call.body, call.content_type, resource.kind, allow_protobuf=resource.group != GROUP
@@ -224,6 +239,7 @@ def read_body(call: Call) -> tuple[Any, tuple[str, ...]]:
 
 
 async def delete(api: Api, call: Call) -> Reply:
+    """Delete the object, or mark the object for deletion while finalizers remain."""
     options = delete_options(call.query, read_delete_options(call))
     for _ in range(MAX_WRITE_ATTEMPTS):
         entry = await get_existing(api, call)
@@ -244,15 +260,17 @@ def read_delete_options(call: Call) -> dict[str, Any]:
 
 
 async def delete_entry(api: Api, call: Call, entry: Entry, options: DeleteOptions) -> Reply:
+    """Delete an entry, or mark the entry for deletion; raise RevisionConflict if the entry is not current."""
     served = call.target.served
     obj = unpack(entry.value, entry.revision)
     admission.reject_permanent_deletion(entry.key)
     reject_owned_workload(call.user, served.resource, obj)
     _check_preconditions(served, obj, options)
-    holds = {"Foreground": (FOREGROUND_FINALIZER,), "Orphan": (ORPHAN_FINALIZER,)}.get(
+    finalizers = {"Foreground": (FOREGROUND_FINALIZER,), "Orphan": (ORPHAN_FINALIZER,)}.get(
         options.propagation_policy, ()
     )
-    marked = mark_for_deletion(obj, now=api.now(), finalizers=holds)
+    marked = mark_for_deletion(obj, now=api.now(), finalizers=finalizers)
+    # The garbage collector empties a terminating namespace, then removes the namespace.
     if served.resource.id == "namespaces":
         marked["status"] = {**obj.get("status", {}), "phase": "Terminating"}
     elif is_finalized(marked):
@@ -267,22 +285,25 @@ async def delete_entry(api: Api, call: Call, entry: Entry, options: DeleteOption
 
 
 def _check_preconditions(served: ServedKind, obj: Object, options: DeleteOptions) -> None:
-    """Preconditions: delete this very object, or nothing."""
+    """Raise Conflict unless the object has the uid and revision that the options require."""
     metadata = obj["metadata"]
-    for wanted, found, what in (
+    for required, actual, field in (
         (options.uid, metadata["uid"], "UID"),
         (options.revision, metadata["resourceVersion"], "ResourceVersion"),
     ):
-        if wanted and wanted != found:
+        if required and required != actual:
             error = admission.stale_object_error(served, metadata["name"])
             error.message = (
-                f'Operation cannot be fulfilled on {served.resource.id} "{metadata["name"]}": the {what} in the precondition ({wanted}) '
-                f"does not match the {what} in record ({found}). The object might have been deleted and then recreated"
+                f'Operation cannot be fulfilled on {served.resource.id} "{metadata["name"]}": '
+                f"the {field} in the precondition ({required}) "
+                f"does not match the {field} in record ({actual}). "
+                "The object might have been deleted and then recreated"
             )
             raise error
 
 
 def method_not_allowed(call: Call) -> MethodNotAllowed:
     return MethodNotAllowed(
-        f"the server does not allow this method on the requested resource: {call.method} {call.target.served.resource.plural}"
+        "the server does not allow this method on the requested resource: "
+        f"{call.method} {call.target.served.resource.plural}"
     )

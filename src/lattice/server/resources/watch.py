@@ -1,4 +1,4 @@
-"""Watches: every change after a revision, as lines of JSON, resumable, with bookmarks."""
+"""Watch requests: a stream of JSON lines with every change after a revision, resumable, with bookmarks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -24,72 +24,80 @@ from lattice.server.resources.table_rows import table
 from lattice.server.resources.watch_frames import watch_event_value
 from lattice.store.protocol import Batch, Change, Entry, Page, Store, Watch
 
-BOOKMARK_INTERVAL_S = 60.0  # seconds
-MAX_WATCH_S = 3600.0  # seconds, and half of it at least: clients come again, not all at once, which spreads them over servers
+BOOKMARK_INTERVAL_S = 60.0
+# The longest watch; jitter shortens a watch by up to half, so that clients reconnect at different times and
+# spread over the servers.
+MAX_WATCH_S = 3600.0
 
 
 @dataclass
 class WatchStream:
-    """One client's watch: which changes concern it, in which form."""
+    """The watch of one client: selects the changes that match the selector and encodes events for the
+    client."""
 
     api: Api
     call: Call
     options: ReadOptions
     selection: Selection
     representation: Representation
-    headers_pending: bool = True  # a table's heads go with its first row only
+    # Only the first row of a table carries the column definitions.
+    headers_pending: bool = True
 
     def lines(self, batches: Iterable[Batch]) -> bytes:
-        return b"".join([self._line(change) for batch in batches for change in batch.changes])
-
-    def _line(self, change: Change) -> bytes:
-        kind = self._event_type(change)
-        if not kind:
-            return b""
-        if self.representation.is_plain_json:
-            return self.api.watch_frames.line(self.selection.served, kind, change)
-        return self.event(kind, unpack(watch_event_value(kind, change), change.revision))
+        """Encode the changes that concern the client, one line per event."""
+        lines = []
+        for batch in batches:
+            for change in batch.changes:
+                event_type = self._event_type(change)
+                if not event_type:
+                    continue
+                if self.representation.is_plain_json:
+                    lines.append(self.api.watch_frames.line(self.selection.served, event_type, change))
+                else:
+                    obj = unpack(watch_event_value(event_type, change), change.revision)
+                    lines.append(self.event(event_type, obj))
+        return b"".join(lines)
 
     def _event_type(self, change: Change) -> str:
-        """What happened, as seen through the selector: leaving it is a deletion, entering it an addition."""
-        was = change.previous is not None and self.selection.matches(change.key, change.previous.value)
-        now = change.value is not None and self.selection.matches(change.key, change.value)
-        if now:
-            return "MODIFIED" if was else "ADDED"
-        return "DELETED" if was else ""
+        """Return the event type as the selector sees the change, or "" if the selector matches neither value.
 
-    def event(self, kind: str, obj: Object) -> bytes:
+        An object that no longer matches counts as DELETED, an object that begins to match as ADDED.
+        """
+        matched = change.previous is not None and self.selection.matches(change.key, change.previous.value)
+        matches = change.value is not None and self.selection.matches(change.key, change.value)
+        if matches:
+            return "MODIFIED" if matched else "ADDED"
+        return "DELETED" if matched else ""
+
+    def event(self, event_type: str, obj: Object) -> bytes:
+        """Encode one event in the representation of the client."""
+        body: Any = obj
         if self.representation.kind == "table":
             revision = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-            body: Any = table(
+            body = table(
                 table_options(self.api, self.call), [obj], revision, include_headers=self.headers_pending
             )
             self.headers_pending = False
-        else:
-            body = (
-                partial_metadata(obj, self.representation.version)
-                if self.representation.kind == "partial"
-                else obj
-            )
-        return encode({"type": kind, "object": body}) + b"\n"
+        elif self.representation.kind == "partial":
+            body = partial_metadata(obj, self.representation.version)
+        return encode({"type": event_type, "object": body}) + b"\n"
 
     def encode_added(self, entries: Iterable[Entry]) -> bytes:
-        return b"".join(
-            [
-                self._encode_added_entry(entry)
-                for entry in entries
-                if self.selection.matches(entry.key, entry.value)
-            ]
-        )
-
-    def _encode_added_entry(self, entry: Entry) -> bytes:
-        if self.representation.is_plain_json:
-            return b'{"type":"ADDED","object":%b}\n' % splice_revision(
-                entry.value, self.selection.served.revision_offset, entry.revision
-            )
-        return self.event("ADDED", unpack(entry.value, entry.revision))
+        """Encode the matching entries of the initial list as ADDED events."""
+        lines = []
+        for entry in entries:
+            if not self.selection.matches(entry.key, entry.value):
+                continue
+            if self.representation.is_plain_json:
+                offset = self.selection.served.revision_offset
+                obj = splice_revision(entry.value, offset, entry.revision)
+                lines.append(b'{"type":"ADDED","object":%b}\n' % obj)
+            else:
+                lines.append(self.event("ADDED", unpack(entry.value, entry.revision)))
+        return b"".join(lines)
 
     def bookmark(self, revision: int, *, ends_initial_events: bool = False) -> bytes:
+        """Encode a BOOKMARK event: the stream has delivered every change up to the revision."""
         resource = self.selection.served.resource
         metadata: dict[str, Any] = {"resourceVersion": str(revision), "creationTimestamp": None}
         if ends_initial_events:
@@ -124,7 +132,8 @@ class WatchStream:
 
 @dataclass
 class InitialList:
-    """What was there when a watch began, to be told as added: read and told a piece at a time, all at one revision."""
+    """The objects at the start of a watch, read page by page at one revision and sent as ADDED events in
+    chunks."""
 
     store: Store
     resource: str
@@ -159,34 +168,37 @@ class InitialList:
 
 
 async def watch_objects(api: Api, call: Call) -> Reply:
+    """Start a watch at the requested revision; without a revision, the watch begins with the current
+    objects."""
     options = read_options(call.query)
     stream = WatchStream(api, call, options, build_selection(call, options), parse_accept(call.accept))
-    after = int(options.revision or 0)
-    first = options.initial_events or after == 0
+    revision = int(options.revision or 0)
+    needs_initial_list = options.initial_events or revision == 0
     store = api.store_of(call.target.served)
     resource = call.target.served.resource.id
-    opening = await InitialList.start(store, call, options) if first else None
-    after = opening.revision if opening else after
-    watch = await store.watch(resource, after)
-    return Reply(_stream_events(stream, watch, opening, after))
+    initial_list = await InitialList.start(store, call, options) if needs_initial_list else None
+    revision = initial_list.revision if initial_list else revision
+    watch = await store.watch(resource, revision)
+    return Reply(_stream_events(stream, watch, initial_list, revision))
 
 
 async def _stream_events(
-    stream: WatchStream, watch: Watch, opening: InitialList | None, after: int
+    stream: WatchStream, watch: Watch, initial_list: InitialList | None, revision: int
 ) -> AsyncIterator[bytes]:
     clock, options = stream.api.clock, stream.options
-    ends = clock.monotonic() + min(
+    deadline = clock.monotonic() + min(
         options.timeout_s or MAX_WATCH_S, MAX_WATCH_S * (1 + stream.api.jitter()) / 2
     )
     try:
-        if opening is not None:
-            async for entries in opening.chunks():
+        if initial_list is not None:
+            async for entries in initial_list.chunks():
                 yield stream.encode_added(entries)
+                # Lets other requests run between two chunks.
                 await asyncio.sleep(0)
         if options.initial_events and options.bookmarks:
-            yield stream.bookmark(after, ends_initial_events=True)
-        while (left := ends - clock.monotonic()) > 0:
-            batches = await watch.next(min(left, BOOKMARK_INTERVAL_S))
+            yield stream.bookmark(revision, ends_initial_events=True)
+        while (remaining := deadline - clock.monotonic()) > 0:
+            batches = await watch.next(min(remaining, BOOKMARK_INTERVAL_S))
             if batches:
                 if lines := stream.lines(batches):
                     yield lines

@@ -1,4 +1,4 @@
-"""The line of JSON that tells a change, made once however many watch."""
+"""The cache of watch events as JSON lines, shared by every watch of a resource."""
 
 from dataclasses import dataclass, field
 
@@ -6,32 +6,40 @@ from lattice.kinds.meta.stored_encoding import splice_revision
 from lattice.server.requests.catalog import ServedKind
 from lattice.store.protocol import Change
 
-MAX_CACHED_FRAMES = 4096  # lines kept for the other watchers of the same changes
+# Lines of recent changes; other watches of the same resource soon request the same lines.
+MAX_CACHED_FRAMES = 4096
 
 
 @dataclass
 class WatchFrameCache:
-    """The plain JSON line of a change, made once however many watch."""
+    """JSON lines of changes by resource, revision, path and event type; the cache encodes a change once for
+    all watches."""
 
     lines: dict[tuple[str, int, str, str], bytes] = field(default_factory=dict)
 
-    def line(self, served: ServedKind, kind: str, change: Change) -> bytes:
-        identity = (served.resource.id, change.revision, change.key.path, kind)
+    def line(self, served: ServedKind, event_type: str, change: Change) -> bytes:
+        identity = (served.resource.id, change.revision, change.key.path, event_type)
         line = self.lines.get(identity)
         if line is None:
             line = b'{"type":"%b","object":%b}\n' % (
-                kind.encode(),
-                splice_revision(watch_event_value(kind, change), served.revision_offset, change.revision),
+                event_type.encode(),
+                splice_revision(
+                    watch_event_value(event_type, change), served.revision_offset, change.revision
+                ),
             )
             if len(self.lines) >= MAX_CACHED_FRAMES:
-                for old in list(self.lines)[: MAX_CACHED_FRAMES // 2]:
-                    del self.lines[old]
+                for oldest in list(self.lines)[: MAX_CACHED_FRAMES // 2]:
+                    del self.lines[oldest]
             self.lines[identity] = line
         return line
 
 
-def watch_event_value(kind: str, change: Change) -> bytes:
-    """What a deletion shows is the last that the watcher could see: it may live on, outside the selector."""
-    value = change.previous.value if kind == "DELETED" and change.previous is not None else change.value
+def watch_event_value(event_type: str, change: Change) -> bytes:
+    """Return the value that an event shows.
+
+    A DELETED event shows the last value that matched the selector: the object may exist on, outside the
+    selector.
+    """
+    value = change.previous.value if event_type == "DELETED" and change.previous is not None else change.value
     assert value is not None, change  # noqa: S101 - a change without a new value had an old one
     return value

@@ -1,4 +1,4 @@
-"""The one road of every create and change: admit, complete, account for who wrote what, compare, commit."""
+"""The write path of every create and change: admit, default, track managed fields, compare, commit."""
 
 from dataclasses import dataclass
 
@@ -15,74 +15,80 @@ from lattice.server.resources.api import Api
 from lattice.server.resources.negotiation import parse_accept, represent
 from lattice.store.protocol import ABSENT, Check, Delete, Entry, Key, Put, RevisionConflict
 
-MAX_WRITE_ATTEMPTS = 5  # a change that lost a race is computed again on the newer object this often
-MAX_GENERATE_NAME_CHARS = (
-    58  # of a generated name, as in Kubernetes: with its suffix it still fits into a label
-)
+# How often a change that lost a race is computed again on the newer object.
+MAX_WRITE_ATTEMPTS = 5
+# Characters of generateName, as in Kubernetes: with the suffix, the name still fits into a label.
+MAX_GENERATE_NAME_CHARS = 58
 
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """A write on its way: what is there, what is wanted, and under which options."""
+    """A write before admission: the stored entry, the requested object and the options of the request."""
 
     call: Call
     options: WriteOptions
     old: Entry | None
     new: Object
-    operation: str = "Update"  # of the field manager
+    # Operation of the field manager: Update or Apply.
+    operation: str = "Update"
     duplicates: tuple[str, ...] = ()
-    unknown_fields: tuple[str, ...] = ()  # fields an apply named that do not exist: always refused
+    # Unknown fields of an apply, which are always rejected.
+    unknown_fields: tuple[str, ...] = ()
 
 
-async def write(api: Api, draft: PendingWrite) -> Reply:
-    call, served = draft.call, draft.call.target.served
-    status = call.target.subresource == "status"
-    old = None if draft.old is None else unpack(draft.old.value, draft.old.revision)
-    reject_owned_workload(call.user, served.resource, old, draft.new)
+async def write(api: Api, pending: PendingWrite) -> Reply:
+    """Admit and commit a write; an update that changes nothing answers without a commit.
+
+    Raise RevisionConflict if another write was first; the caller reads the object again.
+    """
+    call, served = pending.call, pending.call.target.served
+    is_status = call.target.subresource == "status"
+    old = None if pending.old is None else unpack(pending.old.value, pending.old.revision)
+    reject_owned_workload(call.user, served.resource, old, pending.new)
     reject_event_change(call.user, served.resource, old)
-    admitted = _admit(draft, old, status)
-    new = (
-        new_object(admitted.obj, uid=api.new_uid(), now=api.now())
-        if old is None
-        else updated_object(old, admitted.obj, status=status)
-    )
+    admitted = _admit(pending, old, is_status)
+    if old is None:
+        new = new_object(admitted.obj, uid=api.new_uid(), now=api.now())
+    else:
+        new = updated_object(old, admitted.obj, status=is_status)
     new = admission.apply_kind_defaults(served, new, old)
     if old is None and not new["metadata"].get("name"):
         new["metadata"]["name"] = new["metadata"]["generateName"][:MAX_GENERATE_NAME_CHARS] + api.new_suffix()
-    _track_managed_fields(api, draft, old, new)
-    if old is not None and draft.old is not None and is_unchanged(old, new):
-        return _answer(api, call, draft.old, 200, admitted.warnings)
-    entry = await _commit(api, draft, new)
+    _track_managed_fields(api, pending, old, new)
+    if old is not None and pending.old is not None and is_unchanged(old, new):
+        return _answer(api, call, pending.old, 200, admitted.warnings)
+    entry = await _commit(api, pending, new)
     return _answer(api, call, entry, 201 if old is None else 200, admitted.warnings)
 
 
-def _admit(draft: PendingWrite, old: Object | None, status: bool) -> admission.AdmittedObject:
-    served = draft.call.target.served
-    new = draft.new
-    if old is not None and status:
+def _admit(pending: PendingWrite, old: Object | None, is_status: bool) -> admission.AdmittedObject:
+    served = pending.call.target.served
+    new = pending.new
+    # A write to /status changes only the status; every other write keeps the stored status.
+    if old is not None and is_status:
         new = {**old, "metadata": new["metadata"], "status": new.get("status") or {}}
     elif served.resource.has_status:
-        kept = (old or {}).get("status")
-        new = {name: value for name, value in new.items() if name != "status"} | (
-            {"status": kept} if kept else {}
-        )
-    validation = draft.options.validation if draft.operation == "Update" else "Strict"
+        stored_status = (old or {}).get("status")
+        new = {name: value for name, value in new.items() if name != "status"}
+        if stored_status:
+            new["status"] = stored_status
+    validation = pending.options.validation if pending.operation == "Update" else "Strict"
     try:
-        admitted = admission.admit(served, new, validation, draft.duplicates)
+        admitted = admission.admit(served, new, validation, pending.duplicates)
     except LatticeError as error:
-        raise _add_unknown_fields(draft, error) from error
-    if draft.unknown_fields:
-        raise _add_unknown_fields(draft, None)
+        raise _add_unknown_fields(pending, error) from error
+    if pending.unknown_fields:
+        raise _add_unknown_fields(pending, None)
     return admitted
 
 
-def _add_unknown_fields(draft: PendingWrite, error: LatticeError | None) -> LatticeError:
-    """An apply names fields that do not exist: all of them are told, together with everything else."""
-    if error is not None and not draft.unknown_fields:
+def _add_unknown_fields(pending: PendingWrite, error: LatticeError | None) -> LatticeError:
+    """Return the error of an apply with a cause for every unknown field, beside the causes of `error`."""
+    if error is not None and not pending.unknown_fields:
         return error
     return Invalid(
         "is invalid",
-        causes=[*undeclared_field_causes(draft.unknown_fields), *(error.causes if error else ())],
+        causes=[*undeclared_field_causes(pending.unknown_fields), *(error.causes if error else ())],
     )
 
 
@@ -90,75 +96,76 @@ def undeclared_field_causes(paths: tuple[str, ...]) -> list[Cause]:
     return [Cause(path, "field not declared in schema") for path in paths]
 
 
-def _track_managed_fields(api: Api, draft: PendingWrite, old: Object | None, new: Object) -> None:
-    """managedFields: who wrote what."""
-    target = draft.call.target
-    if draft.operation == "Apply":
+def _track_managed_fields(api: Api, pending: PendingWrite, old: Object | None, new: Object) -> None:
+    """Update metadata.managedFields of an update; server-side apply has already computed the entries."""
+    target = pending.call.target
+    if pending.operation == "Apply":
         return
     manager = FieldManager(
-        draft.options.manager, "Update", target.served.resource.api_version, target.subresource
+        pending.options.manager, "Update", target.served.resource.api_version, target.subresource
     )
-    before, after = (old, new) if target.subresource else (old and _without_status(old), _without_status(new))
-    entries = track_update(before, after, target.served.types, manager, api.now())
+    if target.subresource:
+        previous, current = old, new
+    else:
+        previous, current = old and _without_status(old), _without_status(new)
+    entries = track_update(previous, current, target.served.types, manager, api.now())
     new["metadata"] = {name: value for name, value in new["metadata"].items() if name != "managedFields"}
     if entries:
         new["metadata"]["managedFields"] = entries
 
 
 def _without_status(obj: Object) -> Object:
-    """Nobody owns, by writing the rest, what Lattice says of it."""
+    """Return the object without the status, which a write outside /status does not own."""
     return {name: value for name, value in obj.items() if name != "status"}
 
 
-async def _commit(api: Api, draft: PendingWrite, new: Object) -> Entry:
-    target = draft.call.target
+async def _commit(api: Api, pending: PendingWrite, new: Object) -> Entry:
+    target = pending.call.target
     served, name = target.served, new["metadata"]["name"]
     key = served.key(target.namespace, name)
     value = pack(served.resource, new)
-    if draft.options.dry_run:
-        return await _dry_run(api, draft, Entry(key, value, draft.old.revision if draft.old else 0))
-    if draft.old is not None:
-        revision = await _replace(api, key, draft.old, new, value)
+    if pending.options.dry_run:
+        return await _dry_run(api, pending, Entry(key, value, pending.old.revision if pending.old else 0))
+    if pending.old is not None:
+        revision = await _replace(api, key, pending.old, new, value)
     else:
         revision = await _insert(api, served, key, value)
     return Entry(key, value, revision)
 
 
-async def _dry_run(api: Api, draft: PendingWrite, entry: Entry) -> Entry:
-    """A dry run refuses what the commit would refuse, and writes nothing."""
-    if draft.old is None:
-        if draft.call.target.namespace:
-            await require_namespace(api, draft.call.target.namespace)
+async def _dry_run(api: Api, pending: PendingWrite, entry: Entry) -> Entry:
+    """Return the entry unwritten; raise the errors that the commit of a new object would raise."""
+    if pending.old is None:
+        if pending.call.target.namespace:
+            await require_namespace(api, pending.call.target.namespace)
         if await api.store.get(entry.key) is not None:
-            raise _exists(draft.call.target.served, entry.key.name)
+            raise _exists(pending.call.target.served, entry.key.name)
     return entry
 
 
 async def _replace(api: Api, key: Key, old: Entry, new: Object, value: bytes) -> int:
-    if (
-        is_finalized(new) and key.resource != "namespaces"
-    ):  # its last finalizer went: so does it; a namespace is emptied first
+    # Without finalizers, an object that is marked for deletion is removed; a namespace is emptied first.
+    if is_finalized(new) and key.resource != "namespaces":
         return await api.store.commit([Delete(key, old.revision)])
     return await api.store.commit([Put(key, value, old.revision)])
 
 
 async def _insert(api: Api, served: ServedKind, key: Key, value: bytes) -> int:
-    """Create, in a namespace that is there and stays: its revision is checked by the same commit."""
+    """Create an object; the commit checks the revision of the namespace, so that no object enters a
+    terminating namespace."""
     for _ in range(MAX_WRITE_ATTEMPTS):
         checks = []
         if key.namespace:
-            home = Key("namespaces", "", key.namespace)
-            checks = [
-                Check(
-                    home,
-                    api.namespace_revisions.get(key.namespace) or await require_namespace(api, key.namespace),
-                )
-            ]
+            revision = api.namespace_revisions.get(key.namespace)
+            if not revision:
+                revision = await require_namespace(api, key.namespace)
+            checks = [Check(Key("namespaces", "", key.namespace), revision)]
         try:
             return await api.store.commit([Put(key, value, ABSENT)], checks=checks)
-        except RevisionConflict as clash:
-            if clash.key == key:
-                raise _exists(served, key.name) from clash
+        except RevisionConflict as conflict:
+            if conflict.key == key:
+                raise _exists(served, key.name) from conflict
+            # The namespace changed since the cached revision: read the namespace again.
             api.namespace_revisions.pop(key.namespace, None)
     raise Denied(f'namespaces "{key.namespace}" keeps changing', fix="try again")
 
@@ -168,7 +175,7 @@ def _exists(served: ServedKind, name: str) -> Exists:
 
 
 async def require_namespace(api: Api, name: str) -> int:
-    """The revision of a namespace that can take new objects."""
+    """Return the revision of a namespace that accepts new objects; raise NotFound or Denied otherwise."""
     entry = await api.store.get(Key("namespaces", "", name))
     if entry is None:
         raise NotFound(f'namespaces "{name}" not found', fix=f"create it: kubectl create namespace {name}")

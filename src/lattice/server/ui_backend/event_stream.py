@@ -1,4 +1,5 @@
-"""GET /ui/live: what changes, for the page, as server-sent events. Rows as the page shows them, many changes in one note."""
+"""GET /ui/live: changes of objects for the web page, as server-sent events with summary rows, several changes
+in one event."""
 
 import asyncio
 import sys
@@ -21,47 +22,59 @@ from lattice.server.resources.watch import MAX_WATCH_S
 from lattice.server.ui_backend.row_summaries import Row, row_summary
 from lattice.store.protocol import Batch, Entry, Page, Watch
 
-SEARCHED_EVENT_FIELDS = ("type", "reason", "kind", "about", "namespace", "message", "by")  # of an event
+# Fields of an Event row that the search words of a scope are compared with.
+SEARCHED_EVENT_FIELDS = ("type", "reason", "kind", "about", "namespace", "message", "by")
 
 
-CHANGE_BATCH_INTERVAL_S = 0.25  # seconds between two notes: what changes in between is told once
-KEEPALIVE_INTERVAL_S = (
-    4.0  # seconds after which a stream that has nothing to tell says so, and who listens is looked up again
-)
-SUMMARY_CHUNK_SIZE = 100  # summed up at a time: a few milliseconds
+# Time between two events of a stream: an object that changes several times in between is sent once.
+CHANGE_BATCH_INTERVAL_S = 0.25
+# An idle stream sends a comment at this interval and authenticates the user again.
+KEEPALIVE_INTERVAL_S = 4.0
+# Objects that one step summarises: a few milliseconds on the event loop.
+SUMMARY_CHUNK_SIZE = 100
 MEDIA_TYPE = "text/event-stream"
 KEEPALIVE_COMMENT = b": nothing new\n\n"
-Reauthenticate = Callable[[], Awaitable[User]]  # who listens, looked up once more
+# Authenticates the user of the stream again.
+Reauthenticate = Callable[[], Awaitable[User]]
 
 
 class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that is asked for must hold; without any of it everything is in."""
+    """The filter of one kind: a row must match every field that is set; an empty scope matches every row.
 
-    service: str = ""  # namespace/name: its replicas
-    node: str = ""  # what is bound to it
-    unplaced: bool = False  # what finds no node
+    `service` is namespace/name and selects replicas of the service, `node` selects workloads bound to the
+    node, `unplaced` selects unschedulable workloads, and `newest` limits the initial rows to that many (0: no
+    limit).
+    """
+
+    service: str = ""
+    node: str = ""
+    unplaced: bool = False
     type: str = ""
     words: str = ""
-    newest: Annotated[int, msgspec.Meta(ge=0)] = 0  # at most so many; 0: all
+    newest: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     def matches(self, row: Row) -> bool:
-        return (
+        if not (
             (not self.service or self.service == f"{row.get('namespace', '')}/{row.get('service', '')}")
             and (not self.node or self.node == row.get("node"))
             and (not self.unplaced or bool(row.get("why") and not row.get("node")))
             and (not self.type or self.type == row.get("type"))
-            and (not self.words or _contains_words(row, self.words))
-        )
+        ):
+            return False
+        if not self.words:
+            return True
+        text = " ".join(str(row.get(name, "")) for name in SEARCHED_EVENT_FIELDS).lower()
+        return all(word in text for word in self.words.lower().split())
 
 
 UNFILTERED = Scope()
-_read = msgspec.json.Decoder(dict[str, Scope]).decode
+_decode_scopes = msgspec.json.Decoder(dict[str, Scope]).decode
 
 
 def parse_scopes(text: str) -> Mapping[str, Scope]:
-    """By plural name of the kind, as JSON."""
+    """Parse the scopes of a request: JSON, by plural name of the kind."""
     try:
-        return _read(text) if text else {}
+        return _decode_scopes(text) if text else {}
     except msgspec.MsgspecError as error:
         fix = 'send a scope for each kind, such as {"latticeworkloads": {"service": "default/web"}}'
         raise Malformed(
@@ -69,14 +82,9 @@ def parse_scopes(text: str) -> Mapping[str, Scope]:
         ) from error
 
 
-def _contains_words(row: Row, words: str) -> bool:
-    said = " ".join(str(row.get(name, "")) for name in SEARCHED_EVENT_FIELDS).lower()
-    return all(word in said for word in words.lower().split())
-
-
 @dataclass
 class WatchedKind:
-    """One kind of the stream: its watch, and what it told that the page was not told yet."""
+    """One kind of the stream: the watch, and the changes that the page has not received yet."""
 
     served: ServedKind
     watch: Watch
@@ -92,74 +100,84 @@ class WatchedKind:
         return self.served.resource.plural
 
     def add_changes(self, batches: list[Batch]) -> None:
+        """Add the changes of a watch; only the newest value of an object counts."""
         for batch in batches:
             for change in batch.changes:
                 self.pending_changes[change.key.path] = change.value
 
     def rows(self, values: Iterable[bytes]) -> list[Row]:
-        return [row for row in map(self._row, values) if self.scope.matches(row)]
+        """Return the summary rows of the encoded objects that match the scope."""
+        rows = []
+        for value in values:
+            obj: Kind = self._decode(value)
+            row = row_summary(obj)
+            if self.scope.matches(row):
+                rows.append(row)
+        return rows
 
     def drain_changes(self) -> dict[str, object]:
-        """What was told since the last time. Whatever is out of scope is gone for who listens."""
+        """Return the pending changes and clear them. For the page, an object outside the scope counts as
+        gone."""
         changed, self.pending_changes = self.pending_changes, {}
         rows = self.rows(value for value in changed.values() if value is not None)
-        told = {row["path"] for row in rows}
-        return {"rows": rows, "gone": [path for path in changed if path not in told]} if changed else {}
-
-    def _row(self, value: bytes) -> Row:
-        found: Kind = self._decode(value)
-        return row_summary(found)
+        shown = {row["path"] for row in rows}
+        return {"rows": rows, "gone": [path for path in changed if path not in shown]} if changed else {}
 
 
 @dataclass
 class PageEventStream:
-    """`?kinds=a,b` are told of; those in `list=` are listed first; `only=` says which of a kind, see `Scope`; `after=REVISION` goes on
-    where an earlier stream stopped."""
+    """The event stream of the web page.
+
+    The query `kinds=a,b` names the watched kinds; `list=` names the kinds whose objects are sent first;
+    `only=` gives the Scope of a kind; `after=REVISION` resumes an earlier stream.
+    """
 
     api: Api
 
-    async def open(self, user: User, query: Mapping[str, str], again: Reauthenticate) -> Reply:
-        """Ends once `again` does not know who listens any more, or they may not hear of it."""
-        served = [self._served(each) for each in _words(query.get("kinds", ""))]
+    async def open(self, user: User, query: Mapping[str, str], reauthenticate: Reauthenticate) -> Reply:
+        """Open a stream for a user. The stream ends when `reauthenticate` rejects the user, or the user may no
+        longer watch the kinds."""
+        served = [self._served_kind(plural) for plural in _split_list(query.get("kinds", ""))]
         if not served:
             raise Malformed(
                 "of which kinds?", where="kinds", fix="name some, such as latticeservices,latticenodes"
             )
         _authorize_watch(user, served)
-        listed = set(_words(query.get("list", "")))
-        after = _revision(query.get("after", ""))
-        only = parse_scopes(query.get("only", ""))
-        followed = await self._watch_kinds(served, listed, after)
-        for each in followed:
-            each.scope = only.get(each.plural, UNFILTERED)
+        listed = set(_split_list(query.get("list", "")))
+        revision = _parse_revision(query.get("after", ""))
+        scopes = parse_scopes(query.get("only", ""))
+        watched_kinds = await self._watch_kinds(served, listed, revision)
+        for kind in watched_kinds:
+            kind.scope = scopes.get(kind.plural, UNFILTERED)
 
-        async def still_admitted() -> None:
-            _authorize_watch(await again(), served)
+        async def reauthorize() -> None:
+            _authorize_watch(await reauthenticate(), served)
 
-        return Reply(self._events(followed, still_admitted), content_type=MEDIA_TYPE, is_idle_stream=True)
+        return Reply(self._events(watched_kinds, reauthorize), content_type=MEDIA_TYPE, is_idle_stream=True)
 
-    def _served(self, plural: str) -> ServedKind:
-        for each in self.api.catalog:
-            if each.resource.plural == plural and each.resource.id not in self.api.read_only_stores:
-                return each
+    def _served_kind(self, plural: str) -> ServedKind:
+        for served in self.api.catalog:
+            if served.resource.plural == plural and served.resource.id not in self.api.read_only_stores:
+                return served
         raise Malformed(
             f"there is no kind {plural!r}", where="kinds", fix="use plural names, such as latticenodes"
         )
 
-    async def _watch_kinds(self, served: list[ServedKind], listed: set[str], after: int) -> list[WatchedKind]:
-        followed: list[WatchedKind] = []
+    async def _watch_kinds(
+        self, served_kinds: list[ServedKind], listed: set[str], after: int
+    ) -> list[WatchedKind]:
+        watched_kinds: list[WatchedKind] = []
         try:
-            for each in served:
-                opening = await self._page(each) if each.resource.plural in listed else None
-                start = opening.revision if opening else after or await self.api.store.revision()
-                followed.append(
-                    WatchedKind(each, await self.api.store.watch(each.resource.id, start), opening)
-                )
+            for served in served_kinds:
+                page = await self._page(served) if served.resource.plural in listed else None
+                start = page.revision if page else after or await self.api.store.revision()
+                watch = await self.api.store.watch(served.resource.id, start)
+                watched_kinds.append(WatchedKind(served, watch, page))
         except BaseException:
-            for kind in followed:
+            for kind in watched_kinds:
                 kind.watch.close()
             raise
-        return followed
+        return watched_kinds
 
     async def _page(self, served: ServedKind, after: str = "", revision: int = 0) -> Page:
         return await self.api.store.list(
@@ -167,121 +185,130 @@ class PageEventStream:
         )
 
     async def _events(
-        self, followed: list[WatchedKind], still_admitted: Callable[[], Awaitable[None]]
+        self, watched_kinds: list[WatchedKind], reauthorize: Callable[[], Awaitable[None]]
     ) -> AsyncIterator[bytes]:
-        news = asyncio.Event()
-        ears = [asyncio.create_task(_collect_changes(each, news)) for each in followed]
+        has_changes = asyncio.Event()
+        collectors = [asyncio.create_task(_collect_changes(kind, has_changes)) for kind in watched_kinds]
         try:
-            for each in followed:
-                async for piece in self._initial_rows(each):
-                    yield piece
-            yield _change_event(followed)
-            async for _ in self._ticks(followed, ears, news):
-                await still_admitted()
-                yield (
-                    _change_event(followed)
-                    if any(each.pending_changes for each in followed)
-                    else KEEPALIVE_COMMENT
-                )
+            for kind in watched_kinds:
+                async for chunk in self._initial_rows(kind):
+                    yield chunk
+            yield _change_event(watched_kinds)
+            async for _ in self._ticks(watched_kinds, collectors, has_changes):
+                await reauthorize()
+                if any(kind.pending_changes for kind in watched_kinds):
+                    yield _change_event(watched_kinds)
+                else:
+                    yield KEEPALIVE_COMMENT
         except Gone as gone:
             yield _event("again", status_of(gone))
         except (UnknownUser, Denied):
-            return  # whoever asks for the stream once more is told why
+            # The next request of the client for a stream gets the error.
+            return
         finally:
-            for ear in ears:
-                ear.cancel()
-            await asyncio.gather(*ears, return_exceptions=True)
-            for each in followed:
-                each.watch.close()
+            for collector in collectors:
+                collector.cancel()
+            await asyncio.gather(*collectors, return_exceptions=True)
+            for kind in watched_kinds:
+                kind.watch.close()
 
-    async def _initial_rows(self, each: WatchedKind) -> AsyncIterator[bytes]:
-        left = each.scope.newest or sys.maxsize
-        async for some, follows in self._entries(each):
-            found = each.rows(_values(some))
-            rows, is_cut = found[:left], len(found) > left
-            left -= len(rows)
-            more = follows and left > 0
-            if rows or not more:
+    async def _initial_rows(self, kind: WatchedKind) -> AsyncIterator[bytes]:
+        remaining = kind.scope.newest or sys.maxsize
+        async for entries, follows in self._initial_entries(kind):
+            matching = kind.rows([entry.value for entry in entries])
+            rows, is_cut = matching[:remaining], len(matching) > remaining
+            remaining -= len(rows)
+            has_more = follows and remaining > 0
+            if rows or not has_more:
                 yield _event(
                     "rows",
                     {
-                        "kind": each.plural,
+                        "kind": kind.plural,
                         "rows": rows,
-                        "more": more,
-                        "cut": is_cut or (follows and not more),
+                        "more": has_more,
+                        "cut": is_cut or (follows and not has_more),
                     },
                 )
-            if not more:
+            if not has_more:
                 return
+            # Lets other requests run between two chunks.
             await asyncio.sleep(0)
 
-    async def _entries(self, each: WatchedKind) -> AsyncIterator[tuple[list[Entry], bool]]:
-        """A few at a time, and whether more follow. The newest first, if only those are wanted: a revision is as good as a clock."""
-        page, each.initial_page = each.initial_page, None
-        gathered: list[Entry] = []
+    async def _initial_entries(self, kind: WatchedKind) -> AsyncIterator[tuple[list[Entry], bool]]:
+        """Yield chunks of the initial entries, and whether more follow.
+
+        A scope with `newest` gets the entries in descending order of revision, which is the order of time.
+        """
+        page, kind.initial_page = kind.initial_page, None
+        collected: list[Entry] = []
         while page is not None:
-            more = page.has_more
-            if each.scope.newest:
-                gathered += page.entries
-                entries = [] if more else sorted(gathered, key=lambda entry: -entry.revision)
-            else:
+            if not kind.scope.newest:
                 entries = page.entries
+            else:
+                # Only the last page completes the order, so earlier pages yield empty chunks.
+                collected += page.entries
+                entries = [] if page.has_more else sorted(collected, key=lambda entry: -entry.revision)
             for start in range(0, len(entries) or 1, SUMMARY_CHUNK_SIZE):
-                yield (
-                    entries[start : start + SUMMARY_CHUNK_SIZE],
-                    more or start + SUMMARY_CHUNK_SIZE < len(entries),
-                )
-            page = await self._page(each.served, page.entries[-1].key.path, page.revision) if more else None
+                end = start + SUMMARY_CHUNK_SIZE
+                yield entries[start:end], page.has_more or end < len(entries)
+            if not page.has_more:
+                return
+            page = await self._page(kind.served, page.entries[-1].key.path, page.revision)
 
     async def _ticks(
-        self, followed: list[WatchedKind], ears: "list[asyncio.Task[None]]", news: asyncio.Event
+        self,
+        watched_kinds: list[WatchedKind],
+        collectors: "list[asyncio.Task[None]]",
+        has_changes: asyncio.Event,
     ) -> AsyncIterator[None]:
-        """Whenever it is time to tell something."""
+        """Yield whenever the stream must send an event or a keepalive; raise the error of a failed watch."""
         clock = self.api.clock
-        ends = clock.monotonic() + MAX_WATCH_S * (1 + self.api.jitter()) / 2
-        while clock.monotonic() < ends:
-            alarm = clock.call_later(KEEPALIVE_INTERVAL_S, news.set)
-            await news.wait()
+        deadline = clock.monotonic() + MAX_WATCH_S * (1 + self.api.jitter()) / 2
+        while clock.monotonic() < deadline:
+            alarm = clock.call_later(KEEPALIVE_INTERVAL_S, has_changes.set)
+            await has_changes.wait()
             alarm.cancel()
-            if any(each.pending_changes for each in followed):
+            if any(kind.pending_changes for kind in watched_kinds):
                 await clock.sleep(CHANGE_BATCH_INTERVAL_S)
-            news.clear()  # before the note is made: what is heard later is news again
-            for ear in ears:
-                if ear.done():
-                    ear.result()  # which raises what ended it
+            # Cleared before the event is built, so that a change that arrives meanwhile sets the flag again.
+            has_changes.clear()
+            for collector in collectors:
+                if collector.done():
+                    # Raises the exception that ended the watch.
+                    collector.result()
             yield
 
 
-async def _collect_changes(each: WatchedKind, news: asyncio.Event) -> None:
+async def _collect_changes(kind: WatchedKind, has_changes: asyncio.Event) -> None:
     try:
         while True:
-            each.add_changes(list(await each.watch.next(None)))
-            news.set()
+            kind.add_changes(list(await kind.watch.next(None)))
+            has_changes.set()
     finally:
-        news.set()
+        # Wakes the stream, which then raises the error of the watch.
+        has_changes.set()
 
 
-def _change_event(followed: list[WatchedKind]) -> bytes:
-    """All that changed since the last one. Resuming after its revision misses nothing."""
-    revision = min(each.watch.progress for each in followed)
-    changes = {each.plural: news for each in followed if (news := each.drain_changes())}
+def _change_event(watched_kinds: list[WatchedKind]) -> bytes:
+    """Encode the changes since the last event; a stream that resumes after the revision of the event misses
+    no change."""
+    # The slowest watch decides how far the stream has come.
+    revision = min(kind.watch.progress for kind in watched_kinds)
+    changes = {kind.plural: change for kind in watched_kinds if (change := kind.drain_changes())}
     return _event("change", {"revision": revision, "changes": changes})
 
 
-def _authorize_watch(user: User, served: Iterable[ServedKind]) -> None:
-    for each in served:
-        authorize(user, RequestAttributes("watch", each.resource.group, each.resource.plural), each.resource)
+def _authorize_watch(user: User, served_kinds: Iterable[ServedKind]) -> None:
+    for served in served_kinds:
+        resource = served.resource
+        authorize(user, RequestAttributes("watch", resource.group, resource.plural), resource)
 
 
 def _event(name: str, data: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), encode(data))
 
 
-def _values(entries: list[Entry]) -> list[bytes]:
-    return [entry.value for entry in entries]
-
-
-def _revision(text: str) -> int:
+def _parse_revision(text: str) -> int:
     if text and not (text.isascii() and text.isdecimal() and len(text) < 20):
         raise Malformed(
             f"{text!r} is no revision",
@@ -291,5 +318,5 @@ def _revision(text: str) -> int:
     return int(text or 0)
 
 
-def _words(text: str) -> list[str]:
-    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+def _split_list(text: str) -> list[str]:
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -1,4 +1,5 @@
-"""The web page: its files, and the cookie that says who is signed in. Knows no HTTP library."""
+"""The web page: static files, and the session cookie that identifies the signed-in user; independent of the
+HTTP library."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ UI_PATH = "/ui/"
 SESSION_PATH = "/ui/session"
 EVENT_STREAM_PATH = "/ui/live"
 CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 SECURITY_HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
@@ -33,7 +34,7 @@ ANONYMOUS_USER = {"name": "", "groups": []}
 
 
 class Asset(Protocol):
-    """One file, as it is and compressed."""
+    """One static file, plain and compressed."""
 
     @property
     def body(self) -> bytes: ...
@@ -47,7 +48,8 @@ class Asset(Protocol):
 
 @dataclass(frozen=True)
 class PageRequest:
-    """A request for the page, by somebody not yet known."""
+    """A request for the web page before authentication; `peer` is the client certificate, `address` the
+    client address."""
 
     method: str
     path: str
@@ -58,70 +60,76 @@ class PageRequest:
 
 @dataclass(frozen=True)
 class Pages:
+    """Answers requests for the web page: static files, sign-in and sign-out."""
+
     assets: Mapping[str, Asset]
     tokens: TokenAuthenticator
     sign_in: SignIn
     event_stream: PageEventStream
 
-    async def answer(self, visit: PageRequest, body: bytes) -> Reply:
-        if visit.path == SESSION_PATH:
-            return await self._session(visit, body)
-        if visit.method not in {"GET", "HEAD"}:
-            raise MethodNotAllowed(f"{visit.method} is not understood here", where=visit.path, fix="use GET")
-        if visit.path in {"/", UI_PATH.rstrip("/")}:
+    async def answer(self, request: PageRequest, body: bytes) -> Reply:
+        if request.path == SESSION_PATH:
+            return await self._session(request, body)
+        if request.method not in {"GET", "HEAD"}:
+            raise MethodNotAllowed(
+                f"{request.method} is not understood here", where=request.path, fix="use GET"
+            )
+        if request.path in {"/", UI_PATH.rstrip("/")}:
             return Reply(b"", 302, headers={"Location": UI_PATH, **SECURITY_HEADERS})
-        return self._file(visit)
+        return self._file(request)
 
-    def _file(self, visit: PageRequest) -> Reply:
-        asset = self.assets.get(visit.path.removeprefix(UI_PATH) or "index.html")
+    def _file(self, request: PageRequest) -> Reply:
+        asset = self.assets.get(request.path.removeprefix(UI_PATH) or "index.html")
         if asset is None:
-            raise NotFound("the page has no such file", where=visit.path, fix=f"start at {UI_PATH}")
+            raise NotFound("the page has no such file", where=request.path, fix=f"start at {UI_PATH}")
         headers = {
             **SECURITY_HEADERS,
             "ETag": asset.etag,
             "Cache-Control": "no-cache",
             "Vary": "Accept-Encoding",
         }
-        if asset.etag in visit.headers.get("If-None-Match", ""):
+        if asset.etag in request.headers.get("If-None-Match", ""):
             return Reply(b"", 304, asset.content_type, headers=headers)
-        if "gzip" in visit.headers.get("Accept-Encoding", ""):
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
             return Reply(
                 asset.gzipped, 200, asset.content_type, headers={**headers, "Content-Encoding": "gzip"}
             )
         return Reply(asset.body, 200, asset.content_type, headers=headers)
 
-    async def _session(self, visit: PageRequest, body: bytes) -> Reply:
-        if visit.method not in {"GET", "POST", "DELETE"}:
+    async def _session(self, request: PageRequest, body: bytes) -> Reply:
+        if request.method not in {"GET", "POST", "DELETE"}:
             raise MethodNotAllowed(
-                f"{visit.method} is not understood here", where=visit.path, fix="use GET, POST or DELETE"
+                f"{request.method} is not understood here", where=request.path, fix="use GET, POST or DELETE"
             )
-        if visit.headers.get(PAGE_HEADER) != "1":
+        # A form of another site cannot set the header: no cross-site request signs a user in or out.
+        if request.headers.get(PAGE_HEADER) != "1":
             raise Denied(
                 "only the page itself signs in and out",
-                where=visit.path,
+                where=request.path,
                 fix=f"send the header {PAGE_HEADER}: 1",
             )
-        if visit.method == "GET":
-            return _session_reply(await self._current_user(visit))
-        if visit.method == "POST":
-            token = await self.sign_in.begin_session(body, visit.address)
+        if request.method == "GET":
+            # An opened page first requests the session: an unknown user is no error.
+            try:
+                user = _user_document(await authenticate(self.tokens, request.headers, request.peer))
+            except UnknownUser:
+                user = ANONYMOUS_USER
+            return _session_reply(user)
+        if request.method == "POST":
+            token = await self.sign_in.begin_session(body, request.address)
             return _session_reply(
                 _user_document(await self.tokens.user_of_token(token)), f"{SESSION_COOKIE}={token}"
             )
-        if token := session_cookie(visit.headers):
+        if token := session_cookie(request.headers):
             await self.sign_in.end_session(token)
         return _session_reply(ANONYMOUS_USER, f"{SESSION_COOKIE}=; Max-Age=0")
 
-    async def _current_user(self, visit: PageRequest) -> dict[str, Any]:
-        """Not to know anybody is no failure here: it is what a page that is opened asks first."""
-        try:
-            return _user_document(await authenticate(self.tokens, visit.headers, visit.peer))
-        except UnknownUser:
-            return ANONYMOUS_USER
-
 
 def is_page(method: str, path: str, headers: Mapping[str, str]) -> bool:
-    """Whether it is for the page, and open to everybody. A browser that asks for the root gets the page, other clients do not."""
+    """Return whether a request is for the web page, which needs no authentication.
+
+    A browser that requests the root path gets the page; other clients do not.
+    """
     if path == "/":
         return method == "GET" and "text/html" in headers.get("Accept", "")
     return path == UI_PATH.rstrip("/") or (path.startswith(UI_PATH) and path != EVENT_STREAM_PATH)
@@ -131,8 +139,8 @@ def _user_document(user: User) -> dict[str, Any]:
     return {"name": user.name, "groups": sorted(user.groups)}
 
 
-def _session_reply(body: dict[str, Any], kept: str = "") -> Reply:
+def _session_reply(body: dict[str, Any], cookie: str = "") -> Reply:
     headers = {"Cache-Control": "no-store", **SECURITY_HEADERS}
-    if kept:
-        headers["Set-Cookie"] = f"{kept}; Path=/; Secure; HttpOnly; SameSite=Strict"
+    if cookie:
+        headers["Set-Cookie"] = f"{cookie}; Path=/; Secure; HttpOnly; SameSite=Strict"
     return Reply(encode(body), headers=headers)

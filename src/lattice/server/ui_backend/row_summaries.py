@@ -1,4 +1,5 @@
-"""What the page shows of an object in a list: a few figures of thousands, where the whole objects would be megabytes."""
+"""Summary rows of objects for the lists of the web page: a few fields per object instead of megabytes of
+whole objects."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -18,16 +19,17 @@ Row = dict[str, Any]
 
 
 def row_summary(obj: Kind) -> Row:
-    """`path` is its key; the rest is what the kind adds."""
-    meta = obj.metadata
+    """Return the summary row of an object: `path`, the key of the row, name and creation time, and the fields
+    of the kind."""
+    metadata = obj.metadata
     row: Row = {
-        "path": f"{meta.namespace}/{meta.name}",
-        "name": meta.name,
-        "created": meta.creation_timestamp,
+        "path": f"{metadata.namespace}/{metadata.name}",
+        "name": metadata.name,
+        "created": metadata.creation_timestamp,
     }
-    if meta.namespace:
-        row["namespace"] = meta.namespace
-    if meta.deletion_timestamp:
+    if metadata.namespace:
+        row["namespace"] = metadata.namespace
+    if metadata.deletion_timestamp:
         row["leaves"] = True
     return row | ROW_BUILDERS[type(obj)](obj) if type(obj) in ROW_BUILDERS else row
 
@@ -39,8 +41,8 @@ def service_row(obj: LatticeService) -> Row:
         "wanted": obj.spec.desired_replicas(),
         "replicas": status.replicas or 0,
         "ready": (health.ready or 0) if health else 0,
-        "pools": sorted({each.pool for each in status.placements}),
-        "clusters": sorted({each.cluster for each in status.placements if each.cluster}),
+        "pools": sorted({placement.pool for placement in status.placements}),
+        "clusters": sorted({placement.cluster for placement in status.placements if placement.cluster}),
         "hourlyMicros": _micros(status.total_cost.hourly if status.total_cost else None),
         "phase": status.phase,
         "verdict": decision.verdict if decision else "",
@@ -52,7 +54,7 @@ def service_row(obj: LatticeService) -> Row:
 def workload_row(obj: LatticeWorkload) -> Row:
     status = obj.status
     cpu, memory = requested_by(obj)
-    return {
+    row: Row = {
         "service": obj.spec.service,
         "node": status.binding.node if status.binding else "",
         "cluster": obj.spec.cluster,
@@ -64,19 +66,23 @@ def workload_row(obj: LatticeWorkload) -> Row:
         "cpu": cpu,
         "memory": memory,
         "since": status.state_since,
-    } | ({"why": why} if (why := _unscheduled_reason(obj)) else {})
+    }
+    reason = _unscheduled_reason(obj)
+    return row | ({"why": reason} if reason else {})
 
 
 def _unscheduled_reason(obj: LatticeWorkload) -> str:
-    """Why it has no node, as was told last."""
-    told = next(
-        (each for each in obj.status.conditions if each.type == "Scheduled" and each.status == "False"), None
-    )
-    return told.message if told is not None and obj.status.binding is None else ""
+    """Return the message of the false Scheduled condition of an unbound workload, or ""."""
+    if obj.status.binding is not None:
+        return ""
+    for condition in obj.status.conditions:
+        if condition.type == "Scheduled" and condition.status == "False":
+            return condition.message
+    return ""
 
 
 def node_row(obj: LatticeNode) -> Row:
-    room = obj.status.allocatable
+    allocatable = obj.status.allocatable
     return {
         "pool": obj.spec.pool,
         "cluster": obj.spec.cluster,
@@ -86,10 +92,10 @@ def node_row(obj: LatticeNode) -> Row:
         "phase": obj.status.phase,
         "isReady": is_ready(obj),
         "unschedulable": obj.spec.unschedulable,
-        "isDraining": any(each.key == DRAINING_TAINT for each in obj.spec.taints),
+        "isDraining": any(taint.key == DRAINING_TAINT for taint in obj.spec.taints),
         "workloads": obj.status.workloads or 0,
-        "cpu": room.get("cpu", 0),
-        "memory": room.get("memory", 0),
+        "cpu": allocatable.get("cpu", 0),
+        "memory": allocatable.get("memory", 0),
     }
 
 
@@ -117,13 +123,13 @@ def pool_row(obj: LatticePool) -> Row:
 
 
 def event_row(obj: Event) -> Row:
-    about = obj.involved_object
+    involved = obj.involved_object
     return {
         "seen": obj.last_seen,
         "type": obj.type,
         "reason": obj.reason,
-        "kind": about.kind,
-        "about": about.name,
+        "kind": involved.kind,
+        "about": involved.name,
         "count": (obj.series.count if obj.series else obj.count) or 1,
         "by": (obj.reporting_component or obj.source.component).removeprefix("lattice.dev/"),
         "message": obj.message,

@@ -1,4 +1,4 @@
-"""Signing in to the page: with a bearer token, or with a one-time code that the server itself gave out."""
+"""Sign-in to the web page with a bearer token, or with a one-time code that the server issued."""
 
 import contextlib
 import hashlib
@@ -28,14 +28,16 @@ from lattice.server.access.authentication import (
 from lattice.server.requests.call import User
 from lattice.store.protocol import ABSENT, Delete, Entry, Key, Put, RevisionConflict, Store
 
-CODE_LIFETIME_S = 600.0  # seconds
-SESSION_LIFE = timedelta(hours=12)  # of a token that a code was exchanged for
-MAX_CODES = 64  # kept at most
+CODE_LIFETIME_S = 600.0
+# Lifetime of a token that the server issues for a code.
+SESSION_LIFE = timedelta(hours=12)
+# Codes in memory; a new code beyond the limit drops the oldest code.
+MAX_CODES = 64
 _FIX = "sign in with a token, or start `lattice up` again for a new link"
 
 
 class SignInRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who one is: either of them."""
+    """The body of a sign-in: a token or a code, never both."""
 
     token: str = ""
     code: str = ""
@@ -50,7 +52,8 @@ class _Code:
 
 @dataclass
 class SignIn:
-    """Codes live in the memory of the server that gave them out; what they are exchanged for is a token like any other."""
+    """Sessions of the web page. A code exists only in the memory of the server that issued it; a session is
+    an ordinary token."""
 
     store: Store
     clock: Clock
@@ -62,7 +65,7 @@ class SignIn:
         self._attempts = AttemptLimiter(self.clock, "tokens and codes")
 
     def new_code(self, user: User) -> str:
-        """Good once, for ten minutes, for signing in as this user."""
+        """Return a code that signs in as the user once, within CODE_LIFETIME_S."""
         code = secrets.token_urlsafe(24)
         self._codes[_digest(code)] = _Code(user, self.clock.monotonic() + CODE_LIFETIME_S)
         while len(self._codes) > MAX_CODES:
@@ -70,42 +73,44 @@ class SignIn:
         return code
 
     async def begin_session(self, body: bytes, address: str) -> str:
-        """The token for the page to keep."""
+        """Return the session token for the page; raise UnknownUser and count a failed attempt if the proof is
+        wrong."""
         self._attempts.check(address)
         try:
-            proof = _read(body)
-            if proof.code:
-                return await self._create_session_token(self._redeem(proof.code))
-            await self.tokens.user_of_token(proof.token)
+            request = _parse_request(body)
+            if request.code:
+                return await self._create_session_token(self._redeem(request.code))
+            await self.tokens.user_of_token(request.token)
         except LatticeError as error:
             if isinstance(error, UnknownUser):
                 self._attempts.record_failure(address)
             raise
-        return proof.token
+        return request.token
 
     async def end_session(self, token: str) -> None:
-        """A session's token is of no use any more; one that somebody brought is theirs, and stays."""
+        """Delete the token of a session; a token that the user brought stays valid."""
         try:
             await self.tokens.user_of_token(token)
         except UnknownUser:
-            return  # whose name one may know without knowing the rest of it
+            # The name of the secret may be known without the secret part of the token: delete nothing.
+            return
         self.tokens.invalidate(token)
         entry = await self.store.get(Key(Secret.resource.id, TOKEN_NAMESPACE, secret_name(token)))
         if entry is not None and token_data(entry).get("expires"):
             await self._remove(entry)
 
-    def _redeem(self, text: str) -> User:
-        code = self._codes.get(_digest(text))
-        if code is None:
+    def _redeem(self, code: str) -> User:
+        issued = self._codes.get(_digest(code))
+        if issued is None:
             raise UnknownUser("this link is not known here", fix=_FIX)
-        if code.is_used:
+        if issued.is_used:
             raise UnknownUser("this link was used already", fix=_FIX)
-        if self.clock.monotonic() >= code.expires_at:
+        if self.clock.monotonic() >= issued.expires_at:
             raise UnknownUser(
                 f"this link is over: it was good for {CODE_LIFETIME_S / 60:g} minutes", fix=_FIX
             )
-        code.is_used = True
-        return code.user
+        issued.is_used = True
+        return issued.user
 
     async def _create_session_token(self, user: User) -> str:
         await self._delete_expired_sessions()
@@ -117,14 +122,15 @@ class SignIn:
         return token
 
     async def _delete_expired_sessions(self) -> None:
-        """Sessions that are over go when the next one begins."""
+        """Delete the tokens of expired sessions, whenever a new session begins."""
         page = await self.store.list(Secret.resource.id, TOKEN_NAMESPACE)
         for entry in page.entries:
             if is_expired(token_data(entry), self.clock.now()):
                 await self._remove(entry)
 
     async def _remove(self, entry: Entry) -> None:
-        with contextlib.suppress(RevisionConflict):  # somebody else did
+        # A concurrent request may have deleted or changed the token first.
+        with contextlib.suppress(RevisionConflict):
             await self.store.commit([Delete(entry.key, entry.revision)])
 
 
@@ -132,13 +138,13 @@ def _digest(code: str) -> str:
     return hashlib.sha256(code.encode()).hexdigest()
 
 
-def _read(body: bytes) -> SignInRequest:
+def _parse_request(body: bytes) -> SignInRequest:
     try:
-        proof = msgspec.json.decode(body, type=SignInRequest)
+        request = msgspec.json.decode(body, type=SignInRequest)
     except msgspec.MsgspecError as error:
         raise Malformed(
             f"the request cannot be read: {error}", fix='send {"token": "lat-…"} or {"code": "…"}'
         ) from error
-    if bool(proof.token) == bool(proof.code):
+    if bool(request.token) == bool(request.code):
         raise Malformed("either a token or a code signs in", fix='send {"token": "lat-…"} or {"code": "…"}')
-    return proof
+    return request

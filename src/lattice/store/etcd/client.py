@@ -1,4 +1,4 @@
-"""Talking to etcd: endpoints, TLS, deadlines, and what its errors mean here."""
+"""The etcd client: endpoints, TLS, deadlines, fail-over, and the translation of etcd errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,26 +14,29 @@ from lattice.errors import Full, Gone, Invalid, LatticeError, NotFound, Revision
 from lattice.store.etcd import etcd_pb2 as pb
 from lattice.store.etcd import etcd_pb2_grpc as rpc
 
-# Seconds. etcd itself gives up after 7: with most of its members lost, whoever writes would not hear of it for so long.
-REQUEST_TIMEOUT_S = 1.8  # for a write, and for a read whoever answers it
-LARGE_REQUEST_TIMEOUT_S = 4.0  # for what may be large, and for the first word of a member that may have started a moment ago; from each member
+# etcd itself gives up after 7 s: without a quorum, a writer would wait that long for an error.
+# The time limit of a write, and of a read over all members together.
+REQUEST_TIMEOUT_S = 1.8
+# The time limit per member of a large request, and of the first answer of a member that may have just
+# started.
+LARGE_REQUEST_TIMEOUT_S = 4.0
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    ("grpc.keepalive_time_ms", 10_000),  # etcd closes connections that ping more often than every 5 s
+    # etcd closes connections that ping more often than every 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
-NEED_LEADER = (
-    ("hasleader", "true"),
-)  # a member cut off from the others ends our watch instead of keeping silent
+# With this header, a member that is cut off from the quorum ends a watch instead of staying silent.
+NEED_LEADER = (("hasleader", "true"),)
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where etcd is, as in etcd://host:port[,host:port]/prefix?ca=..&cert=..&key=.."""
+    """The address of an etcd cluster: etcd://host:port[,host:port]/prefix?ca=..&cert=..&key=.."""
 
     endpoints: tuple[str, ...]
     prefix: str = "/lattice"
@@ -43,18 +46,20 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> "Address":
+        """Parse an address; raise Invalid for another scheme or an unknown option. The default port is
+        2379."""
         parts = urlsplit(url)
         endpoints = tuple(
-            point if ":" in point.rpartition("]")[2] else f"{point}:2379"
-            for point in parts.netloc.split(",")
-            if point
+            endpoint if ":" in endpoint.rpartition("]")[2] else f"{endpoint}:2379"
+            for endpoint in parts.netloc.split(",")
+            if endpoint
         )
         query = parse_qs(parts.query)
         unknown = sorted(set(query) - {"ca", "cert", "key"})
         if parts.scheme != "etcd" or not endpoints or unknown:
-            wrong = f"unknown option {unknown[0]!r}" if unknown else "not an etcd address"
+            problem = f"unknown option {unknown[0]!r}" if unknown else "not an etcd address"
             raise Invalid(
-                f"{wrong}: {url!r}",
+                f"{problem}: {url!r}",
                 fix="write it as etcd://host:2379[,host:2379]/prefix?ca=FILE&cert=FILE&key=FILE",
             )
         files = {name: values[-1] for name, values in query.items()}
@@ -62,7 +67,7 @@ class Address:
 
 
 class Member:
-    """The stubs of one endpoint."""
+    """The channel and the stubs of one endpoint."""
 
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.endpoint = endpoint
@@ -77,13 +82,14 @@ class Member:
 
 
 class EtcdClient:
-    """One endpoint is used until it fails; then the next."""
+    """A client that uses one endpoint until the endpoint fails, then the next."""
 
     def __init__(self, address: Address) -> None:
         credentials = _credentials(address)
         self._members = [Member(endpoint, credentials) for endpoint in address.endpoints]
         self._current = 0
-        self.newest_revision = 0  # the newest store revision any answer has mentioned
+        # The newest store revision in any answer.
+        self.newest_revision = 0
 
     @property
     def member_count(self) -> int:
@@ -94,78 +100,89 @@ class EtcdClient:
         return self._members[self._current]
 
     async def read(
-        self, ask: Callable[[Member, float], Awaitable[T]], patience: float = REQUEST_TIMEOUT_S
+        self, send: Callable[[Member, float], Awaitable[T]], timeout_s: float = REQUEST_TIMEOUT_S
     ) -> T:
-        """A call that changes nothing: every endpoint gets its chance, for as many seconds as it is told."""
-        share = patience / self.member_count
+        """Run a read-only request; every member gets one attempt and an equal share of the time limit in
+        seconds."""
+        member_timeout_s = timeout_s / self.member_count
         for _ in self._members[1:]:
             try:
-                return await self.call(lambda member: ask(member, share))
+                return await self.call(lambda member: send(member, member_timeout_s))
             except Unavailable:
                 continue
-        return await self.call(lambda member: ask(member, share))
+        return await self.call(lambda member: send(member, member_timeout_s))
 
-    async def call(self, ask: Callable[[Member], Awaitable[T]]) -> T:
-        """One attempt; after no answer the outcome is unknown, and the next call goes elsewhere."""
+    async def call(self, send: Callable[[Member], Awaitable[T]]) -> T:
+        """Run one attempt. After Unavailable the outcome is unknown, and the next call goes to another
+        member."""
         member = self.member
         try:
-            answer = await ask(member)
+            response = await send(member)
         except grpc.aio.AioRpcError as error:
-            meaning = translate(error, member.endpoint)
-            if isinstance(meaning, Unavailable):
+            translated = translate(error, member.endpoint)
+            if isinstance(translated, Unavailable):
                 self.fail_over(member)
-            raise meaning from error
-        header = getattr(answer, "header", None)
+            raise translated from error
+        header = getattr(response, "header", None)
         if header is not None:
             self.newest_revision = max(self.newest_revision, header.revision)
-        return answer
+        return response
 
     def fail_over(self, member: Member) -> None:
+        """Switch to the next member, unless another call already left the failed member."""
         if member is self.member:
             self._current = (self._current + 1) % len(self._members)
 
     async def keep_alive(self, lease: int) -> bool:
-        async def ask(member: Member, seconds: float) -> bool:
+        """Renew a lease once; return False if the lease has expired."""
+
+        async def send(member: Member, seconds: float) -> bool:
             stream = member.lease.LeaseKeepAlive(timeout=seconds)
             try:
                 await stream.write(pb.LeaseKeepAliveRequest(ID=lease))
-                answer = await stream.read()
+                response = await stream.read()
             finally:
                 stream.cancel()
-            return answer is not grpc.aio.EOF and answer.TTL > 0
+            return response is not grpc.aio.EOF and response.TTL > 0
 
-        return await self.read(ask)
+        return await self.read(send)
 
     async def grant(self, ttl: int) -> int:
-        answer = await self.call(
-            lambda m: m.lease.LeaseGrant(pb.LeaseGrantRequest(TTL=ttl), timeout=REQUEST_TIMEOUT_S)
+        """Create a lease and return its id; `ttl` is in seconds."""
+        response = await self.call(
+            lambda member: member.lease.LeaseGrant(pb.LeaseGrantRequest(TTL=ttl), timeout=REQUEST_TIMEOUT_S)
         )
-        return int(answer.ID)
+        return int(response.ID)
 
     async def revoke(self, lease: int) -> None:
+        """Revoke a lease; an expired lease is no error."""
         try:
             await self.call(
-                lambda m: m.lease.LeaseRevoke(pb.LeaseRevokeRequest(ID=lease), timeout=REQUEST_TIMEOUT_S)
+                lambda member: member.lease.LeaseRevoke(
+                    pb.LeaseRevokeRequest(ID=lease), timeout=REQUEST_TIMEOUT_S
+                )
             )
         except NoSuchLease:
             return
 
     async def version(self) -> str:
-        answer = await self.read(
-            lambda m, seconds: m.maintenance.Status(pb.StatusRequest(), timeout=seconds),
+        """Return the version of etcd that a member reports."""
+        response = await self.read(
+            lambda member, seconds: member.maintenance.Status(pb.StatusRequest(), timeout=seconds),
             LARGE_REQUEST_TIMEOUT_S * self.member_count,
         )
-        return str(answer.version)
+        return str(response.version)
 
     async def close(self) -> None:
         await asyncio.gather(*(member.channel.close() for member in self._members))
 
 
 class NoSuchLease(NotFound):
-    """The lease expired or never was; nothing was written."""
+    """The lease expired or never existed; etcd wrote nothing."""
 
 
 def translate(error: grpc.aio.AioRpcError, endpoint: str) -> LatticeError:
+    """Return the Lattice error for a gRPC error of etcd."""
     details = error.details() or ""
     where = f"etcd {endpoint}"
     if "database space exceeded" in details:
@@ -200,13 +217,17 @@ def translate(error: grpc.aio.AioRpcError, endpoint: str) -> LatticeError:
 
 
 def reject_lossy_version(version: str) -> None:
-    """Releases that can lose writes they have acknowledged (etcd's own advisories on 3.5.0-3.5.5 and 3.4 before 3.4.22)."""
+    """Raise Unavailable for releases that can lose acknowledged writes.
+
+    The etcd advisories name 3.5.0 to 3.5.5, and 3.4 before 3.4.22.
+    """
     numbers = tuple(int(part) for part in version.split("-")[0].split("+")[0].split(".")[:3])
     if (3, 4, 22) <= numbers < (3, 5, 0) or numbers >= (3, 5, 6):
         return
     raise Unavailable(
         f"etcd {version} is not used: this release can lose writes it has acknowledged",
-        fix="upgrade etcd to 3.4.22 or later, or 3.5.6 or later; at your own risk: --allow-etcd-that-loses-writes",
+        fix="upgrade etcd to 3.4.22 or later, or 3.5.6 or later; "
+        "at your own risk: --allow-etcd-that-loses-writes",
     )
 
 
@@ -224,6 +245,6 @@ def read_op(key: bytes, *, keys_only: bool = False) -> Any:
 
 
 def first_kv(response: Any) -> Any | None:
-    """The single key asked for, or None."""
+    """Return the key-value pair of a single-key read, or None."""
     kvs: Sequence[Any] = response.response_range.kvs
     return kvs[0] if kvs else None

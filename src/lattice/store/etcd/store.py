@@ -1,4 +1,5 @@
-"""A store in an etcd cluster, for several servers: one transaction per commit, fenced by a counter that outlives every lease."""
+"""A store in an etcd cluster, for several servers: one transaction per commit, fenced by a term counter
+that outlives every lease."""
 
 import asyncio
 import math
@@ -39,25 +40,26 @@ from lattice.store.protocol import (
 )
 from lattice.store.watch_feed import WINDOW_CHANGES, Feeds
 
-PAGE_SIZE = 500  # entries per range request
-OPEN_TIMEOUT_S = 8.0  # seconds for a cluster that has just begun to be ready
-MAX_GETS_PER_TXN = 100  # single reads that share one transaction
-REQUEST_LEASE_ROTATION_S = (
-    30.0  # seconds for which request ids share a lease: bounds how many etcd forgets at once
-)
-MAX_WATCH_LAG_S = (
-    1.0  # seconds the shared watch may be behind what other answers mentioned before we write a mark
-)
-IMPOSSIBLE_REVISION = -1  # a modification revision that no key has
-MAX_REPLAYED_REVISIONS = (
-    1_000  # revisions that the shared watch is begun earlier for the sake of its first watcher
-)
+# Entries per range request.
+PAGE_SIZE = 500
+# How long `open` waits for a quorum of a cluster that has just started.
+OPEN_TIMEOUT_S = 8.0
+# Single reads that share one transaction.
+MAX_GETS_PER_TXN = 100
+# How long request ids share a lease: bounds how many keys etcd expires at once.
+REQUEST_LEASE_ROTATION_S = 30.0
+# How long the shared watch may be behind the newest known revision before the store writes a progress marker.
+MAX_WATCH_LAG_S = 1.0
+# A modification revision that no key has.
+IMPOSSIBLE_REVISION = -1
+# The shared watch begins at most this many revisions earlier, to serve its first watcher without a history.
+MAX_REPLAYED_REVISIONS = 1_000
 
 _Compare = pb.Compare
 
 
 class EtcdStore:
-    """Use `await EtcdStore.open(url, clock)`."""
+    """A store on an etcd cluster; create the store with `await EtcdStore.open(url, clock)`."""
 
     def __init__(self, address: Address, clock: Clock, window: int = WINDOW_CHANGES) -> None:
         self._client = EtcdClient(address)
@@ -76,7 +78,8 @@ class EtcdStore:
 
     @classmethod
     async def open(cls, url: str, clock: Clock, allow_known_bad: bool = False) -> "EtcdStore":
-        """Raises Unavailable if etcd does not answer, or is a release that loses writes and that is not allowed."""
+        """Connect to etcd. Raise Unavailable if etcd does not answer, or is a release that loses writes and
+        is not allowed."""
         store = cls(Address.parse(url), clock)
         try:
             await store.check_version(allow_known_bad)
@@ -87,24 +90,26 @@ class EtcdStore:
         return store
 
     async def check_version(self, allow: bool) -> None:
+        """Raise Unavailable for a release of etcd that loses writes, unless `allow` is set."""
         version = await self._client.version()
         if not allow:
             reject_lossy_version(version)
 
     async def wait_for_quorum(self) -> None:
-        """Members that were started a moment ago have yet to agree on their leader."""
-        ends = self._clock.monotonic() + OPEN_TIMEOUT_S
+        """Wait until the members have elected a leader, at most OPEN_TIMEOUT_S."""
+        deadline = self._clock.monotonic() + OPEN_TIMEOUT_S
         while True:
             try:
                 await self.revision()
                 return
             except Unavailable:
-                if self._clock.monotonic() >= ends:
+                if self._clock.monotonic() >= deadline:
                     raise
                 await self._clock.sleep(REQUEST_TIMEOUT_S / 10)
 
     async def get(self, key: Key) -> Entry | None:
         loop = asyncio.get_running_loop()
+        # Gets of one turn of the event loop share a transaction.
         if not self._queued_gets:
             loop.call_soon(self._send_gets)
         future: asyncio.Future[Entry | None] = loop.create_future()
@@ -121,11 +126,10 @@ class EtcdStore:
         revision: int = 0,
     ) -> Page:
         start = self._keys.resource_key(resource)
-        low, high = (
-            (start, start[:-1] + b"0")
-            if namespace is None
-            else (start + f"{namespace}/".encode(), start + f"{namespace}0".encode())
-        )
+        if namespace is None:
+            low, high = start, start[:-1] + b"0"
+        else:
+            low, high = start + f"{namespace}/".encode(), start + f"{namespace}0".encode()
         low = max(low, start + after.encode()) + b"\0"
         for _ in range(3):
             try:
@@ -160,58 +164,59 @@ class EtcdStore:
     ) -> int:
         validate_commit(writes, checks)
         try:
-            answer = await self._commit(writes, checks, fence, request_id)
-        except NoSuchLease:  # etcd was restored, or slept: nothing was written
+            response = await self._commit(writes, checks, fence, request_id)
+        # The lease of request ids is gone after a restore or a suspend of etcd; nothing was written.
+        except NoSuchLease:
             self._request_lease_until = 0.0
-            answer = await self._commit(writes, checks, fence, request_id)
-        if answer.succeeded:
-            return int(answer.header.revision)
-        return _explain(answer, writes, checks, fence, request_id)
+            response = await self._commit(writes, checks, fence, request_id)
+        if response.succeeded:
+            return int(response.header.revision)
+        return _explain(response, writes, checks, fence, request_id)
 
     async def revision(self) -> int:
-        answer = await self._range(pb.RangeRequest(key=self._keys.full_range()[0], keys_only=True))
-        return int(answer.header.revision)
+        response = await self._range(pb.RangeRequest(key=self._keys.full_range()[0], keys_only=True))
+        return int(response.header.revision)
 
     async def compact(self, revision: int) -> None:
         if revision < 1:
             return
         try:
             await self._client.call(
-                lambda m: m.kv.Compact(
+                lambda member: member.kv.Compact(
                     pb.CompactionRequest(revision=revision), timeout=LARGE_REQUEST_TIMEOUT_S
                 )
             )
         except Gone:
-            return  # it was compacted further already
+            # Already compacted further.
+            return
         except RevisionTooNew:
             raise future_revision_error(revision, await self.revision()) from None
 
     async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
         leader_key, term_key = self._keys.leader_key(role), self._keys.term_key(role)
-        leader, spent = map(first_kv, (await self._read([leader_key, term_key])).responses)
+        leader, previous_term = map(first_kv, (await self._read([leader_key, term_key])).responses)
         if leader is not None and leader.value.decode() != holder:
             return None
-        number = 1 + (0 if spent is None else int(spent.value))
+        number = 1 + (0 if previous_term is None else int(previous_term.value))
         lease = await self._client.grant(math.ceil(ttl))
-        ask = pb.TxnRequest(
-            compare=[_compare_unchanged(leader_key, leader), _compare_unchanged(term_key, spent)],
+        request = pb.TxnRequest(
+            compare=[_compare_unchanged(leader_key, leader), _compare_unchanged(term_key, previous_term)],
             success=[_put(leader_key, holder.encode(), lease), _put(term_key, b"%d" % number)],
         )
-        answer = await self._txn(ask)
-        if not answer.succeeded:
+        response = await self._txn(request)
+        if not response.succeeded:
             await self._client.revoke(lease)
             return None
         if leader is not None:
-            await self._client.revoke(
-                leader.lease
-            )  # the same holder, before: its old term must not be renewed
+            # The same holder had an earlier term, which must not be renewed.
+            await self._client.revoke(leader.lease)
         return Term(role, number, holder, lease)
 
     async def renew(self, term: Term) -> bool:
         if not await self._client.keep_alive(term.lease):
             return False
-        spent = first_kv((await self._read([self._keys.term_key(term.role)])).responses[0])
-        return spent is not None and int(spent.value) == term.number
+        current_term = first_kv((await self._read([self._keys.term_key(term.role)])).responses[0])
+        return current_term is not None and int(current_term.value) == term.number
 
     async def resign(self, term: Term) -> None:
         await self._client.revoke(term.lease)
@@ -224,7 +229,11 @@ class EtcdStore:
         await self._client.close()
 
     async def write_progress_marker(self, resource: str) -> None:
-        """Write a key that is no object, so that watches of a resource have something to show how far they are."""
+        """Write a key that is no object, so that watches of a resource receive an event and learn their
+        progress.
+
+        Writes at most one marker per resource and MAX_WATCH_LAG_S.
+        """
         now = self._clock.monotonic()
         if now < self._marker_written_at.get(resource, -math.inf) + MAX_WATCH_LAG_S:
             return
@@ -232,57 +241,60 @@ class EtcdStore:
         try:
             await self._txn(pb.TxnRequest(success=[_put(self._keys.resource_key(resource), b"")]))
         except LatticeError:
-            return  # no space or no etcd: the watch is correct without, it only knows less
+            # Without space or without etcd the watch stays correct; only its progress is unknown.
+            return
 
     async def _commit(
         self, writes: Sequence[Write], checks: Sequence[Check], fence: Term | None, request_id: str | None
     ) -> Any:
-        ask = pb.TxnRequest()
+        request = pb.TxnRequest()
         if request_id is not None:
             key = self._keys.request_key(request_id)
-            ask.compare.append(
+            request.compare.append(
                 _Compare(key=key, target=_Compare.CREATE, result=_Compare.EQUAL, create_revision=0)
             )
-            ask.success.append(_put(key, b"", await self._lease_for_requests()))
-            ask.failure.append(read_op(key, keys_only=True))
+            request.success.append(_put(key, b"", await self._lease_for_requests()))
+            request.failure.append(read_op(key, keys_only=True))
         if fence is not None:
             key = self._keys.term_key(fence.role)
-            ask.compare.append(
+            request.compare.append(
                 _Compare(key=key, target=_Compare.VALUE, result=_Compare.EQUAL, value=b"%d" % fence.number)
             )
-            ask.failure.append(read_op(key))
+            request.failure.append(read_op(key))
         for check in checks:
             key = self._keys.object_key(check.key)
-            ask.compare.append(
+            request.compare.append(
                 _Compare(key=key, target=_Compare.MOD, result=_Compare.EQUAL, mod_revision=check.expect)
             )
-            ask.failure.append(read_op(key, keys_only=True))
+            request.failure.append(read_op(key, keys_only=True))
         for write in writes:
-            self._add_write(ask, write)
-        return await self._txn(ask)
+            self._add_write(request, write)
+        return await self._txn(request)
 
-    def _add_write(self, ask: Any, write: Write) -> None:
+    def _add_write(self, request: Any, write: Write) -> None:
         key = self._keys.object_key(write.key)
-        read = ask.failure.add().request_range  # filled in place: what is appended is copied
+        # Filled in place, because appending copies a message.
+        read = request.failure.add().request_range
         read.key, read.keys_only = key, True
         if isinstance(write, Put):
-            put = ask.success.add().request_put
+            put = request.success.add().request_put
             put.key, put.value = key, write.value
             if write.expect is not None:
-                ask.compare.add(
+                request.compare.add(
                     key=key, target=_Compare.MOD, result=_Compare.EQUAL, mod_revision=write.expect
                 )
             return
-        ask.success.append(pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key)))
+        request.success.append(pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key)))
         if write.expect is None:
-            ask.compare.append(
+            request.compare.append(
                 _Compare(key=key, target=_Compare.MOD, result=_Compare.GREATER, mod_revision=0)
             )
         else:
-            ask.compare.append(
+            request.compare.append(
                 _Compare(
                     key=key,
                     target=_Compare.MOD,
+                    # A deletion cannot expect ABSENT: the comparison must fail.
                     result=_Compare.EQUAL,
                     mod_revision=write.expect or IMPOSSIBLE_REVISION,
                 )
@@ -299,45 +311,45 @@ class EtcdStore:
             return self._request_lease
 
     def _send_gets(self) -> None:
-        asked, self._queued_gets = self._queued_gets, []
-        for start in range(0, len(asked), MAX_GETS_PER_TXN):
-            task = asyncio.ensure_future(self._run_gets(asked[start : start + MAX_GETS_PER_TXN]))
+        gets, self._queued_gets = self._queued_gets, []
+        for start in range(0, len(gets), MAX_GETS_PER_TXN):
+            task = asyncio.ensure_future(self._run_gets(gets[start : start + MAX_GETS_PER_TXN]))
             self._reads.add(task)
             task.add_done_callback(self._reads.discard)
 
-    async def _run_gets(self, asked: Sequence[tuple[Key, "asyncio.Future[Entry | None]"]]) -> None:
+    async def _run_gets(self, gets: Sequence[tuple[Key, "asyncio.Future[Entry | None]"]]) -> None:
         try:
-            answer = await self._read([self._keys.object_key(key) for key, _ in asked])
+            response = await self._read([self._keys.object_key(key) for key, _ in gets])
         except LatticeError as error:
-            for _, future in asked:
+            for _, future in gets:
                 if not future.done():
                     future.set_exception(error)
             return
-        for (key, future), response in zip(asked, answer.responses, strict=True):
+        for (key, future), range_response in zip(gets, response.responses, strict=True):
             if not future.done():
-                kv = first_kv(response)
+                kv = first_kv(range_response)
                 future.set_result(None if kv is None else Entry(key, kv.value, kv.mod_revision))
 
     async def _pages(self, low: bytes, high: bytes, limit: int, revision: int) -> Page:
         entries: list[Entry] = []
         while True:
             size = min(PAGE_SIZE, limit - len(entries)) if limit else PAGE_SIZE
-            answer = await self._range(
+            response = await self._range(
                 pb.RangeRequest(key=low, range_end=high, limit=size, revision=revision),
                 LARGE_REQUEST_TIMEOUT_S * self._client.member_count,
             )
-            revision = revision or answer.header.revision
+            revision = revision or response.header.revision
             entries += [
                 Entry(key, kv.value, kv.mod_revision)
-                for kv in answer.kvs
+                for kv in response.kvs
                 if (key := self._keys.parse_object_key(kv.key))
             ]
-            if not answer.more or (limit and len(entries) == limit):
-                return Page(entries, revision, answer.more)
-            low = answer.kvs[-1].key + b"\0"
+            if not response.more or (limit and len(entries) == limit):
+                return Page(entries, revision, response.more)
+            low = response.kvs[-1].key + b"\0"
 
     async def _start_shared_watch(self, after: int) -> Feeds:
-        """Start the one watch of this process, at the first call."""
+        """Start the shared watch of the process at the first call, and return its feeds."""
         async with self._start_lock:
             if self._feeds is None:
                 newest = await self.revision()
@@ -351,12 +363,13 @@ class EtcdStore:
             return self._feeds
 
     def _on_shared_watch_end(self, task: "asyncio.Task[None]") -> None:
-        """The shared watch never ends by itself; if it did, nobody may wait for it in vain."""
+        """Fail every watch when the shared watch ends, which only a closed store or a bug causes, so that no
+        watcher waits forever."""
         feeds, self._feeds = self._feeds, None
         if feeds is not None:
-            why = "closed" if task.cancelled() else f"broken: {task.exception()!r}"
+            reason = "closed" if task.cancelled() else f"broken: {task.exception()!r}"
             feeds.restart(
-                feeds.head, Gone(f"the watch on etcd is {why}", fix="list again and go on from there")
+                feeds.head, Gone(f"the watch on etcd is {reason}", fix="list again and go on from there")
             )
 
     async def _run_shared_watch(self, feeds: Feeds) -> None:
@@ -383,7 +396,11 @@ class EtcdStore:
                 await self._clock.sleep(MAX_WATCH_LAG_S)
 
     async def _mark_when_lagging(self, feeds: Feeds) -> None:
-        """Revisions made by others in a shared etcd never reach our watch: a mark of our own does, and moves its progress."""
+        """Write a progress marker when the shared watch lags behind the newest known revision.
+
+        Revisions of other applications in a shared etcd never reach the watch; a marker does, and moves its
+        progress.
+        """
         expected = 0
         while True:
             await self._clock.sleep(MAX_WATCH_LAG_S)
@@ -394,23 +411,27 @@ class EtcdStore:
     def _open_history(self, resource: str, after: int) -> CatchUpHistory:
         start = self._keys.resource_key(resource)
         stream = WatchStream(
-            self._client, self._clock, self._keys, (start, start[:-1] + b"0"), after, _discard
+            self._client,
+            self._clock,
+            self._keys,
+            (start, start[:-1] + b"0"),
+            after,
+            # CatchUpHistory replaces the function before the stream runs.
+            publish=lambda revision, changes: None,
         )
         return CatchUpHistory(stream, resource, self.write_progress_marker)
 
-    async def _range(self, ask: Any, patience: float = REQUEST_TIMEOUT_S) -> Any:
-        return await self._client.read(lambda m, seconds: m.kv.Range(ask, timeout=seconds), patience)
+    async def _range(self, request: Any, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+        return await self._client.read(
+            lambda member, seconds: member.kv.Range(request, timeout=seconds), timeout_s
+        )
 
     async def _read(self, keys: Sequence[bytes]) -> Any:
-        ask = pb.TxnRequest(success=[read_op(key) for key in keys])
-        return await self._client.read(lambda m, seconds: m.kv.Txn(ask, timeout=seconds))
+        request = pb.TxnRequest(success=[read_op(key) for key in keys])
+        return await self._client.read(lambda member, seconds: member.kv.Txn(request, timeout=seconds))
 
-    async def _txn(self, ask: Any) -> Any:
-        return await self._client.call(lambda m: m.kv.Txn(ask, timeout=REQUEST_TIMEOUT_S))
-
-
-def _discard(revision: int, changes: object) -> None:
-    return None
+    async def _txn(self, request: Any) -> Any:
+        return await self._client.call(lambda member: member.kv.Txn(request, timeout=REQUEST_TIMEOUT_S))
 
 
 def _put(key: bytes, value: bytes, lease: int = 0) -> Any:
@@ -424,21 +445,29 @@ def _compare_unchanged(key: bytes, kv: Any | None) -> Any:
 
 
 def _explain(
-    answer: Any, writes: Sequence[Write], checks: Sequence[Check], fence: Term | None, request_id: str | None
+    response: Any,
+    writes: Sequence[Write],
+    checks: Sequence[Check],
+    fence: Term | None,
+    request_id: str | None,
 ) -> int:
-    """Why the transaction's comparisons failed, from what its other branch read at the same revision."""
-    found = [first_kv(response) for response in answer.responses]
-    if request_id is not None and (seen := found.pop(0)) is not None:
-        return int(seen.create_revision)
+    """Return the revision of a repeated request, or raise the error that explains the failed comparisons of a
+    commit.
+
+    The failure branch of the transaction read the keys at the same revision.
+    """
+    kvs = [first_kv(range_response) for range_response in response.responses]
+    if request_id is not None and (recorded := kvs.pop(0)) is not None:
+        return int(recorded.create_revision)
     if fence is not None:
-        spent = found.pop(0)
-        number = 0 if spent is None else int(spent.value)
+        current_term = kvs.pop(0)
+        number = 0 if current_term is None else int(current_term.value)
         if number != fence.number:
             raise fenced_error(fence, number)
     operations = (*checks, *writes)
     revisions = {
-        op.key: ABSENT if kv is None else int(kv.mod_revision)
-        for op, kv in zip(operations, found, strict=True)
+        operation.key: ABSENT if kv is None else int(kv.mod_revision)
+        for operation, kv in zip(operations, kvs, strict=True)
     }
     check_expected_revisions(writes, checks, revisions.__getitem__)
     raise Unavailable(

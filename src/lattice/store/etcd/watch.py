@@ -1,4 +1,5 @@
-"""Following etcd: one watch turned into commits, revision by revision, resumed after errors without gap or repetition."""
+"""Watches on etcd: events grouped into commits by revision, resumed after errors without gap or
+repetition."""
 
 import asyncio
 import random
@@ -17,16 +18,21 @@ from lattice.store.etcd.client import NEED_LEADER, EtcdClient, Member, translate
 from lattice.store.protocol import Batch, Change, Entry, Key
 from lattice.store.watch_feed import Feed, History
 
-MAX_BACKOFF_S = 2.0  # seconds between attempts to follow again
-PROGRESS_TIMEOUT_S = 0.1  # seconds after which a watcher that catches up asks for a sign of where it is; etcd starts old watches in 0.1 s
-MAX_UNREAD_BATCHES = 5_000  # batches of the past read ahead of a watcher that catches up
+# Back-off between attempts to watch again.
+MAX_BACKOFF_S = 2.0
+# How long a catch-up watch waits for events before it writes a progress marker; etcd starts old watches in
+# 0.1 s.
+PROGRESS_TIMEOUT_S = 0.1
+# Batches that a catch-up watch reads ahead of its reader.
+MAX_UNREAD_BATCHES = 5_000
 
 Publish = Callable[[int, Sequence[Change]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyLayout:
-    """Where things are in etcd. An object's key ends in its path, so that etcd's order is the order of lists."""
+    """The keys of the store in etcd. The key of an object ends in its path, so that etcd lists in the order
+    of paths."""
 
     prefix: str
 
@@ -34,7 +40,8 @@ class KeyLayout:
         return f"{self.prefix}/objects/{key.resource}/{key.path}".encode()
 
     def resource_key(self, resource: str) -> bytes:
-        """The mark of a resource, before all its objects: see EtcdStore.mark."""
+        """Return the marker key of a resource, which sorts before its objects: see
+        EtcdStore.write_progress_marker."""
         return f"{self.prefix}/objects/{resource}/".encode()
 
     def term_key(self, role: str) -> bytes:
@@ -47,10 +54,12 @@ class KeyLayout:
         return f"{self.prefix}/requests/{request_id}".encode()
 
     def full_range(self) -> tuple[bytes, bytes]:
-        return f"{self.prefix}/".encode(), f"{self.prefix}0".encode()  # "0" follows "/"
+        """Return the range of every key below the prefix."""
+        # "0" is the character after "/".
+        return f"{self.prefix}/".encode(), f"{self.prefix}0".encode()
 
     def parse_object_key(self, raw: bytes) -> Key | None:
-        """None: not an object."""
+        """Return the key of an object, or None for every other key."""
         start = f"{self.prefix}/objects/".encode()
         if not raw.startswith(start):
             return None
@@ -63,7 +72,7 @@ class KeyLayout:
 
 @dataclass
 class WatchStream:
-    """An etcd watch over a range of keys. `revision`: everything up to here has been published."""
+    """An etcd watch over a range of keys. `revision`: every change up to this revision has been published."""
 
     client: EtcdClient
     clock: Clock
@@ -71,34 +80,36 @@ class WatchStream:
     key_range: tuple[bytes, bytes]
     revision: int
     publish: Publish
-    may_read: asyncio.Event | None = None  # cleared by who cannot take more for now
-    lookup_value: Callable[[Key, int], bytes | None] = lambda key, revision: (
-        None
-    )  # what an object was at a revision, where that is kept anyway
+    # Cleared while the reader cannot take further events.
+    may_read: asyncio.Event | None = None
+    # Returns the value of an object at a revision, where the process keeps the bytes anyway.
+    lookup_value: Callable[[Key, int], bytes | None] = lambda key, revision: None
 
     async def run(self) -> None:
-        """Until Gone."""
-        patience = 0.05
+        """Watch until the history is compacted, then raise Gone; other errors resume the watch on the next
+        member."""
+        backoff_s = 0.05
         while True:
             member = self.client.member
-            before = self.revision
+            previous_revision = self.revision
             try:
                 await self._read_events(member)
             except grpc.aio.AioRpcError as error:
-                meaning = translate(error, member.endpoint)
-                if isinstance(meaning, Gone):
-                    raise meaning from error
+                translated = translate(error, member.endpoint)
+                if isinstance(translated, Gone):
+                    raise translated from error
                 self.client.fail_over(member)
             except Unavailable:
                 self.client.fail_over(member)
-            patience = 0.05 if self.revision > before else min(MAX_BACKOFF_S, patience * 2)
-            await self.clock.sleep(patience * (0.5 + random.random() / 2))  # noqa: S311
+            backoff_s = 0.05 if self.revision > previous_revision else min(MAX_BACKOFF_S, backoff_s * 2)
+            await self.clock.sleep(backoff_s * (0.5 + random.random() / 2))  # noqa: S311
 
     async def _read_events(self, member: Member) -> None:
         stream = member.watch.Watch(metadata=NEED_LEADER)
         try:
-            # From the last revision published, not the one after: etcd then also refuses when just that one is compacted,
-            # after which the first deletion or previous value could be missing without a word.
+            # Begins at the last published revision, not the next: etcd then also rejects the watch when
+            # exactly this revision is compacted, after which the first deletion or previous value could be
+            # missing silently.
             create = pb.WatchCreateRequest(
                 key=self.key_range[0],
                 range_end=self.key_range[1],
@@ -108,32 +119,32 @@ class WatchStream:
             )
             await stream.write(pb.WatchRequest(create_request=create))
             events: list[Any] = []
-            while (answer := await self._read(stream)) is not grpc.aio.EOF:
-                _raise_if_ended(answer)
-                events += answer.events
-                if not answer.fragment:
-                    self._publish_events(answer, events)
+            while True:
+                if self.may_read is not None:
+                    await self.may_read.wait()
+                response = await stream.read()
+                if response is grpc.aio.EOF:
+                    break
+                _raise_if_ended(response)
+                events += response.events
+                if not response.fragment:
+                    self._publish_events(response, events)
                     events = []
             raise Unavailable("etcd ended the watch", where=f"etcd {member.endpoint}")
         finally:
             stream.cancel()
 
-    async def _read(self, stream: Any) -> Any:
-        if self.may_read is not None:
-            await self.may_read.wait()
-        return await stream.read()
-
-    def _publish_events(self, answer: Any, events: Sequence[Any]) -> None:
+    def _publish_events(self, response: Any, events: Sequence[Any]) -> None:
         for revision, group in groupby(events, key=lambda event: event.kv.mod_revision):
             if revision > self.revision:
                 changes = [change for event in group if (change := self._change(event)) is not None]
                 self.revision = revision
                 self.publish(revision, changes)
-        is_progress = (
-            not events and not answer.created
-        )  # sent in order with the events, unlike those asked for before 3.5.8
-        if is_progress and answer.header.revision > self.revision:
-            self.revision = answer.header.revision
+        # A progress notification arrives in order with the events, unlike requested progress before etcd
+        # 3.5.8.
+        is_progress = not events and not response.created
+        if is_progress and response.header.revision > self.revision:
+            self.revision = response.header.revision
             self.publish(self.revision, ())
 
     def _change(self, event: Any) -> Change | None:
@@ -142,32 +153,40 @@ class WatchStream:
         if key is None:
             return None
         is_delete = event.type == pb.Event.DELETE
-        had = event.prev_kv.mod_revision
-        if not had and (is_delete or kv.create_revision != kv.mod_revision):
+        previous_revision = event.prev_kv.mod_revision
+        # Without the previous value, the change would look like a creation.
+        if not previous_revision and (is_delete or kv.create_revision != kv.mod_revision):
             raise Gone(
                 f"what revision {kv.mod_revision} replaced is compacted",
                 fix="list again and go on from there",
             )
-        previous = Entry(key, self.lookup_value(key, had) or event.prev_kv.value, had) if had else None
+        previous = (
+            Entry(key, self.lookup_value(key, previous_revision) or event.prev_kv.value, previous_revision)
+            if previous_revision
+            else None
+        )
         return Change(kv.mod_revision, key, None if is_delete else kv.value, previous)
 
 
-def _raise_if_ended(answer: Any) -> None:
-    if answer.compact_revision:
+def _raise_if_ended(response: Any) -> None:
+    if response.compact_revision:
         raise Gone(
-            f"history before revision {answer.compact_revision} is compacted",
+            f"history before revision {response.compact_revision} is compacted",
             fix="list again and go on from there",
         )
-    if answer.canceled:
-        raise Unavailable(f"etcd ended the watch: {answer.cancel_reason}")
+    if response.canceled:
+        raise Unavailable(f"etcd ended the watch: {response.cancel_reason}")
 
 
 class CatchUpHistory(History):
-    """The past of one resource, read by a watch of its own until it meets the shared one."""
+    """The history of one resource, read by a watch of its own until the watch reaches the window of the
+    shared watch."""
 
-    def __init__(self, stream: WatchStream, resource: str, mark: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self, stream: WatchStream, resource: str, write_marker: Callable[[str], Awaitable[None]]
+    ) -> None:
         self._resource = resource
-        self._write_marker = mark
+        self._write_marker = write_marker
         self._feed = Feed(stream.revision, MAX_UNREAD_BATCHES * 100)
         self._subscription = self._feed.subscribe(stream.revision)
         self._may_read = asyncio.Event()
@@ -180,18 +199,17 @@ class CatchUpHistory(History):
         if self._subscription.pending_batches < MAX_UNREAD_BATCHES:
             self._may_read.set()
         if not batches and self._subscription.progress <= after:
-            await self._write_marker(
-                self._resource
-            )  # silence does not say that etcd has sent everything; an event does
+            # Silence does not prove that etcd has sent every event; an event of the marker does.
+            await self._write_marker(self._resource)
         return batches, self._subscription.progress
 
     def close(self) -> None:
         self._task.cancel()
 
     def _publish(self, revision: int, changes: Sequence[Change]) -> None:
-        mine = tuple(change for change in changes if change.key.resource == self._resource)
-        if mine:
-            self._feed.publish(Batch(revision, mine))
+        own_changes = tuple(change for change in changes if change.key.resource == self._resource)
+        if own_changes:
+            self._feed.publish(Batch(revision, own_changes))
         self._feed.head = revision
         if self._subscription.pending_batches >= MAX_UNREAD_BATCHES:
             self._may_read.clear()

@@ -1,4 +1,4 @@
-"""What the SQLite file says: lists as of a revision, and the log for watches that begin in the past."""
+"""Reads of the SQLite file: lists as of a revision, and the log for watches that begin in the past."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ import apsw
 from lattice.store.protocol import Batch, Change, Entry, Key, Page, compacted_error, future_revision_error
 from lattice.store.sqlite.row_cache import LOG_BITS
 
-MAX_INLINE_ROWS = (
-    100  # rows read on the event loop itself (well under a millisecond); more go to a reader thread
-)
-LOG_ROWS = 1_000  # log rows read at once
+# Rows that a list reads on the event loop (well under a millisecond); longer lists go to a reader thread.
+MAX_INLINE_ROWS = 100
+# Log rows of one read.
+LOG_ROWS = 1_000
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ListRange:
-    """Which rows a list asks for: paths after `low` and before `high`."""
+    """The rows of a list: paths after `low` and before `high`, at most `limit`, as of `revision`."""
 
     resource: str
     low: str
@@ -29,7 +29,7 @@ class ListRange:
 
 
 def snapshot(db: apsw.Connection, read: Callable[[apsw.Connection], T]) -> T:
-    """Everything read inside sees one state."""
+    """Run `read` in one transaction, so that every query of `read` sees one state."""
     db.execute("BEGIN")
     try:
         return read(db)
@@ -38,77 +38,88 @@ def snapshot(db: apsw.Connection, read: Callable[[apsw.Connection], T]) -> T:
 
 
 def bounds(db: apsw.Connection) -> tuple[int, int]:
-    """The newest revision, and the oldest that can still be read."""
+    """Return the newest revision, and the oldest revision that can still be read."""
     values = dict(db.execute("SELECT name, value FROM meta"))
     return values["revision"], values["compacted"]
 
 
 def list_inline(db: apsw.Connection, scope: ListRange) -> Page | None:
-    """A short list of now; None if it is neither."""
+    """Return a short list of the newest revision; None if the list is long or of an older revision."""
     newest, _ = bounds(db)
     if scope.revision not in (0, newest):
         return None
-    most = MAX_INLINE_ROWS if scope.limit == 0 else scope.limit
-    if most > MAX_INLINE_ROWS:
+    max_rows = MAX_INLINE_ROWS if scope.limit == 0 else scope.limit
+    if max_rows > MAX_INLINE_ROWS:
         return None
-    rows = _current(db, scope, newest, most + 1)
-    if scope.limit == 0 and len(rows) > most:
+    rows = _current(db, scope, newest, max_rows + 1)
+    if scope.limit == 0 and len(rows) > max_rows:
         return None
-    return Page(rows[:most], newest, len(rows) > most)
+    return Page(rows[:max_rows], newest, len(rows) > max_rows)
 
 
 def list_at(db: apsw.Connection, scope: ListRange) -> Page:
-    newest, horizon = bounds(db)
-    at = scope.revision or newest
-    if at > newest:
-        raise future_revision_error(at, newest)
-    if at < horizon:
-        raise compacted_error(at, horizon)
-    wanted = scope.limit + 1 if scope.limit else -1
-    entries = _current(db, scope, at, wanted)
-    if at < newest:
-        entries = sorted(entries + _replaced(db, scope, at), key=lambda entry: entry.key.path)
-    cut = scope.limit or len(entries)
-    return Page(entries[:cut], at, len(entries) > cut)
+    """Return a list as of the requested revision, or of the newest; raise Gone or RevisionTooNew."""
+    newest, oldest = bounds(db)
+    list_revision = scope.revision or newest
+    if list_revision > newest:
+        raise future_revision_error(list_revision, newest)
+    if list_revision < oldest:
+        raise compacted_error(list_revision, oldest)
+    max_rows = scope.limit + 1 if scope.limit else -1
+    entries = _current(db, scope, list_revision, max_rows)
+    if list_revision < newest:
+        # An older revision also has the rows that later commits replaced or deleted.
+        entries = sorted(entries + _replaced(db, scope, list_revision), key=lambda entry: entry.key.path)
+    size = scope.limit or len(entries)
+    return Page(entries[:size], list_revision, len(entries) > size)
 
 
-def _current(db: apsw.Connection, scope: ListRange, at: int, limit: int) -> list[Entry]:
-    """Rows that were written at or before a revision, and not since."""
+def _current(db: apsw.Connection, scope: ListRange, list_revision: int, limit: int) -> list[Entry]:
+    """Return the rows that were written at or before a revision, and not since."""
     rows = db.execute(
-        "SELECT path, value, revision FROM objects WHERE resource = ? AND path > ? AND path < ? AND revision <= ? ORDER BY path LIMIT ?",
-        (scope.resource, scope.low, scope.high, at, limit),
+        "SELECT path, value, revision FROM objects"
+        " WHERE resource = ? AND path > ? AND path < ? AND revision <= ? ORDER BY path LIMIT ?",
+        (scope.resource, scope.low, scope.high, list_revision, limit),
     )
     return [Entry(_key(scope.resource, path), value, revision) for path, value, revision in rows]
 
 
-def _replaced(db: apsw.Connection, scope: ListRange, at: int) -> list[Entry]:
-    """Rows that were there at a revision and have been written since: the first change since then knows what it replaced."""
+def _replaced(db: apsw.Connection, scope: ListRange, list_revision: int) -> list[Entry]:
+    """Return the rows of a revision that later commits replaced: the first later change holds the replaced
+    value."""
     rows = db.execute(
-        "SELECT path, previous_value, previous_revision FROM log WHERE resource = ? AND id >= ? AND path > ? AND path < ? ORDER BY id",
-        (scope.resource, (at + 1) << LOG_BITS, scope.low, scope.high),
+        "SELECT path, previous_value, previous_revision FROM log"
+        " WHERE resource = ? AND id >= ? AND path > ? AND path < ? ORDER BY id",
+        (scope.resource, (list_revision + 1) << LOG_BITS, scope.low, scope.high),
     )
-    first: dict[str, Entry | None] = {}
+    replaced: dict[str, Entry | None] = {}
     for path, value, revision in rows:
-        if path not in first:
-            first[path] = None if revision is None else Entry(_key(scope.resource, path), value, revision)
-    return [entry for entry in first.values() if entry is not None]
+        if path not in replaced:
+            replaced[path] = None if revision is None else Entry(_key(scope.resource, path), value, revision)
+    return [entry for entry in replaced.values() if entry is not None]
 
 
 def log_after(db: apsw.Connection, resource: str, after: int) -> tuple[Sequence[Batch], int]:
-    newest, horizon = bounds(db)
-    if after < horizon:
-        raise compacted_error(after, horizon)
+    """Return up to LOG_ROWS changes after a revision, and the revision up to which the changes are
+    complete."""
+    newest, oldest = bounds(db)
+    if after < oldest:
+        raise compacted_error(after, oldest)
     rows = db.execute(
-        "SELECT id, path, previous_revision, value, previous_value FROM log WHERE resource = ? AND id >= ? ORDER BY id LIMIT ?",
+        "SELECT id, path, previous_revision, value, previous_value FROM log"
+        " WHERE resource = ? AND id >= ? ORDER BY id LIMIT ?",
         (resource, (after + 1) << LOG_BITS, LOG_ROWS),
     ).fetchall()
     grouped: dict[int, list[Change]] = {}
-    for number, path, old_revision, value, old_value in cast("list[tuple[int, str, Any, Any, Any]]", rows):
-        key, revision = _key(resource, path), number >> LOG_BITS
-        previous = None if old_revision is None else Entry(key, old_value, old_revision)
+    for log_id, path, previous_revision, value, previous_value in cast(
+        "list[tuple[int, str, Any, Any, Any]]", rows
+    ):
+        key, revision = _key(resource, path), log_id >> LOG_BITS
+        previous = None if previous_revision is None else Entry(key, previous_value, previous_revision)
         grouped.setdefault(revision, []).append(Change(revision, key, value, previous))
     if len(rows) == LOG_ROWS:
-        grouped.popitem()  # the last commit may be cut off
+        # The limit may have cut off the last commit: the next read begins with it.
+        grouped.popitem()
         newest = next(reversed(grouped))
     return [Batch(revision, tuple(changes)) for revision, changes in grouped.items()], newest
 

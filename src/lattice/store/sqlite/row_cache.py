@@ -1,21 +1,28 @@
-"""Rows of the SQLite file as its one writer sees them: what was written lately is remembered, what is written goes in many rows at a time.
+"""The rows of the SQLite file as the writer thread sees them: a cache of recent rows, flushed with many rows
+per statement.
 
-Every statement is a chance for other threads to take the interpreter and keep it for milliseconds: few large ones are many times as fast
-as many small ones.
+Every statement lets other threads take the interpreter lock and hold it for milliseconds: few large
+statements are many times as fast as many small statements.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import apsw
 
 from lattice.store.protocol import ABSENT, Change, Entry, Key, Put, Write
 
-LOG_BITS = 7  # a log row's id is revision << 7 | position in the commit; a commit has at most 100 operations
-MAX_ROWS_PER_STATEMENT = 256  # in one statement
-MAX_CACHED_BYTES = 24 << 20  # bytes of values; most of them are in copies of this process, too
+# The id of a log row is revision << 7 | position in the commit; a commit has at most 100 operations.
+LOG_BITS = 7
+MAX_ROWS_PER_STATEMENT = 256
+# Bytes of values; most values are in caches of the process, too.
+MAX_CACHED_BYTES = 24 << 20
 
-_FIND = "SELECT resource, path, id, value, revision FROM ({rows}) CROSS JOIN objects ON resource = column1 AND path = column2"
+_FIND = (
+    "SELECT resource, path, id, value, revision FROM ({rows}) "
+    "CROSS JOIN objects ON resource = column1 AND path = column2"
+)
 _INSERT = "INSERT INTO objects (id, resource, path, revision, value) {rows}"
 _UPDATE = "UPDATE objects SET revision = column2, value = column3 FROM ({rows}) WHERE id = column1"
 _DELETE = "DELETE FROM objects WHERE id IN ({rows})"
@@ -25,7 +32,7 @@ Parameters = tuple[object, ...]
 
 
 class Row(NamedTuple):
-    """value None: it is not there any more."""
+    """A row of the objects table; the value None stands for a deleted object."""
 
     id: int
     value: bytes | None
@@ -33,68 +40,78 @@ class Row(NamedTuple):
 
 
 class RowCache:
-    """Used by the writer thread only. `look` before anything is asked of an object; `flush` before the transaction ends."""
+    """The cache of rows; only the writer thread uses the cache.
+
+    Call `load` before reading or writing a key, and `flush` before the transaction ends.
+    """
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
-        self._rows: dict[Key, Row | None] = {}  # as it will be after `flush`; None: it was not there
+        # The rows as they will be after `flush`; None: the file has no such row.
+        self._rows: dict[Key, Row | None] = {}
         self._size = 0
-        self._unflushed: dict[Key, bool] = {}  # those to flush: whether they are in the file
-        self._maybe_absent: set[Key] = set()  # those that may be: not remembered
+        # Keys to flush, and whether the file has the row.
+        self._unflushed: dict[Key, bool] = {}
+        # Keys that may have no row; `tidy` drops absent rows.
+        self._maybe_absent: set[Key] = set()
         self._log: list[Parameters] = []
         self._last_id: int = db.execute("SELECT coalesce(max(id), 0) FROM objects").get
 
     def load(self, keys: Iterable[Key]) -> None:
-        """Whatever is not known of these is read."""
-        wanted = {(key.resource, key.path): key for key in keys if key not in self._rows}
-        if not wanted:
+        """Read the rows of keys that are not cached."""
+        missing = {(key.resource, key.path): key for key in keys if key not in self._rows}
+        if not missing:
             return
-        self._rows.update(dict.fromkeys(wanted.values()))
-        self._maybe_absent.update(wanted.values())
-        for resource, path, number, value, revision in self._run(_FIND, list(wanted)):
-            self._cache_row(wanted[resource, path], Row(number, value, revision))
+        self._rows.update(dict.fromkeys(missing.values()))
+        self._maybe_absent.update(missing.values())
+        for resource, path, row_id, value, revision in self._run(_FIND, list(missing)):
+            self._cache_row(missing[resource, path], Row(row_id, value, revision))
 
     def revision(self, key: Key) -> int:
+        """Return the revision of a loaded key, or ABSENT."""
         row = self._rows[key]
         return ABSENT if row is None or row.value is None else row.revision
 
-    def write(self, write: Write, revision: int, number: int) -> Change:
-        """As the so many-th of a commit."""
+    def write(self, write: Write, revision: int, position: int) -> Change:
+        """Apply a write to the cache and queue the log row; `number` is the position of the write in the
+        commit."""
         key, row = write.key, self._rows[write.key]
         value = write.value if isinstance(write, Put) else None
-        before = None if row is None or row.value is None else Entry(key, row.value, row.revision)
-        old = (None, None) if before is None else (before.revision, before.value)
-        self._unflushed.setdefault(key, before is not None)
+        previous = None if row is None or row.value is None else Entry(key, row.value, row.revision)
+        old_revision, old_value = (None, None) if previous is None else (previous.revision, previous.value)
+        self._unflushed.setdefault(key, previous is not None)
         if row is None:
             self._last_id += 1
         if value is None:
             self._maybe_absent.add(key)
         self._cache_row(key, Row(self._last_id if row is None else row.id, value, revision))
-        self._log.append((revision << LOG_BITS | number, key.resource, key.path, old[0], value, old[1]))
-        return Change(revision, key, value, before)
+        log_id = revision << LOG_BITS | position
+        self._log.append((log_id, key.resource, key.path, old_revision, value, old_value))
+        return Change(revision, key, value, previous)
 
     def flush(self) -> None:
+        """Write the queued rows and log rows to the file."""
         added: list[Parameters] = []
         changed: list[Parameters] = []
-        gone: list[Parameters] = []
+        deleted: list[Parameters] = []
         for key, is_stored in self._unflushed.items():
             row = self._rows[key]
             if row is not None and row.value is not None:
-                (changed if is_stored else added).append(
-                    (row.id, row.revision, row.value)
-                    if is_stored
-                    else (row.id, key.resource, key.path, row.revision, row.value)
-                )
+                if is_stored:
+                    changed.append((row.id, row.revision, row.value))
+                else:
+                    added.append((row.id, key.resource, key.path, row.revision, row.value))
             elif row is not None and is_stored:
-                gone.append((row.id,))
-        for statement, rows in ((_DELETE, gone), (_UPDATE, changed), (_INSERT, added), (_LOG, self._log)):
+                deleted.append((row.id,))
+        for statement, rows in ((_DELETE, deleted), (_UPDATE, changed), (_INSERT, added), (_LOG, self._log)):
             for _ in self._run(statement, rows):
                 pass
         self._log = []
         self._unflushed.clear()
 
     def tidy(self) -> None:
-        """Between transactions: what is not there is not remembered, and of the rest, if it is too much, what was written last."""
+        """Drop absent rows, and the older half of the rows beyond MAX_CACHED_BYTES; called between
+        transactions."""
         for key in self._maybe_absent:
             if (row := self._rows.get(key)) is None or row.value is None:
                 self._drop_row(key)
@@ -104,7 +121,7 @@ class RowCache:
                 self._drop_row(key)
 
     def roll_back(self) -> None:
-        """Nothing of it is in the file: what is known is read again."""
+        """Drop every row and queued write after a rollback: the file has none of the writes."""
         self._rows.clear()
         self._unflushed.clear()
         self._maybe_absent.clear()
@@ -122,14 +139,15 @@ class RowCache:
             self._size -= len(row.value or b"")
 
     def _run(self, statement: str, rows: Sequence[Parameters]) -> Iterator[tuple[str, str, int, bytes, int]]:
-        for part in _chunks(rows):
-            marks = ",".join("?" * len(part[0]))
-            sql = statement.format(rows="VALUES " + ",".join([f"({marks})"] * len(part)))
-            yield from self._db.execute(sql, [value for row in part for value in row])
+        for chunk in _chunks(rows):
+            placeholders = ",".join("?" * len(chunk[0]))
+            sql = statement.format(rows="VALUES " + ",".join([f"({placeholders})"] * len(chunk)))
+            yield from self._db.execute(sql, list(chain.from_iterable(chunk)))
 
 
 def _chunks(rows: Sequence[Parameters]) -> Iterator[Sequence[Parameters]]:
-    """In powers of two, so that there are few different statements: each is prepared once."""
+    """Split rows into chunks of a power of two, so that few different statements are prepared, every
+    statement once."""
     start = 0
     while start < len(rows):
         size = min(MAX_ROWS_PER_STATEMENT, 1 << (len(rows) - start).bit_length() - 1)

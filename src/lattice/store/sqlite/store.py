@@ -1,4 +1,4 @@
-"""A store in one SQLite file, for one server process: durable before it is acknowledged."""
+"""A store in one SQLite file, for one server process; a commit is durable before it is acknowledged."""
 
 import asyncio
 import fcntl
@@ -33,11 +33,12 @@ from lattice.store.sqlite.writer import CommitJob, CompactJob, Job, TermJob, Wri
 from lattice.store.watch_feed import WINDOW_CHANGES, Feeds, History
 
 SCHEMA_VERSION = 1
-COMPACT_ROWS = 1_000  # log rows removed per transaction, so that commits go in between
+# Log rows removed per transaction, so that commits run in between.
+COMPACT_ROWS = 1_000
 READERS = 2
 
-# objects: a table with rowids, since an index b-tree would push values over 1 KB out to overflow pages.
-# log_by_resource: SQLite adds the id, so it also orders by it.
+# objects has rowids: an index b-tree would push values over 1 KB out to overflow pages.
+# log_by_resource: SQLite appends the rowid to an index, so the index also orders by id.
 _SCHEMA_SQL = """
 CREATE TABLE objects (id INTEGER PRIMARY KEY, resource TEXT NOT NULL, path TEXT NOT NULL, revision INTEGER NOT NULL, value BLOB NOT NULL);
 CREATE UNIQUE INDEX objects_by_path ON objects (resource, path);
@@ -63,7 +64,11 @@ class _Lease:
 
 
 class SqliteStore:
-    """Use `await SqliteStore.open(path, clock)`. Reads see what is durable; one thread writes."""
+    """A store on one SQLite file; create the store with `await SqliteStore.open(path, clock)`.
+
+    Reads see only durable commits. One thread writes; short reads run on the event loop, long reads on reader
+    threads.
+    """
 
     def __init__(
         self,
@@ -75,7 +80,7 @@ class SqliteStore:
         self._clock = clock
         self._lock = _FileLock(path.with_name(path.name + ".lock"), path)
         try:
-            desk = _open_writer_state(path, clock)
+            writer_state = _open_writer_state(path, clock)
             self._inline_db = _reader(path)
             self._reader_dbs: SimpleQueue[apsw.Connection] = SimpleQueue()
             for _ in range(READERS):
@@ -84,10 +89,10 @@ class SqliteStore:
             self._lock.release()
             raise
         self._threads = ThreadPoolExecutor(READERS, "lattice-sqlite-reader")
-        self._feeds = Feeds(desk.revision, window)
+        self._feeds = Feeds(writer_state.revision, window)
         self._leases: dict[str, _Lease] = {}
-        self._writer_state = desk
-        self._writer = Writer(desk, self._publish, on_fatal)
+        self._writer_state = writer_state
+        self._writer = Writer(writer_state, self._publish, on_fatal)
 
     @classmethod
     async def open(
@@ -97,7 +102,8 @@ class SqliteStore:
         window: int = WINDOW_CHANGES,
         on_fatal: Callable[[str], None] = end_process,
     ) -> "SqliteStore":
-        """Raises Conflict if another process uses the file, or a newer Lattice wrote it."""
+        """Open or create the file. Raise Conflict if another process uses the file or a newer Lattice wrote
+        the file."""
         return cls(Path(path), clock, window, on_fatal)
 
     async def get(self, key: Key) -> Entry | None:
@@ -115,21 +121,21 @@ class SqliteStore:
         after: str = "",
         revision: int = 0,
     ) -> Page:
-        low, high = (
-            ("", "\U0010ffff") if namespace is None else (f"{namespace}/", f"{namespace}0")
-        )  # "0" follows "/"
-        scope = ListRange(resource, max(low, after), high, limit, revision)
-        if page := snapshot(self._inline_db, lambda db: list_inline(db, scope)):
+        # "0" is the character after "/".
+        low, high = ("", "\U0010ffff") if namespace is None else (f"{namespace}/", f"{namespace}0")
+        list_range = ListRange(resource, max(low, after), high, limit, revision)
+        if page := snapshot(self._inline_db, lambda db: list_inline(db, list_range)):
             return page
-        return await self._read_in_thread(lambda db: list_at(db, scope))
+        return await self._read_in_thread(lambda db: list_at(db, list_range))
 
     async def watch(self, resource: str, after: int) -> Watch:
-        after = max(after, 1)  # an empty store is at revision 1
-        newest, horizon = snapshot(self._inline_db, bounds)
+        # An empty store is at revision 1.
+        after = max(after, 1)
+        newest, oldest = snapshot(self._inline_db, bounds)
         if after > newest:
             raise future_watch_error(after, newest)
-        if after < horizon:
-            raise compacted_error(after, horizon)
+        if after < oldest:
+            raise compacted_error(after, oldest)
         return self._feeds.subscribe(resource, after, lambda: _SqliteHistory(self, resource))
 
     async def commit(
@@ -147,25 +153,27 @@ class SqliteStore:
         return snapshot(self._inline_db, bounds)[0]
 
     async def compact(self, revision: int) -> None:
-        newest, horizon = snapshot(self._inline_db, bounds)
+        newest, oldest = snapshot(self._inline_db, bounds)
         if revision > newest:
             raise future_revision_error(revision, newest)
-        if revision > horizon:
+        if revision > oldest:
+            # Every round queues behind the commits that arrived meanwhile.
             while await self._writer.submit(CompactJob(_future(), revision, COMPACT_ROWS)) == COMPACT_ROWS:
-                pass  # each round waits its turn behind the commits that queued meanwhile
+                pass
 
     async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
         now = self._clock.monotonic()
         lease = self._leases.get(role)
         if lease is not None and now < lease.expires_at and lease.holder != holder:
             return None
-        mine = self._leases[role] = _Lease(holder, ttl, now + ttl)
+        # The lease is taken before the await, so that a concurrent campaign of another holder loses.
+        new_lease = self._leases[role] = _Lease(holder, ttl, now + ttl)
         try:
-            mine.number = await self._writer.submit(TermJob(_future(), role))
+            new_lease.number = await self._writer.submit(TermJob(_future(), role))
         except LatticeError:
             del self._leases[role]
             raise
-        return Term(role, mine.number, holder)
+        return Term(role, new_lease.number, holder)
 
     async def renew(self, term: Term) -> bool:
         lease = self._leases.get(term.role)
@@ -182,7 +190,8 @@ class SqliteStore:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._writer.stop)
-        await asyncio.sleep(0)  # what the writer said last is delivered
+        # Lets the loop run the callbacks that the writer scheduled last.
+        await asyncio.sleep(0)
         self._threads.shutdown()
         self._inline_db.close()
         while not self._reader_dbs.empty():
@@ -191,6 +200,7 @@ class SqliteStore:
         self._lock.release()
 
     async def read_log(self, resource: str, after: int) -> tuple[Sequence[Batch], int]:
+        """Return changes of a resource after a revision from the log on disk; see `log_after`."""
         return await self._read_in_thread(lambda db: log_after(db, resource, after))
 
     async def _read_in_thread(self, read: Callable[[apsw.Connection], T]) -> T:
@@ -209,7 +219,7 @@ class SqliteStore:
 
 
 class _SqliteHistory(History):
-    """The log on disk, for a watch from further back than the feed's window."""
+    """The log on disk, for a watch that begins before the window of the feed."""
 
     def __init__(self, store: SqliteStore, resource: str) -> None:
         self._store = store
@@ -223,7 +233,8 @@ class _SqliteHistory(History):
 
 
 class _FileLock:
-    """Held by one process; the kernel drops it when that process ends, however it ends."""
+    """An exclusive lock on the store, held by one process; the kernel releases the lock however the process
+    ends."""
 
     def __init__(self, path: Path, guarded: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -239,9 +250,8 @@ class _FileLock:
             ) from error
         os.ftruncate(self._file, 0)
         os.write(self._file, f"{os.getpid()}\n".encode())
-        os.register_at_fork(
-            after_in_child=self.release
-        )  # a forked child must not keep the lock alive after us
+        # A forked child must not keep the lock after this process ends.
+        os.register_at_fork(after_in_child=self.release)
 
     def release(self) -> None:
         if self._file >= 0:
@@ -273,8 +283,7 @@ def _open_writer_state(path: Path, clock: Clock) -> WriterState:
 
 
 def _reader(path: Path) -> apsw.Connection:
-    db = apsw.Connection(
-        str(path), flags=apsw.SQLITE_OPEN_READWRITE
-    )  # read-write: a reader may have to create the shared index file
+    # Read-write, because a reader may have to create the shared-memory index of the WAL.
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     db.execute("PRAGMA query_only = ON")
     return db

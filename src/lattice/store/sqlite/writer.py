@@ -1,6 +1,8 @@
-"""The one thread that writes to the SQLite file: whatever waits is committed together, durably, then told to the event loop at once."""
+"""The writer thread of the SQLite file: commits all queued jobs in one durable transaction, then resolves
+them on the event loop."""
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -25,36 +27,40 @@ from lattice.store.protocol import (
 )
 from lattice.store.sqlite.row_cache import LOG_BITS, RowCache
 
-MAX_JOBS_PER_TRANSACTION = (
-    512  # commits that share one transaction at most: bounds how long the first of them waits
-)
-CHECKPOINT_PAGES = 1_000  # 4 MiB of write-ahead log before it is folded into the file: 16 MiB at once made commits wait 30 ms
-MAX_EXPIRED_IDS_PER_DELETE = 500  # outdated request ids removed per transaction
-EXIT_DISK_FAILURE = 70  # exit code: EX_SOFTWARE
+# Commits in one transaction: bounds how long the first commit waits.
+MAX_JOBS_PER_TRANSACTION = 512
+# Pages (4 MiB) of write-ahead log before a checkpoint: with 16 MiB at once, commits waited 30 ms.
+CHECKPOINT_PAGES = 1_000
+# Expired request ids removed per transaction.
+MAX_EXPIRED_IDS_PER_DELETE = 500
+EXPIRY_INTERVAL_S = 10.0
+# EX_SOFTWARE of sysexits.h.
+EXIT_DISK_FAILURE = 70
 
 _META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 
 
 def end_process(reason: str) -> None:
-    """After a failed fsync nobody knows what is on the disk; only a fresh start, which reads it again, is safe."""
+    """Exit the process: after a failed fsync the contents of the disk are unknown, and only a restart reads
+    them again."""
     sys.stderr.write(f"lattice: {reason}; ending, so that nothing is acknowledged that may be lost\n")
     sys.stderr.flush()
     os._exit(EXIT_DISK_FAILURE)
 
 
 class Job(Protocol):
-    """Something to do inside the transaction. Refusing must happen before the first write."""
+    """A unit of work of the writer thread. A job must raise its rejection before its first write."""
 
     future: "asyncio.Future[int]"
     revision: int
     changes: Sequence[Change]
 
-    def apply(self, desk: "WriterState") -> int: ...
+    def apply(self, state: "WriterState") -> int: ...
 
 
 @dataclass(eq=False)
 class WriterState:
-    """What jobs work on; used by the writer thread only."""
+    """The state that jobs read and change; only the writer thread uses the state."""
 
     db: apsw.Connection
     clock: Clock
@@ -70,6 +76,8 @@ class WriterState:
 
 @dataclass(eq=False, slots=True)
 class CommitJob:
+    """One commit: `apply` returns the revision, or raises Fenced or RevisionConflict before any write."""
+
     future: "asyncio.Future[int]"
     writes: Sequence[Write]
     checks: Sequence[Check]
@@ -78,23 +86,23 @@ class CommitJob:
     revision: int = 0
     changes: Sequence[Change] = ()
 
-    def apply(self, desk: WriterState) -> int:
-        execute = desk.db.execute
+    def apply(self, state: WriterState) -> int:
+        execute = state.db.execute
         if self.request_id is not None:
-            seen = execute(
-                "SELECT revision FROM requests WHERE id = ? AND expires > ?", (self.request_id, desk.now())
+            recorded = execute(
+                "SELECT revision FROM requests WHERE id = ? AND expires > ?", (self.request_id, state.now())
             ).fetchone()
-            if seen is not None:
-                return int(seen[0])
-        if self.fence is not None and desk.terms.get(self.fence.role, 0) != self.fence.number:
-            raise fenced_error(self.fence, desk.terms.get(self.fence.role, 0))
-        rows = desk.rows
-        rows.load([each.key for each in (*self.checks, *self.writes)])
+            if recorded is not None:
+                return int(recorded[0])
+        if self.fence is not None and state.terms.get(self.fence.role, 0) != self.fence.number:
+            raise fenced_error(self.fence, state.terms.get(self.fence.role, 0))
+        rows = state.rows
+        rows.load([operation.key for operation in (*self.checks, *self.writes)])
         check_expected_revisions(self.writes, self.checks, rows.revision)
-        self.revision = desk.revision = desk.revision + 1
+        self.revision = state.revision = state.revision + 1
         self.changes = [rows.write(write, self.revision, number) for number, write in enumerate(self.writes)]
         if self.request_id is not None:
-            expires = (desk.clock.now() + timedelta(seconds=REQUEST_ID_TTL_S)).timestamp()
+            expires = (state.clock.now() + timedelta(seconds=REQUEST_ID_TTL_S)).timestamp()
             execute(
                 "INSERT OR REPLACE INTO requests (id, revision, expires) VALUES (?, ?, ?)",
                 (self.request_id, self.revision, expires),
@@ -104,23 +112,24 @@ class CommitJob:
 
 @dataclass(eq=False, slots=True)
 class TermJob:
-    """Begin the next term of a role."""
+    """Begin the next term of a role and return its number."""
 
     future: "asyncio.Future[int]"
     role: str
     revision: int = 0
     changes: Sequence[Change] = ()
 
-    def apply(self, desk: WriterState) -> int:
-        number = desk.terms.get(self.role, 0) + 1
-        desk.db.execute("INSERT OR REPLACE INTO terms (role, number) VALUES (?, ?)", (self.role, number))
-        desk.terms[self.role] = number
+    def apply(self, state: WriterState) -> int:
+        number = state.terms.get(self.role, 0) + 1
+        state.db.execute("INSERT OR REPLACE INTO terms (role, number) VALUES (?, ?)", (self.role, number))
+        state.terms[self.role] = number
         return number
 
 
 @dataclass(eq=False, slots=True)
 class CompactJob:
-    """Move the horizon, then remove at most `rows` log rows behind it; answers how many it removed."""
+    """Move the oldest readable revision, then remove at most `rows` log rows before it; return the number
+    removed."""
 
     future: "asyncio.Future[int]"
     compact_revision: int
@@ -128,26 +137,27 @@ class CompactJob:
     revision: int = 0
     changes: Sequence[Change] = ()
 
-    def apply(self, desk: WriterState) -> int:
-        desk.db.execute(
+    def apply(self, state: WriterState) -> int:
+        state.db.execute(
             "UPDATE meta SET value = max(value, ?) WHERE name = 'compacted'", (self.compact_revision,)
         )
-        before = desk.db.total_changes()
-        first_kept = (self.compact_revision + 1) << LOG_BITS
-        desk.db.execute(
+        changes_before = state.db.total_changes()
+        first_retained_id = (self.compact_revision + 1) << LOG_BITS
+        state.db.execute(
             "DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id < ? ORDER BY id LIMIT ?)",
-            (first_kept, self.rows),
+            (first_retained_id, self.rows),
         )
-        return desk.db.total_changes() - before
+        return state.db.total_changes() - changes_before
 
 
 class Writer:
-    """Owns the writing connection. `deliver` runs on the loop with each group, in revision order."""
+    """The writer thread and its queue. `deliver` runs on the event loop with every group of jobs, in revision
+    order."""
 
     def __init__(
-        self, desk: WriterState, deliver: Callable[[Sequence[Job]], None], on_fatal: Callable[[str], None]
+        self, state: WriterState, deliver: Callable[[Sequence[Job]], None], on_fatal: Callable[[str], None]
     ) -> None:
-        self._state = desk
+        self._state = state
         self._deliver = deliver
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
@@ -155,18 +165,20 @@ class Writer:
         self._wal_pages = 0
         self._next_expiry_at = 0.0
         self._closed = False
-        desk.db.set_wal_hook(self._note_wal)  # also replaces SQLite's own checkpoint, which swallows errors
+        # The hook also replaces the automatic checkpoint of SQLite, which hides errors.
+        state.db.set_wal_hook(self._note_wal)
         self._thread = threading.Thread(target=self._run, name="lattice-sqlite-writer", daemon=True)
         self._thread.start()
 
     async def submit(self, job: Job) -> int:
+        """Queue a job and wait for its durable result; raise Unavailable after `stop`."""
         if self._closed:
             raise Unavailable("the store is closed")
         self._queue.put(job)
         return await job.future
 
     def stop(self) -> None:
-        """What was asked before is still done."""
+        """Finish the queued jobs, then end the thread."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -185,13 +197,16 @@ class Writer:
     def _run_once(self) -> bool:
         group, go_on = self._next_group()
         if group:
-            refused = self._run_transaction(group)
-            self._hand_to_loop(group, refused)
+            outcomes = self._run_transaction(group)
+            # A closed loop raises RuntimeError: no caller waits any more.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._resolve_jobs, group, outcomes)
         if self._wal_pages > CHECKPOINT_PAGES:
             self._checkpoint()
         return go_on
 
     def _next_group(self) -> tuple[list[Job], bool]:
+        """Wait for a job and take every queued job with it; False after the last job."""
         job = self._queue.get()
         group: list[Job] = []
         while job is not None:
@@ -205,30 +220,39 @@ class Writer:
         return group, False
 
     def _run_transaction(self, group: Sequence[Job]) -> list[int | Exception]:
-        """What came of each job: its answer, or why not."""
-        desk = self._state
-        before = desk.revision, dict(desk.terms)
+        """Run a group of jobs in one transaction; return the result or the rejection of every job."""
+        state = self._state
+        previous_revision, previous_terms = state.revision, dict(state.terms)
+        outcomes: list[int | Exception] = []
         try:
-            desk.db.execute("BEGIN IMMEDIATE")
-            outcomes = [_apply_job(job, desk) for job in group]
-            desk.rows.flush()
-            if desk.revision != before[0]:
-                desk.db.execute(_META, ("revision", desk.revision))
-            self._forget_requests()
-            desk.db.execute("COMMIT")
+            state.db.execute("BEGIN IMMEDIATE")
+            for job in group:
+                try:
+                    outcomes.append(job.apply(state))
+                except LatticeError as rejection:
+                    outcomes.append(rejection)
+            state.rows.flush()
+            if state.revision != previous_revision:
+                state.db.execute(_META, ("revision", state.revision))
+            self._delete_expired_requests()
+            state.db.execute("COMMIT")
         except (apsw.Error, ValueError, TypeError, OverflowError) as error:
-            desk.revision, desk.terms = before
-            desk.rows.roll_back()
+            state.revision, state.terms = previous_revision, previous_terms
+            state.rows.roll_back()
             self._roll_back()
-            if len(group) > 1 and not isinstance(
-                error, apsw.Error
-            ):  # one of them cannot be written: the others can
-                return [outcome for job in group for outcome in self._run_transaction([job])]
+            # A single job has a value that SQLite cannot store: run every job alone, so that the others
+            # succeed.
+            if len(group) > 1 and not isinstance(error, apsw.Error):
+                single_outcomes: list[int | Exception] = []
+                for job in group:
+                    single_outcomes += self._run_transaction([job])
+                return single_outcomes
             return [self._translate_error(error)] * len(group)
-        desk.rows.tidy()
+        state.rows.tidy()
         return outcomes
 
     def _translate_error(self, error: Exception) -> Exception:
+        """Return the error for the callers; end the process if the disk may have lost data."""
         if (
             isinstance(error, apsw.FullError)
             or getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE
@@ -249,13 +273,8 @@ class Writer:
         except apsw.Error as error:
             self._fail(f"rolling back in {self._state.db.filename} failed: {error}")
 
-    def _hand_to_loop(self, group: Sequence[Job], outcomes: Sequence[int | Exception]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._resolve_jobs, group, outcomes)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            return
-
     def _resolve_jobs(self, group: Sequence[Job], outcomes: Sequence[int | Exception]) -> None:
+        """Publish the changes of the group, then resolve the futures; runs on the event loop."""
         self._deliver(
             [
                 job
@@ -271,24 +290,28 @@ class Writer:
             else:
                 job.future.set_result(outcome)
 
-    def _forget_requests(self) -> None:
+    def _delete_expired_requests(self) -> None:
         now = self._state.now()
         if now < self._next_expiry_at:
             return
-        before = self._state.db.total_changes()
+        changes_before = self._state.db.total_changes()
         self._state.db.execute(
-            "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE expires <= ? ORDER BY expires LIMIT ?)",
+            "DELETE FROM requests WHERE id IN "
+            "(SELECT id FROM requests WHERE expires <= ? ORDER BY expires LIMIT ?)",
             (now, MAX_EXPIRED_IDS_PER_DELETE),
         )
-        removed = self._state.db.total_changes() - before
-        self._next_expiry_at = now if removed == MAX_EXPIRED_IDS_PER_DELETE else now + 10.0
+        removed = self._state.db.total_changes() - changes_before
+        # A full batch means that more ids may have expired: go on with the next transaction.
+        self._next_expiry_at = now if removed == MAX_EXPIRED_IDS_PER_DELETE else now + EXPIRY_INTERVAL_S
 
     def _checkpoint(self) -> None:
         try:
             self._state.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._wal_pages = 0
         except apsw.Error as error:
-            self._translate_error(error)  # no space: the write-ahead log simply stays longer
+            # Without space, the write-ahead log grows until a later checkpoint; a failing disk ends the
+            # process.
+            self._translate_error(error)
 
     def _note_wal(self, _db: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages
@@ -297,10 +320,3 @@ class Writer:
     def _fail(self, reason: str) -> None:
         self._closed = True
         self._on_fatal(reason)
-
-
-def _apply_job(job: Job, desk: WriterState) -> int | Exception:
-    try:
-        return job.apply(desk)
-    except LatticeError as refusal:
-        return refusal
