@@ -35,6 +35,7 @@ class CertificateRenewal:
             wait = self.identity.time_until_renewal(self.clock.now()).total_seconds()
             if wait <= 0:
                 wait = 0.0 if await self.renew() else RENEWAL_RETRY_S
+            # The random factor spreads the renewals of many agents.
             await self.clock.sleep(max(1.0, min(wait, MAX_RENEWAL_WAIT_S) * (0.9 + self.rng.random() / 10)))
 
     async def renew(self) -> bool:

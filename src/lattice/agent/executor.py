@@ -14,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from lattice import tracing as traces
+from lattice import tracing
 from lattice.agent.host.probes import Health, ProbeTracker, run_probes
 from lattice.agent.host.runtime_protocol import (
     Failure,
@@ -105,6 +105,7 @@ class Executor:
 
     def accept_orders(self, orders: pb.Orders) -> None:
         """Apply new orders and save the assignments; repeated or older orders change nothing."""
+        # The first orders of a connection are the full list; a partial list before the full list is ignored.
         if orders.number <= self.order_number or (self.order_number == 0 and not orders.is_whole):
             return
         self.assignment_set = apply_orders(self.assignment_set, orders)
@@ -196,6 +197,7 @@ class Executor:
             self._last_errors.pop(workload, None)
         except (LatticeError, OSError) as error:
             self._log_error_once(workload, error)
+            # Keep the task for one interval, so that the failed actions are not retried at once.
             await self.clock.sleep(self.reconcile_interval)
 
     async def _execute(self, action: Action | tuple[InstanceId, Failure]) -> None:
@@ -207,7 +209,7 @@ class Executor:
                     "revision": spec.id.revision,
                     "container": spec.id.container,
                 }
-                with traces.span("start", **attributes, attempt=spec.attempt, term=self.term) as span:
+                with tracing.span("start", **attributes, attempt=spec.attempt, term=self.term) as span:
                     instance = await self.runtime.start(spec)
                     failure = instance.failure.message if instance.failure else None
                     span.set_attributes(state=instance.state, failure=failure or "")
@@ -325,6 +327,7 @@ class Executor:
     async def stop_all(self) -> None:
         """Stop all live instances; a later agent process may start the instances again."""
         self.may_act = False
+        # The flag is cleared first, so that no reconcile restarts a stopped instance.
         live = [instance.id for instance in await self.runtime.list() if instance.is_live]
         await asyncio.gather(*(self.runtime.stop(instance_id, self.grace) for instance_id in live))
 

@@ -114,6 +114,7 @@ class Identity:
         due."""
         certificate = x509.load_pem_x509_certificate(self.certificate)
         lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+        # A fraction of the lifetime fits certificates of any duration.
         return certificate.not_valid_after_utc - lifetime / RENEWAL_LIFETIME_DIVISOR - now
 
     def _read(self, name: str) -> bytes:

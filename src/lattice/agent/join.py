@@ -148,17 +148,13 @@ def _request(server: str, method: str, tls: ssl.SSLContext, body: bytes | None =
     finally:
         connection.close()
     if response.status >= 400:
+        message = ""
+        with suppress(msgspec.MsgspecError):
+            message = msgspec.json.decode(text, type=_Status).message
         raise ERROR_BY_STATUS.get(response.status, Unavailable)(
-            _error_message(text) or f"HTTP status {response.status}", where=server
+            message or f"HTTP status {response.status}", where=server
         )
     return text
-
-
-def _error_message(text: bytes) -> str:
-    try:
-        return msgspec.json.decode(text, type=_Status).message
-    except msgspec.MsgspecError:
-        return ""
 
 
 def _unverified_tls() -> ssl.SSLContext:

@@ -35,6 +35,7 @@ class LogServer:
             previous.cancel()
         if request.end:
             return
+        # A client must not exhaust the agent with open streams.
         answer = self._answer(request) if len(self._streams) < MAX_LOG_STREAMS else self._decline(request.id)
         task = self._streams[request.id] = asyncio.create_task(answer)
         task.add_done_callback(lambda done: self._forget(request.id, done))

@@ -62,6 +62,7 @@ def apply_orders(current: AssignmentSet, orders: pb.Orders) -> AssignmentSet:
     """The assignment set after the orders; an assignment that cannot be decoded fails alone, and the agent
     follows the other assignments."""
     dropped = {*orders.dropped, *(message.workload for message in orders.assignments)}
+    # A full list replaces all previous assignments.
     previous = AssignmentSet({}, {}) if orders.is_whole else current
     assignments = {
         path: assignment for path, assignment in previous.assignments.items() if path not in dropped

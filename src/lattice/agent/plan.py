@@ -112,6 +112,7 @@ def _stop_reason(
 
 
 def _starts(assignment: Assignment, instances: list[Instance]) -> list[Action]:
+    # A live instance of another revision or workload must end before the start (I-19).
     if assignment.desired != "Running" or any(
         instance.is_live and _stop_reason(instance, assignment) for instance in instances
     ):

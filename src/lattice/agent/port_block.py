@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from lattice.agent.state_file import write_atomically
@@ -54,6 +55,7 @@ class PortBlock:
         for start in self._choices(listening):
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
+                # The leading null byte names an abstract socket, which needs no file.
                 claim.bind(f"\0lattice-agent-ports-{start}")
             except OSError:
                 claim.close()
@@ -65,16 +67,15 @@ class PortBlock:
     def _choices(self, listening: Callable[[], Collection[int]]) -> Iterator[int]:
         """The blocks in order of preference; a block with listening ports comes last but stays possible,
         since foreign programs may listen in every block."""
-        yield from self._previous_block()
+        blocks = range(FIRST_PORT, LAST_PORT, BLOCK_SIZE)
+        # The previous block comes first: workloads that survived the agent listen there.
+        previous = None
+        with suppress(OSError, ValueError):
+            previous = int(self._block_file.read_text())
+        if previous is not None and previous in blocks:
+            yield previous
         occupied = {FIRST_PORT + (port - FIRST_PORT) // BLOCK_SIZE * BLOCK_SIZE for port in listening()}
-        yield from sorted(range(FIRST_PORT, LAST_PORT, BLOCK_SIZE), key=lambda start: start in occupied)
-
-    def _previous_block(self) -> list[int]:
-        try:
-            start = int(self._block_file.read_text())
-        except (OSError, ValueError):
-            return []
-        return [start] if start in range(FIRST_PORT, LAST_PORT, BLOCK_SIZE) else []
+        yield from sorted(blocks, key=lambda start: start in occupied)
 
     def close(self) -> None:
         if self._claim is not None:

@@ -3,7 +3,7 @@ assignments."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -215,6 +215,7 @@ class Agent:
         """Run one connection, until an error or the end of the connection by the server."""
         self.executor.reset_order_numbers()
         async with self.transport.connect(address) as connection:
+            # Contact counts from the send time of the hello, not from the answer.
             sent = self.clock.monotonic()
             hello = pb.Hello(
                 protocol=PROTOCOL_VERSION,
@@ -369,6 +370,7 @@ class AgentSession:
     async def _send_heartbeat(self, is_due: bool) -> None:
         """Send the changed reports; without changes, only send when the heartbeat is due."""
         self.executor.reports_changed.clear()
+        # The event is cleared first: a change after the copy sets the event again.
         reports, order = dict(self.executor.reports), self.executor.reported_order
         sent_reports = self.sent_reports or {}
         changed = [report for path, report in reports.items() if sent_reports.get(path) != report]
@@ -388,6 +390,7 @@ class AgentSession:
         if is_due:
             await self._add_usage(heartbeat)
         self.heartbeat_number, self.sent_reports, self.sent_order = heartbeat.number, reports, order
+        # Recorded before the send, since the acknowledgement may arrive during the send.
         self.unanswered_heartbeats[heartbeat.number] = self.clock.monotonic()
         await self._send(pb.FromAgent(beat=heartbeat))
 
@@ -395,9 +398,14 @@ class AgentSession:
         """Add the measured usage of the node and its workloads to a heartbeat."""
         if (node := self.agent.node_usage()) is not None:
             workloads = await self.executor.usage()
-            heartbeat.usage.CopyFrom(
-                _usage(_sum_usage(workloads.values()) if self.agent.shares_machine else node)
-            )
+            if self.agent.shares_machine:
+                parts = workloads.values()
+                node = Usage(
+                    cpu=sum(usage.cpu for usage in parts),
+                    memory=sum(usage.memory for usage in parts),
+                    disk=sum(usage.disk for usage in parts),
+                )
+            heartbeat.usage.CopyFrom(_usage(node))
             for path, usage in workloads.items():
                 heartbeat.workload_usage[path].CopyFrom(_usage(usage))
 
@@ -408,15 +416,6 @@ class AgentSession:
             await with_timeout(
                 self.clock, MAX_UNANSWERED_HEARTBEATS * self.heartbeat_interval, self.connection.send(message)
             )
-
-
-def _sum_usage(usages: Iterable[Usage]) -> Usage:
-    parts = list(usages)
-    return Usage(
-        cpu=sum(usage.cpu for usage in parts),
-        memory=sum(usage.memory for usage in parts),
-        disk=sum(usage.disk for usage in parts),
-    )
 
 
 def _usage(usage: Usage) -> pb.Usage:

@@ -34,6 +34,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
+            # The content must be on disk before the rename makes the file visible.
             os.fsync(file.fileno())
         draft.rename(path)
     except OSError:
@@ -113,6 +114,7 @@ def _read(path: Path) -> AgentState:
 def _acquire_lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        # The kernel releases the lock with the process, so a crash leaves no stale lock.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)

@@ -91,6 +91,7 @@ def _running(assignment: Assignment, own: Mapping[str, Instance], observations: 
     ended = {name: instance for name, instance in settled.items() if not instance.is_live}
     if ended:
         return _ended_report(max(instance.attempt for instance in ended.values()), first_failure(ended))
+    # A container is not started yet, or must be restarted for a higher attempt.
     if len(settled) < len(assignment.containers):
         return pb.Report(state="Starting", run=assignment.attempt)
     health = [_health(instance, assignment, observations) for instance in settled.values()]
@@ -131,6 +132,7 @@ def siblings_to_stop(
             assignment is not None
             and assignment.desired == "Running"
             and _belongs_to(instance, assignment)
+            # An instance of an earlier attempt is about to be restarted.
             and instance.covers_attempt(assignment.attempt)
         ):
             containers_by_path.setdefault(instance.workload, {})[instance.id.container] = instance

@@ -20,6 +20,7 @@ OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),  # a full list of assignments
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # The session reconnects with its own back-off.
     ("grpc.enable_retries", 0),
 ]
 
@@ -97,7 +98,10 @@ class _GrpcConnection:
             raise _error_from_rpc(error) from error
         # The stream has ended; its status has the reason.
         except asyncio.InvalidStateError as error:
-            raise await self._end_error() from error
+            code, details = await self._call.code(), await self._call.details()
+            if code in DENIED_STATUS_CODES:
+                raise Denied(details) from error
+            raise Unavailable(f"the connection ended: {details or code.name}") from error
 
     async def receive(self) -> pb.ToAgent | None:
         try:
@@ -108,12 +112,6 @@ class _GrpcConnection:
 
     def close(self) -> None:
         self._call.cancel()
-
-    async def _end_error(self) -> Unavailable | Denied:
-        code, details = await self._call.code(), await self._call.details()
-        if code in DENIED_STATUS_CODES:
-            return Denied(details)
-        return Unavailable(f"the connection ended: {details or code.name}")
 
 
 DENIED_STATUS_CODES = (

@@ -56,17 +56,13 @@ def candidate_parents(mounts: str, own: str) -> list[Hierarchy]:
         if own_cgroup.version == 1:
             parents.append(own_cgroup)
         else:
-            path = own_cgroup.path
-            parents.append(_v2_hierarchy(path if path in mount_points else path.parent))
+            path = own_cgroup.path if own_cgroup.path in mount_points else own_cgroup.path.parent
+            try:
+                offered = frozenset((path / "cgroup.controllers").read_text().split())
+            except OSError:
+                offered = frozenset()
+            parents.append(Hierarchy(path, 2, offered & set(CONTROLLERS)))
     return parents
-
-
-def _v2_hierarchy(path: Path) -> Hierarchy:
-    try:
-        offered = frozenset((path / "cgroup.controllers").read_text().split())
-    except OSError:
-        offered = frozenset()
-    return Hierarchy(path, 2, offered & set(CONTROLLERS))
 
 
 def writable(candidates: Iterable[Hierarchy]) -> list[Hierarchy]:
@@ -89,6 +85,7 @@ def writable(candidates: Iterable[Hierarchy]) -> list[Hierarchy]:
 
 
 def _delegated_controllers(parent: Hierarchy, branch: Path) -> frozenset[str]:
+    # Controllers are delegated level by level: to the branch, then to the instances.
     for folder in (parent.path, branch):
         _delegate_controllers(folder, parent.controllers)
     try:
@@ -126,6 +123,7 @@ def limit_files(limits: Limits, version: Literal[1, 2], controllers: frozenset[s
         if version == 1:
             contents |= {"memory.limit_in_bytes": str(limits.memory)}
         else:
+            # Without a swap limit, the processes could exceed the memory limit in swap.
             contents |= {"memory.max": str(limits.memory), "memory.swap.max": "0"}
     return contents
 
@@ -146,6 +144,7 @@ def make(
                 _delegate_controllers(
                     hierarchy.path, hierarchy.controllers if hierarchy.version == 2 else frozenset()
                 )
+            # An existing cgroup may be left from a killed agent.
             path.mkdir(exist_ok=True)
         except OSError:
             continue

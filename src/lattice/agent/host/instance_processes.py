@@ -19,6 +19,7 @@ def boot_id() -> str:
 def start_time(pid: int) -> int | None:
     """The start of a process in clock ticks after boot; None for a process that is gone or a zombie."""
     fields = _stat(pid)
+    # Field 22 of proc(5), starttime; Z is a zombie and X is dead.
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
 
 
@@ -60,6 +61,7 @@ def _in_session(pid: int, start: int, mark: str) -> Iterator[int]:
         fields = _stat(candidate)
         if fields is None or fields[0] in ("Z", "X"):
             continue
+        # Fields 5 and 6 of proc(5): the process group and the session.
         is_in_session = not is_reused and pid in (int(fields[2]), int(fields[3]))
         if is_in_session or (mark and _has_instance_env(candidate, mark)):
             yield candidate

@@ -81,6 +81,7 @@ class ProbeTracker:
         states = self.states | {name: self.states[name].with_result(probe, result)}
         next_at = self.next_at | {name: now + probe.period_seconds}
         if name == "startup" and states[name].is_passing:
+            # Liveness and readiness waited for the startup probe: their first times may have passed.
             next_at = {probe_name: max(at, now) for probe_name, at in next_at.items()}
         return ProbeTracker(self.probes, states, next_at)
 

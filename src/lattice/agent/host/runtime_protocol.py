@@ -210,6 +210,7 @@ def existing_instance(spec: RunSpec, instances: Iterable[Instance]) -> Instance 
         if (instance.id.container, instance.workload) != (spec.id.container, spec.workload):
             continue
         if instance.id == spec.id:
+            # Continue the loop: another revision of the container may still be live.
             existing = instance if instance.covers_attempt(spec.attempt) else None
         elif instance.is_live:
             raise Conflict(

@@ -43,6 +43,7 @@ def process_cpu_ns(pids: Iterable[int]) -> int:
     for pid in pids:
         with suppress(OSError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            # Fields 14 to 17 of proc(5): utime, stime, cutime and cstime.
             total += sum(map(int, fields[11:15]))
     return total * TICK_NS
 
@@ -69,6 +70,7 @@ def disk_bytes(folder: Path) -> int:
     for parent, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):
+                # The kernel counts blocks of 512 bytes, whatever the block size of the file system.
                 total += os.lstat(os.path.join(parent, name)).st_blocks * 512
             file_count += 1
         if file_count > MAX_FILES_COUNTED:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from lattice.agent.host import instance_processes as groups
+from lattice.agent.host import instance_processes
 
 KILL_RETRY_S = 0.2  # until a kill with survivors is repeated
 
@@ -54,14 +54,16 @@ class GuardedInstance:
 
     def is_empty(self) -> bool:
         """Whether no process of the instance is left."""
-        return not self.command and not groups.members(self.pid, self.start, self.cgroups, self.id)
+        return not self.command and not instance_processes.members(
+            self.pid, self.start, self.cgroups, self.id
+        )
 
     def terminate(self) -> None:
         """Send SIGTERM shortly before the deadline."""
         self.warned = True
         if self.pid:
             self._write_marker()
-            groups.terminate(self.pid, self.start, self.cgroups, self.id)
+            instance_processes.terminate(self.pid, self.start, self.cgroups, self.id)
 
     def _write_marker(self) -> None:
         """Write the reason of the kill for a later agent; an error such as a full disk must not prevent the
@@ -80,7 +82,7 @@ class GuardedInstance:
         """Kill the instance; return True when no process is left."""
         self._write_marker()
         if not self.command:
-            return groups.kill(self.pid, self.start, self.cgroups, self.id)
+            return instance_processes.kill(self.pid, self.start, self.cgroups, self.id)
         try:
             pid = os.posix_spawnp(self.command[0], self.command, dict(os.environ))
         except OSError:
@@ -93,7 +95,7 @@ class Watchdog:
 
     def __init__(self, listener: int, folder: str, now: Callable[[], float] = since_boot) -> None:
         self.contact_file = f"{folder}/contact"
-        self.boot = groups.boot_id()
+        self.boot = instance_processes.boot_id()
         self._last_contact = 0.0
         self.now = now
         self.instances: dict[str, GuardedInstance] = {}
@@ -203,6 +205,7 @@ def main(listener: int, folder: str) -> None:
         watchdog.end_all()
         sys.exit(0)
 
+    # A write to a closed connection must not end the watchdog.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, end_and_exit)
     watchdog.run()

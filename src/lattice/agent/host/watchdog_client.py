@@ -90,7 +90,9 @@ class WatchdogClient:
     async def record_contact(self, since: float) -> None:
         """Write the time of the last contact, given in monotonic seconds of the clock, for the watchdog."""
         age = max(0.0, self.clock.monotonic() - since)
+        # The time must not go back: an older message may be acknowledged later.
         latest = max(since_boot() - age, read_last_contact(str(self.contact_file), self.boot) or 0.0)
+        # The rename is atomic: the watchdog never reads a partial file.
         draft = self.folder / ".contact.new"
         draft.write_text(f"{latest:.3f} {self.boot}")
         draft.rename(self.contact_file)
@@ -193,16 +195,12 @@ class WatchdogClient:
         answers.put_nowait(b"")
         if self._answers is answers:
             self._hang_up()
-            await self._reconnect()
-
-    async def _reconnect(self) -> None:
-        """Start a new watchdog after the death of the old process: guarded instances must not run without a
-        watchdog."""
-        while self._guarded and self._writer is None:
-            try:
-                await self._request("list")
-            except Unavailable:
-                await self.clock.sleep(1.0)
+            # The watchdog died: start another, since guarded instances must not run without a watchdog.
+            while self._guarded and self._writer is None:
+                try:
+                    await self._request("list")
+                except Unavailable:
+                    await self.clock.sleep(1.0)
 
     def _hang_up(self) -> None:
         if self._writer:

@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from lattice.agent.host import cgroups
-from lattice.agent.host import instance_processes as groups
+from lattice.agent.host import cgroups, instance_processes
 from lattice.agent.host.probes import probe_once
 from lattice.agent.host.runtime_protocol import (
     Failure,
@@ -33,7 +32,7 @@ from lattice.agent.host.runtime_protocol import (
 )
 from lattice.agent.host.usage import CpuMeter, disk_bytes
 from lattice.agent.host.watchdog_client import GuardRequest, WatchdogClient
-from lattice.agent.runtimes import preflight as prepare
+from lattice.agent.runtimes import preflight
 from lattice.agent.runtimes.exit_watch import ExitWatch
 from lattice.agent.runtimes.podman import (
     COMMAND_TIMEOUT_S,
@@ -81,12 +80,12 @@ class ContainerRuntime:
                 return existing
             try:
                 failure = (
-                    prepare.id_failure(spec.id)
+                    preflight.id_failure(spec.id)
                     or self.watchdog.disconnected_failure(spec.stop_after)
                     or await self._run(spec)
                 )
             except (OSError, LatticeError) as error:
-                failure = prepare.failure_from_error(error)
+                failure = preflight.failure_from_error(error)
             if failure is not None:
                 await self._discard(spec.id)
                 self._save_record(InstanceRecord(spec, new_instance(spec, "Exited", failure)))
@@ -98,20 +97,22 @@ class ContainerRuntime:
         await self._discard(spec.id)
         self._instance_dir(spec.id).mkdir(parents=True, exist_ok=True, mode=0o700)
         (self._instance_dir(spec.id) / "ended-by-watchdog").unlink(missing_ok=True)
-        env = spec.env | prepare.port_environment(spec) | spec.container.env
+        env = spec.env | preflight.port_environment(spec) | spec.container.env
         created = await self.podman.call("create", *self._flags(spec, env), env=env, timeout=PULL_TIMEOUT_S)
         if created.code != 0:
-            return prepare.classify_port_failure(failure_from_stderr(created.err), spec)
+            return preflight.classify_port_failure(failure_from_stderr(created.err), spec)
         enforced = {name: "container" for name in ("cpu", "memory") if getattr(spec.limits, name) is not None}
         instance = msgspec.structs.replace(
             new_instance(spec, "Running"), started_at=format_timestamp(self.clock.now()), enforced=enforced
         )
-        record = InstanceRecord(spec, instance, Handle(boot=groups.boot_id(), container=self._name(spec.id)))
+        record = InstanceRecord(
+            spec, instance, Handle(boot=instance_processes.boot_id(), container=self._name(spec.id))
+        )
         self.record_store.write_record(record)
         await self._register_with_watchdog(record)
         started = await self.podman.call("start", self._name(spec.id))
         if started.code != 0:
-            return prepare.classify_port_failure(failure_from_stderr(started.err), spec)
+            return preflight.classify_port_failure(failure_from_stderr(started.err), spec)
         self._records[spec.id] = record
         await self._watch(record)
         return None
@@ -145,6 +146,7 @@ class ContainerRuntime:
         if limits.cpu is not None:
             flags.append(f"--cpus={limits.cpu / 1000}")
         if limits.memory is not None:
+            # An equal swap limit forbids swap: podman counts memory and swap together.
             flags += [f"--memory={limits.memory}b", f"--memory-swap={limits.memory}b"]
         if container.command:
             flags.append("--entrypoint=" + msgspec.json.encode(container.command).decode())
@@ -172,7 +174,7 @@ class ContainerRuntime:
         instance_id = record.spec.id
         inspected = await self.podman.inspect(record.handle.container)
         pid = int(inspected[0]["State"]["Pid"]) if inspected else 0
-        start = groups.start_time(pid) if pid else None
+        start = instance_processes.start_time(pid) if pid else None
         handle = msgspec.structs.replace(
             record.handle, pid=pid, start=start or 0, cgroups=cgroups_of(pid) if start else ()
         )
@@ -254,7 +256,7 @@ class ContainerRuntime:
                     )
                 finally:
                     exit_watch.is_awaited = False
-                if not groups.is_alive(record.handle.pid, record.handle.start):
+                if not instance_processes.is_alive(record.handle.pid, record.handle.start):
                     await self._record_exit(instance_id)
             return self._records[instance_id].instance if instance_id in self._records else None
 
@@ -341,7 +343,7 @@ class ContainerRuntime:
             self.record_store.write_record(record)
 
     def _name(self, instance_id: InstanceId) -> str:
-        return f"lattice-{prepare.tag_of(self.folder, instance_id)}"
+        return f"lattice-{preflight.tag_of(self.folder, instance_id)}"
 
     def _instance_dir(self, instance_id: InstanceId) -> Path:
         return self.folder / str(instance_id)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from lattice.agent.host import cgroups
-from lattice.agent.host import instance_processes as groups
+from lattice.agent.host import cgroups, instance_processes
 from lattice.agent.host.runtime_protocol import Failure, Handle, Instance, InstanceRecord
 from lattice.clock import Clock
 
@@ -49,7 +48,7 @@ class ExitWatch:
             return
         loop.add_reader(self._descriptor, handle_exit)
         # The pid may have been reused before the pidfd was opened.
-        if not self.process and not groups.is_alive(self.handle.pid, self.handle.start):
+        if not self.process and not instance_processes.is_alive(self.handle.pid, self.handle.start):
             loop.call_soon(handle_exit)
 
     def unwatch(self) -> None:
@@ -73,10 +72,11 @@ class ExitWatch:
     def reap(self, record: InstanceRecord, tag: str, marker: Path) -> Instance:
         """Kill remaining processes of the instance, reap the exit code, and return the exited instance."""
         handle = self.handle
-        groups.kill(handle.pid, handle.start, handle.cgroups, tag)
+        instance_processes.kill(handle.pid, handle.start, handle.cgroups, tag)
         self.unwatch()
         code = self.process.poll() if self.process else _reaped(handle.pid)
         self.is_oom_killed = cgroups.was_oom_killed(handle.cgroups)
+        # A requested exit is no failure, whatever the exit code, unless the stop states a failure.
         if self.is_stopping:
             return _exited(record, code, self.stop_failure, is_requested=self.stop_failure is None)
         return _exited(record, code, _failure(record, code, self.is_oom_killed, marker))

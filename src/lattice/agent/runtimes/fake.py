@@ -62,7 +62,7 @@ class FakeProcess:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEvent:
-    """The start or stop of an instance at a monotonic time."""
+    """The start or stop of an instance, with its monotonic time stamp."""
 
     at: float
     action: Literal["start", "stop"]
@@ -119,7 +119,7 @@ class FakeMachine:
         )
 
     def refresh(self, instance_id: InstanceId) -> FakeProcess | None:
-        """The process at the current time, with all due exits and kills applied."""
+        """The process as of now, with all due exits and kills applied."""
         process = self.processes.get(instance_id)
         if process is None or process.outcome is not None:
             return process
@@ -289,7 +289,7 @@ class FakeRuntime:
         return None
 
     def _current_instance(self, instance_id: InstanceId) -> Instance:
-        """The instance at the current time."""
+        """The instance as of now, with all due exits recorded."""
         record = self._records[instance_id]
         process = self.machine.refresh(instance_id)
         if not record.instance.is_live or process is None:

@@ -90,6 +90,7 @@ def read_since(path: Path, position: int) -> tuple[str, int]:
             block = file.read(MAX_READ_BYTES)
     except FileNotFoundError:
         return "", 0
+    # An incomplete character at the end of the block is left for the next read.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(block)
     return text, start + len(block) - len(decoder.getstate()[0])

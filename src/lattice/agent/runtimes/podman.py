@@ -172,6 +172,7 @@ async def _trial(words: tuple[str, ...]) -> str | None:
             result = await _call((*words, *flags), {}, COMMAND_TIMEOUT_S)
         except Unavailable as error:
             return error.message
+    # Podman exits with 127 if the program of the container is missing.
     if result.code == 127 and MISSING_PROGRAM in result.err:
         return None
     return (result.err.strip().splitlines() or [f"exit code {result.code}"])[-1].removeprefix("Error: ")

@@ -97,22 +97,16 @@ def program(spec: RunSpec, path: str, folder: Path) -> str | Failure:
     name = spec.container.command[0]
     if "/" in name:
         path_in_folder = str(folder / name)
-        return (
-            path_in_folder
-            if os.path.isfile(path_in_folder) and os.access(path_in_folder, os.X_OK)
-            else _unrunnable(path_in_folder, name)
-        )
+        if os.path.isfile(path_in_folder) and os.access(path_in_folder, os.X_OK):
+            return path_in_folder
+        if os.path.isdir(path_in_folder):
+            return Failure("INVALID_SPEC", f'command "{name}" is a folder')
+        if os.path.exists(path_in_folder):
+            return Failure("INVALID_SPEC", f'command "{name}" is not executable')
+        return Failure("COMMAND_NOT_FOUND", f'command "{name}" does not exist')
     return shutil.which(name, path=path) or Failure(
         "COMMAND_NOT_FOUND", f'command "{name}" was not found on PATH ({path})'
     )
-
-
-def _unrunnable(path: str, name: str) -> Failure:
-    if os.path.isdir(path):
-        return Failure("INVALID_SPEC", f'command "{name}" is a folder')
-    if os.path.exists(path):
-        return Failure("INVALID_SPEC", f'command "{name}" is not executable')
-    return Failure("COMMAND_NOT_FOUND", f'command "{name}" does not exist')
 
 
 def port_failure(spec: RunSpec) -> Failure | None:

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from lattice.agent.host import cgroups
-from lattice.agent.host import instance_processes as groups
+from lattice.agent.host import cgroups, instance_processes
 from lattice.agent.host.probes import probe_once
 from lattice.agent.host.runtime_protocol import (
     Failure,
@@ -38,7 +37,7 @@ from lattice.agent.host.runtime_protocol import (
 from lattice.agent.host.usage import CpuMeter, disk_bytes, process_cpu_ns, process_memory
 from lattice.agent.host.watchdog_client import GuardRequest, WatchdogClient
 from lattice.agent.runtimes import log_files as logs
-from lattice.agent.runtimes import preflight as prepare
+from lattice.agent.runtimes import preflight
 from lattice.agent.runtimes.exit_watch import ExitWatch, exited_without_agent
 from lattice.agent.runtimes.log_files import Rotation
 from lattice.agent.runtimes.spawn import Command, PendingProcess, spawn
@@ -106,7 +105,7 @@ class ProcessRuntime:
         self.options = options = options or ProcessRuntimeOptions()
         self.on_exit: Callable[[], None] = lambda: None
         self.hierarchies = tuple(cgroups.detect()) if options.hierarchies is None else options.hierarchies
-        cgroups.remove_stale(self.hierarchies, prepare.prefix_of(self.folder))
+        cgroups.remove_stale(self.hierarchies, preflight.prefix_of(self.folder))
         self._records: dict[InstanceId, InstanceRecord] = {}
         self._exit_watches: dict[InstanceId, ExitWatch] = {}
         # Starts and stops of one workload are serialised.
@@ -123,13 +122,13 @@ class ProcessRuntime:
             await self._wait_for_cleanup(spec.id)
             try:
                 failure = (
-                    prepare.spec_failure(spec)
+                    preflight.spec_failure(spec)
                     or self.watchdog.disconnected_failure(spec.stop_after)
-                    or prepare.port_failure(spec)
+                    or preflight.port_failure(spec)
                     or await self._run(spec)
                 )
             except (OSError, LatticeError) as error:
-                failure = prepare.failure_from_error(error)
+                failure = preflight.failure_from_error(error)
             if failure is not None:
                 self._save_record(InstanceRecord(spec, new_instance(spec, "Exited", failure)))
             return self._records[spec.id].instance
@@ -139,11 +138,12 @@ class ProcessRuntime:
         work_folder = folder / "work"
         work_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "ended-by-watchdog").unlink(missing_ok=True)
-        env = prepare.environment(spec, work_folder, os.environ, self._tag(spec.id))
-        program = prepare.program(spec, env.get("PATH", os.defpath), work_folder)
+        env = preflight.environment(spec, work_folder, os.environ, self._tag(spec.id))
+        program = preflight.program(spec, env.get("PATH", os.defpath), work_folder)
         if isinstance(program, Failure):
             return program
         paths, enforced = cgroups.make(self.hierarchies, self._tag(spec.id), spec.limits)
+        # Without a memory cgroup, the limit applies to the data segment of every process.
         data_limit = spec.limits.memory if spec.limits.memory and "memory" not in enforced else 0
         enforced |= {"memory": "rlimit"} if data_limit else {}
         enforced |= {"cpu": "none"} if spec.limits.cpu and "cpu" not in enforced else {}
@@ -163,7 +163,7 @@ class ProcessRuntime:
     ) -> Failure | None:
         """Record and guard the process, and only then let the command run."""
         pid = pending.process.pid
-        handle = Handle(pid, groups.start_time(pid) or 0, groups.boot_id(), paths)
+        handle = Handle(pid, instance_processes.start_time(pid) or 0, instance_processes.boot_id(), paths)
         now = format_timestamp(self.clock.now())
         instance = msgspec.structs.replace(new_instance(spec, "Running"), started_at=now, enforced=enforced)
         record = InstanceRecord(spec, instance, handle)
@@ -177,7 +177,7 @@ class ProcessRuntime:
             raise
         if exec_errno:
             await self._discard(record, pending)
-            return prepare.exec_failure(exec_errno, spec.container.command[0])
+            return preflight.exec_failure(exec_errno, spec.container.command[0])
         self._records[spec.id] = record
         self._watch(record, ExitWatch(handle, pending.process))
         return None
@@ -266,9 +266,9 @@ class ProcessRuntime:
         exit_watch.is_stopping = exit_watch.is_awaited = True
         exit_watch.stop_failure = failure
         try:
-            groups.terminate(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
+            instance_processes.terminate(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
             await self._wait_empty(record, exit_watch, grace)
-            groups.kill(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
+            instance_processes.kill(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
             await exit_watch.wait(KILL_TIMEOUT_S)
         finally:
             exit_watch.is_awaited = False
@@ -281,7 +281,7 @@ class ProcessRuntime:
         deadline = self.clock.monotonic() + grace
         handle = record.handle
         while (remaining := deadline - self.clock.monotonic()) > 0:
-            if exit_watch.has_exited and not groups.members(
+            if exit_watch.has_exited and not instance_processes.members(
                 handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id)
             ):
                 return
@@ -293,7 +293,8 @@ class ProcessRuntime:
         last = await self.stop(instance_id, 0)
         if last is not None and last.is_live:
             return
-        if prepare.id_failure(instance_id) is None:
+        # An unsafe id never had a folder.
+        if preflight.id_failure(instance_id) is None:
             await asyncio.to_thread(shutil.rmtree, self._instance_dir(instance_id), ignore_errors=True)
         if self._records.pop(instance_id, None):
             self.record_store.delete_record(instance_id)
@@ -306,7 +307,9 @@ class ProcessRuntime:
         self._records[instance_id] = record
         if not record.instance.is_live:
             return record.instance
-        if handle.boot != groups.boot_id() or not groups.is_alive(handle.pid, handle.start):
+        if handle.boot != instance_processes.boot_id() or not instance_processes.is_alive(
+            handle.pid, handle.start
+        ):
             return self._adopt_ended(record)
         self._watch(record, ExitWatch(handle, None))
         await self._register_with_watchdog(record)
@@ -316,8 +319,8 @@ class ProcessRuntime:
         """Record the exit of a process that ended while no agent ran; remaining processes of the same boot
         are killed."""
         handle = record.handle
-        if handle.boot == groups.boot_id():
-            groups.kill(handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id))
+        if handle.boot == instance_processes.boot_id():
+            instance_processes.kill(handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id))
             cgroups.remove(handle.cgroups)
         instance = exited_without_agent(record, self._instance_dir(record.spec.id) / "ended-by-watchdog")
         self._save_record(InstanceRecord(record.spec, instance, handle))
@@ -328,7 +331,7 @@ class ProcessRuntime:
         if record is None or instance_id not in self._exit_watches:
             return None
         handle = record.handle
-        pids = groups.members(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
+        pids = instance_processes.members(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
         cpu_time = cgroups.cpu_ns(handle.cgroups)
         memory = cgroups.memory_bytes(handle.cgroups)
         return Usage(
@@ -358,7 +361,7 @@ class ProcessRuntime:
         if record is None or not record.instance.is_live:
             return ProbeResult(False, "it does not run")
         work_folder = self._instance_dir(instance_id) / "work"
-        env = prepare.environment(record.spec, work_folder, os.environ, self._tag(instance_id))
+        env = preflight.environment(record.spec, work_folder, os.environ, self._tag(instance_id))
         return await probe_once(
             probe, record.spec.ports, lambda words, timeout: run_command(words, env, work_folder, timeout)
         )
@@ -375,7 +378,7 @@ class ProcessRuntime:
         cgroups.prune(self.hierarchies)
 
     def _tag(self, instance_id: InstanceId) -> str:
-        return prepare.tag_of(self.folder, instance_id)
+        return preflight.tag_of(self.folder, instance_id)
 
     def _instance_dir(self, instance_id: InstanceId) -> Path:
         return self.folder / str(instance_id)

@@ -9,9 +9,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lattice.agent.runtimes import launcher as launch
+from lattice.agent.runtimes import launcher
 
-LAUNCHER = str(Path(launch.__file__))
+LAUNCHER = str(Path(launcher.__file__))
 LAUNCHER_READY_TIMEOUT_S = 30.0  # a machine under heavy load starts Python slowly
 
 
@@ -64,6 +64,7 @@ async def spawn(command: Command) -> PendingProcess:
             os.close(descriptor)
         raise
     finally:
+        # The agent must close its copies of the child's ends: otherwise a pipe never reaches its end.
         for descriptor in (child_status, child_go):
             os.close(descriptor)
     pending = PendingProcess(process, status, go)
