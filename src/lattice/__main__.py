@@ -1,4 +1,5 @@
-"""Where the program begins: Ctrl-C ends it quietly even while the rest of it is still being loaded."""
+"""The entry point of the `lattice` program: Ctrl-C ends the process quietly even while its modules are still
+loading."""
 
 import os
 import signal
@@ -6,14 +7,13 @@ from typing import NoReturn
 
 
 def run() -> NoReturn:
-    ours = (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )  # else somebody wants it ignored, or handles it
-    if ours:
+    # A parent process may have set SIGINT to be ignored or handled: that disposition must stay.
+    is_default_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default_handler:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
     from lattice.cli.main import run as run_command
 
-    if ours:
+    if is_default_handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run_command()
 

@@ -1,4 +1,4 @@
-"""What time it is, and waiting: injected, so that tests and the simulator own time."""
+"""The clock protocol: time and waiting are injected, so that tests and the simulator control time."""
 
 import asyncio
 import time
@@ -11,23 +11,23 @@ T = TypeVar("T")
 
 class Timer(Protocol):
     def cancel(self) -> object:
-        """It does not ring; nothing happens if it has."""
+        """Cancel the timer; after the timer has fired, the call does nothing."""
         ...
 
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """Wall time, UTC: for people and timestamps, never for leases."""
+        """Wall-clock time in UTC: for users and timestamps, never for leases."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that only grow: for leases, timeouts and back-off."""
+        """Seconds that never decrease: for leases, timeouts and back-off."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
-    def call_later(self, seconds: float, ring: Callable[[], object]) -> Timer:
-        """Calls `ring` once so much time has passed; nobody has to sleep for it."""
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        """Call `callback` after the given seconds, without a task that sleeps."""
         ...
 
 
@@ -41,8 +41,8 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def call_later(self, seconds: float, ring: Callable[[], object]) -> Timer:
-        return asyncio.get_running_loop().call_later(seconds, ring)
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        return asyncio.get_running_loop().call_later(seconds, callback)
 
 
 def format_timestamp(when: datetime) -> str:
@@ -50,24 +50,27 @@ def format_timestamp(when: datetime) -> str:
     return when.isoformat(timespec="seconds")[:19] + "Z"
 
 
-async def with_timeout(clock: Clock, seconds: float, asked: Coroutine[Any, Any, T]) -> T:
-    """What was asked for. Raises TimeoutError, and gives it up, once so much time has passed on the given clock."""
-    asking = asyncio.current_task()
-    if asking is None:
+async def with_timeout(clock: Clock, seconds: float, operation: Coroutine[Any, Any, T]) -> T:
+    """Await the operation; raise TimeoutError and cancel the operation after the given seconds of the given
+    clock."""
+    task = asyncio.current_task()
+    if task is None:
         raise RuntimeError("only a task can wait")
-    cancelled, is_late = asking.cancelling(), False
+    cancelled, has_expired = task.cancelling(), False
 
-    def ring() -> None:
-        nonlocal is_late
-        is_late = True
-        asking.cancel()
+    def expire() -> None:
+        nonlocal has_expired
+        has_expired = True
+        task.cancel()
 
-    alarm = clock.call_later(max(0.0, seconds), ring)
+    timer = clock.call_later(max(0.0, seconds), expire)
     try:
-        return await asked
+        return await operation
     except asyncio.CancelledError:
-        if is_late and asking.uncancel() <= cancelled:
+        # A cancellation from outside may coincide with the timeout: the outside cancellation wins and stays
+        # in force.
+        if has_expired and task.uncancel() <= cancelled:
             raise TimeoutError from None
         raise
     finally:
-        alarm.cancel()
+        timer.cancel()

@@ -27,7 +27,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing wrong with one field; `reason` is a Kubernetes cause type such as FieldValueInvalid."""
+    """One problem of one field; `reason` is a Kubernetes cause type such as FieldValueInvalid."""
 
     field: str
     message: str
@@ -38,19 +38,20 @@ class Cause:
 
 
 class LatticeError(Exception):
-    """Says what, where, and how to fix it, in that order."""
+    """The base class of errors: the text states the problem, the place and the fix, in this order."""
 
     status: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, what: str, *, where: str = "", fix: str = "", causes: Sequence[Cause] = ()) -> None:
-        super().__init__(what)
-        self.message = what
+    def __init__(self, message: str, *, where: str = "", fix: str = "", causes: Sequence[Cause] = ()) -> None:
+        super().__init__(message)
+        self.message = message
         self.where = where
         self.fix = fix
         self.causes = tuple(causes)
-        self.object_name = ""  # name of the object it is about, where the address does not tell: of one that is to be created
+        # The name of an object that is about to be created; empty where the request path names the object.
+        self.object_name = ""
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.message}" if self.where else self.message
@@ -126,6 +127,6 @@ class Full(LatticeError):
 
 
 class UsageError(Malformed):
-    """Ends with the exit code of a wrong command line, before anybody is asked anything."""
+    """A wrong command line; the command exits before the client sends a request to a server."""
 
     exit_code = 2

@@ -1,4 +1,4 @@
-"""Manifests read from files, folders, standard input and URLs, as YAML documents with their lines."""
+"""Read manifests from files, folders, standard input and URLs, as YAML documents with their line numbers."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,68 +12,73 @@ from lattice.kinds.meta.yaml_manifest import Document, load_documents
 Item = TypeVar("Item")
 
 MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
-MAX_FILE_BYTES = 16 << 20  # bytes; a file may hold many objects of up to 1 MiB
+# A manifest file may hold many objects of up to 1 MiB.
+MAX_FILE_BYTES = 16 << 20
 MAX_DOWNLOAD_BYTES = 1 << 20
 _DOWNLOAD_TIMEOUT_S = 30.0
 
 
-def load_manifests(places: Sequence[str], recursive: bool = False) -> list[Document]:
-    """Every manifest there; every file that cannot be read is told."""
-    found, problems = read_documents(places, recursive)
-    return all_or_raise(found, problems)
+def load_manifests(locations: Sequence[str], recursive: bool = False) -> list[Document]:
+    """Read every manifest at the locations; raise an error that lists every unreadable file."""
+    documents, problems = read_documents(locations, recursive)
+    return all_or_raise(documents, problems)
 
 
-def read_documents(places: Sequence[str], recursive: bool) -> tuple[list[Document], list[LatticeError]]:
-    found: list[Document] = []
+def read_documents(locations: Sequence[str], recursive: bool) -> tuple[list[Document], list[LatticeError]]:
+    """Read the documents at the locations; return the documents and the errors of unreadable sources."""
+    documents: list[Document] = []
     problems: list[LatticeError] = []
-    for place in places:
+    for location in locations:
         try:
-            sources = list(_sources(place, recursive))
+            sources = list(_sources(location, recursive))
         except LatticeError as e:
             problems.append(e)
             continue
         for name, read in sources:
             try:
-                found += load_documents(read(), name)
+                documents += load_documents(read(), name)
             except LatticeError as e:
                 problems.append(e)
-    if not found and not problems:
+    if not documents and not problems:
         fix = "a manifest has apiVersion, kind and metadata.name"
-        problems.append(Malformed("there is no manifest here", where=", ".join(places), fix=fix))
-    return found, problems
+        problems.append(Malformed("there is no manifest here", where=", ".join(locations), fix=fix))
+    return documents, problems
 
 
 def source_line(problem: LatticeError) -> tuple[str, int]:
+    """The file name and line number in the `where` text of an error, to sort errors; line 0 if absent."""
     source, _, line = problem.where.rpartition(":")
     return (source, int(line)) if line.isdigit() else (problem.where, 0)
 
 
-def _sources(place: str, recursive: bool) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Names of what is there, each with how to read it."""
-    if place == "-":
+def _sources(location: str, recursive: bool) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """The names of the manifest sources at a location, with a function that reads the source."""
+    if location == "-":
         yield (
             "<stdin>",
             lambda: _check_size(sys.stdin.buffer.read(MAX_FILE_BYTES + 1), "<stdin>", MAX_FILE_BYTES),
         )
-    elif place.startswith(("http://", "https://")):
-        yield place, partial(_download, place)
-    elif Path(place).is_dir():
-        yield from ((str(path), partial(_read_file, path)) for path in _manifests_in(Path(place), recursive))
+    elif location.startswith(("http://", "https://")):
+        yield location, partial(_download, location)
+    elif Path(location).is_dir():
+        yield from (
+            (str(path), partial(_read_file, path)) for path in _manifests_in(Path(location), recursive)
+        )
     else:
-        yield place, partial(_read_file, Path(place))
+        yield location, partial(_read_file, Path(location))
 
 
 def _manifests_in(folder: Path, recursive: bool) -> list[Path]:
     entries = folder.rglob("*") if recursive else folder.iterdir()
-    found = sorted(path for path in entries if path.suffix in MANIFEST_SUFFIXES and path.is_file())
-    if not found:
+    manifests = sorted(path for path in entries if path.suffix in MANIFEST_SUFFIXES and path.is_file())
+    if not manifests:
         deeper = "" if recursive else "; -R looks in folders below too"
         raise NotFound(
             "no manifests in this folder",
             where=str(folder),
             fix=f"files must end in {', '.join(MANIFEST_SUFFIXES)}{deeper}",
         )
-    return found
+    return manifests
 
 
 def _read_file(path: Path) -> bytes:
@@ -92,8 +97,9 @@ def _download(url: str) -> bytes:
     import urllib.request
 
     try:
-        with urllib.request.urlopen(url, timeout=_DOWNLOAD_TIMEOUT_S) as answer:  # noqa: S310 - only http and https come here
-            return _check_size(answer.read(MAX_DOWNLOAD_BYTES + 1), url, MAX_DOWNLOAD_BYTES)
+        # S310 does not apply: the caller passes only http and https addresses.
+        with urllib.request.urlopen(url, timeout=_DOWNLOAD_TIMEOUT_S) as response:  # noqa: S310
+            return _check_size(response.read(MAX_DOWNLOAD_BYTES + 1), url, MAX_DOWNLOAD_BYTES)
     except (OSError, ValueError) as e:
         reason = getattr(e, "reason", None) or e
         raise Unavailable(
@@ -109,14 +115,16 @@ def _check_size(text: bytes, where: str, limit: int) -> bytes:
     return text
 
 
-def all_or_raise(found: list[Item], problems: list[LatticeError]) -> list[Item]:
+def all_or_raise(items: list[Item], problems: list[LatticeError]) -> list[Item]:
+    """Return the items if no problem occurred; else raise the only problem, or an error with every problem as
+    a cause."""
     if not problems:
-        return found
+        return items
     if len(problems) == 1:
         raise problems[0]
-    kind = type(problems[0]) if len({p.exit_code for p in problems}) == 1 else Malformed
+    kind = type(problems[0]) if len({problem.exit_code for problem in problems}) == 1 else Malformed
     causes = [
-        Cause(p.where, f"{p.message}; {p.fix}" if p.fix else p.message)
-        for p in sorted(problems, key=source_line)
+        Cause(problem.where, f"{problem.message}; {problem.fix}" if problem.fix else problem.message)
+        for problem in sorted(problems, key=source_line)
     ]
     raise kind(f"{len(problems)} manifests cannot be used; nothing was sent", causes=causes)

@@ -1,4 +1,4 @@
-"""Every metric, in one table; seeds' own names stay as they are, the rest begins with lattice_."""
+"""Every Prometheus metric of the program; names from before Lattice stay, new names begin with `lattice_`."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
@@ -31,7 +31,8 @@ GARBAGE_COLLECTED = Counter(
 )
 FLEET_QUERIES = Counter(
     "lattice_fleet_questions_total",
-    "Questions about the fleet, by what was asked and how it ended: answered, refused, busy, unanswered, cancelled, failed.",
+    "Questions about the fleet, by what was asked and how it ended: "
+    "answered, refused, busy, unanswered, cancelled, failed.",
     ["ask", "outcome"],
     registry=REGISTRY,
 )
@@ -72,7 +73,8 @@ SCHEDULING_ATTEMPTS = Counter(
 )
 SCHEDULING_RESULTS = Counter(
     "lattice_scheduling_attempts_total",
-    "Decisions about one service or workload: placed or refused, with the service's verdict; and bound, unplaced or lost, of a workload.",
+    "Decisions about one service or workload: placed or refused, with the service's verdict; "
+    "and bound, unplaced or lost, of a workload.",
     ["result", "verdict"],
     registry=REGISTRY,
 )
@@ -86,7 +88,8 @@ SCHEDULING_FAILURES = Counter(
 )
 SCHEDULING_SECONDS = Histogram(
     "lattice_scheduling_duration_seconds",
-    "Time of one scheduling cycle, by phase: decide finds nodes for a batch of workloads, bind writes it down.",
+    "Time of one scheduling cycle, by phase: "
+    "decide finds nodes for a batch of workloads, bind writes it down.",
     ["phase"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
     registry=REGISTRY,
@@ -124,12 +127,13 @@ JOINS = Counter(
 )
 PENDING_SERVICES = Gauge(
     "lattice_pending_services",
-    "Services that are not all placed, by verdict: Never, NotNow, OverBudget, NoPrice, NotHere, or Undecided; and by the reason of their "
-    "condition Placed. Only the leader says.",
+    "Services that are not all placed, by verdict: Never, NotNow, OverBudget, NoPrice, NotHere, or "
+    "Undecided; and by the reason of their condition Placed. Only the leader says.",
     ["verdict", "reason"],
     registry=REGISTRY,
 )
-BUDGET_LABELS = ["ledger", "pool"]  # the pool is empty where the budget is not a pool's
+# The pool label is empty for a budget that belongs to no pool.
+BUDGET_LABELS = ["ledger", "pool"]
 BUDGET_LIMIT = Gauge(
     "lattice_budget_limit_dollars",
     "What may be spent in a month, by ledger and pool.",
@@ -156,7 +160,8 @@ BUDGET_PROJECTED = Gauge(
 )
 PLAN_GAP = Gauge(
     "lattice_plan_gap_ratio",
-    "Share of the cost, 0 to 1, that the last optimised plan of the fleet might still have saved at most. NaN before there was one.",
+    "Share of the cost, 0 to 1, that the last optimised plan of the fleet might still have saved at most. "
+    "NaN before there was one.",
     registry=REGISTRY,
 )
 PLAN_GAP.set(float("nan"))
@@ -179,25 +184,26 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render_metrics() -> bytes:
-    """What GET /metrics answers."""
+    """The body of the response to GET /metrics."""
     return generate_latest(REGISTRY)
 
 
 def clear_leader_gauges() -> None:
-    """Only the leader says how the fleet is."""
+    """Clear the fleet gauges when a server loses leadership: only the leader reports fleet metrics."""
     for gauge in LEADER_ONLY_GAUGES:
         gauge.clear()
 
 
 class ReconcileMetrics:
-    """The figures of one controller's loop."""
+    """The metrics of one controller's reconcile loop."""
 
     def __init__(self, controller: str) -> None:
         self._controller = controller
         self._seconds = RECONCILE_SECONDS.labels(controller)
         self._depth = CONTROLLER_QUEUE_DEPTH.labels(controller)
         self._attempts: dict[str, Counter] = {}  # by result
-        self._last_depth = -1  # as depth
+        # The last queue depth written to the gauge; -1 before the first write.
+        self._last_depth = -1
 
     def set_queue_depth(self, keys: int) -> None:
         if keys != self._last_depth:

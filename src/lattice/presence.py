@@ -1,6 +1,8 @@
-"""Who was heard when, and what did they say? In memory, for one term: shared by the agents' server side and the nodes controller.
+"""The last heartbeat of every node and its reported workloads, in memory, for one leadership term; shared by
+the agent sessions of the server and the nodes controller.
 
-A new leader has heard nobody yet, and counts silence from its own election: make one of these per term.
+A new leader has received no heartbeat yet and measures silence from its own election: create one Presence per
+term.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,13 +12,14 @@ from typing import NamedTuple
 from lattice.clock import Clock
 from lattice.kinds.workload import DesiredRun as DesiredRun
 
-LIVENESS_CHECK_INTERVAL_S = 2.0  # seconds between signs of our own life
-MAX_LIVENESS_DELAY_S = 8.0  # so many seconds without one, and we were not listening: paused, or far too busy
+LIVENESS_CHECK_INTERVAL_S = 2.0
+# A longer delay of a liveness check means that this process was paused or overloaded, and received nothing.
+MAX_LIVENESS_DELAY_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """As measured: milli-cores, bytes, bytes."""
+    """Measured usage: CPU in milli-cores, memory and disk in bytes."""
 
     cpu: int = 0
     memory: int = 0
@@ -25,20 +28,21 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadReport:
-    """What a node says of one workload; `run` is the number of the start that it speaks of."""
+    """The report of a node about one workload; `run` is the number of the start attempt that the report is
+    about."""
 
     uid: str
     state: str
     revision: str = ""
     run: int = 0
     ready: bool = False
-    failure_reason: str = ""  # why it failed, in one word
-    log: str = ""  # its last lines
-    failure_message: str = ""  # it failed, in words
+    failure_reason: str = ""  # one word
+    log: str = ""  # the last lines of the log
+    failure_message: str = ""
 
 
 class Session(NamedTuple):
-    """One connection of one node. A later one of the same node silences the earlier."""
+    """One connection of one node; a later session of the node replaces the session."""
 
     node: str
     number: int
@@ -46,36 +50,40 @@ class Session(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One message of an agent. What it leaves out is as it was."""
+    """One message of an agent; a value that the message omits is unchanged."""
 
     usage: Usage | None = None
     workload_usage: Mapping[str, Usage] | None = None  # by path
-    workloads: Mapping[str, WorkloadReport | None] = field(
-        default_factory=dict
-    )  # by path; None: it is not there any more
-    is_full_report: bool = False  # whatever `workloads` does not list is not there
-    applied_sequence: int = 0  # number of the last order that the agent had carried out when it said this
+    # By path; None: the workload is no longer on the node.
+    workloads: Mapping[str, WorkloadReport | None] = field(default_factory=dict)
+    # A workload that a full report does not list is not on the node.
+    is_full_report: bool = False
+    # The number of the last order that the agent had applied when it sent the heartbeat.
+    applied_sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LastHeartbeat:
-    """The last that was heard of a node in this term."""
+    """The state of a node from its heartbeats in the leader's term."""
 
     session: int
     received_at: float  # monotonic
     usage: Usage = Usage()
     workload_usage: Mapping[str, Usage] = field(default_factory=dict)
     workloads: Mapping[str, WorkloadReport] = field(default_factory=dict)
-    has_full_report: bool = False  # all its workloads were listed once: what is not there is missing
+    # A full report was received: a workload that is not listed is missing from the node.
+    has_full_report: bool = False
     applied_sequence: int = 0
     is_connected: bool = True
-    connected_at: float = 0.0  # monotonic: when the present connection began
-    has_reported: bool = False  # on the present connection: what is known is of now, not of before
+    connected_at: float = 0.0  # monotonic: start of the current connection
+    # A heartbeat arrived on the current connection: the workload reports are not from an earlier connection.
+    has_reported: bool = False
 
 
 @dataclass(slots=True)
 class _SentAssignments:
-    """What a node was sent on its present connection: per workload, in which message, and the message that listed them all."""
+    """The assignments sent to a node on its current connection: per workload the message number, and the
+    number of the last full list."""
 
     sequence: int = 0
     full_list_sequence: int = 0
@@ -83,20 +91,24 @@ class _SentAssignments:
 
 
 class PresenceChange(NamedTuple):
-    """Something changed that is more than the time: which node, and of which workloads, by path."""
+    """A change of a node's state beyond the time of its heartbeat: the node, and the paths of the changed
+    workloads."""
 
     node: str
     workloads: tuple[str, ...]
 
 
 class Presence:
+    """The heartbeats of all nodes in one leadership term, and the assignments sent to the nodes."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last_heartbeats: dict[str, LastHeartbeat] = {}
         self._listeners: list[Callable[[PresenceChange], None]] = []
         self._sent: dict[str, _SentAssignments] = {}
         self._session_count = 0
-        self._listening_since = clock.monotonic()  # nobody can be silent for longer
+        # No node can have been silent for longer than this leader has listened.
+        self._listening_since = clock.monotonic()
         self._last_liveness_check: float | None = None
 
     def get(self, node: str) -> LastHeartbeat | None:
@@ -106,27 +118,30 @@ class Presence:
         return list(self._last_heartbeats)
 
     def heartbeat_age(self, node: str) -> float:
-        """Seconds since it was heard; since we listen, if it never was. Times at which we were away ourselves do not count."""
+        """Seconds since the last heartbeat of the node, or since this leader began to listen; a pause of the
+        leader process does not count as silence."""
         self._detect_own_pause()
-        heard = self._last_heartbeats.get(node)
+        last = self._last_heartbeats.get(node)
         return self._clock.monotonic() - max(
-            self._listening_since, heard.received_at if heard else self._listening_since
+            self._listening_since, last.received_at if last else self._listening_since
         )
 
-    def on_change(self, told: Callable[[PresenceChange], None]) -> Callable[[], None]:
-        """Hear of each change, at once; must not wait. Returns how to stop."""
-        self._listeners.append(told)
-        return lambda: self._listeners.remove(told)
+    def on_change(self, listener: Callable[[PresenceChange], None]) -> Callable[[], None]:
+        """Register a listener, called synchronously for every change; the listener must not block. Returns a
+        function that removes the listener."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def start_session(self, node: str) -> Session:
-        """An agent connects: it is heard, and what it said on earlier connections stands until it says otherwise."""
+        """Start the session of a node that has connected; reports of earlier connections stay valid until the
+        agent reports a change."""
         self._session_count += 1
-        now, known = self._clock.monotonic(), self._last_heartbeats.get(node)
-        fresh = LastHeartbeat(self._session_count, now, connected_at=now)
-        # what it has carried out is counted per connection, since orders are sent anew on each
-        if known is not None:
-            fresh = replace(
-                known,
+        now, previous = self._clock.monotonic(), self._last_heartbeats.get(node)
+        current = LastHeartbeat(self._session_count, now, connected_at=now)
+        # An agent numbers applied orders per connection: every new connection receives the orders again.
+        if previous is not None:
+            current = replace(
+                previous,
                 session=self._session_count,
                 received_at=now,
                 connected_at=now,
@@ -134,83 +149,92 @@ class Presence:
                 is_connected=True,
                 has_reported=False,
             )
-        self._last_heartbeats[node] = fresh
+        self._last_heartbeats[node] = current
         self._sent[node] = _SentAssignments()
         self._notify(PresenceChange(node, ()))
         return Session(node, self._session_count)
 
     def record_assignments(
-        self, session: Session, wanted: Mapping[str, DesiredRun | None], is_full_list: bool = False
+        self, session: Session, desired_runs: Mapping[str, DesiredRun | None], is_full_list: bool = False
     ) -> int:
-        """The number of a message that is now sent: what is wanted by path, None for nothing. The first of a connection lists all.
+        """Record a message of desired runs by path, None for no run, and return the number of the message.
+        The first message of a connection is the full list.
 
-        0 if a later connection has taken over, or the node was forgotten: nobody will answer that message.
+        Returns 0 if a later session replaced this session or the node was forgotten: the message will get no
+        answer.
         """
-        known, orders = self._last_heartbeats.get(session.node), self._sent.get(session.node)
-        if known is None or orders is None or known.session != session.number:
+        last, sent = self._last_heartbeats.get(session.node), self._sent.get(session.node)
+        if last is None or sent is None or last.session != session.number:
             return 0
-        orders.sequence += 1
+        sent.sequence += 1
         if is_full_list:
-            orders.full_list_sequence, orders.by_path = orders.sequence, {}
-        orders.by_path.update((path, (each, orders.sequence)) for path, each in wanted.items())
-        return orders.sequence
+            sent.full_list_sequence, sent.by_path = sent.sequence, {}
+        sent.by_path.update(
+            (path, (desired_run, sent.sequence)) for path, desired_run in desired_runs.items()
+        )
+        return sent.sequence
 
-    def has_applied(self, node: str, path: str, wanted: DesiredRun | None) -> bool:
-        """Had the node carried out this order when it last spoke? If not, what it says may be older than the order."""
-        heard, orders = self._last_heartbeats.get(node), self._sent.get(node)
-        if heard is None or orders is None:
+    def has_applied(self, node: str, path: str, expected_run: DesiredRun | None) -> bool:
+        """Whether the node had applied this desired run at its last heartbeat; if not, the report of the node
+        may be older than the order."""
+        last_heartbeat, sent = self._last_heartbeats.get(node), self._sent.get(node)
+        if last_heartbeat is None or sent is None:
             return False
-        last, number = orders.by_path.get(path, (None, orders.full_list_sequence))
-        return last == wanted and 0 < number <= heard.applied_sequence
+        desired_run, number = sent.by_path.get(path, (None, sent.full_list_sequence))
+        return desired_run == expected_run and 0 < number <= last_heartbeat.applied_sequence
 
     def was_sent(self, node: str, path: str) -> bool:
-        """Was the node sent anything about this one workload on its present connection?"""
-        orders = self._sent.get(node)
-        return orders is not None and path in orders.by_path
+        """Whether the node received an order about this workload on its current connection."""
+        sent = self._sent.get(node)
+        return sent is not None and path in sent.by_path
 
-    def record_heartbeat(self, session: Session, beat: Heartbeat) -> bool:
-        """False if a later connection of this node has taken over, or the node was forgotten: end this one.
+    def record_heartbeat(self, session: Session, heartbeat: Heartbeat) -> bool:
+        """Record a heartbeat; return False if a later session replaced this session or the node was
+        forgotten, and the caller must close the connection.
 
-        Answer a beat only while we lead: a node counts its own silence from when it sent the last beat that was answered.
+        The server may answer a heartbeat only while it leads: a node measures its own silence from the time
+        it sent the last answered heartbeat (I-13).
         """
-        known = self._last_heartbeats.get(session.node)
-        if known is None or known.session != session.number:
+        last = self._last_heartbeats.get(session.node)
+        if last is None or last.session != session.number:
             return False
-        changed = _changed_workloads(known.workloads, beat)
+        changed = _changed_workloads(last.workloads, heartbeat)
         self._last_heartbeats[session.node] = LastHeartbeat(
             session.number,
             self._clock.monotonic(),
-            beat.usage or known.usage,
-            known.workload_usage if beat.workload_usage is None else beat.workload_usage,
-            _merge_workloads(known.workloads, beat) if changed else known.workloads,
-            known.has_full_report or beat.is_full_report,
-            max(known.applied_sequence, beat.applied_sequence),
-            connected_at=known.connected_at,
+            heartbeat.usage or last.usage,
+            last.workload_usage if heartbeat.workload_usage is None else heartbeat.workload_usage,
+            _merge_workloads(last.workloads, heartbeat) if changed else last.workloads,
+            last.has_full_report or heartbeat.is_full_report,
+            max(last.applied_sequence, heartbeat.applied_sequence),
+            connected_at=last.connected_at,
             has_reported=True,
         )
         if (
             changed
-            or beat.applied_sequence > known.applied_sequence
-            or beat.is_full_report > known.has_full_report
-            or not known.has_reported
+            or heartbeat.applied_sequence > last.applied_sequence
+            or heartbeat.is_full_report > last.has_full_report
+            or not last.has_reported
         ):
             self._notify(PresenceChange(session.node, changed))
         return True
 
     def end_session(self, session: Session) -> None:
-        """The connection is gone. That is no silence yet: it may be back on another before anybody misses it."""
-        known = self._last_heartbeats.get(session.node)
-        if known is not None and known.session == session.number:
-            self._last_heartbeats[session.node] = replace(known, is_connected=False)
+        """Mark the node as disconnected; the node counts as silent only by the age of its heartbeat, since an
+        agent may reconnect in time."""
+        last = self._last_heartbeats.get(session.node)
+        if last is not None and last.session == session.number:
+            self._last_heartbeats[session.node] = replace(last, is_connected=False)
             self._notify(PresenceChange(session.node, ()))
 
     def forget_node(self, node: str) -> None:
-        """The node was removed."""
+        """Drop the state of a removed node."""
         self._last_heartbeats.pop(node, None)
         self._sent.pop(node, None)
 
     async def run(self) -> None:
-        """Until cancelled: notices when we were away. Whoever is paused for a minute has not heard anybody, and may blame nobody."""
+        """Detect pauses of this process, until cancelled: a leader that was paused received no heartbeat and
+        must not count that time as silence of nodes."""
         while True:
             self._detect_own_pause()
             self._last_liveness_check = self._clock.monotonic()
@@ -224,18 +248,23 @@ class Presence:
         ):
             self._listening_since = self._last_liveness_check = now
 
-    def _notify(self, told: PresenceChange) -> None:
-        for ear in tuple(self._listeners):
-            ear(told)
+    def _notify(self, change: PresenceChange) -> None:
+        for listener in tuple(self._listeners):
+            listener(change)
 
 
-def _changed_workloads(known: Mapping[str, WorkloadReport], beat: Heartbeat) -> tuple[str, ...]:
-    if beat.is_full_report:
-        gone = (path for path in known if path not in beat.workloads)
-        return (*gone, *(path for path, spoken in beat.workloads.items() if known.get(path) != spoken))
-    return tuple(path for path, spoken in beat.workloads.items() if known.get(path) != spoken)
+def _changed_workloads(previous: Mapping[str, WorkloadReport], heartbeat: Heartbeat) -> tuple[str, ...]:
+    if heartbeat.is_full_report:
+        gone = (path for path in previous if path not in heartbeat.workloads)
+        return (
+            *gone,
+            *(path for path, report in heartbeat.workloads.items() if previous.get(path) != report),
+        )
+    return tuple(path for path, report in heartbeat.workloads.items() if previous.get(path) != report)
 
 
-def _merge_workloads(known: Mapping[str, WorkloadReport], beat: Heartbeat) -> dict[str, WorkloadReport]:
-    merged = {**({} if beat.is_full_report else known), **beat.workloads}
-    return {path: spoken for path, spoken in merged.items() if spoken is not None}
+def _merge_workloads(
+    previous: Mapping[str, WorkloadReport], heartbeat: Heartbeat
+) -> dict[str, WorkloadReport]:
+    merged = {**({} if heartbeat.is_full_report else previous), **heartbeat.workloads}
+    return {path: report for path, report in merged.items() if report is not None}

@@ -1,4 +1,4 @@
-"""Every setting of a server: its flag, its environment variable, its default and what it means."""
+"""Every setting of a server: flag, environment variable, default value and help text."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,8 @@ SETTINGS = (
         "store",
         ("LATTICE_STORE",),
         "",
-        "Where state lives: empty for a SQLite file in the data folder, or etcd://HOST:PORT[,HOST:PORT][/PREFIX].",
+        "Where state lives: empty for a SQLite file in the data folder, "
+        "or etcd://HOST:PORT[,HOST:PORT][/PREFIX].",
     ),
     Setting("listen", ("LATTICE_LISTEN",), "127.0.0.1", "Address to listen on."),
     Setting("port", ("LATTICE_PORT",), 7443, "Port to listen on; 0 picks a free one."),
@@ -49,7 +50,8 @@ SETTINGS = (
         "prices",
         ("LATTICE_PRICES",),
         "",
-        "CSV files of prices that go before the built-in ones, separated by commas; read again when they change.",
+        "CSV files of prices that go before the built-in ones, separated by commas; "
+        "read again when they change.",
     ),
     Setting(
         "latency",
@@ -61,7 +63,8 @@ SETTINGS = (
         "fleet-time-limit",
         ("LATTICE_FLEET_TIME_LIMIT",),
         60.0,
-        "Seconds that a question about the fleet may wait for its turn, and then take; what an optimise searches comes on top.",
+        "Seconds that a question about the fleet may wait for its turn, and then take; "
+        "what an optimise searches comes on top.",
     ),
     Setting("heartbeat", ("LATTICE_HEARTBEAT",), 10.0, "Seconds between two heartbeats of an agent."),
     Setting(
@@ -130,14 +133,16 @@ SETTINGS = (
         "providers",
         ("LATTICE_PROVIDERS",),
         "local,docker=local",
-        "Providers of machines, each NAME or NAME=ADAPTER: adapter local starts agents on this machine, fake has machines on paper. "
+        "Providers of machines, each NAME or NAME=ADAPTER: adapter local starts agents on this machine, "
+        "fake has machines on paper. "
         "By default docker is another name of local, for pools that say so: docker itself is not used.",
     ),
     Setting(
         "local-stop-within",
         ("LATTICE_LOCAL_STOP_WITHIN",),
         15.0,
-        "Seconds that an agent of adapter local has to stop what it runs, two thirds of them for the workloads; then both are killed.",
+        "Seconds that an agent of adapter local has to stop what it runs, two thirds of them for the "
+        "workloads; then both are killed.",
     ),
     Setting(
         "controllers",
@@ -149,7 +154,8 @@ SETTINGS = (
         "webhook-allow",
         ("LATTICE_WEBHOOK_ALLOW",),
         "",
-        "Networks that webhooks may call though they are not public, such as 10.1.0.0/16, separated by commas.",
+        "Networks that webhooks may call though they are not public, such as 10.1.0.0/16, "
+        "separated by commas.",
     ),
     Setting(
         "webhook-ca",
@@ -161,7 +167,8 @@ SETTINGS = (
         "profile",
         ("LATTICE_PROFILE",),
         "",
-        "How nodes are chosen and bound, for all workloads: a built-in profile, or a file with one (scores, tieBreaker, binding …). "
+        "How nodes are chosen and bound, for all workloads: a built-in profile, "
+        "or a file with one (scores, tieBreaker, binding …). "
         "Absent: balanced for replicas of services, lowest-utilisation for workloads that belong to none.",
     ),
     Setting(

@@ -1,6 +1,8 @@
-"""Spans: what was done, for what, and how it ended. Without an OpenTelemetry SDK in this process nothing is loaded, made or kept.
+"""Trace spans of operations; without an OpenTelemetry SDK in the process no tracing module is loaded and no
+span is recorded.
 
-One workload's road is put together by attributes, not by a context that travels: `lattice.workload`, `lattice.revision`, `lattice.term`.
+Spans of one workload are correlated by the attributes `lattice.workload`, `lattice.revision` and
+`lattice.term`, not by a propagated trace context.
 """
 
 import os
@@ -12,17 +14,18 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
 AttributeValue = str | int | float | bool | list[str]
-MAX_SPAN_PATHS = 20  # paths that a span names: the first of many
+# A span names the first paths of a long list only.
+MAX_SPAN_PATHS = 20
 
 
 class Span(Protocol):
     @property
     def is_recording(self) -> bool:
-        """False: nobody listens, and what is costly to find out need not be."""
+        """False if no tracer records the span: the caller can skip attributes that are costly to compute."""
         ...
 
     def set_attributes(self, **attributes: AttributeValue) -> None:
-        """What was not known at the beginning; a `name` is the span's own."""
+        """Add attributes to the span after its start; the attribute `name` replaces the name of the span."""
         ...
 
 
@@ -40,7 +43,7 @@ class _NoopSpan:
 
 
 class _RecordingSpan:
-    """One span of the SDK, current while it lasts."""
+    """One span of the OpenTelemetry SDK; the current span while the context manager is open."""
 
     is_recording = True
 
@@ -68,7 +71,7 @@ NOOP_SPAN = _NoopSpan()
 
 
 class Tracing:
-    """Off until somebody listens."""
+    """The switch of tracing; spans are no-ops until `enable` finds a tracer provider."""
 
     def __init__(self) -> None:
         self._tracer: Tracer | None = None
@@ -77,17 +80,18 @@ class Tracing:
         return NOOP_SPAN if self._tracer is None else _RecordingSpan(self._tracer, name, attributes)
 
     def enable(self, provider: "TracerProvider | None" = None) -> None:
-        """Once, when a server or an agent begins: to this provider, or to the one of the SDK that runs in this process, if any does."""
-        is_there = "opentelemetry.trace" in sys.modules or bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
-        if provider is None and not is_there:
+        """Record spans with the given provider, or with the provider of the SDK in the process, if present.
+        Called once, when a server or an agent starts."""
+        has_sdk = "opentelemetry.trace" in sys.modules or bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
+        if provider is None and not has_sdk:
             return
         from opentelemetry import trace
 
         from lattice import __version__
 
-        found = provider or trace.get_tracer_provider()
-        if not isinstance(found, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
-            self._tracer = found.get_tracer("lattice", __version__)
+        active_provider = provider or trace.get_tracer_provider()
+        if not isinstance(active_provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+            self._tracer = active_provider.get_tracer("lattice", __version__)
 
     def disable(self) -> None:
         self._tracer = None
@@ -98,4 +102,5 @@ span = TRACING.span
 
 
 def first_paths(paths: list[str]) -> list[str]:
+    """The first MAX_SPAN_PATHS paths, for a span attribute."""
     return paths[:MAX_SPAN_PATHS]

@@ -1,4 +1,5 @@
-"""Keeps a node's certificate alive: a new one when a third of its life is left, and a new connection to use it."""
+"""Certificate renewal of a node: the agent requests a new certificate when a third of the lifetime remains,
+then reconnects with the certificate."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -11,34 +12,39 @@ from lattice.agent.session import REJOIN_FIX, Agent, NodeRemoved
 from lattice.clock import Clock
 from lattice.errors import LatticeError, NotFound
 
-MAX_RENEWAL_WAIT_S = 600.0  # seconds: the wall clock may be set while we wait
+# The wall clock may be set during a wait, so the expiry is checked again after at most this time.
+MAX_RENEWAL_WAIT_S = 600.0
 RENEWAL_RETRY_S = 60.0
 log = structlog.get_logger()
 
 
 @dataclass
 class CertificateRenewal:
+    """The renewal loop of the certificate of one agent."""
+
     identity: Identity
     agent: Agent
     clock: Clock
     rng: random.Random
-    renew_expired: Callable[[], Awaitable[bytes]] | None = (
-        None  # how to get one when the last has ended, and opens no door any more
-    )
+    # Requests a certificate without a client certificate, for a node whose certificate has expired.
+    renew_expired: Callable[[], Awaitable[bytes]] | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Renew the certificate before its expiry, until cancelled."""
         while True:
-            left = self.identity.time_until_renewal(self.clock.now()).total_seconds()
-            if left <= 0:
-                left = 0.0 if await self.renew() else RENEWAL_RETRY_S
-            await self.clock.sleep(max(1.0, min(left, MAX_RENEWAL_WAIT_S) * (0.9 + self.rng.random() / 10)))
+            wait = self.identity.time_until_renewal(self.clock.now()).total_seconds()
+            if wait <= 0:
+                wait = 0.0 if await self.renew() else RENEWAL_RETRY_S
+            # The random factor spreads the renewals of many agents.
+            await self.clock.sleep(max(1.0, min(wait, MAX_RENEWAL_WAIT_S) * (0.9 + self.rng.random() / 10)))
 
     async def renew(self) -> bool:
+        """Request and save a new certificate; return False, and log the reason, if the server or the disk
+        fails."""
         address = self.agent.addresses[0]
-        is_over = self.identity.expires_at <= self.clock.now()
+        is_expired = self.identity.expires_at <= self.clock.now()
         try:
-            if is_over and self.renew_expired is not None:
+            if is_expired and self.renew_expired is not None:
                 certificate = await self.renew_expired()
             else:
                 certificate = await self.agent.transport.renew_certificate(
@@ -53,13 +59,12 @@ class CertificateRenewal:
                 reason=str(error),
             )
             if (
-                is_over
+                is_expired
                 and isinstance(error, NotFound)
                 and error.message.startswith(f"there is no node {self.identity.name}")
             ):
-                self.agent.removal = NodeRemoved(
-                    error.message, fix=REJOIN_FIX
-                )  # without a certificate, nobody else can tell us
+                # Without a valid certificate no session can report the removal of the node.
+                self.agent.removal = NodeRemoved(error.message, fix=REJOIN_FIX)
             return False
         log.info("certificate renewed", ends=self.identity.expires_at.isoformat())
         self.agent.certificate_renewed.set()

@@ -1,7 +1,9 @@
-"""What a node does about its orders: looks at what runs, starts and stops what the plan says, asks the probes, and says how it is.
+"""The executor of an agent: reconcile the running instances with the assignments, run the probes, and build
+the reports.
 
-Each workload is worked on by itself: one that takes long to stop keeps no other waiting. Nothing is done before the control plane has
-been heard: what was ordered long ago may run elsewhere by now, and what was written down may not be the last that was said.
+Workloads are handled in parallel: a workload that stops slowly delays no other workload. The executor acts
+only after the control plane has sent assignments to this agent process (I-19): a workload of the saved state
+may run on another node by now, and the saved state may be outdated.
 """
 
 import asyncio
@@ -12,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from lattice import tracing as traces
+from lattice import tracing
 from lattice.agent.host.probes import Health, ProbeTracker, run_probes
 from lattice.agent.host.runtime_protocol import (
     Failure,
@@ -33,47 +35,50 @@ from lattice.errors import Conflict, LatticeError
 from lattice.kinds.container import Probe
 from lattice.wire import agent_pb2 as pb
 
-STOP_GRACE_S = 30.0  # seconds between asking something to end and ending it
+STOP_GRACE_S = 30.0  # between SIGTERM and SIGKILL
 RECONCILE_INTERVAL_S = 1.0
-FAILURE_LOG_LINES, FAILURE_LOG_CHARS = 20, 2000  # of what failed
+# The part of a failed instance's log that a report carries.
+FAILURE_LOG_LINES, FAILURE_LOG_CHARS = 20, 2000
 log = structlog.get_logger()
 
 
 class AgentStateStore(Protocol):
-    """What the agent still knows after a crash; StateFile is one."""
+    """The state of the agent that survives a crash; implemented by StateFile."""
 
     @property
     def state(self) -> AgentState: ...
     def write_record(self, record: InstanceRecord) -> None: ...
-    def delete_record(self, which: InstanceId) -> None: ...
-    def save_assignments(self, wanted: tuple[Assignment, ...], term: int) -> None: ...
+    def delete_record(self, instance_id: InstanceId) -> None: ...
+    def save_assignments(self, assignments: tuple[Assignment, ...], term: int) -> None: ...
 
 
-InstanceAttempt = tuple[
-    InstanceId, int
-]  # an instance and its attempt: one that is started again is asked anew
+# A restarted instance has a new attempt and is probed anew.
+InstanceAttempt = tuple[InstanceId, int]
 
 
 @dataclass
 class Executor:
+    """Reconciles the instances of one node with its assignments."""
+
     runtime: Runtime
     state_store: AgentStateStore
     clock: Clock
     grace: float = STOP_GRACE_S
     reconcile_interval: float = RECONCILE_INTERVAL_S
-    reports: dict[str, pb.Report] = field(default_factory=dict)  # by path, as of the last look
-    reported_order: int = 0  # number of the last order that the last look knew
-    reports_changed: asyncio.Event = field(
-        default_factory=asyncio.Event
-    )  # set when there is something new to say
+    reports: dict[str, pb.Report] = field(default_factory=dict)  # by path, as of the last reconcile
+    # The number of the last order that the reports reflect.
+    reported_order: int = 0
+    # Set when the reports differ from the reports of the previous reconcile.
+    reports_changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.assignment_set = AssignmentSet(
-            {each.workload: each for each in self.state_store.state.wanted}, {}
+            {assignment.workload: assignment for assignment in self.state_store.state.wanted}, {}
         )
         self.term = self.state_store.state.term
         self.order_number = 0
-        self.may_act = False  # only what was heard in this life of ours is acted upon
+        # True once the control plane has sent assignments to this agent process (I-19).
+        self.may_act = False
         self._is_saved = True
         self._wake = asyncio.Event()
         self._workload_tasks: dict[str, asyncio.Task[None]] = {}
@@ -84,21 +89,23 @@ class Executor:
 
     @property
     def assignments(self) -> dict[str, Assignment]:
+        """The assignments of the node by workload path."""
         return self.assignment_set.assignments
 
     async def adopt(self) -> None:
-        """What an earlier agent started is ours again."""
+        """Adopt the instances that an earlier agent process started."""
         self.runtime.on_exit = self._wake.set
         for record in self.state_store.state.records:
             instance = await self.runtime.adopt(record)
             log.info("adopted", workload=instance.workload, instance=str(instance.id), state=instance.state)
 
     def reset_order_numbers(self) -> None:
-        """Orders are numbered anew on each connection."""
+        """Reset the order numbers: the server numbers orders per connection."""
         self.order_number = self.reported_order = 0
 
     def accept_orders(self, orders: pb.Orders) -> None:
-        """Obeyed from now on. The same ones again, or older ones, change nothing."""
+        """Apply new orders and save the assignments; repeated or older orders change nothing."""
+        # The first orders of a connection are the full list; a partial list before the full list is ignored.
         if orders.number <= self.order_number or (self.order_number == 0 and not orders.is_whole):
             return
         self.assignment_set = apply_orders(self.assignment_set, orders)
@@ -108,7 +115,8 @@ class Executor:
         self._wake.set()
 
     def _save(self) -> None:
-        """A full disk must not keep us from stopping things: what cannot be written is written later."""
+        """Save the assignments; after an error, such as a full disk, the next reconcile saves again, so that
+        the agent can still stop workloads."""
         try:
             self.state_store.save_assignments(
                 tuple(self.assignments[path] for path in sorted(self.assignments)), self.term
@@ -118,7 +126,7 @@ class Executor:
             self._log_error_once("", error)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Reconcile at every change and at least once per interval, until cancelled."""
         try:
             while True:
                 self._wake.clear()
@@ -133,6 +141,9 @@ class Executor:
             )
 
     async def reconcile(self) -> None:
+        """Compare instances with assignments, start the actions of the plan, and update the reports."""
+        # The number is read first: an order that arrives during the reconcile is not reflected in the
+        # reports.
         order = self.order_number
         if not self._is_saved:
             self._save()
@@ -140,32 +151,38 @@ class Executor:
         self._update_probes(instances)
         self._start_actions(instances)
         await self._read_logs(instances)
-        health = {which: health for (which, _), health in self._health.items()}
-        seen = Observations(health, {which: text for (which, _), text in self._logs.items()})
-        spoken = {**build_reports(self.assignments, instances, seen), **self.assignment_set.invalid}
-        if spoken != self.reports or order != self.reported_order:
-            self.reports, self.reported_order = spoken, order
+        health = {instance_id: health for (instance_id, _), health in self._health.items()}
+        observations = Observations(
+            health, {instance_id: text for (instance_id, _), text in self._logs.items()}
+        )
+        reports = {**build_reports(self.assignments, instances, observations), **self.assignment_set.invalid}
+        if reports != self.reports or order != self.reported_order:
+            self.reports, self.reported_order = reports, order
             self.reports_changed.set()
 
     def _start_actions(self, instances: list[Instance]) -> None:
+        """Start one task per workload with pending actions, unless a task of the workload still runs."""
         if not self.may_act:
             return
-        homes = {each.id: each.workload for each in instances}
-        mine: dict[str, list[Action | tuple[InstanceId, Failure]]] = {}
+        workload_by_instance = {instance.id: instance.workload for instance in instances}
+        actions_by_workload: dict[str, list[Action | tuple[InstanceId, Failure]]] = {}
         for action in plan(self.assignments.values(), instances):
-            workload = action.spec.workload if isinstance(action, Start) else homes[action.id]
-            mine.setdefault(workload, []).append(action)
-        for which, why in {
+            workload = action.spec.workload if isinstance(action, Start) else workload_by_instance[action.id]
+            actions_by_workload.setdefault(workload, []).append(action)
+        for instance_id, failure in {
             **siblings_to_stop(self.assignments, instances),
             **self._unhealthy(instances),
         }.items():
-            mine.setdefault(homes[which], []).append((which, why))
-        for workload, actions in mine.items():
+            actions_by_workload.setdefault(workload_by_instance[instance_id], []).append(
+                (instance_id, failure)
+            )
+        for workload, actions in actions_by_workload.items():
             if workload not in self._workload_tasks:
                 task = self._workload_tasks[workload] = asyncio.create_task(
                     self._execute_actions(workload, actions)
                 )
-                task.add_done_callback(lambda _, workload=workload: self._done(workload))  # type: ignore[misc]
+                # The default argument binds the workload of the current iteration.
+                task.add_done_callback(lambda _, path=workload: self._done(path))  # type: ignore[misc]
 
     def _done(self, workload: str) -> None:
         self._workload_tasks.pop(workload, None)
@@ -180,18 +197,19 @@ class Executor:
             self._last_errors.pop(workload, None)
         except (LatticeError, OSError) as error:
             self._log_error_once(workload, error)
+            # Keep the task for one interval, so that the failed actions are not retried at once.
             await self.clock.sleep(self.reconcile_interval)
 
     async def _execute(self, action: Action | tuple[InstanceId, Failure]) -> None:
         match action:
             case Start(spec):
                 await self._check_port_conflicts(spec)
-                where = {
+                attributes = {
                     "workload": spec.workload,
                     "revision": spec.id.revision,
                     "container": spec.id.container,
                 }
-                with traces.span("start", **where, attempt=spec.attempt, term=self.term) as span:
+                with tracing.span("start", **attributes, attempt=spec.attempt, term=self.term) as span:
                     instance = await self.runtime.start(spec)
                     failure = instance.failure.message if instance.failure else None
                     span.set_attributes(state=instance.state, failure=failure or "")
@@ -202,112 +220,126 @@ class Executor:
                     state=instance.state,
                     failure=failure,
                 )
-            case Stop(which, why):
-                log.info("stopping", instance=str(which), why=why)
-                await self.runtime.stop(which, self.grace)
-            case Remove(which):
-                await self.runtime.remove(which)
-            case (which, failure):
-                log.info("stopping", instance=str(which), why=failure.message)
-                await self.runtime.stop(which, self.grace, failure)
+            case Stop(instance_id, reason):
+                log.info("stopping", instance=str(instance_id), why=reason)
+                await self.runtime.stop(instance_id, self.grace)
+            case Remove(instance_id):
+                await self.runtime.remove(instance_id)
+            case (instance_id, failure):
+                log.info("stopping", instance=str(instance_id), why=failure.message)
+                await self.runtime.stop(instance_id, self.grace, failure)
 
     async def _check_port_conflicts(self, spec: RunSpec) -> None:
-        """What has to go may still have a port that was given to this one by now: no failure, only a moment too early."""
-        ports, live = _host_ports(spec), {each.id for each in await self.runtime.list() if each.is_live}
-        for each in self.state_store.state.records:
-            held = ports & _host_ports(each.spec)
+        """Raise Conflict while another workload that must stop still holds a port of the spec; the start is
+        retried and does not count as a failure."""
+        ports = _host_ports(spec)
+        live = {instance.id for instance in await self.runtime.list() if instance.is_live}
+        for record in self.state_store.state.records:
+            conflicting = ports & _host_ports(record.spec)
             if (
-                held
-                and each.spec.id in live
-                and each.spec.workload != spec.workload
-                and not self._should_run(each.spec)
+                conflicting
+                and record.spec.id in live
+                and record.spec.workload != spec.workload
+                and not self._should_run(record.spec)
             ):
-                number, _ = min(held)
+                number, _ = min(conflicting)
                 raise Conflict(
-                    f"port {number} is held by workload {each.spec.workload}, which is being stopped",
+                    f"port {number} is held by workload {record.spec.workload}, which is being stopped",
                     where=spec.workload,
                 )
 
     def _should_run(self, spec: RunSpec) -> bool:
-        order = self.assignments.get(spec.workload)
+        assignment = self.assignments.get(spec.workload)
         return (
-            order is not None
-            and order.desired == "Running"
-            and (order.uid, order.revision) == (spec.id.uid, spec.id.revision)
+            assignment is not None
+            and assignment.desired == "Running"
+            and (assignment.uid, assignment.revision) == (spec.id.uid, spec.id.revision)
         )
 
     def _log_error_once(self, workload: str, error: LatticeError | OSError) -> None:
+        """Log an error of a workload, unless the last error of the workload had the same text."""
         if self._last_errors.get(workload) != str(error):
             self._last_errors[workload] = str(error)
             log.warning("cannot do what was ordered", workload=workload, reason=str(error))
 
     def _update_probes(self, instances: list[Instance]) -> None:
-        """Ask what runs and is to run; no longer what does not."""
+        """Start the probes of running, assigned instances; cancel the probes of other instances."""
         due: dict[InstanceAttempt, ProbeTracker] = {}
-        for each in instances:
-            order = self.assignments.get(each.workload)
+        for instance in instances:
+            assignment = self.assignments.get(instance.workload)
             container = (
-                order.containers.get(each.id.container) if order and order.uid == each.id.uid else None
+                assignment.containers.get(instance.id.container)
+                if assignment and assignment.uid == instance.id.uid
+                else None
             )
-            if each.state == "Running" and container is not None and container.probes is not None:
-                due[(each.id, each.attempt)] = ProbeTracker.begin(container.probes, self.clock.monotonic())
-        for life in self._probe_tasks.keys() - due.keys():
-            self._probe_tasks.pop(life).cancel()
-            self._health.pop(life, None)
-        for life in due.keys() - self._probe_tasks.keys():
-            self._probe_tasks[life] = asyncio.create_task(self._probe_instance(life, due[life]))
+            if instance.state == "Running" and container is not None and container.probes is not None:
+                due[(instance.id, instance.attempt)] = ProbeTracker.begin(
+                    container.probes, self.clock.monotonic()
+                )
+        for attempt_key in self._probe_tasks.keys() - due.keys():
+            self._probe_tasks.pop(attempt_key).cancel()
+            self._health.pop(attempt_key, None)
+        for attempt_key in due.keys() - self._probe_tasks.keys():
+            self._probe_tasks[attempt_key] = asyncio.create_task(
+                self._probe_instance(attempt_key, due[attempt_key])
+            )
 
-    async def _probe_instance(self, life: InstanceAttempt, checkup: ProbeTracker) -> None:
-        def told(health: Health) -> None:
-            self._health[life] = health
+    async def _probe_instance(self, attempt_key: InstanceAttempt, tracker: ProbeTracker) -> None:
+        def on_health(health: Health) -> None:
+            self._health[attempt_key] = health
             self._wake.set()
 
-        async def asking(probe: Probe) -> ProbeResult:
-            return await self.runtime.run_probe(life[0], probe)
+        async def run_probe(probe: Probe) -> ProbeResult:
+            return await self.runtime.run_probe(attempt_key[0], probe)
 
-        await run_probes(checkup, self.clock, asking, told)
+        await run_probes(tracker, self.clock, run_probe, on_health)
 
     def _unhealthy(self, instances: list[Instance]) -> dict[InstanceId, Failure]:
-        found = {}
-        for each in instances:
-            health = self._health.get((each.id, each.attempt))
-            if each.is_live and health is not None and not health.alive:
-                found[each.id] = Failure("UNHEALTHY", health.detail or "its probe failed")
-        return found
+        """Live instances whose startup or liveness probe failed, with the failure."""
+        failures = {}
+        for instance in instances:
+            health = self._health.get((instance.id, instance.attempt))
+            if instance.is_live and health is not None and not health.alive:
+                failures[instance.id] = Failure("UNHEALTHY", health.detail or "its probe failed")
+        return failures
 
     async def _read_logs(self, instances: list[Instance]) -> None:
-        failed = {(each.id, each.attempt) for each in instances if each.failure is not None}
-        self._logs = {life: text for life, text in self._logs.items() if life in failed}
-        for life in failed - self._logs.keys():
-            self._logs[life] = (await self.runtime.logs(life[0], FAILURE_LOG_LINES))[-FAILURE_LOG_CHARS:]
+        """Read the last log lines of failed instances, once per attempt."""
+        failed = {(instance.id, instance.attempt) for instance in instances if instance.failure is not None}
+        self._logs = {attempt_key: text for attempt_key, text in self._logs.items() if attempt_key in failed}
+        for attempt_key in failed - self._logs.keys():
+            self._logs[attempt_key] = (await self.runtime.logs(attempt_key[0], FAILURE_LOG_LINES))[
+                -FAILURE_LOG_CHARS:
+            ]
 
     async def usage(self) -> dict[str, Usage]:
-        """By workload; those that do not run use nothing."""
-        found: dict[str, Usage] = {}
-        for each in await self.runtime.list():
-            used = await self.runtime.usage(each.id) if each.is_live else None
-            if used is not None:
-                sofar = found.get(each.workload, Usage(0, 0, 0))
-                found[each.workload] = Usage(
-                    sofar.cpu + used.cpu, sofar.memory + used.memory, sofar.disk + used.disk
+        """The usage of every workload with live instances, by path."""
+        usage_by_path: dict[str, Usage] = {}
+        for instance in await self.runtime.list():
+            usage = await self.runtime.usage(instance.id) if instance.is_live else None
+            if usage is not None:
+                subtotal = usage_by_path.get(instance.workload, Usage(0, 0, 0))
+                usage_by_path[instance.workload] = Usage(
+                    subtotal.cpu + usage.cpu, subtotal.memory + usage.memory, subtotal.disk + usage.disk
                 )
-        return found
+        return usage_by_path
 
     async def stop_all(self) -> None:
-        """They may be started again by whoever comes after us."""
+        """Stop all live instances; a later agent process may start the instances again."""
         self.may_act = False
-        live = [each.id for each in await self.runtime.list() if each.is_live]
-        await asyncio.gather(*(self.runtime.stop(which, self.grace) for which in live))
+        # The flag is cleared first, so that no reconcile restarts a stopped instance.
+        live = [instance.id for instance in await self.runtime.list() if instance.is_live]
+        await asyncio.gather(*(self.runtime.stop(instance_id, self.grace) for instance_id in live))
 
     async def stop_and_remove_all(self) -> None:
-        """Everything is asked to end, and nothing of it is left."""
+        """Stop all instances gracefully, then remove every instance with its files."""
         await self.stop_all()
         await self.clear()
 
     async def clear(self) -> None:
-        """Nothing is left on this node."""
+        """Kill and remove all instances and drop the assignments."""
         self.may_act, self.assignment_set, self._is_saved = False, AssignmentSet({}, {}), False
-        await asyncio.gather(*(self.runtime.remove(each.id) for each in await self.runtime.list()))
+        await asyncio.gather(*(self.runtime.remove(instance.id) for instance in await self.runtime.list()))
         self._save()
 
 

@@ -1,4 +1,5 @@
-"""How this machine becomes a node: it makes sure that the server is the one that its token names, and only then shows the token."""
+"""Join a machine as a node: the agent verifies that the server is the server named by the token, and only
+then sends the token."""
 
 import http.client
 import ssl
@@ -16,7 +17,7 @@ from lattice.kinds.join_token import fingerprint, parse_token
 PATH = "/apis/lattice.dev/v1alpha1/join"
 REQUEST_TIMEOUT_S = 10.0
 MAX_RESPONSE_BYTES = 1 << 20
-MAX_SERVERS_QUERIED = 8  # servers
+MAX_SERVERS_QUERIED = 8
 ERROR_BY_STATUS: dict[int, type[LatticeError]] = {
     401: UnknownUser,
     403: Denied,
@@ -47,15 +48,16 @@ class _Status(msgspec.Struct):
 
 
 def split_servers(servers: str) -> list[str]:
-    """Several may be named, separated by commas."""
+    """The server addresses of a comma-separated list."""
     return [word.strip() for word in servers.split(",") if word.strip()] or [""]
 
 
 def join(identity: Identity, servers: str, token: str, name: str = "") -> None:
-    """Joined on return; may be called again with the same token when an answer was lost."""
+    """Join through the first reachable server and save the credentials; a join with the same token can be
+    repeated after a lost response."""
     parsed = parse_token(token)
 
-    def ask(server: str) -> None:
+    def join_at(server: str) -> None:
         authority = _fetch_endpoints(server, _unverified_tls()).authority.encode()
         if fingerprint(authority) != parsed.authority:
             raise Denied(
@@ -66,46 +68,51 @@ def join(identity: Identity, servers: str, token: str, name: str = "") -> None:
         body = msgspec.json.encode(
             {"token": str(parsed), "request": identity.signing_request().decode(), "name": name}
         )
-        answer = msgspec.json.decode(
+        response = msgspec.json.decode(
             _request(server, "POST", _verified_tls(authority), body), type=_JoinResponse
         )
         identity.save_credentials(
-            answer.certificate.encode(), authority, JoinRecord(answer.node, servers, (answer.agents,))
+            response.certificate.encode(), authority, JoinRecord(response.node, servers, (response.agents,))
         )
 
-    _first_reachable(servers, ask)
+    _first_reachable(servers, join_at)
 
 
 def renew_expired_certificate(identity: Identity, servers: str) -> bytes:
-    """A new certificate for a machine that was away for longer than its last one lasted; the key says who it is."""
+    """Request a new certificate for a node whose certificate has expired; the signature of the node's key
+    proves the identity."""
     body = msgspec.json.encode(
         {"certificate": identity.certificate.decode(), "request": identity.signing_request().decode()}
     )
-    answer = _first_reachable(
+    response = _first_reachable(
         servers, lambda server: _request(server, "POST", _verified_tls(identity.authority), body)
     )
-    return msgspec.json.decode(answer, type=_JoinResponse).certificate.encode()
+    return msgspec.json.decode(response, type=_JoinResponse).certificate.encode()
 
 
 def discover_agent_addresses(identity: Identity, servers: str) -> list[str]:
-    """Where agents connect just now, as those servers say that answer and that our authority vouches for; then those that they name."""
-    found: list[str] = []
-    asked = split_servers(servers)
-    for server in asked:  # grows meanwhile
+    """The current agent addresses of all reachable servers with a certificate of the node's authority;
+    servers named by a response are queried too."""
+    addresses: list[str] = []
+    queried = split_servers(servers)
+    # The list grows during the loop.
+    for server in queried:
         with suppress(LatticeError):
-            told = _fetch_endpoints(server, _verified_tls(identity.authority))
-            found.append(told.agents)
-            asked += [each for each in told.servers if each not in asked][: MAX_SERVERS_QUERIED - len(asked)]
-    return found
+            endpoints = _fetch_endpoints(server, _verified_tls(identity.authority))
+            addresses.append(endpoints.agents)
+            queried += [address for address in endpoints.servers if address not in queried][
+                : MAX_SERVERS_QUERIED - len(queried)
+            ]
+    return addresses
 
 
-def _first_reachable(servers: str, ask: Callable[[str], T]) -> T:
-    """What the first of them says that can be reached."""
-    *others, last = split_servers(servers)
-    for server in others:
+def _first_reachable(servers: str, call: Callable[[str], T]) -> T:
+    """The result of the call for the first reachable server; the error of the last server is raised."""
+    *first_servers, last = split_servers(servers)
+    for server in first_servers:
         with suppress(Unavailable):
-            return ask(server)
-    return ask(last)
+            return call(server)
+    return call(last)
 
 
 def _fetch_endpoints(server: str, tls: ssl.SSLContext) -> _Endpoints:
@@ -141,21 +148,18 @@ def _request(server: str, method: str, tls: ssl.SSLContext, body: bytes | None =
     finally:
         connection.close()
     if response.status >= 400:
+        message = ""
+        with suppress(msgspec.MsgspecError):
+            message = msgspec.json.decode(text, type=_Status).message
         raise ERROR_BY_STATUS.get(response.status, Unavailable)(
-            _error_message(text) or f"HTTP status {response.status}", where=server
+            message or f"HTTP status {response.status}", where=server
         )
     return text
 
 
-def _error_message(text: bytes) -> str:
-    try:
-        return msgspec.json.decode(text, type=_Status).message
-    except msgspec.MsgspecError:
-        return ""
-
-
 def _unverified_tls() -> ssl.SSLContext:
-    """Nothing secret is said over it: what it tells is held against the token."""
+    """A TLS context without verification; no secret is sent over the connection, and the response is compared
+    with the token."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Answers to those who want to read what a workload prints, over the connection that is there already."""
+"""The log server of an agent: stream the logs of workloads to the server over the agent's session."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,34 +10,43 @@ from lattice.clock import Clock
 from lattice.errors import LatticeError
 from lattice.wire import agent_pb2 as pb
 
-MAX_MESSAGE_CHARS = 32 * 1024  # characters of one message
+MAX_MESSAGE_CHARS = 32 * 1024
 MAX_TAIL_LINES = 10_000
 MAX_LOG_STREAMS = 64
-FOLLOW_POLL_INTERVAL_S = 0.5  # seconds between looks at a log that is followed
+FOLLOW_POLL_INTERVAL_S = 0.5
 
 
 class LogServer:
-    def __init__(self, work: Executor, clock: Clock, send: Callable[[pb.FromAgent], Awaitable[None]]) -> None:
-        self._executor = work
+    """Answers the log requests of one session."""
+
+    def __init__(
+        self, executor: Executor, clock: Clock, send: Callable[[pb.FromAgent], Awaitable[None]]
+    ) -> None:
+        self._executor = executor
         self._clock = clock
         self._send = send
         self._streams: dict[int, asyncio.Task[None]] = {}
 
-    def handle_request(self, asked: pb.LogAsk) -> None:
-        former = self._streams.pop(asked.id, None)
-        if former is not None:
-            former.cancel()
-        if asked.end:
+    def handle_request(self, request: pb.LogAsk) -> None:
+        """Start a stream for the request; a request with the id of an open stream replaces or ends the
+        stream."""
+        previous = self._streams.pop(request.id, None)
+        if previous is not None:
+            previous.cancel()
+        if request.end:
             return
-        answer = self._answer(asked) if len(self._streams) < MAX_LOG_STREAMS else self._decline(asked.id)
-        task = self._streams[asked.id] = asyncio.create_task(answer)
-        task.add_done_callback(lambda done: self._forget(asked.id, done))
+        # A client must not exhaust the agent with open streams.
+        answer = self._answer(request) if len(self._streams) < MAX_LOG_STREAMS else self._decline(request.id)
+        task = self._streams[request.id] = asyncio.create_task(answer)
+        task.add_done_callback(lambda done: self._forget(request.id, done))
 
     def close(self) -> None:
+        """Cancel all streams."""
         for task in self._streams.values():
             task.cancel()
 
     def _forget(self, number: int, done: asyncio.Task[None]) -> None:
+        """Drop the stream, unless a later request with the same id has replaced the stream."""
         if self._streams.get(number) is done:
             del self._streams[number]
 
@@ -49,45 +58,50 @@ class LogServer:
                 )
             )
 
-    async def _answer(self, asked: pb.LogAsk) -> None:
-        with suppress(LatticeError):  # the connection is gone, and who asked is told so by the server
-            found = await self._find(asked)
-            if isinstance(found, str):
-                await self._send_piece(pb.LogPiece(id=asked.id, problem=found, end=True))
+    async def _answer(self, request: pb.LogAsk) -> None:
+        # An error here means that the session ended; the server reports the end to its client.
+        with suppress(LatticeError):
+            instance = await self._find(request)
+            if isinstance(instance, str):
+                await self._send_piece(pb.LogPiece(id=request.id, problem=instance, end=True))
                 return
-            text = await self._executor.runtime.logs(found.id, min(asked.tail, MAX_TAIL_LINES))
-            _, position = await self._executor.runtime.logs_since(
-                found.id, -1
-            )  # at once: nothing may be printed in between
-            await self._send_text(asked.id, text)
-            if asked.follow:
-                await self._follow(asked.id, found, position)
-            await self._send_piece(pb.LogPiece(id=asked.id, end=True))
+            text = await self._executor.runtime.logs(instance.id, min(request.tail, MAX_TAIL_LINES))
+            # Read the position at once: output between the two calls would be lost.
+            _, position = await self._executor.runtime.logs_since(instance.id, -1)
+            await self._send_text(request.id, text)
+            if request.follow:
+                await self._follow(request.id, instance, position)
+            await self._send_piece(pb.LogPiece(id=request.id, end=True))
 
-    async def _find(self, asked: pb.LogAsk) -> Instance | str:
-        """The latest instance of the container, or why there is none."""
-        own = [
-            each
-            for each in await self._executor.runtime.list()
-            if (each.workload, each.id.uid) == (asked.workload, asked.uid)
+    async def _find(self, request: pb.LogAsk) -> Instance | str:
+        """The latest instance of the requested container, or the problem as text."""
+        instances = [
+            instance
+            for instance in await self._executor.runtime.list()
+            if (instance.workload, instance.id.uid) == (request.workload, request.uid)
         ]
-        if not own:
+        if not instances:
             return "the node does not have it"
-        names = sorted({each.id.container for each in own})
-        if not asked.container and len(names) > 1:
+        names = sorted({instance.id.container for instance in instances})
+        if not request.container and len(names) > 1:
             return f"it has more than one container: {', '.join(names)}; name one"
-        chosen = [each for each in own if each.id.container == (asked.container or names[0])]
+        chosen = [
+            instance for instance in instances if instance.id.container == (request.container or names[0])
+        ]
         if not chosen:
-            return f"it has no container {asked.container}; there are {', '.join(names)}"
-        return max(chosen, key=lambda each: (each.is_live, each.attempt, each.started_at))
+            return f"it has no container {request.container}; there are {', '.join(names)}"
+        return max(chosen, key=lambda instance: (instance.is_live, instance.attempt, instance.started_at))
 
     async def _follow(self, number: int, instance: Instance, position: int) -> None:
-        """Until it ended and everything was read."""
+        """Send new log text until the instance has ended and the log is read to its end."""
         is_live = True
         while is_live:
             await self._clock.sleep(FOLLOW_POLL_INTERVAL_S)
+            # The state is read before the log: text printed just before the exit is still sent.
             is_live = any(
-                each.is_live for each in await self._executor.runtime.list() if each.id == instance.id
+                current.is_live
+                for current in await self._executor.runtime.list()
+                if current.id == instance.id
             )
             text, position = await self._executor.runtime.logs_since(instance.id, position)
             await self._send_text(number, text)

@@ -1,4 +1,4 @@
-"""Orders as they come over the wire, read into what the agent plans with; older ones than it has seen are refused."""
+"""Decode the orders of the wire protocol into the assignments of an agent."""
 
 from typing import NamedTuple
 
@@ -14,65 +14,72 @@ from lattice.wire import agent_pb2 as pb
 _decode_containers = msgspec.json.Decoder(dict[str, Container]).decode
 
 
-def decode_assignment(said: pb.Assignment, term: int) -> Assignment:
-    """Raises Invalid if this agent cannot make sense of it."""
-    if said.state not in ("Running", "Stopped") or said.disconnect not in ("keep", "stop"):
+def decode_assignment(message: pb.Assignment, term: int) -> Assignment:
+    """Decode one assignment; raise Invalid if this version of the agent cannot interpret the message."""
+    if message.state not in ("Running", "Stopped") or message.disconnect not in ("keep", "stop"):
         raise Invalid(
-            f"is to be {said.state!r} and {said.disconnect!r} when cut off, which this agent does not know",
-            where=said.workload,
+            f"is to be {message.state!r} and {message.disconnect!r} when cut off, "
+            "which this agent does not know",
+            where=message.workload,
         )
     try:
-        containers = _decode_containers(said.containers)
+        containers = _decode_containers(message.containers)
     except msgspec.MsgspecError as error:
         raise Invalid(
             f"cannot be read: {error}",
-            where=said.workload,
+            where=message.workload,
             fix="run the server's version of lattice on this node",
         ) from error
     return Assignment(
-        workload=said.workload,
-        uid=said.uid,
-        revision=said.revision,
+        workload=message.workload,
+        uid=message.uid,
+        revision=message.revision,
         term=term,
-        desired="Running" if said.state == "Running" else "Stopped",
-        attempt=said.run,
+        desired="Running" if message.state == "Running" else "Stopped",
+        attempt=message.run,
         containers=containers,
-        env=dict(said.env),
-        ports=dict(said.ports),
+        env=dict(message.env),
+        ports=dict(message.ports),
         limits=Limits(
-            cpu=said.cpu_limit if said.HasField("cpu_limit") else None,
-            memory=said.memory_limit if said.HasField("memory_limit") else None,
+            cpu=message.cpu_limit if message.HasField("cpu_limit") else None,
+            memory=message.memory_limit if message.HasField("memory_limit") else None,
         ),
         disconnect=Disconnect(
-            policy="stop" if said.disconnect == "stop" else "keep", stop_after=f"{said.stop_after_ms}ms"
+            policy="stop" if message.disconnect == "stop" else "keep", stop_after=f"{message.stop_after_ms}ms"
         ),
     )
 
 
 class AssignmentSet(NamedTuple):
-    """What the node is to do, and what of it it cannot understand, by path."""
+    """The assignments of the node and the failure reports of assignments that the agent cannot decode, by
+    path."""
 
     assignments: dict[str, Assignment]
     invalid: dict[str, pb.Report]
 
 
-def apply_orders(known: AssignmentSet, orders: pb.Orders) -> AssignmentSet:
-    """With these orders added to those that it has. One that makes no sense here fails alone: the others are obeyed."""
-    dropped = {*orders.dropped, *(each.workload for each in orders.assignments)}
-    before = AssignmentSet({}, {}) if orders.is_whole else known
-    wanted = {path: order for path, order in before.assignments.items() if path not in dropped}
-    unread = {path: report for path, report in before.invalid.items() if path not in dropped}
-    for each in orders.assignments:
+def apply_orders(current: AssignmentSet, orders: pb.Orders) -> AssignmentSet:
+    """The assignment set after the orders; an assignment that cannot be decoded fails alone, and the agent
+    follows the other assignments."""
+    dropped = {*orders.dropped, *(message.workload for message in orders.assignments)}
+    # A full list replaces all previous assignments.
+    previous = AssignmentSet({}, {}) if orders.is_whole else current
+    assignments = {
+        path: assignment for path, assignment in previous.assignments.items() if path not in dropped
+    }
+    invalid = {path: report for path, report in previous.invalid.items() if path not in dropped}
+    for message in orders.assignments:
         try:
-            wanted[each.workload] = decode_assignment(each, orders.term)
+            assignments[message.workload] = decode_assignment(message, orders.term)
         except Invalid as error:
-            unread[each.workload] = _failed_report(each, error)
-    return AssignmentSet(wanted, unread)
-
-
-def _failed_report(said: pb.Assignment, error: Invalid) -> pb.Report:
-    report = pb.Report(
-        workload=said.workload, uid=said.uid, state="Failed", revision=said.revision, run=said.run
-    )
-    report.failure, report.how, report.log = "INVALID_SPEC", error.message[:MAX_FAILURE_CHARS], str(error)
-    return report
+            invalid[message.workload] = pb.Report(
+                workload=message.workload,
+                uid=message.uid,
+                state="Failed",
+                revision=message.revision,
+                run=message.run,
+                failure="INVALID_SPEC",
+                how=error.message[:MAX_FAILURE_CHARS],
+                log=str(error),
+            )
+    return AssignmentSet(assignments, invalid)

@@ -1,7 +1,9 @@
-"""What should an agent do next? What it was told to run, beside what there is, gives what to start, stop and remove. Pure.
+"""The plan of an agent: compare the assignments with the instances and return the instances to start, stop
+and remove. Pure.
 
-Never two copies of one workload: a start waits until nothing else that bears the workload's name lives, be it another revision or an
-earlier workload of the same name. Doing what is planned and planning again, nothing is left to do after a few rounds.
+A workload never has two copies (I-19): a start waits until no other live instance bears the name of the
+workload, whether of another revision or of an earlier workload with the same name. Repeated execution and
+planning converges to an empty plan within a few rounds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,23 +12,25 @@ from typing import Literal
 import msgspec
 
 from lattice.agent.host.runtime_protocol import Instance, InstanceId, Limits, RunSpec
-from lattice.kinds.container import Container, Disconnect, Port, parse_amounts
+from lattice.kinds.container import Container, Disconnect, parse_amounts
 from lattice.kinds.workload import DesiredState, WorkloadSpec
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What one workload is to do on this node."""
+    """The desired state of one workload on the node."""
 
     workload: str  # namespace/name
     uid: str
     revision: str
-    term: int = 0  # leadership term that ordered it
+    term: int = 0  # leadership term of the assignment
     desired: DesiredState = "Running"
-    attempt: int = 0  # retries so far; a higher one starts again what has ended
+    # The number of retries; a higher number restarts an instance that has ended.
+    attempt: int = 0
     containers: dict[str, Container] = {}
     env: dict[str, str] = {}
     ports: dict[str, int] = {}
-    limits: Limits = Limits()  # of the whole workload; counts for containers that state none
+    # Of the workload; applied to every container if no container states limits.
+    limits: Limits = Limits()
     disconnect: Disconnect = Disconnect()
 
 
@@ -46,107 +50,121 @@ class Remove(msgspec.Struct, frozen=True):
 Action = Start | Stop | Remove
 
 
-def plan(wanted: Iterable[Assignment], running: Iterable[Instance]) -> list[Action]:
-    """What to do now, stops first; the same input in any order gives the same answer."""
-    orders = newest(wanted)
-    there = sorted(running, key=lambda each: each.id)
-    stops: list[Action] = [
-        action for each in there if (action := _stop_or_remove(each, orders.get(each.workload))) is not None
-    ]
-    starts = [
-        action
-        for name in sorted(orders)
-        for action in _starts(orders[name], [each for each in there if each.workload == name])
-    ]
-    return [*stops, *starts]
+def plan(assignments: Iterable[Assignment], instances: Iterable[Instance]) -> list[Action]:
+    """The actions for the current state, stops first; the order of the input does not matter."""
+    assignment_by_path = newest(assignments)
+    ordered = sorted(instances, key=lambda instance: instance.id)
+    actions: list[Action] = []
+    for instance in ordered:
+        action = _stop_or_remove(instance, assignment_by_path.get(instance.workload))
+        if action is not None:
+            actions.append(action)
+    for path in sorted(assignment_by_path):
+        own = [instance for instance in ordered if instance.workload == path]
+        actions += _starts(assignment_by_path[path], own)
+    return actions
 
 
-def newest(wanted: Iterable[Assignment]) -> dict[str, Assignment]:
-    """One order per workload: of two for the same name, that of the later leader; of one leader, the one that is to run."""
-    orders: dict[str, Assignment] = {}
-    for each in wanted:
-        other = orders.get(each.workload)
-        if other is None or _rank(other) < _rank(each):
-            orders[each.workload] = each
-    return orders
+def newest(assignments: Iterable[Assignment]) -> dict[str, Assignment]:
+    """One assignment per workload: the assignment of the latest term; within one term, the assignment that is
+    to run."""
+    newest_by_path: dict[str, Assignment] = {}
+    for assignment in assignments:
+        current = newest_by_path.get(assignment.workload)
+        if current is None or _rank(current) < _rank(assignment):
+            newest_by_path[assignment.workload] = assignment
+    return newest_by_path
 
 
-def _rank(order: Assignment) -> tuple[int, bool, str, str, int, bytes]:
+def _rank(assignment: Assignment) -> tuple[int, bool, str, str, int, bytes]:
     return (
-        order.term,
-        order.desired == "Running",
-        order.uid,
-        order.revision,
-        order.attempt,
-        msgspec.json.encode(order, order="sorted"),
+        assignment.term,
+        assignment.desired == "Running",
+        assignment.uid,
+        assignment.revision,
+        assignment.attempt,
+        # The encoded assignment breaks ties, so that the order of the input does not matter.
+        msgspec.json.encode(assignment, order="sorted"),
     )
 
 
-def _stop_or_remove(instance: Instance, order: Assignment | None) -> Stop | Remove | None:
-    why = _stop_reason(instance, order)
-    if why is None:
+def _stop_or_remove(instance: Instance, assignment: Assignment | None) -> Stop | Remove | None:
+    reason = _stop_reason(instance, assignment)
+    if reason is None:
         return None
     if instance.is_live:
-        return Stop(instance.id, why)
-    return None if why == "to be stopped" else Remove(instance.id)  # a stopped one keeps its logs
+        return Stop(instance.id, reason)
+    # A stopped instance stays recorded: its logs remain readable.
+    return None if reason == "to be stopped" else Remove(instance.id)
 
 
 def _stop_reason(
-    instance: Instance, order: Assignment | None
+    instance: Instance, assignment: Assignment | None
 ) -> Literal["not wanted here", "other revision", "to be stopped", "to be deleted"] | None:
-    if order is None or order.uid != instance.id.uid:
+    """The reason to stop or remove an instance, or None if the instance matches its assignment."""
+    if assignment is None or assignment.uid != instance.id.uid:
         return "not wanted here"
-    if order.desired == "Deleted":
+    if assignment.desired == "Deleted":
         return "to be deleted"
-    if order.revision != instance.id.revision or instance.id.container not in order.containers:
+    if assignment.revision != instance.id.revision or instance.id.container not in assignment.containers:
         return "other revision"
-    return "to be stopped" if order.desired == "Stopped" else None
+    return "to be stopped" if assignment.desired == "Stopped" else None
 
 
-def _starts(order: Assignment, there: list[Instance]) -> list[Action]:
-    if order.desired != "Running" or any(each.is_live and _stop_reason(each, order) for each in there):
+def _starts(assignment: Assignment, instances: list[Instance]) -> list[Action]:
+    # A live instance of another revision or workload must end before the start (I-19).
+    if assignment.desired != "Running" or any(
+        instance.is_live and _stop_reason(instance, assignment) for instance in instances
+    ):
         return []
-    settled = {each.id for each in there if each.covers_attempt(order.attempt)}
-    specs = (run_spec(order, name) for name in sorted(order.containers))
+    settled = {instance.id for instance in instances if instance.covers_attempt(assignment.attempt)}
+    specs = (run_spec(assignment, name) for name in sorted(assignment.containers))
     return [Start(spec) for spec in specs if spec.id not in settled]
 
 
-def run_spec(order: Assignment, name: str) -> RunSpec:
-    container = order.containers[name]
+def run_spec(assignment: Assignment, name: str) -> RunSpec:
+    """The run specification of one container of an assignment."""
+    container = assignment.containers[name]
     return RunSpec(
-        id=InstanceId(order.uid, order.revision, name),
-        workload=order.workload,
+        id=InstanceId(assignment.uid, assignment.revision, name),
+        workload=assignment.workload,
         container=container,
-        attempt=order.attempt,
-        env=order.env,
-        ports={port.name: number for port in container.ports if (number := _host_port(order, name, port))},
-        limits=limits_of(container, order),
-        stop_after=order.disconnect.stop_after_ms / 1000 if order.disconnect.policy == "stop" else None,
+        attempt=assignment.attempt,
+        env=assignment.env,
+        # Where two containers have a port of the same name, the number is under `container.port`.
+        ports={
+            port.name: number
+            for port in container.ports
+            if (
+                number := assignment.ports.get(f"{name}.{port.name}")
+                or assignment.ports.get(port.name, port.port)
+            )
+        },
+        limits=limits_of(container, assignment),
+        stop_after=assignment.disconnect.stop_after_ms / 1000
+        if assignment.disconnect.policy == "stop"
+        else None,
     )
 
 
-def _host_port(order: Assignment, container: str, port: Port) -> int | None:
-    """Where two containers have a port of the same name, each number is under `container.port`."""
-    return order.ports.get(f"{container}.{port.name}") or order.ports.get(port.name, port.port)
-
-
-def limits_of(container: Container, order: Assignment) -> Limits:
-    """The container's own limits; those of the workload, if none of its containers states any, hold for each of them."""
-    if any(each.resources and each.resources.limits for each in order.containers.values()):
+def limits_of(container: Container, assignment: Assignment) -> Limits:
+    """The container's own limits; the limits of the workload apply to every container if no container states
+    limits."""
+    if any(sibling.resources and sibling.resources.limits for sibling in assignment.containers.values()):
         own: Mapping[str, int] = parse_amounts(container.resources.limits) if container.resources else {}
         return Limits(cpu=own.get("cpu"), memory=own.get("memory"))
-    return order.limits
+    return assignment.limits
 
 
 def assignment_from_spec(workload: str, uid: str, spec: WorkloadSpec) -> Assignment:
-    """What the spec of a workload asks of its node; ports, term and attempt are the control plane's to add."""
-    whole = spec.limit_amounts
+    """The assignment for a workload spec; the control plane adds ports, term and attempt."""
+    limits = spec.limit_amounts
     return Assignment(
         workload=workload,
         uid=uid,
         revision=spec.revision,
         desired=spec.desired_state,
         containers=spec.containers,
-        limits=Limits(cpu=whole.get("cpu"), memory=whole.get("memory")),
+        limits=Limits(cpu=limits.get("cpu"), memory=limits.get("memory")),
         disconnect=spec.disconnect,
     )

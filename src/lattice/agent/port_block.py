@@ -1,16 +1,16 @@
-"""Which ports may workloads of this node have? Agents on one machine take different blocks, without knowing of one another."""
+"""The port block of a node: agents on one machine claim disjoint port blocks without coordination."""
 
 import socket
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from lattice.agent.state_file import write_atomically
 
-FIRST_PORT, LAST_PORT, BLOCK_SIZE = 20_000, 29_999, 200  # below what the kernel gives to outgoing connections
-TCP_LISTEN_STATE, UDP_BOUND_STATE = (
-    "0A",
-    "07",
-)  # states in the kernel's tables: of TCP, and of UDP, which knows no listening
+# Below the kernel's range of ports for outgoing connections.
+FIRST_PORT, LAST_PORT, BLOCK_SIZE = 20_000, 29_999, 200
+# States in the socket tables of the kernel; UDP has no listening state.
+TCP_LISTEN_STATE, UDP_BOUND_STATE = "0A", "07"
 SOCKET_TABLES = {
     "tcp": TCP_LISTEN_STATE,
     "tcp6": TCP_LISTEN_STATE,
@@ -20,10 +20,11 @@ SOCKET_TABLES = {
 
 
 def listening_ports(folder: Path = Path("/proc/net")) -> frozenset[int]:
-    """Those at which some program of this machine listens; none, where the kernel does not say."""
-    return frozenset(
-        port for table, state in SOCKET_TABLES.items() for port in _ports_in_state(folder / table, state)
-    )
+    """The ports on which a process of this machine listens; empty where the kernel has no socket tables."""
+    ports: set[int] = set()
+    for table, state in SOCKET_TABLES.items():
+        ports.update(_ports_in_state(folder / table, state))
+    return frozenset(ports)
 
 
 def _ports_in_state(table: Path, state: str) -> Iterator[int]:
@@ -37,20 +38,24 @@ def _ports_in_state(table: Path, state: str) -> Iterator[int]:
 
 
 class PortBlock:
-    """A block of ports, held for as long as this lives. A socket without a file says so; it goes with the process.
+    """A claim of a port block for the lifetime of the object. The claim is an abstract Unix socket, released
+    when the process exits.
 
-    What a killed agent ran may still listen in the block that it had: nobody else takes one in which anything listens.
+    Workloads of a killed agent may still listen in its block: other agents prefer blocks in which no process
+    listens.
     """
 
-    def __init__(self, folder: Path, heard: Callable[[], Collection[int]] = listening_ports) -> None:
+    def __init__(self, folder: Path, listening: Callable[[], Collection[int]] = listening_ports) -> None:
         self._block_file = folder / "ports"
-        self.port_range, self._claim = self._take(heard)
+        self.port_range, self._claim = self._take(listening)
 
-    def _take(self, heard: Callable[[], Collection[int]]) -> tuple[tuple[int, int], socket.socket | None]:
-        """The one it had before, else the first that is free; everything, when there are more agents than blocks."""
-        for start in self._choices(heard):
+    def _take(self, listening: Callable[[], Collection[int]]) -> tuple[tuple[int, int], socket.socket | None]:
+        """Claim the previous block or else the first free block; without a free block, the full port range
+        without a claim."""
+        for start in self._choices(listening):
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
+                # The leading null byte names an abstract socket, which needs no file.
                 claim.bind(f"\0lattice-agent-ports-{start}")
             except OSError:
                 claim.close()
@@ -59,18 +64,18 @@ class PortBlock:
             return (start, start + BLOCK_SIZE - 1), claim
         return (FIRST_PORT, LAST_PORT), None
 
-    def _choices(self, heard: Callable[[], Collection[int]]) -> Iterator[int]:
-        """In order of preference; programs that are none of ours may listen in every block, and then that is no reason."""
-        yield from self._previous_block()
-        noisy = {FIRST_PORT + (port - FIRST_PORT) // BLOCK_SIZE * BLOCK_SIZE for port in heard()}
-        yield from sorted(range(FIRST_PORT, LAST_PORT, BLOCK_SIZE), key=lambda start: start in noisy)
-
-    def _previous_block(self) -> list[int]:
-        try:
-            start = int(self._block_file.read_text())
-        except (OSError, ValueError):
-            return []
-        return [start] if start in range(FIRST_PORT, LAST_PORT, BLOCK_SIZE) else []
+    def _choices(self, listening: Callable[[], Collection[int]]) -> Iterator[int]:
+        """The blocks in order of preference; a block with listening ports comes last but stays possible,
+        since foreign programs may listen in every block."""
+        blocks = range(FIRST_PORT, LAST_PORT, BLOCK_SIZE)
+        # The previous block comes first: workloads that survived the agent listen there.
+        previous = None
+        with suppress(OSError, ValueError):
+            previous = int(self._block_file.read_text())
+        if previous is not None and previous in blocks:
+            yield previous
+        occupied = {FIRST_PORT + (port - FIRST_PORT) // BLOCK_SIZE * BLOCK_SIZE for port in listening()}
+        yield from sorted(blocks, key=lambda start: start in occupied)
 
     def close(self) -> None:
         if self._claim is not None:

@@ -1,8 +1,9 @@
-"""The agent's conversation with the control plane: it stays connected to whoever leads, says how its workloads are, and takes orders."""
+"""The session of an agent with the leader: stay connected, send heartbeats with workload reports, and receive
+assignments."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -19,27 +20,33 @@ from lattice.errors import Denied, LatticeError, Unavailable
 from lattice.wire import agent_pb2 as pb
 from lattice.wire.connection import PROTOCOL_VERSION, AgentConnection
 
-HANDSHAKE_TIMEOUT_S = 10.0  # seconds for the first answer of a server
-MAX_UNANSWERED_HEARTBEATS = 3  # so many heartbeats without an answer, and the connection is given up
-REPORT_BATCH_S = 0.05  # seconds in which changes are gathered into one beat
-FIRST_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 0.5, 10.0  # between attempts to connect
-STABLE_CONNECTION_S = 10.0  # a connection that lasted so long was a good one
-DENIED_RETRY_DELAY_S = 30.0  # who was refused does not ask again at once
-FAILURES_PER_DISCOVERY = 3  # so many failures in a row, and we ask where to connect
-MAX_HEARTBEAT_BYTES = 512 * 1024  # bytes: a beat that is larger goes without logs; servers take twice as much
-MAX_ADDRESSES = 5  # addresses that are kept in mind
-DISCOVERY_INTERVAL_S = 600.0  # seconds between questions who else is there
-MAX_IGNORED_REDIRECTS = 4  # so often we do not follow who sends us back to one that has just not answered
-MAX_REDIRECTS = 5  # from server to server in a row, before we wait
+HANDSHAKE_TIMEOUT_S = 10.0  # until the first answer of a server
+MAX_UNANSWERED_HEARTBEATS = 3  # then the connection is closed
+REPORT_BATCH_S = 0.05  # changes within this time share one heartbeat
+FIRST_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 0.5, 10.0
+# A connection that lasted longer resets the reconnect back-off.
+STABLE_CONNECTION_S = 10.0
+DENIED_RETRY_DELAY_S = 30.0
+FAILURES_PER_DISCOVERY = 3  # consecutive connect failures before a discovery of servers
+# A larger heartbeat is sent without logs; servers accept twice this size.
+MAX_HEARTBEAT_BYTES = 512 * 1024
+MAX_ADDRESSES = 5
+DISCOVERY_INTERVAL_S = 600.0
+# Redirects to an address that has just not answered are ignored up to this count.
+MAX_IGNORED_REDIRECTS = 4
+MAX_REDIRECTS = 5  # consecutive redirects before a reconnect delay
 REJOIN_FIX = "make a token with `lattice tokens create`, and start the agent again with --server and --join"
 log = structlog.get_logger()
 
 
 class NodeRemoved(Denied):
-    """This machine is no node any more: its node was deleted, or another machine is that node now. Only a leader says so."""
+    """The machine is no longer a node: the node was deleted, or another machine has taken over the node. Only
+    a leader reports the removal."""
 
 
 class _NotLeader(Exception):
+    """Raised when a server redirects the agent to the leader at `address`."""
+
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self.address = address
@@ -47,7 +54,8 @@ class _NotLeader(Exception):
 
 @dataclass
 class Agent:
-    """`addresses` are tried in turn; `look_up` asks anew where to connect when none answers."""
+    """The agent process of a node; `addresses` are tried in turn, and `discover_addresses` queries servers
+    for current addresses."""
 
     executor: Executor
     transport: Transport
@@ -56,26 +64,27 @@ class Agent:
     registration: Callable[[], pb.Registration]
     addresses: list[str]
     node_usage: Callable[[], Usage | None] = lambda: None
-    shares_machine: bool = False  # of a machine that others share: what its own workloads use is what it uses
+    # Several agents share the machine: the node's usage is the sum of its workloads' usage.
+    shares_machine: bool = False
     discover_addresses: Callable[[], Awaitable[list[str]]] | None = None
     on_connected: Callable[[str], None] = lambda address: None
-    rejoin: Callable[[], Awaitable[bool]] | None = (
-        None  # when the server knows no such node: whether it does now; raises to be asked again
-    )
+    # Called when the server has no such node: returns whether the join succeeded; an error means retry later.
+    rejoin: Callable[[], Awaitable[bool]] | None = None
     is_connected: asyncio.Event = field(default_factory=asyncio.Event)
-    certificate_renewed: asyncio.Event = field(
-        default_factory=asyncio.Event
-    )  # set to connect anew with another certificate
-    removal: NodeRemoved | None = None  # set when somebody else was told so
+    # Set to reconnect with a new certificate.
+    certificate_renewed: asyncio.Event = field(default_factory=asyncio.Event)
+    removal: NodeRemoved | None = None  # also set by the certificate renewal
 
     def __post_init__(self) -> None:
-        self._connect_failures = 0  # to connect, in a row
-        self._unresponsive_address = ""  # the address that did not answer last
+        self._connect_failures = 0  # consecutive
+        self._unresponsive_address = ""  # the last address without an answer
         self._ignored_redirects = 0
-        self._max_reconnect_delay = MAX_RECONNECT_DELAY_S  # or a heartbeat, where that is less: who is silent for some of them is missed
+        # At most one heartbeat interval: after a few missed heartbeats the leader marks the node not ready.
+        self._max_reconnect_delay = MAX_RECONNECT_DELAY_S
 
     async def discover_servers(self) -> None:
-        """Ask where to connect before the first attempt: it may have changed while we were away."""
+        """Query the server addresses before the first connection, since servers may have changed while the
+        agent was down."""
         if self.discover_addresses is not None:
             with suppress(LatticeError):
                 self.addresses = list(dict.fromkeys([*await self.discover_addresses(), *self.addresses]))[
@@ -83,33 +92,41 @@ class Agent:
                 ]
 
     async def _discover_periodically(self) -> None:
-        """Servers come and go while we are with one of them: once it is gone, it is too late to ask it."""
+        """Refresh the server addresses while connected: after the loss of the server no server may be left to
+        query."""
         while self.discover_addresses is not None:
             await self.clock.sleep(DISCOVERY_INTERVAL_S * (0.5 + self.rng.random() / 2))
             with suppress(LatticeError):
-                found, (now, *others) = await self.discover_addresses(), self.addresses
-                self.addresses = list(dict.fromkeys([now, *found, *others]))[:MAX_ADDRESSES]
+                discovered, (current, *older) = await self.discover_addresses(), self.addresses
+                self.addresses = list(dict.fromkeys([current, *discovered, *older]))[:MAX_ADDRESSES]
 
     async def run(self) -> NoReturn:
-        """Until cancelled; what runs is left running. Raises Removed once nothing runs any more that nobody wants."""
+        """Run the agent until cancelled; cancellation leaves workloads running. Raises NodeRemoved after the
+        workloads of a removed node have stopped."""
         await self.executor.adopt()
-        await self.executor.reconcile()  # what is said first must be true
+        # The first heartbeat must report the actual instances.
+        await self.executor.reconcile()
         async with asyncio.TaskGroup() as tasks:
-            meanwhile = [
+            background = [
                 tasks.create_task(self.executor.run()),
                 tasks.create_task(self._discover_periodically()),
             ]
-            why = await self._stay_connected()
-            for each in meanwhile:
-                each.cancel()
-        await self._stop_workloads(why)
-        raise why
+            removal = await self._stay_connected()
+            for task in background:
+                task.cancel()
+        await self._stop_workloads(removal)
+        raise removal
 
-    async def _stop_workloads(self, why: NodeRemoved) -> None:
-        """What still runs here is nobody's: whoever wanted it has it elsewhere, or does not want it any more."""
-        left = sorted({each.workload for each in await self.executor.runtime.list() if each.is_live})
+    async def _stop_workloads(self, removal: NodeRemoved) -> None:
+        """Stop and remove all workloads of a removed node: the control plane runs the workloads elsewhere or
+        has deleted the workloads."""
+        workloads = sorted(
+            {instance.workload for instance in await self.executor.runtime.list() if instance.is_live}
+        )
         log.warning(
-            "this machine is no node any more: what it runs is stopped", reason=why.message, workloads=left
+            "this machine is no node any more: what it runs is stopped",
+            reason=removal.message,
+            workloads=workloads,
         )
         while True:
             try:
@@ -119,19 +136,18 @@ class Agent:
                 await self.clock.sleep(MAX_RECONNECT_DELAY_S)
 
     async def _stay_connected(self) -> NodeRemoved:
-        """Until we are told that we are no node any more."""
-        pause, hops = FIRST_RECONNECT_DELAY_S, 0
+        """Connect to servers until a leader reports the removal of the node."""
+        delay, redirects = FIRST_RECONNECT_DELAY_S, 0
         while self.removal is None:
             began = self.clock.monotonic()
             try:
                 await self._run_session(self.addresses[0])
-            except _NotLeader as other:
-                if not self._should_ignore_redirect(other.address):
-                    hops += 1
-                    if self._follow_redirect(other.address) and hops <= MAX_REDIRECTS:
-                        await self.clock.sleep(
-                            FIRST_RECONNECT_DELAY_S * self.rng.random()
-                        )  # a thousand others were told the same
+            except _NotLeader as redirect:
+                if not self._should_ignore_redirect(redirect.address):
+                    redirects += 1
+                    if self._follow_redirect(redirect.address) and redirects <= MAX_REDIRECTS:
+                        # Spread the reconnects: the leader may have redirected a thousand agents at once.
+                        await self.clock.sleep(FIRST_RECONNECT_DELAY_S * self.rng.random())
                         continue
                     await self._rotate_addresses()
             except (LatticeError, TimeoutError) as error:
@@ -139,31 +155,34 @@ class Agent:
                     "not connected", address=self.addresses[0], reason=str(error) or "no answer in time"
                 )
                 if isinstance(error, Denied):
-                    pause = await self._handle_denied(error)
+                    delay = await self._handle_denied(error)
                 else:
                     self._unresponsive_address = self.addresses[0]
                 await self._rotate_addresses()
-            hops = 0
+            redirects = 0
             if self.clock.monotonic() - began > STABLE_CONNECTION_S:
-                pause = FIRST_RECONNECT_DELAY_S
-            await self.clock.sleep(pause * (0.5 + self.rng.random() / 2))
-            pause = min(self._max_reconnect_delay, pause * 2)
+                delay = FIRST_RECONNECT_DELAY_S
+            await self.clock.sleep(delay * (0.5 + self.rng.random() / 2))
+            delay = min(self._max_reconnect_delay, delay * 2)
         return self.removal
 
     async def _handle_denied(self, error: Denied) -> float:
-        """How long to wait before we ask again. The token that we were started with may be for the node as it is now."""
+        """The delay before the next attempt after a rejection; a removed node first tries to join again with
+        the token of its start."""
         if not isinstance(error, NodeRemoved):
             return DENIED_RETRY_DELAY_S
         try:
-            is_back = self.rejoin is not None and await self.rejoin()
-        except LatticeError as trouble:  # nobody could be asked: that says nothing
-            log.warning("cannot join again yet", reason=str(trouble))
+            has_joined = self.rejoin is not None and await self.rejoin()
+        # No server answered the join: the removal is not confirmed.
+        except LatticeError as join_error:
+            log.warning("cannot join again yet", reason=str(join_error))
             return DENIED_RETRY_DELAY_S
-        self.removal = None if is_back else error
+        self.removal = None if has_joined else error
         return FIRST_RECONNECT_DELAY_S
 
     def _should_ignore_redirect(self, address: str) -> bool:
-        """Whether that one has just not answered: whoever names it will soon know better, and is asked again."""
+        """Whether to ignore a redirect to the address that has just not answered: the redirecting server will
+        soon learn of a new leader."""
         if (
             not address
             or address != self._unresponsive_address
@@ -175,23 +194,28 @@ class Agent:
         return True
 
     def _follow_redirect(self, address: str) -> bool:
-        """False if there is nowhere to turn to."""
+        """Move the address to the front; return False if the redirect names no other address."""
         if not address or address == self.addresses[0]:
             return False
-        self.addresses = [address, *(each for each in self.addresses if each != address)][:MAX_ADDRESSES]
+        self.addresses = [
+            address,
+            *(known_address for known_address in self.addresses if known_address != address),
+        ][:MAX_ADDRESSES]
         return True
 
     async def _rotate_addresses(self) -> None:
-        """A thousand agents that lost their server must not all ask the next one where to go, each time."""
+        """Try the next address; only every third failure triggers a discovery, so that a thousand
+        disconnected agents do not overload the servers."""
         self.addresses = [*self.addresses[1:], self.addresses[0]]
         self._connect_failures += 1
         if self._connect_failures % FAILURES_PER_DISCOVERY == 0:
             await self.discover_servers()
 
     async def _run_session(self, address: str) -> None:
-        """One connection. Ends by raising, or when the server hung up."""
+        """Run one connection, until an error or the end of the connection by the server."""
         self.executor.reset_order_numbers()
-        async with self.transport.connect(address) as end:
+        async with self.transport.connect(address) as connection:
+            # Contact counts from the send time of the hello, not from the answer.
             sent = self.clock.monotonic()
             hello = pb.Hello(
                 protocol=PROTOCOL_VERSION,
@@ -199,8 +223,10 @@ class Agent:
                 term=self.executor.term,
                 registration=self.registration(),
             )
-            await with_timeout(self.clock, HANDSHAKE_TIMEOUT_S, end.send(pb.FromAgent(hello=hello)))
-            welcome = self._check_welcome(await with_timeout(self.clock, HANDSHAKE_TIMEOUT_S, end.receive()))
+            await with_timeout(self.clock, HANDSHAKE_TIMEOUT_S, connection.send(pb.FromAgent(hello=hello)))
+            welcome = self._check_welcome(
+                await with_timeout(self.clock, HANDSHAKE_TIMEOUT_S, connection.receive())
+            )
             await self.record_contact(sent)
             self.certificate_renewed.clear()
             self._connect_failures, self._unresponsive_address = 0, ""
@@ -211,22 +237,26 @@ class Agent:
             )
             self.is_connected.set()
             try:
-                await AgentSession(self, end, welcome).run()
-            except NodeRemoved as error:  # who answers our hello reads the store itself: ask once more
+                await AgentSession(self, connection, welcome).run()
+            # The server reads the store during a handshake: reconnect once to confirm the removal.
+            except NodeRemoved as error:
                 log.warning("not connected", address=address, reason=str(error))
             finally:
                 self.is_connected.clear()
 
-    def _check_welcome(self, said: pb.ToAgent | None) -> pb.Welcome:
-        if said is None:
+    def _check_welcome(self, message: pb.ToAgent | None) -> pb.Welcome:
+        """The welcome message; raises an error for a redirect, a rejection, another protocol version, or a
+        leader of an older term."""
+        if message is None:
             raise Unavailable("the server hung up")
-        raise_on_session_end(said)
-        if said.WhichOneof("said") != "welcome":
+        raise_on_session_end(message)
+        if message.WhichOneof("said") != "welcome":
             raise Unavailable("the server did not say hello")
-        welcome = said.welcome
+        welcome = message.welcome
         if welcome.protocol != PROTOCOL_VERSION:
             raise Denied(
-                f"server {welcome.version} speaks protocol {welcome.protocol}, this agent {__version__} speaks {PROTOCOL_VERSION}",
+                f"server {welcome.version} speaks protocol {welcome.protocol}, "
+                f"this agent {__version__} speaks {PROTOCOL_VERSION}",
                 fix="run the same version of lattice on both",
             )
         if welcome.term < self.executor.term:
@@ -237,80 +267,85 @@ class Agent:
         return welcome
 
     async def record_contact(self, since: float) -> None:
-        """A disk that is full is no reason to stop listening; what may not run without contact is then ended in time."""
+        """Record the last contact for the watchdog; an error such as a full disk must not end the session,
+        and the watchdog then stops strict workloads in time."""
         try:
             await self.executor.runtime.record_contact(since)
         except OSError as error:
             log.warning("cannot note that the control plane was heard", reason=str(error))
 
 
-def raise_on_session_end(said: pb.ToAgent) -> None:
-    """Raises what ends the conversation, if that was said."""
-    if said.WhichOneof("said") == "elsewhere":
-        raise _NotLeader(said.elsewhere.address)
-    if said.WhichOneof("said") == "refusal":
-        refusal = said.refusal
-        if refusal.reason == "UNKNOWN_NODE":
-            raise NodeRemoved(f"{refusal.reason}: {refusal.message.partition(chr(10))[0]}", fix=REJOIN_FIX)
-        kind = Unavailable if refusal.reason == "UNAVAILABLE" else Denied
-        raise kind(f"{refusal.reason}: {refusal.message}")
+def raise_on_session_end(message: pb.ToAgent) -> None:
+    """Raise the error for a redirect or a rejection by the server."""
+    if message.WhichOneof("said") == "elsewhere":
+        raise _NotLeader(message.elsewhere.address)
+    if message.WhichOneof("said") == "refusal":
+        rejection = message.refusal
+        if rejection.reason == "UNKNOWN_NODE":
+            raise NodeRemoved(
+                f"{rejection.reason}: {rejection.message.partition(chr(10))[0]}", fix=REJOIN_FIX
+            )
+        kind = Unavailable if rejection.reason == "UNAVAILABLE" else Denied
+        raise kind(f"{rejection.reason}: {rejection.message}")
 
 
 class AgentSession:
-    """A connection that was welcomed."""
+    """The exchange over one connection after the welcome."""
 
-    def __init__(self, agent: Agent, end: AgentConnection, welcome: pb.Welcome) -> None:
+    def __init__(self, agent: Agent, connection: AgentConnection, welcome: pb.Welcome) -> None:
         self.agent = agent
         self.executor = agent.executor
         self.clock = agent.clock
-        self.connection = end
+        self.connection = connection
         self.term = welcome.term
         self.heartbeat_interval = welcome.heartbeat or 10.0
         self.heartbeat_number = 0
-        self.unanswered_heartbeats: dict[int, float] = {}  # beat -> when it was sent
-        self.sent_reports: dict[str, pb.Report] | None = None  # None: nothing yet
+        self.unanswered_heartbeats: dict[int, float] = {}  # number -> send time, monotonic
+        self.sent_reports: dict[str, pb.Report] | None = None  # None: no heartbeat sent yet
         self.sent_order = 0
         self.log_server = LogServer(agent.executor, agent.clock, self._send)
         self._send_lock = asyncio.Lock()
 
     async def run(self) -> None:
-        tasks = [
-            asyncio.ensure_future(each)
-            for each in (self._receive_loop(), self._heartbeat_loop(), self.agent.certificate_renewed.wait())
-        ]
+        """Run the session until the connection ends, an error occurs, or a new certificate requires a
+        reconnect."""
+        coroutines = (self._receive_loop(), self._heartbeat_loop(), self.agent.certificate_renewed.wait())
+        tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()
+            for task in done:
+                task.result()
         finally:
-            for each in tasks:
-                each.cancel()
+            for task in tasks:
+                task.cancel()
             self.log_server.close()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _receive_loop(self) -> None:
-        while (said := await self.connection.receive()) is not None:
-            raise_on_session_end(said)
-            which = said.WhichOneof("said")
-            if which == "orders":
-                self._accept_orders(said.orders)
-            elif which == "heard":
-                await self._on_heartbeat_ack(said.heard.beat)
-            elif which == "log":
-                self.log_server.handle_request(said.log)
+        while (message := await self.connection.receive()) is not None:
+            raise_on_session_end(message)
+            message_type = message.WhichOneof("said")
+            if message_type == "orders":
+                self._accept_orders(message.orders)
+            elif message_type == "heard":
+                await self._on_heartbeat_ack(message.heard.beat)
+            elif message_type == "log":
+                self.log_server.handle_request(message.log)
 
     def _accept_orders(self, orders: pb.Orders) -> None:
+        """Accept orders; raise Unavailable for orders of a term older than the newest known term (I-19)."""
         if orders.term < max(self.term, self.executor.term):
             raise Unavailable(
                 f"an order of term {orders.term}, and term {max(self.term, self.executor.term)} has begun"
             )
         self.executor.accept_orders(orders)
 
-    async def _on_heartbeat_ack(self, beat: int) -> None:
-        """Silence counts from when the beat was sent that was answered: the server cannot have heard us later than that."""
-        sent = self.unanswered_heartbeats.get(beat)
+    async def _on_heartbeat_ack(self, acknowledged: int) -> None:
+        """Record contact as of the send time of the acknowledged heartbeat: the server cannot have received a
+        later message (I-13)."""
+        sent = self.unanswered_heartbeats.get(acknowledged)
         self.unanswered_heartbeats = {
-            number: at for number, at in self.unanswered_heartbeats.items() if number > beat
+            number: sent_at for number, sent_at in self.unanswered_heartbeats.items() if number > acknowledged
         }
         if sent is not None:
             await self.agent.record_contact(sent)
@@ -322,7 +357,9 @@ class AgentSession:
             is_due = now >= due
             if is_due:
                 due = now + self.heartbeat_interval
-            self._check_unanswered(now)
+            oldest = min(self.unanswered_heartbeats.values(), default=now)
+            if now - oldest >= MAX_UNANSWERED_HEARTBEATS * self.heartbeat_interval:
+                raise Unavailable(f"no answer for {now - oldest:.0f} s")
             await self._send_heartbeat(is_due)
             with suppress(TimeoutError):
                 await with_timeout(
@@ -330,56 +367,56 @@ class AgentSession:
                 )
                 await self.clock.sleep(REPORT_BATCH_S)
 
-    def _check_unanswered(self, now: float) -> None:
-        oldest = min(self.unanswered_heartbeats.values(), default=now)
-        if now - oldest >= MAX_UNANSWERED_HEARTBEATS * self.heartbeat_interval:
-            raise Unavailable(f"no answer for {now - oldest:.0f} s")
-
     async def _send_heartbeat(self, is_due: bool) -> None:
+        """Send the changed reports; without changes, only send when the heartbeat is due."""
         self.executor.reports_changed.clear()
-        spoken, order = dict(self.executor.reports), self.executor.reported_order
-        before = self.sent_reports or {}
-        changed = [report for path, report in spoken.items() if before.get(path) != report]
-        gone = [path for path in before if path not in spoken]
+        # The event is cleared first: a change after the copy sets the event again.
+        reports, order = dict(self.executor.reports), self.executor.reported_order
+        sent_reports = self.sent_reports or {}
+        changed = [report for path, report in reports.items() if sent_reports.get(path) != report]
+        gone = [path for path in sent_reports if path not in reports]
         if not (is_due or changed or gone or order != self.sent_order):
             return
-        beat = pb.Beat(
+        heartbeat = pb.Beat(
             number=self.heartbeat_number + 1,
             order=order,
             is_whole=self.sent_reports is None,
             reports=changed,
             gone=gone,
         )
-        if beat.ByteSize() > MAX_HEARTBEAT_BYTES:
-            for report in beat.reports:
+        if heartbeat.ByteSize() > MAX_HEARTBEAT_BYTES:
+            for report in heartbeat.reports:
                 report.ClearField("log")
         if is_due:
-            await self._add_usage(beat)
-        self.heartbeat_number, self.sent_reports, self.sent_order = beat.number, spoken, order
-        self.unanswered_heartbeats[beat.number] = self.clock.monotonic()
-        await self._send(pb.FromAgent(beat=beat))
+            await self._add_usage(heartbeat)
+        self.heartbeat_number, self.sent_reports, self.sent_order = heartbeat.number, reports, order
+        # Recorded before the send, since the acknowledgement may arrive during the send.
+        self.unanswered_heartbeats[heartbeat.number] = self.clock.monotonic()
+        await self._send(pb.FromAgent(beat=heartbeat))
 
-    async def _add_usage(self, beat: pb.Beat) -> None:
+    async def _add_usage(self, heartbeat: pb.Beat) -> None:
+        """Add the measured usage of the node and its workloads to a heartbeat."""
         if (node := self.agent.node_usage()) is not None:
             workloads = await self.executor.usage()
-            beat.usage.CopyFrom(_usage(_sum_usage(workloads.values()) if self.agent.shares_machine else node))
-            for path, used in workloads.items():
-                beat.workload_usage[path].CopyFrom(_usage(used))
+            if self.agent.shares_machine:
+                parts = workloads.values()
+                node = Usage(
+                    cpu=sum(usage.cpu for usage in parts),
+                    memory=sum(usage.memory for usage in parts),
+                    disk=sum(usage.disk for usage in parts),
+                )
+            heartbeat.usage.CopyFrom(_usage(node))
+            for path, usage in workloads.items():
+                heartbeat.workload_usage[path].CopyFrom(_usage(usage))
 
-    async def _send(self, said: pb.FromAgent) -> None:
-        """A server that does not read is as good as none."""
+    async def _send(self, message: pb.FromAgent) -> None:
+        """Send one message; a server that does not read for as long as missed heartbeats allow is treated as
+        lost."""
         async with self._send_lock:
             await with_timeout(
-                self.clock, MAX_UNANSWERED_HEARTBEATS * self.heartbeat_interval, self.connection.send(said)
+                self.clock, MAX_UNANSWERED_HEARTBEATS * self.heartbeat_interval, self.connection.send(message)
             )
 
 
-def _sum_usage(each: Iterable[Usage]) -> Usage:
-    parts = list(each)
-    return Usage(
-        sum(one.cpu for one in parts), sum(one.memory for one in parts), sum(one.disk for one in parts)
-    )
-
-
-def _usage(used: Usage) -> pb.Usage:
-    return pb.Usage(cpu=used.cpu, memory=used.memory, disk=used.disk)
+def _usage(usage: Usage) -> pb.Usage:
+    return pb.Usage(cpu=usage.cpu, memory=usage.memory, disk=usage.disk)

@@ -1,4 +1,5 @@
-"""What an agent must still know after a crash: what it was told, by which leader, and what it started. One file, replaced whole."""
+"""The durable state of an agent: the assignments, the term of the leader that sent them, and the started
+instances, in one file that is replaced atomically."""
 
 import fcntl
 import os
@@ -15,33 +16,33 @@ FORMAT = 1
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything in the file."""
+    """The content of the state file."""
 
     format: int = FORMAT
-    term: int = 0  # highest leadership term heard: orders of a lower one are refused
+    # The highest leadership term received; orders of a lower term are rejected.
+    term: int = 0
     wanted: tuple[Assignment, ...] = ()
     records: tuple[InstanceRecord, ...] = ()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The file is the old one or the new one, never a mixture, also after a power cut."""
+    """Replace a file durably: after a crash or power loss the file has the old or the new content, never a
+    mixture."""
     draft = path.with_name(f".{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
+            # The content must be on disk before the rename makes the file visible.
             os.fsync(file.fileno())
         draft.rename(path)
     except OSError:
         with suppress(OSError):
             draft.unlink()
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    # Without a sync of the folder a power loss could undo the rename.
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
@@ -49,7 +50,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 class StateFile:
-    """The notebook of the runtimes and the memory of the loop; the lock keeps a second agent out of the folder."""
+    """The state file of an agent, used as record store by the runtimes; a lock file keeps a second agent out
+    of the folder."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -62,17 +64,17 @@ class StateFile:
             raise
 
     def write_record(self, record: InstanceRecord) -> None:
-        others = [each for each in self.state.records if each.spec.id != record.spec.id]
-        self._save(msgspec.structs.replace(self.state, records=(*others, record)))
+        remaining = [existing for existing in self.state.records if existing.spec.id != record.spec.id]
+        self._save(msgspec.structs.replace(self.state, records=(*remaining, record)))
 
-    def delete_record(self, which: InstanceId) -> None:
-        kept = tuple(each for each in self.state.records if each.spec.id != which)
-        if len(kept) != len(self.state.records):
-            self._save(msgspec.structs.replace(self.state, records=kept))
+    def delete_record(self, instance_id: InstanceId) -> None:
+        remaining = tuple(record for record in self.state.records if record.spec.id != instance_id)
+        if len(remaining) != len(self.state.records):
+            self._save(msgspec.structs.replace(self.state, records=remaining))
 
-    def save_assignments(self, wanted: tuple[Assignment, ...], term: int) -> None:
-        """What the control plane said last; durable before anything is done about it."""
-        changed = msgspec.structs.replace(self.state, wanted=wanted, term=term)
+    def save_assignments(self, assignments: tuple[Assignment, ...], term: int) -> None:
+        """Save the assignments durably, before the executor acts on the assignments."""
+        changed = msgspec.structs.replace(self.state, wanted=assignments, term=term)
         if changed != self.state:
             self._save(changed)
 
@@ -112,6 +114,7 @@ def _read(path: Path) -> AgentState:
 def _acquire_lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        # The kernel releases the lock with the process, so a crash leaves no stale lock.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What does a node say of each workload? What it was told, beside what there is, gives one state per workload. Pure."""
+"""Workload reports of a node: compare assignments with instances and report one state per workload. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,79 +9,97 @@ from lattice.agent.plan import Assignment
 from lattice.wire import agent_pb2 as pb
 
 NOT_PROBED = Health(ready=False)
-MAX_FAILURE_CHARS = 256  # characters: an exit code or a signal, or what the system says
+MAX_FAILURE_CHARS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What is known beyond the instances: what probes say, and what those that failed had printed last."""
+    """Observations beyond the instances: probe results, and the last log lines of failed instances."""
 
     health: Mapping[InstanceId, Health] = field(default_factory=dict)
     logs: Mapping[InstanceId, str] = field(default_factory=dict)
 
 
 def build_reports(
-    orders: Mapping[str, Assignment], instances: Iterable[Instance], seen: Observations
+    assignments: Mapping[str, Assignment], instances: Iterable[Instance], observations: Observations
 ) -> dict[str, pb.Report]:
-    """By path. What is not listed is not there."""
-    there: dict[str, list[Instance]] = {path: [] for path in orders}
-    for each in instances:
-        there.setdefault(each.workload, []).append(each)
-    found = {path: _report(path, orders.get(path), there[path], seen) for path in sorted(there)}
-    return {path: report for path, report in found.items() if report is not None}
+    """The reports by path; a path without a report has no workload on the node."""
+    instances_by_path: dict[str, list[Instance]] = {path: [] for path in assignments}
+    for instance in instances:
+        instances_by_path.setdefault(instance.workload, []).append(instance)
+    reports: dict[str, pb.Report] = {}
+    for path in sorted(instances_by_path):
+        report = _report(path, assignments.get(path), instances_by_path[path], observations)
+        if report is not None:
+            reports[path] = report
+    return reports
 
 
 def _report(
-    path: str, order: Assignment | None, there: list[Instance], seen: Observations
+    path: str, assignment: Assignment | None, instances: list[Instance], observations: Observations
 ) -> pb.Report | None:
-    strange = [each for each in there if each.is_live and not _belongs_to(each, order)]
-    if strange:  # what has to go first is what is there
-        last = strange[0]
+    foreign = [
+        instance for instance in instances if instance.is_live and not _belongs_to(instance, assignment)
+    ]
+    # A live instance of another workload or revision must stop first, so the report is about that instance.
+    if foreign:
+        last = foreign[0]
         return pb.Report(
             workload=path, uid=last.id.uid, state=last.state, revision=last.id.revision, run=last.attempt
         )
-    if order is None:
+    if assignment is None:
         return None
-    own = {each.id.container: each for each in there if _belongs_to(each, order)}
-    report = _running(order, own, seen) if order.desired == "Running" else _stopped(own)
-    report.workload, report.uid, report.revision = path, order.uid, order.revision
+    own = {instance.id.container: instance for instance in instances if _belongs_to(instance, assignment)}
+    report = _running(assignment, own, observations) if assignment.desired == "Running" else _stopped(own)
+    report.workload, report.uid, report.revision = path, assignment.uid, assignment.revision
     if report.state == "Failed":
         report.log = next(
-            (text for each in own.values() if each.failure and (text := seen.logs.get(each.id))), ""
+            (
+                text
+                for instance in own.values()
+                if instance.failure and (text := observations.logs.get(instance.id))
+            ),
+            "",
         )
     return report
 
 
-def _belongs_to(instance: Instance, order: Assignment | None) -> bool:
-    return order is not None and (instance.id.uid, instance.id.revision) == (order.uid, order.revision)
+def _belongs_to(instance: Instance, assignment: Assignment | None) -> bool:
+    return assignment is not None and (instance.id.uid, instance.id.revision) == (
+        assignment.uid,
+        assignment.revision,
+    )
 
 
 def _stopped(own: Mapping[str, Instance]) -> pb.Report:
-    """The run is the one that ended: none has begun since."""
-    live = [each for each in own.values() if each.is_live]
-    run = max((each.attempt for each in own.values()), default=0)
+    """The report of a workload that must not run; the run number is the number of the last start."""
+    live = [instance for instance in own.values() if instance.is_live]
+    run = max((instance.attempt for instance in own.values()), default=0)
     if live:
         return pb.Report(state=live[0].state, run=run)
     return _ended_report(run, first_failure(own))
 
 
-def _running(order: Assignment, own: Mapping[str, Instance], seen: Observations) -> pb.Report:
+def _running(assignment: Assignment, own: Mapping[str, Instance], observations: Observations) -> pb.Report:
+    """The report of a workload that must run: failed or stopped if a container ended, running once all
+    containers have started."""
     settled = {
-        name: each
-        for name, each in own.items()
-        if name in order.containers and each.covers_attempt(order.attempt)
+        name: instance
+        for name, instance in own.items()
+        if name in assignment.containers and instance.covers_attempt(assignment.attempt)
     }
-    ended = {name: each for name, each in settled.items() if not each.is_live}
+    ended = {name: instance for name, instance in settled.items() if not instance.is_live}
     if ended:
-        return _ended_report(max(each.attempt for each in ended.values()), first_failure(ended))
-    if len(settled) < len(order.containers):
-        return pb.Report(state="Starting", run=order.attempt)
-    states = [_health(each, order, seen) for each in settled.values()]
-    is_up = all(each.state == "Running" for each in settled.values()) and all(each.started for each in states)
-    run = max((each.attempt for each in settled.values()), default=order.attempt)
-    return pb.Report(
-        state="Running" if is_up else "Starting", run=run, ready=is_up and all(each.ready for each in states)
-    )
+        return _ended_report(max(instance.attempt for instance in ended.values()), first_failure(ended))
+    # A container is not started yet, or must be restarted for a higher attempt.
+    if len(settled) < len(assignment.containers):
+        return pb.Report(state="Starting", run=assignment.attempt)
+    health = [_health(instance, assignment, observations) for instance in settled.values()]
+    are_running = all(instance.state == "Running" for instance in settled.values())
+    is_up = are_running and all(probed.started for probed in health)
+    run = max((instance.attempt for instance in settled.values()), default=assignment.attempt)
+    is_ready = is_up and all(probed.ready for probed in health)
+    return pb.Report(state="Running" if is_up else "Starting", run=run, ready=is_ready)
 
 
 def _ended_report(run: int, failure: Failure | None) -> pb.Report:
@@ -90,41 +108,42 @@ def _ended_report(run: int, failure: Failure | None) -> pb.Report:
     return pb.Report(state="Failed", run=run, failure=failure.reason, how=failure.message[:MAX_FAILURE_CHARS])
 
 
-def _health(instance: Instance, order: Assignment, seen: Observations) -> Health:
-    """Until the probes were asked it is not ready."""
-    if order.containers[instance.id.container].probes is None:
+def _health(instance: Instance, assignment: Assignment, observations: Observations) -> Health:
+    """The health of an instance; not ready before the first probe result."""
+    if assignment.containers[instance.id.container].probes is None:
         return Health()
-    return seen.health.get(instance.id, NOT_PROBED)
+    return observations.health.get(instance.id, NOT_PROBED)
 
 
 def first_failure(ended: Mapping[str, Instance]) -> Failure | None:
+    """The failure of the first container by name that failed."""
     return next((ended[name].failure for name in sorted(ended) if ended[name].failure), None)
 
 
 def siblings_to_stop(
-    orders: Mapping[str, Assignment], instances: Iterable[Instance]
+    assignments: Mapping[str, Assignment], instances: Iterable[Instance]
 ) -> dict[InstanceId, Failure]:
-    """Containers whose workload has lost another one: they end with it, since only whole workloads are started again."""
-    there: dict[str, dict[str, Instance]] = {}
-    for each in instances:
-        order = orders.get(each.workload)
+    """Live containers of workloads in which another container ended; the containers end together, since only
+    complete workloads are restarted."""
+    containers_by_path: dict[str, dict[str, Instance]] = {}
+    for instance in instances:
+        assignment = assignments.get(instance.workload)
         if (
-            order is not None
-            and order.desired == "Running"
-            and _belongs_to(each, order)
-            and each.covers_attempt(order.attempt)
+            assignment is not None
+            and assignment.desired == "Running"
+            and _belongs_to(instance, assignment)
+            # An instance of an earlier attempt is about to be restarted.
+            and instance.covers_attempt(assignment.attempt)
         ):
-            there.setdefault(each.workload, {})[each.id.container] = each
-    found: dict[InstanceId, Failure] = {}
-    for own in there.values():
-        ended = {name: each for name, each in own.items() if not each.is_live}
+            containers_by_path.setdefault(instance.workload, {})[instance.id.container] = instance
+    failures: dict[InstanceId, Failure] = {}
+    for own in containers_by_path.values():
+        ended = {name: instance for name, instance in own.items() if not instance.is_live}
         if not ended:
             continue
-        why = first_failure(ended)
-        words = f"container {min(ended)} of the same workload ended"
-        found |= {
-            each.id: Failure(why.reason if why else "RUNTIME_ERROR", words)
-            for each in own.values()
-            if each.is_live
-        }
-    return found
+        first = first_failure(ended)
+        message = f"container {min(ended)} of the same workload ended"
+        for instance in own.values():
+            if instance.is_live:
+                failures[instance.id] = Failure(first.reason if first else "RUNTIME_ERROR", message)
+    return failures

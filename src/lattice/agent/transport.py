@@ -1,4 +1,5 @@
-"""How an agent reaches a server: a protocol, so that a simulator can replace it, and gRPC over TLS in both directions."""
+"""The transport between agent and server: a protocol that the simulator can replace, and its implementation
+with gRPC over mutual TLS."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,25 +17,27 @@ from lattice.wire.connection import AgentConnection
 
 RPC_TIMEOUT_S = 10.0
 OPTIONS = [
-    ("grpc.max_receive_message_length", 64 << 20),  # a whole list of orders
+    ("grpc.max_receive_message_length", 64 << 20),  # a full list of assignments
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # The session reconnects with its own back-off.
     ("grpc.enable_retries", 0),
 ]
 
 
 class Transport(Protocol):
     def connect(self, address: str) -> AbstractAsyncContextManager[AgentConnection]:
-        """A new connection. Raises Unavailable, at once or at the first word, when there is none to be had."""
+        """Open a connection; raises Unavailable, immediately or at the first message, if the server is
+        unreachable."""
         ...
 
     async def renew_certificate(self, address: str, request: bytes) -> bytes:
-        """A new certificate for a signing request."""
+        """Exchange a signing request for a new certificate."""
         ...
 
 
 class GrpcTransport:
-    """Each connection is made with the certificate of that moment."""
+    """Opens every connection with the current certificate of the identity."""
 
     def __init__(self, identity: Callable[[], Identity]) -> None:
         self._identity = identity
@@ -68,16 +71,19 @@ class GrpcTransport:
 
 
 async def check_reachable(address: str) -> None:
-    """Does anybody listen there? A channel that is refused goes on trying by itself, even once it is closed, and then holds a connection
-    that nobody uses: none is made where it would be refused."""
+    """Raise Unavailable unless a server listens at the address.
+
+    A gRPC channel to a closed port keeps retrying in the background, even after its close, and then holds an
+    unused connection; therefore no channel is opened to a closed port.
+    """
     host, _, port = address.rpartition(":")
     try:
         _, writer = await asyncio.wait_for(
             asyncio.open_connection(host.strip("[]"), int(port)), RPC_TIMEOUT_S
         )
     except (OSError, ValueError) as error:
-        why = "nobody listens there" if isinstance(error, ConnectionRefusedError) else str(error)
-        raise Unavailable(f"no connection: {why}", where=address) from error
+        reason = "nobody listens there" if isinstance(error, ConnectionRefusedError) else str(error)
+        raise Unavailable(f"no connection: {reason}", where=address) from error
     writer.close()
 
 
@@ -85,31 +91,27 @@ class _GrpcConnection:
     def __init__(self, call: Any) -> None:
         self._call = call
 
-    async def send(self, said: pb.FromAgent) -> None:
+    async def send(self, message: pb.FromAgent) -> None:
         try:
-            await self._call.write(said)
+            await self._call.write(message)
         except grpc.aio.AioRpcError as error:
             raise _error_from_rpc(error) from error
-        except asyncio.InvalidStateError as error:  # the stream has ended, and its end says why
-            raise await self._end_error() from error
+        # The stream has ended; its status has the reason.
+        except asyncio.InvalidStateError as error:
+            code, details = await self._call.code(), await self._call.details()
+            if code in DENIED_STATUS_CODES:
+                raise Denied(details) from error
+            raise Unavailable(f"the connection ended: {details or code.name}") from error
 
     async def receive(self) -> pb.ToAgent | None:
         try:
-            said = await self._call.read()
+            message = await self._call.read()
         except grpc.aio.AioRpcError as error:
             raise _error_from_rpc(error) from error
-        return None if said is grpc.aio.EOF else said
+        return None if message is grpc.aio.EOF else message
 
     def close(self) -> None:
         self._call.cancel()
-
-    async def _end_error(self) -> Unavailable | Denied:
-        code, details = await self._call.code(), await self._call.details()
-        return (
-            Denied(details)
-            if code in DENIED_STATUS_CODES
-            else Unavailable(f"the connection ended: {details or code.name}")
-        )
 
 
 DENIED_STATUS_CODES = (
@@ -121,8 +123,6 @@ DENIED_STATUS_CODES = (
 
 def _error_from_rpc(error: grpc.aio.AioRpcError, address: str = "") -> Unavailable | Denied:
     details = error.details() or error.code().name
-    return (
-        Denied(details, where=address)
-        if error.code() in DENIED_STATUS_CODES
-        else Unavailable(f"no connection: {details}", where=address)
-    )
+    if error.code() in DENIED_STATUS_CODES:
+        return Denied(details, where=address)
+    return Unavailable(f"no connection: {details}", where=address)

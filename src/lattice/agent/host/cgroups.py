@@ -1,4 +1,5 @@
-"""Which cgroup hierarchies we may write, and what one instance gets in them: limits that hold, figures, and a way to end all of it."""
+"""Cgroups of instances: find the cgroup hierarchies that the agent may write, create a cgroup per instance,
+and read its limits and usage."""
 
 import os
 from collections.abc import Iterable
@@ -9,15 +10,15 @@ from typing import Literal
 
 from lattice.agent.host.runtime_protocol import Limits
 
-PERIOD_US = 100_000  # the kernel's default period of CPU bandwidth
-MIN_CPU_QUOTA_US = 1_000  # below this the kernel refuses
+PERIOD_US = 100_000  # the kernel's default CPU bandwidth period
+MIN_CPU_QUOTA_US = 1_000  # the kernel rejects a smaller quota
 LATTICE_CGROUP = "lattice"
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """One place below which we may make cgroups, and what it can limit or count."""
+    """A folder in which the agent may create cgroups, with the controllers available in the folder."""
 
     path: Path
     version: Literal[1, 2]
@@ -25,63 +26,68 @@ class Hierarchy:
 
 
 def process_cgroups(mounts: str, own: str) -> list[Hierarchy]:
-    """The cgroups that a process is in, from /proc/self/mounts and its /proc/<pid>/cgroup."""
-    by_names = {
-        frozenset(names.split(",")): path
-        for _, names, path in (line.split(":", 2) for line in own.splitlines())
-    }
+    """The cgroups of a process, from /proc/self/mounts and its /proc/<pid>/cgroup."""
+    by_names: dict[frozenset[str], str] = {}
+    for line in own.splitlines():
+        _, names, path = line.split(":", 2)
+        by_names[frozenset(names.split(","))] = path
     result = []
     for line in mounts.splitlines():
         _, mount, kind, options = line.split()[:4]
         if kind == "cgroup2":
-            result.append(
-                Hierarchy(Path(mount) / by_names.get(frozenset({""}), "/").strip("/"), 2, frozenset())
-            )
-        elif kind == "cgroup" and (names := frozenset(options.split(",")) & set(CONTROLLERS)):
-            path = next((place for held, place in by_names.items() if held & names), "/")
-            result.append(Hierarchy(Path(mount) / path.strip("/"), 1, names))
+            path = by_names.get(frozenset({""}), "/")
+            result.append(Hierarchy(Path(mount) / path.strip("/"), 2, frozenset()))
+        elif kind == "cgroup" and (controllers := frozenset(options.split(",")) & set(CONTROLLERS)):
+            path = next((path for names, path in by_names.items() if names & controllers), "/")
+            result.append(Hierarchy(Path(mount) / path.strip("/"), 1, controllers))
     return result
 
 
 def candidate_parents(mounts: str, own: str) -> list[Hierarchy]:
-    """Where branches of ours belong: below our own cgroup, so that its limits hold for what we start too.
+    """The parents of the agent's branches: the agent's own cgroup, so that its limits also apply to
+    instances.
 
-    A v2 cgroup with processes cannot hand controllers to children: there it is beside, not below.
+    A v2 cgroup with processes cannot delegate controllers to children: there the branch is a sibling of the
+    agent's cgroup.
     """
-    tops = {Path(line.split()[1]) for line in mounts.splitlines()}
-    return [
-        each if each.version == 1 else _v2_hierarchy(each.path if each.path in tops else each.path.parent)
-        for each in process_cgroups(mounts, own)
-    ]
-
-
-def _v2_hierarchy(place: Path) -> Hierarchy:
-    try:
-        offered = frozenset((place / "cgroup.controllers").read_text().split())
-    except OSError:
-        offered = frozenset()
-    return Hierarchy(place, 2, offered & set(CONTROLLERS))
+    mount_points = {Path(line.split()[1]) for line in mounts.splitlines()}
+    parents = []
+    for own_cgroup in process_cgroups(mounts, own):
+        if own_cgroup.version == 1:
+            parents.append(own_cgroup)
+        else:
+            path = own_cgroup.path if own_cgroup.path in mount_points else own_cgroup.path.parent
+            try:
+                offered = frozenset((path / "cgroup.controllers").read_text().split())
+            except OSError:
+                offered = frozenset()
+            parents.append(Hierarchy(path, 2, offered & set(CONTROLLERS)))
+    return parents
 
 
 def writable(candidates: Iterable[Hierarchy]) -> list[Hierarchy]:
-    """Those in which a branch of ours could really be made; a v2 branch keeps the controllers it was really given."""
+    """The candidates in which the agent can create a branch; a v2 branch has only the controllers that the
+    kernel delegated."""
     result = []
-    for each in candidates:
-        branch = each.path / LATTICE_CGROUP
+    for candidate in candidates:
+        branch = candidate.path / LATTICE_CGROUP
         try:
             branch.mkdir(exist_ok=True)
         except OSError:
             continue
         if not os.access(branch / "cgroup.procs", os.W_OK):
             continue
-        given = each.controllers if each.version == 1 else _delegated_controllers(each, branch)
-        result.append(Hierarchy(branch, each.version, given))
+        controllers = (
+            candidate.controllers if candidate.version == 1 else _delegated_controllers(candidate, branch)
+        )
+        result.append(Hierarchy(branch, candidate.version, controllers))
     return result
 
 
-def _delegated_controllers(each: Hierarchy, branch: Path) -> frozenset[str]:
-    for folder in (each.path, branch):
-        _delegate_controllers(folder, each.controllers)
+def _delegated_controllers(parent: Hierarchy, branch: Path) -> frozenset[str]:
+    # Controllers are delegated level by level: to the branch, then to the instances.
+    for folder in (parent.path, branch):
+        _delegate_controllers(folder, parent.controllers)
     try:
         return frozenset((branch / "cgroup.subtree_control").read_text().split())
     except OSError:
@@ -95,6 +101,7 @@ def _delegate_controllers(folder: Path, controllers: frozenset[str]) -> None:
 
 
 def detect() -> list[Hierarchy]:
+    """The writable hierarchies of this machine; empty where the kernel exposes no cgroups."""
     try:
         return writable(
             candidate_parents(Path("/proc/self/mounts").read_text(), Path("/proc/self/cgroup").read_text())
@@ -104,89 +111,93 @@ def detect() -> list[Hierarchy]:
 
 
 def limit_files(limits: Limits, version: Literal[1, 2], controllers: frozenset[str]) -> dict[str, str]:
-    """File -> what to write into it."""
-    wanted: dict[str, str] = {}
+    """The content of every limit file, by file name."""
+    contents: dict[str, str] = {}
     if limits.cpu is not None and "cpu" in controllers:
         quota = max(MIN_CPU_QUOTA_US, limits.cpu * PERIOD_US // 1000)
-        wanted |= (
-            {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(quota)}
-            if version == 1
-            else {"cpu.max": f"{quota} {PERIOD_US}"}
-        )
+        if version == 1:
+            contents |= {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(quota)}
+        else:
+            contents |= {"cpu.max": f"{quota} {PERIOD_US}"}
     if limits.memory is not None and "memory" in controllers:
-        bytes_ = str(limits.memory)
-        wanted |= (
-            {"memory.limit_in_bytes": bytes_}
-            if version == 1
-            else {"memory.max": bytes_, "memory.swap.max": "0"}
-        )
-    return wanted
+        if version == 1:
+            contents |= {"memory.limit_in_bytes": str(limits.memory)}
+        else:
+            # Without a swap limit, the processes could exceed the memory limit in swap.
+            contents |= {"memory.max": str(limits.memory), "memory.swap.max": "0"}
+    return contents
 
 
 def make(
     hierarchies: Iterable[Hierarchy], name: str, limits: Limits
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The instance's cgroups, and which limit is held by which version."""
+    """Create the cgroups of an instance; return their paths, and the cgroup version that enforces every
+    limit."""
     paths: list[str] = []
     enforced: dict[str, str] = {}
-    for each in hierarchies:
-        path = each.path / name
+    for hierarchy in hierarchies:
+        path = hierarchy.path / name
         try:
-            if not each.path.exists():  # another agent on this machine took the empty branch away
-                each.path.mkdir(exist_ok=True)
-                _delegate_controllers(each.path, each.controllers if each.version == 2 else frozenset())
+            # Another agent on this machine may have removed the empty branch.
+            if not hierarchy.path.exists():
+                hierarchy.path.mkdir(exist_ok=True)
+                _delegate_controllers(
+                    hierarchy.path, hierarchy.controllers if hierarchy.version == 2 else frozenset()
+                )
+            # An existing cgroup may be left from a killed agent.
             path.mkdir(exist_ok=True)
         except OSError:
             continue
         paths.append(str(path))
-        if _limit(path, limit_files(limits, each.version, each.controllers)):
-            held = {"cpu", "memory"} & each.controllers
-            enforced |= {
-                what: f"cgroup-v{each.version}" for what in held if getattr(limits, what) is not None
-            }
+        if _limit(path, limit_files(limits, hierarchy.version, hierarchy.controllers)):
+            for resource in {"cpu", "memory"} & hierarchy.controllers:
+                if getattr(limits, resource) is not None:
+                    enforced[resource] = f"cgroup-v{hierarchy.version}"
     return tuple(paths), enforced
 
 
-def _limit(path: Path, wanted: dict[str, str]) -> bool:
-    for name, value in wanted.items():
+def _limit(path: Path, contents: dict[str, str]) -> bool:
+    """Write the limit files; return False if the kernel rejects a limit, or without limits."""
+    for name, value in contents.items():
+        # A kernel without swap accounting has no such file.
         if name == "memory.swap.max" and not (path / name).exists():
-            continue  # a kernel without swap accounting
+            continue
         try:
             (path / name).write_text(value)
         except OSError:
             return False
-    if "memory.limit_in_bytes" in wanted and (path / "memory.memsw.limit_in_bytes").exists():
+    if "memory.limit_in_bytes" in contents and (path / "memory.memsw.limit_in_bytes").exists():
         with suppress(OSError):
-            (path / "memory.memsw.limit_in_bytes").write_text(wanted["memory.limit_in_bytes"])
-    return bool(wanted)
+            (path / "memory.memsw.limit_in_bytes").write_text(contents["memory.limit_in_bytes"])
+    return bool(contents)
 
 
 def remove(paths: Iterable[str]) -> bool:
-    """Take the cgroups away; False while the kernel still holds one."""
-    held = False
+    """Remove the cgroups; return False while the kernel still keeps a cgroup."""
+    is_kept = False
     for path in paths:
         with suppress(OSError):
             os.rmdir(path)
-        held = held or os.path.isdir(path)
-    return not held
+        is_kept = is_kept or os.path.isdir(path)
+    return not is_kept
 
 
 def remove_stale(hierarchies: Iterable[Hierarchy], prefix: str) -> None:
-    """Take away what an agent left that was killed halfway; the kernel keeps those in which somebody lives."""
-    for each in hierarchies:
+    """Remove the cgroups of a killed agent; the kernel keeps cgroups with live processes."""
+    for hierarchy in hierarchies:
         with suppress(OSError):
-            remove(str(path) for path in each.path.iterdir() if path.name.startswith(prefix))
+            remove(str(path) for path in hierarchy.path.iterdir() if path.name.startswith(prefix))
 
 
 def prune(hierarchies: Iterable[Hierarchy]) -> None:
-    """Take our branches away where nothing is left in them."""
-    for each in hierarchies:
+    """Remove the agent's branches that are empty."""
+    for hierarchy in hierarchies:
         with suppress(OSError):
-            each.path.rmdir()
+            hierarchy.path.rmdir()
 
 
 def cpu_ns(paths: Iterable[str]) -> int | None:
-    """CPU time used so far; None when no cgroup counts it."""
+    """The CPU time used so far, in nanoseconds; None if no cgroup accounts CPU time."""
     for path in map(Path, paths):
         with suppress(OSError, ValueError):
             if (path / "cpuacct.usage").exists():
@@ -198,19 +209,21 @@ def cpu_ns(paths: Iterable[str]) -> int | None:
 
 
 def memory_bytes(paths: Iterable[str]) -> int | None:
-    """Memory in use without what the kernel would drop first (inactive file pages); None when no cgroup counts it."""
+    """Memory in use, in bytes, without inactive file pages, which the kernel reclaims first; None if no
+    cgroup accounts memory."""
     for path in map(Path, paths):
-        for used, idle in (
+        for usage_file, inactive_field in (
             ("memory.current", "inactive_file"),
             ("memory.usage_in_bytes", "total_inactive_file"),
         ):
             with suppress(OSError, ValueError):
                 stat = dict(line.split() for line in (path / "memory.stat").read_text().splitlines())
-                return max(0, int((path / used).read_text()) - int(stat.get(idle, 0)))
+                return max(0, int((path / usage_file).read_text()) - int(stat.get(inactive_field, 0)))
     return None
 
 
 def was_oom_killed(paths: Iterable[str]) -> bool:
+    """Whether the kernel killed a process of the cgroups for exceeding the memory limit."""
     for path in map(Path, paths):
         for name in ("memory.events", "memory.oom_control"):
             with suppress(OSError, ValueError):

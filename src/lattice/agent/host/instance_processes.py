@@ -1,26 +1,31 @@
-"""Which processes belong to an instance, and how they are all ended; standard library only, the watchdog uses it too."""
+"""Find and signal the processes of an instance. Imports the standard library only, since the watchdog uses
+the module."""
 
 import os
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-INSTANCE_ENV_VAR = "LATTICE_INSTANCE"  # environment variable that even a daemonised grandchild carries
+# Inherited even by a daemonised grandchild.
+INSTANCE_ENV_VAR = "LATTICE_INSTANCE"
 
 
 def boot_id() -> str:
+    """The id of the current boot of the kernel."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks after boot at which it began; None when it is gone or only waits to be reaped."""
+    """The start of a process in clock ticks after boot; None for a process that is gone or a zombie."""
     fields = _stat(pid)
+    # Field 22 of proc(5), starttime; Z is a zombie and X is dead.
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
 
 
 def _stat(pid: int) -> list[str] | None:
-    """/proc/<pid>/stat from the state on; the name before it may hold anything, even brackets."""
+    """The fields of /proc/<pid>/stat from the state on; the preceding process name may contain any character,
+    even brackets."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()
@@ -29,38 +34,37 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def is_alive(pid: int, start: int) -> bool:
+    """Whether the pid still belongs to the process that started at `start`."""
     return start_time(pid) == start
 
 
 def members(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> set[int]:
-    """Everything alive that the instance started. Exact with a cgroup; else its session and whatever carries its mark."""
+    """The live processes of an instance: exact with a cgroup, else the processes of its session and with its
+    mark in the environment."""
     folders = [path for path in cgroups if os.path.isdir(path)]
-    if folders:
-        return {found for path in folders for found in _in_cgroup(path)}
-    return set(_in_session(pid, start, mark))
-
-
-def _in_cgroup(path: str) -> Iterator[int]:
-    for folder, _, _ in os.walk(path):
-        with suppress(OSError), open(f"{folder}/cgroup.procs") as file:
-            yield from (found for found in map(int, file) if start_time(found) is not None)
+    if not folders:
+        return set(_in_session(pid, start, mark))
+    pids: set[int] = set()
+    for path in folders:
+        for folder, _, _ in os.walk(path):
+            with suppress(OSError), open(f"{folder}/cgroup.procs") as file:
+                pids.update(member for member in map(int, file) if start_time(member) is not None)
+    return pids
 
 
 def _in_session(pid: int, start: int, mark: str) -> Iterator[int]:
-    # A session's number is not given to a new process while anybody is in the session: it is ours unless its leader is another.
-    begun = start_time(pid)
-    reused = begun is not None and begun != start
-    for found in _pids():
-        fields = _stat(found)
+    # The kernel does not reuse the number of a session that has members: the session belongs to the instance
+    # unless its leader is another process.
+    leader_start = start_time(pid)
+    is_reused = leader_start is not None and leader_start != start
+    for candidate in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+        fields = _stat(candidate)
         if fields is None or fields[0] in ("Z", "X"):
             continue
-        ours = not reused and pid in (int(fields[2]), int(fields[3]))
-        if ours or (mark and _has_instance_env(found, mark)):
-            yield found
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        # Fields 5 and 6 of proc(5): the process group and the session.
+        is_in_session = not is_reused and pid in (int(fields[2]), int(fields[3]))
+        if is_in_session or (mark and _has_instance_env(candidate, mark)):
+            yield candidate
 
 
 def _has_instance_env(pid: int, mark: str) -> bool:
@@ -78,28 +82,32 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def terminate(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> None:
-    """SIGTERM, once to each: to the process group, if it is still that group, and to whoever left it."""
-    others = [
-        found
-        for found in members(pid, start, cgroups, mark)
-        if (fields := _stat(found)) and int(fields[2]) != pid
+    """Send SIGTERM once to every process: to the process group, if the group still exists, and to processes
+    outside the group."""
+    outside_group = [
+        member
+        for member in members(pid, start, cgroups, mark)
+        if (fields := _stat(member)) and int(fields[2]) != pid
     ]
     if is_alive(pid, start):
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGTERM)
-    send(others, signal.SIGTERM)
+    send(outside_group, signal.SIGTERM)
 
 
 def kill(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> bool:
-    """SIGKILL to all of it, again until a look finds nobody; False when somebody is left after that."""
+    """Send SIGKILL to all processes of an instance until none is left; return False if processes survive all
+    rounds."""
     paths = list(cgroups)
     for path in paths:
-        with suppress(OSError), open(f"{path}/cgroup.kill", "w") as file:  # atomic, where the kernel has it
+        # Atomic, where the kernel supports the file.
+        with suppress(OSError), open(f"{path}/cgroup.kill", "w") as file:
             file.write("1")
-    for _ in range(50):  # a group that forks as fast as it is killed needs some rounds
-        left = members(pid, start, paths, mark)
-        if not left:
+    # A group that forks while it is killed needs several rounds.
+    for _ in range(50):
+        survivors = members(pid, start, paths, mark)
+        if not survivors:
             return True
-        send(left, signal.SIGKILL)
+        send(survivors, signal.SIGKILL)
         os.sched_yield()
     return not members(pid, start, paths, mark)

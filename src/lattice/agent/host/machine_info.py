@@ -1,4 +1,5 @@
-"""What this machine is, as its agent registers it: room, addresses, ports, runtimes. Found out, unless it is said."""
+"""The description of a machine for the registration of its agent: capacity, addresses, ports, runtimes and
+labels."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,8 @@ from lattice.wire import agent_pb2 as pb
 
 @dataclass(frozen=True)
 class MachineInfo:
+    """The registered facts of a machine, detected or configured."""
+
     capacity: Mapping[str, int]
     runtimes: Sequence[str]
     port_range: tuple[int, int]
@@ -19,6 +22,7 @@ class MachineInfo:
     gpus: Sequence[str] = ()
 
     def registration(self) -> pb.Registration:
+        """The registration message; labels get the prefix for agent labels."""
         return pb.Registration(
             capacity=dict(self.capacity),
             reserved=dict(self.reserved),
@@ -34,14 +38,15 @@ class MachineInfo:
         )
 
 
-def own_addresses(towards: str = "") -> list[tuple[str, str]]:
-    """The address by which this machine reaches the server, which is the one that others can most likely reach it by."""
-    found = [("InternalIP", address)] if (address := _address_towards(towards)) else []
-    return [*found, ("Hostname", socket.gethostname())]
+def own_addresses(server: str = "") -> list[tuple[str, str]]:
+    """The addresses of the machine: the address used towards the server, as other machines most likely reach
+    it too, and the host name."""
+    internal = [("InternalIP", address)] if (address := _address_towards(server)) else []
+    return [*internal, ("Hostname", socket.gethostname())]
 
 
 def _address_towards(host: str) -> str:
-    """Nothing is sent: the kernel only says which of our addresses it would use."""
+    """The local address that the kernel would use towards the host; no packet is sent."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or "127.0.0.1", 9, type=socket.SOCK_DGRAM

@@ -1,4 +1,5 @@
-"""Is a container well? Answers to probes, counted against thresholds, say whether it has started, lives and is ready."""
+"""Container probes: probe results, counted against thresholds, tell whether a container has started, is alive
+and is ready."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,32 +11,34 @@ from lattice.clock import Clock
 from lattice.kinds.container import Probe, Probes
 
 ProbeName = Literal["startup", "liveness", "readiness"]
-CommandRunner = Callable[
-    [tuple[str, ...], float], Awaitable[int | None]
-]  # command, timeout -> exit code; None: it took too long
+# (command, timeout in seconds) -> exit code; None after the timeout.
+CommandRunner = Callable[[tuple[str, ...], float], Awaitable[int | None]]
 HTTP_SUCCESS_STATUSES = range(200, 400)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeState:
-    """How one probe has gone so far."""
+    """The consecutive results of one probe."""
 
     is_passing: bool
-    successes: int = 0  # in a row
+    successes: int = 0  # consecutive
     failures: int = 0
     detail: str = ""
 
-    def with_result(self, probe: Probe, answer: ProbeResult) -> "ProbeState":
-        if answer.ok:
-            now = replace(self, successes=self.successes + 1, failures=0, detail="")
-            return replace(now, is_passing=self.is_passing or now.successes >= probe.success_threshold)
-        now = replace(self, successes=0, failures=self.failures + 1, detail=answer.detail)
-        return replace(now, is_passing=self.is_passing and now.failures < probe.failure_threshold)
+    def with_result(self, probe: Probe, result: ProbeResult) -> "ProbeState":
+        """The state after one more result; the state flips only when a threshold is reached."""
+        if result.ok:
+            counted = replace(self, successes=self.successes + 1, failures=0, detail="")
+            return replace(
+                counted, is_passing=self.is_passing or counted.successes >= probe.success_threshold
+            )
+        counted = replace(self, successes=0, failures=self.failures + 1, detail=result.detail)
+        return replace(counted, is_passing=self.is_passing and counted.failures < probe.failure_threshold)
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the probes of one container say together. Without a probe the answer is yes."""
+    """The combined health of one container; without probes, every value is positive."""
 
     started: bool = True
     ready: bool = True
@@ -45,7 +48,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class ProbeTracker:
-    """The probes of one container, when each is asked next, and what they said. Values only; `due` and `heard` decide everything."""
+    """The probes of one container with their states and next times. Immutable; time is passed in."""
 
     probes: Probes
     states: dict[ProbeName, ProbeState]
@@ -53,44 +56,47 @@ class ProbeTracker:
 
     @classmethod
     def begin(cls, probes: Probes | None, now: float) -> "ProbeTracker":
-        """Alive until shown otherwise; started and ready only once shown."""
+        """The tracker of a new container: alive until a probe fails, started and ready only after a probe
+        succeeds."""
         probes = probes or Probes()
-        given: list[tuple[ProbeName, Probe]] = [
+        configured: list[tuple[ProbeName, Probe]] = [
             (name, getattr(probes, name)) for name in _PROBE_NAMES if getattr(probes, name)
         ]
-        courses = {name: ProbeState(is_passing=name == "liveness") for name, _ in given}
-        return cls(probes, courses, {name: now + probe.initial_delay_seconds for name, probe in given})
+        states = {name: ProbeState(is_passing=name == "liveness") for name, _ in configured}
+        return cls(probes, states, {name: now + probe.initial_delay_seconds for name, probe in configured})
 
     def probe(self, name: ProbeName) -> Probe:
-        found: Probe = getattr(self.probes, name)
-        return found
+        probe: Probe = getattr(self.probes, name)
+        return probe
 
     def due(self) -> tuple[float, ProbeName] | None:
-        """Which probe is asked next, and when; the other two wait for startup."""
-        waiting = {"startup"} if self._is_starting else {"liveness", "readiness"}
-        times = [(at, name) for name, at in self.next_at.items() if name in waiting]
+        """The next probe and its time; liveness and readiness wait for the startup probe."""
+        names = {"startup"} if self._is_starting else {"liveness", "readiness"}
+        times = [(at, name) for name, at in self.next_at.items() if name in names]
         return min(times, default=None)
 
-    def with_result(self, name: ProbeName, answer: ProbeResult, now: float) -> "ProbeTracker":
+    def with_result(self, name: ProbeName, result: ProbeResult, now: float) -> "ProbeTracker":
+        """The tracker after one more result."""
         probe = self.probe(name)
-        courses = self.states | {name: self.states[name].with_result(probe, answer)}
+        states = self.states | {name: self.states[name].with_result(probe, result)}
         next_at = self.next_at | {name: now + probe.period_seconds}
-        if name == "startup" and courses[name].is_passing:
-            next_at = {each: max(at, now) for each, at in next_at.items()}
-        return ProbeTracker(self.probes, courses, next_at)
+        if name == "startup" and states[name].is_passing:
+            # Liveness and readiness waited for the startup probe: their first times may have passed.
+            next_at = {probe_name: max(at, now) for probe_name, at in next_at.items()}
+        return ProbeTracker(self.probes, states, next_at)
 
     @property
     def health(self) -> Health:
+        """The combined health from the states of all probes."""
         startup, liveness, readiness = (self.states.get(name) for name in _PROBE_NAMES)
-        failed_to_start = bool(
-            startup and not startup.is_passing and startup.failures >= _threshold(self.probes.startup)
-        )
+        failure_threshold = self.probes.startup.failure_threshold if self.probes.startup else 1
+        failed_to_start = bool(startup and not startup.is_passing and startup.failures >= failure_threshold)
         return Health(
             started=startup is None or startup.is_passing,
             ready=not self._is_starting and (readiness is None or readiness.is_passing),
             alive=not failed_to_start and (liveness is None or liveness.is_passing),
             detail="; ".join(
-                f"{name}: {course.detail}" for name, course in self.states.items() if course.detail
+                f"{name}: {state.detail}" for name, state in self.states.items() if state.detail
             ),
         )
 
@@ -103,33 +109,30 @@ class ProbeTracker:
 _PROBE_NAMES: tuple[ProbeName, ...] = ("startup", "liveness", "readiness")
 
 
-def _threshold(probe: Probe | None) -> int:
-    return probe.failure_threshold if probe else 1
-
-
 async def run_probes(
-    checkup: ProbeTracker,
+    tracker: ProbeTracker,
     clock: Clock,
-    asking: Callable[[Probe], Awaitable[ProbeResult]],
-    told: Callable[[Health], None],
+    run_probe: Callable[[Probe], Awaitable[ProbeResult]],
+    on_health: Callable[[Health], None],
 ) -> None:
-    """Ask when it is time and tell what changed; ends when the container is no longer alive, or there is nothing to ask."""
-    health = checkup.health
-    told(health)
-    while health.alive and (due := checkup.due()):
+    """Run the probes when due and report every change of health, until the container is not alive or no probe
+    is due."""
+    health = tracker.health
+    on_health(health)
+    while health.alive and (due := tracker.due()):
         at, name = due
         await clock.sleep(max(0.0, at - clock.monotonic()))
-        answer = await asking(checkup.probe(name))
-        checkup = checkup.with_result(name, answer, clock.monotonic())
-        if checkup.health != health:
-            health = checkup.health
-            told(health)
+        result = await run_probe(tracker.probe(name))
+        tracker = tracker.with_result(name, result, clock.monotonic())
+        if tracker.health != health:
+            health = tracker.health
+            on_health(health)
 
 
 async def probe_once(
     probe: Probe, ports: Mapping[str, int], execute: CommandRunner, host: str = "127.0.0.1"
 ) -> ProbeResult:
-    """One question, really asked."""
+    """Run one probe against the container."""
     timeout = float(probe.timeout_seconds)
     try:
         if probe.exec:
@@ -138,12 +141,11 @@ async def probe_once(
             return ProbeResult(code == 0, "" if code == 0 else detail)
         async with asyncio.timeout(timeout):
             if probe.tcp:
-                return await _tcp(host, _port_number(probe.tcp.port, ports))
-            return (
-                await _http(host, _port_number(probe.http.port, ports), probe.http.path)
-                if probe.http
-                else ProbeResult(True)
-            )
+                _, writer = await asyncio.open_connection(host, _port_number(probe.tcp.port, ports))
+                writer.close()
+            elif probe.http:
+                return await _http(host, _port_number(probe.http.port, ports), probe.http.path)
+            return ProbeResult(True)
     except TimeoutError:
         return ProbeResult(False, f"no answer within {timeout:g} s")
     except (OSError, ValueError) as error:
@@ -158,21 +160,15 @@ def _port_number(port: int | str, ports: Mapping[str, int]) -> int:
     return ports[port]
 
 
-async def _tcp(host: str, port: int) -> ProbeResult:
-    _, writer = await asyncio.open_connection(host, port)
-    writer.close()
-    return ProbeResult(True)
-
-
 async def _http(host: str, port: int, path: str) -> ProbeResult:
-    """Only the status line is read; redirects are not followed, they are an answer too."""
+    """Send a GET request and read only the status line; redirects are not followed and count as success."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         target = path if path.startswith("/") else f"/{path}"
+        # The path must not inject headers into the request.
         safe = target.replace("\r", "").replace("\n", "").replace(" ", "%20")
-        writer.write(
-            f"GET {safe} HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: lattice-probe\r\nConnection: close\r\n\r\n".encode()
-        )
+        headers = f"Host: {host}:{port}\r\nUser-Agent: lattice-probe\r\nConnection: close\r\n"
+        writer.write(f"GET {safe} HTTP/1.1\r\n{headers}\r\n".encode())
         await writer.drain()
         words = (await reader.readline()).split(None, 2)
     finally:

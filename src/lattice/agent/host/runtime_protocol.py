@@ -1,4 +1,5 @@
-"""What every runtime promises: start, stop, list, adopt and measure the containers of workloads, each at most once."""
+"""The protocol of runtimes: start, stop, list, adopt and measure the containers of workloads, with at most
+one copy of a container."""
 
 import errno
 from collections.abc import Callable, Iterable
@@ -9,26 +10,25 @@ import msgspec
 from lattice.errors import Conflict
 from lattice.kinds.container import Container, Probe
 
-DISK_FULL_ERRNOS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-)  # on the disk, or in what this process may write
+# A full disk, an exhausted quota, or the file size limit of the process.
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 InstanceState = Literal["Starting", "Running", "Exited"]
 FailureReason = Literal[
-    "INVALID_SPEC",  # cannot work however often it is tried
+    "INVALID_SPEC",  # no retry can succeed
     "COMMAND_NOT_FOUND",
     "INVALID_IMAGE",
-    "PORT_BIND_CONFLICT",  # of a port that it asks for by number
-    "PORT_TAKEN",  # of one that was chosen for it: another may be chosen
+    "PORT_BIND_CONFLICT",  # a port that the container requests by number
+    "PORT_TAKEN",  # an allocated port: a retry gets another port
     "IMAGE_NOT_FOUND",
     "IMAGE_PULL_FAILED",
-    "INSUFFICIENT_RESOURCES",  # also: killed at its memory limit
+    "INSUFFICIENT_RESOURCES",  # also: killed at the memory limit
     "NETWORK_ERROR",
     "STORAGE_ERROR",  # disk full or not writable
-    "RUNTIME_ERROR",  # ended with an error, or the runtime did
-    "RUNTIME_UNAVAILABLE",  # this node cannot run it, another may
-    "UNHEALTHY",  # its liveness or startup probe failed
-    "DISCONNECTED",  # the node was cut off for longer than the workload allows
+    "RUNTIME_ERROR",  # the container or the runtime ended with an error
+    "RUNTIME_UNAVAILABLE",  # another node may run the container
+    "UNHEALTHY",  # the liveness or startup probe failed
+    "DISCONNECTED",  # the node was disconnected for longer than the workload allows
 ]
 NON_RETRYABLE_REASONS: frozenset[str] = frozenset(
     {"INVALID_SPEC", "COMMAND_NOT_FOUND", "INVALID_IMAGE", "PORT_BIND_CONFLICT"}
@@ -36,7 +36,7 @@ NON_RETRYABLE_REASONS: frozenset[str] = frozenset(
 
 
 class InstanceId(msgspec.Struct, frozen=True, order=True):
-    """One container of one revision of one workload."""
+    """The identity of one container of one revision of one workload."""
 
     uid: str
     revision: str
@@ -47,7 +47,7 @@ class InstanceId(msgspec.Struct, frozen=True, order=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why something does not run: one word for programs, a sentence for people."""
+    """The failure of an instance: a reason for programs and a message for users."""
 
     reason: FailureReason
     message: str
@@ -58,27 +58,28 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """More than this it never gets; None does not limit."""
+    """Upper limits of an instance; None means unlimited."""
 
     cpu: int | None = None  # milli-cores
     memory: int | None = None  # bytes
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a runtime needs to start one instance."""
+    """The specification that a runtime needs to start one instance."""
 
     id: InstanceId
     workload: str  # namespace/name
     container: Container
-    attempt: int = 0  # a higher one starts again what has ended
-    env: dict[str, str] = {}  # handed in by the control plane, before the container's own
+    attempt: int = 0  # a higher attempt restarts an instance that has ended
+    env: dict[str, str] = {}  # from the control plane; the container's own variables take precedence
     ports: dict[str, int] = {}  # allocated numbers by name of the port
     limits: Limits = Limits()
-    stop_after: float | None = None  # seconds without contact after which it must be dead; None: it runs on
+    # Seconds without contact after which the instance must be dead; None: no limit.
+    stop_after: float | None = None
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a start."""
+    """The state of a started instance."""
 
     id: InstanceId
     workload: str
@@ -86,32 +87,34 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     state: InstanceState
     started_at: str = ""
     exit_code: int | None = None
-    signal: str = ""  # SIGKILL, if one ended it
+    signal: str = ""  # such as SIGKILL, if a signal ended the instance
     failure: Failure | None = None
-    asked: bool = False  # ended because it was asked to: may be started again in the same attempt
-    enforced: dict[str, str] = {}  # how each limit is held: cgroup-v1, cgroup-v2, rlimit, container, none
+    # Ended by a stop request: the same attempt may be started again.
+    asked: bool = False
+    enforced: dict[str, str] = {}  # limit -> cgroup-v1, cgroup-v2, rlimit, container or none
 
     @property
     def is_live(self) -> bool:
         return self.state != "Exited"
 
     def covers_attempt(self, attempt: int) -> bool:
-        """Whether a start in this attempt has its answer already."""
+        """Whether a start in this attempt would change nothing: the instance is live, or has ended in this
+        attempt by itself."""
         return self.is_live or (self.attempt >= attempt and not self.asked)
 
 
 class Handle(msgspec.Struct, frozen=True):
-    """How an instance is found again; a pid alone may be somebody else's by now."""
+    """The handle that finds an instance again; start time and boot id guard against a reused pid."""
 
     pid: int = 0
-    start: int = 0  # clock ticks after boot at which the process began, from /proc/<pid>/stat
+    start: int = 0  # start of the process in clock ticks after boot, from /proc/<pid>/stat
     boot: str = ""
     cgroups: tuple[str, ...] = ()
     container: str = ""
 
 
 class InstanceRecord(msgspec.Struct, frozen=True):
-    """What is remembered of an instance, so that a restarted agent finds it."""
+    """The durable record of an instance, from which a restarted agent adopts the instance."""
 
     spec: RunSpec
     instance: Instance
@@ -119,96 +122,105 @@ class InstanceRecord(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What is really in use."""
+    """The measured usage of an instance or node."""
 
-    cpu: int  # milli-cores, since it was asked last
+    cpu: int  # milli-cores, since the last measurement
     memory: int  # bytes
     disk: int  # bytes
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """What one probe heard."""
+    """The result of one probe."""
 
     ok: bool
     detail: str = ""
 
 
 class RecordStore(Protocol):
-    """Where records are kept; what was written is there after a crash at any moment."""
+    """The durable store of instance records; a written record survives a crash at any moment."""
 
     def write_record(self, record: InstanceRecord) -> None:
-        """Durable on return. Raises Full when there is no room."""
+        """Write a record durably; raises Full if the disk is full."""
         ...
 
-    def delete_record(self, which: InstanceId) -> None: ...
+    def delete_record(self, instance_id: InstanceId) -> None: ...
 
 
 class Runtime(Protocol):
+    """Starts and stops the instances of one kind of runtime."""
+
     name: str
-    on_exit: Callable[
-        [], None
-    ]  # called when an instance ended by itself; whoever wants to know at once sets it
+    # Called when an instance ended by itself.
+    on_exit: Callable[[], None]
 
     async def start(self, spec: RunSpec) -> Instance:
-        """Run it. What runs already, or has ended in this attempt, is left as it is. Trouble is in the answer's `failure`, not raised.
+        """Start an instance; an instance that runs already, or has ended in this attempt, is returned
+        unchanged. Errors are in the `failure` of the result.
 
-        Raises Conflict while another revision of the same container of the workload lives.
+        Raises Conflict while another revision of the same container of the workload is live.
         """
         ...
 
-    async def stop(self, which: InstanceId, grace: float, because: Failure | None = None) -> Instance | None:
-        """Ask it to end, after `grace` seconds make it; everything it started ends too. None: there is no such instance."""
+    async def stop(
+        self, instance_id: InstanceId, grace: float, failure: Failure | None = None
+    ) -> Instance | None:
+        """Terminate the instance with all its processes, and kill the processes after `grace` seconds; None
+        if the instance is unknown."""
         ...
 
-    async def remove(self, which: InstanceId) -> None:
-        """Nothing of it is left: not alive, no record, no files, no logs."""
+    async def remove(self, instance_id: InstanceId) -> None:
+        """Kill the instance and delete its record, files and logs."""
         ...
 
     async def list(self) -> list[Instance]:
-        """What was started and not removed, in order of id."""
+        """The instances that were started and not removed, sorted by id."""
         ...
 
     async def adopt(self, record: InstanceRecord) -> Instance:
-        """Take over what an earlier agent started, if it is still the same process; else say that it ended."""
+        """Adopt an instance of an earlier agent if the same process still runs; else record the exit."""
         ...
 
-    async def usage(self, which: InstanceId) -> Usage | None: ...
+    async def usage(self, instance_id: InstanceId) -> Usage | None: ...
 
-    async def logs(self, which: InstanceId, tail: int) -> str:
-        """The last lines it printed; empty when there is no such instance."""
+    async def logs(self, instance_id: InstanceId, tail: int) -> str:
+        """The last lines of the instance's log; empty for an unknown instance."""
         ...
 
-    async def logs_since(self, which: InstanceId, after: int) -> tuple[str, int]:
-        """What it printed after a position, and the position up to which that is; -1 asks for the present one only."""
+    async def logs_since(self, instance_id: InstanceId, position: int) -> tuple[str, int]:
+        """The log text after a byte position, and its end position; -1 returns only the current position."""
         ...
 
-    async def run_probe(self, which: InstanceId, probe: Probe) -> ProbeResult: ...
+    async def run_probe(self, instance_id: InstanceId, probe: Probe) -> ProbeResult: ...
 
     async def record_contact(self, since: float) -> None:
-        """The control plane was heard; silence counts from `since`, in the clock's monotonic seconds."""
+        """Record contact with the control plane; silence is measured from `since`, in monotonic seconds of
+        the clock."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything; instances run on."""
+        """Release all resources of the runtime; instances keep running."""
         ...
 
 
-def existing_instance(spec: RunSpec, known: Iterable[Instance]) -> Instance | None:
-    """The instance that answers this start already. Raises Conflict rather than allow a second copy."""
-    found = None
-    for other in known:
-        if (other.id.container, other.workload) != (spec.id.container, spec.workload):
+def existing_instance(spec: RunSpec, instances: Iterable[Instance]) -> Instance | None:
+    """The instance that makes this start unnecessary, or None; raises Conflict if a start would run a second
+    copy."""
+    existing = None
+    for instance in instances:
+        if (instance.id.container, instance.workload) != (spec.id.container, spec.workload):
             continue
-        if other.id == spec.id:
-            found = other if other.covers_attempt(spec.attempt) else None
-        elif other.is_live:
+        if instance.id == spec.id:
+            # Continue the loop: another revision of the container may still be live.
+            existing = instance if instance.covers_attempt(spec.attempt) else None
+        elif instance.is_live:
             raise Conflict(
-                f"{other.id} still runs, {spec.id} must not start beside it",
+                f"{instance.id} still runs, {spec.id} must not start beside it",
                 where=f"workload/{spec.workload}",
                 fix="stop it first",
             )
-    return found
+    return existing
 
 
 def new_instance(spec: RunSpec, state: InstanceState, failure: Failure | None = None) -> Instance:
+    """The instance of a spec in the given state."""
     return Instance(id=spec.id, workload=spec.workload, attempt=spec.attempt, state=state, failure=failure)

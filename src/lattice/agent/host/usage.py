@@ -1,4 +1,4 @@
-"""What is really in use: milli-cores, bytes of memory and of disk, of an instance and of the node."""
+"""Measured usage of instances and of the node: CPU in milli-cores, memory and disk in bytes."""
 
 import os
 from collections.abc import Iterable
@@ -11,43 +11,51 @@ from lattice.clock import Clock
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-MAX_FILES_COUNTED = 100_000  # a folder with more is not counted to the end
+MAX_FILES_COUNTED = 100_000  # larger folders are counted in part
 
 
 @dataclass(slots=True)
 class CpuMeter:
-    """Turns counters of CPU time into milli-cores over the time since the counter was read last."""
+    """Converts counters of CPU time into milli-cores since the previous reading."""
 
     clock: Clock
     _last: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def milli_cores(self, name: str, used_ns: int) -> int:
-        """0 at the first look, and when the counter fell because a process left it."""
+        """The CPU usage since the previous reading; 0 at the first reading, and when the counter fell because
+        a process exited."""
         now = self.clock.monotonic()
-        before, was = self._last.get(name, (now, used_ns))
+        previous_time, previous_ns = self._last.get(name, (now, used_ns))
         self._last[name] = (now, used_ns)
-        return max(0, round((used_ns - was) / (now - before) / 1_000_000)) if now > before else 0
+        return (
+            max(0, round((used_ns - previous_ns) / (now - previous_time) / 1_000_000))
+            if now > previous_time
+            else 0
+        )
 
     def forget(self, name: str) -> None:
         self._last.pop(name, None)
 
 
 def process_cpu_ns(pids: Iterable[int]) -> int:
-    """CPU time of processes and of their children that ended, from /proc."""
+    """CPU time of processes and of their reaped children, in nanoseconds, from /proc."""
     total = 0
     for pid in pids:
         with suppress(OSError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            # Fields 14 to 17 of proc(5): utime, stime, cutime and cstime.
             total += sum(map(int, fields[11:15]))
     return total * TICK_NS
 
 
 def process_memory(pids: Iterable[int]) -> int:
-    """Resident memory, shared pages divided among those who share them where the kernel tells."""
+    """Resident memory of processes; shared pages are divided among processes where the kernel reports
+    proportional sizes."""
     return sum(_memory(pid) for pid in pids)
 
 
 def _memory(pid: int) -> int:
+    """The proportional set size of a process, else the resident set size, in bytes."""
     with suppress(OSError, StopIteration):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
@@ -57,21 +65,23 @@ def _memory(pid: int) -> int:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Blocks really taken below a folder; links are not followed."""
-    total, seen = 0, 0
-    for place, _, names in os.walk(folder):
+    """Disk blocks allocated below a folder, in bytes; symbolic links are not followed."""
+    total, file_count = 0, 0
+    for parent, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512
-            seen += 1
-        if seen > MAX_FILES_COUNTED:
+                # The kernel counts blocks of 512 bytes, whatever the block size of the file system.
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+            file_count += 1
+        if file_count > MAX_FILES_COUNTED:
             break
     return total
 
 
 @dataclass(slots=True)
 class NodeMeter:
-    """The whole machine: CPU that is not idle, memory that is not available, disk of the file system of the agent's folder."""
+    """The usage of the machine: CPU that is not idle, memory that is not available, and the disk of the
+    agent's folder."""
 
     clock: Clock
     folder: Path
@@ -90,21 +100,23 @@ class NodeMeter:
 
 
 def busy_ns(stat: str) -> int:
-    """From /proc/stat: user, nice, system, irq, softirq and steal; guests are in user already, idle and iowait are not work."""
+    """The busy CPU time of /proc/stat: user, nice, system, irq, softirq and steal. User time includes guests;
+    idle and iowait do not count."""
     ticks = [int(word) for word in stat.splitlines()[0].split()[1:]]
     return (sum(ticks[:3]) + sum(ticks[5:8])) * TICK_NS
 
 
 def memory_in_use(meminfo: str) -> int:
-    sizes = {
-        name: int(rest.split()[0]) * 1024
-        for name, _, rest in (line.partition(":") for line in meminfo.splitlines())
-    }
+    """The memory in use, in bytes, from the text of /proc/meminfo."""
+    sizes = {}
+    for line in meminfo.splitlines():
+        name, _, size = line.partition(":")
+        sizes[name] = int(size.split()[0]) * 1024
     return sizes["MemTotal"] - sizes["MemAvailable"]
 
 
 def capacity(folder: Path) -> dict[str, int]:
-    """Everything the machine has: milli-cores, bytes of memory and of disk."""
+    """The capacity of the machine: milli-cores, bytes of memory and bytes of disk."""
     disk = os.statvfs(folder)
     lines = Path("/proc/meminfo").read_text().splitlines()
     memory = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:"))

@@ -1,10 +1,12 @@
-"""Ends what must not outlive contact with the control plane, also when the agent is dead: a small process of its own, one per agent.
+"""The watchdog: a separate small process per agent that kills instances that must not outlive contact with
+the control plane, even after the agent has died.
 
-Run as `python -m lattice.agent.host.watchdog LISTENING_SOCKET FOLDER`. The agent says over a unix socket what to guard and what no longer, one
-line each, answered with "ok" once it holds. FOLDER/contact tells when the control plane was last heard; it is read when somebody's time
-seems to be up. At the deadline everything of the instance is dead; shortly before, it is asked to end. Time is that since boot, which also
-counts while the machine sleeps. It goes when nothing is guarded and nobody is connected; asked to end (SIGTERM), it first ends what it
-guards. Standard library only and little of that, to stay small.
+Run as `python -m lattice.agent.host.watchdog LISTENING_SOCKET FOLDER`. The agent sends commands to guard and
+release instances over a Unix socket, one line per command, answered with "ok" once the command is in force.
+FOLDER/contact holds the time of the last contact and is read when a deadline seems to have passed. At the
+deadline all processes of the instance are killed; shortly before, the processes get SIGTERM. Time is measured
+since boot, including suspend. The watchdog exits when no instance is guarded and no agent is connected; on
+SIGTERM it first kills the guarded instances. It imports little of the standard library, to stay small.
 """
 
 import os
@@ -15,17 +17,19 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from lattice.agent.host import instance_processes as groups
+from lattice.agent.host import instance_processes
 
-KILL_RETRY_S = 0.2  # seconds until a kill that left somebody is repeated
+KILL_RETRY_S = 0.2  # until a kill with survivors is repeated
 
 
 def since_boot() -> float:
+    """Seconds since boot, including suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read_last_contact(contact_file: str, boot: str) -> float | None:
-    """When the control plane was last heard, in seconds since this boot; what an earlier boot left does not count."""
+    """The time of the last contact with the control plane, in seconds since boot; None for a missing file or
+    a file of an earlier boot."""
     try:
         with open(contact_file) as file:
             seconds, its_boot = file.read().split()
@@ -35,7 +39,7 @@ def read_last_contact(contact_file: str, boot: str) -> float | None:
 
 
 class GuardedInstance:
-    """One guarded instance, as the agent described it."""
+    """One guarded instance, as described by the agent's guard command."""
 
     __slots__ = ("cgroups", "command", "id", "marker", "notice", "pid", "start", "stop_after", "warned")
 
@@ -49,46 +53,49 @@ class GuardedInstance:
         self.warned = False
 
     def is_empty(self) -> bool:
-        return not self.command and not groups.members(self.pid, self.start, self.cgroups, self.id)
+        """Whether no process of the instance is left."""
+        return not self.command and not instance_processes.members(
+            self.pid, self.start, self.cgroups, self.id
+        )
 
     def terminate(self) -> None:
+        """Send SIGTERM shortly before the deadline."""
         self.warned = True
         if self.pid:
             self._write_marker()
-            groups.terminate(self.pid, self.start, self.cgroups, self.id)
+            instance_processes.terminate(self.pid, self.start, self.cgroups, self.id)
 
     def _write_marker(self) -> None:
-        """Why it ended, for the agent that comes back; a full disk must not keep us from ending it."""
+        """Write the reason of the kill for a later agent; an error such as a full disk must not prevent the
+        kill."""
         with suppress(OSError), open(self.marker, "w") as file:
             file.write(f"no contact with the control plane for {self.stop_after:g} s")
 
     def cancel_termination(self) -> None:
-        """Contact came back; one that did not mind being asked to end lives on."""
+        """Clear the marker after contact has returned; an instance that ignored SIGTERM keeps running."""
         if self.warned:
             self.warned = False
             with suppress(OSError):
                 os.unlink(self.marker)
 
     def end(self) -> bool:
-        """True when nothing of it is left."""
+        """Kill the instance; return True when no process is left."""
         self._write_marker()
-        if self.command:
-            return _run(self.command)
-        return groups.kill(self.pid, self.start, self.cgroups, self.id)
-
-
-def _run(command: list[str]) -> bool:
-    try:
-        pid = os.posix_spawnp(command[0], command, dict(os.environ))
-    except OSError:
-        return False
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        if not self.command:
+            return instance_processes.kill(self.pid, self.start, self.cgroups, self.id)
+        try:
+            pid = os.posix_spawnp(self.command[0], self.command, dict(os.environ))
+        except OSError:
+            return False
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 class Watchdog:
+    """The guarded instances and the loop that enforces their deadlines."""
+
     def __init__(self, listener: int, folder: str, now: Callable[[], float] = since_boot) -> None:
         self.contact_file = f"{folder}/contact"
-        self.boot = groups.boot_id()
+        self.boot = instance_processes.boot_id()
         self._last_contact = 0.0
         self.now = now
         self.instances: dict[str, GuardedInstance] = {}
@@ -96,59 +103,65 @@ class Watchdog:
         self.clients: dict[int, bytes] = {}
 
     def last_contact(self) -> float:
-        """0 when nobody ever said that there was contact: no reason to let anything run on. What was read once is not taken back."""
+        """The time of the last contact, never decreasing; 0 before any contact, so that no instance may run
+        on."""
         self._last_contact = max(self._last_contact, read_last_contact(self.contact_file, self.boot) or 0.0)
         return self._last_contact
 
     def due(self) -> float | None:
-        """When somebody's time may be up; None when nobody is guarded."""
+        """The next time at which an instance may have to end; None without guarded instances."""
         contact = self.last_contact()
         times = [
-            contact + post.stop_after - (0 if post.warned else post.notice)
-            for post in self.instances.values()
+            contact + instance.stop_after - (0 if instance.warned else instance.notice)
+            for instance in self.instances.values()
         ]
         return min(times, default=None)
 
     def enforce(self) -> bool:
-        """End whose time is up; False when somebody withstood and it has to be tried again."""
+        """Terminate or kill instances near or past their deadline; False if a kill must be repeated."""
         contact, now, done = self.last_contact(), self.now(), True
-        for post in list(self.instances.values()):
-            left = contact + post.stop_after - now
-            if left > post.notice:
-                post.cancel_termination()
-            elif post.is_empty():
-                del self.instances[post.id]
-            elif left > 0:
-                if not post.warned:
-                    post.terminate()
-            elif post.end():
-                del self.instances[post.id]
+        for instance in list(self.instances.values()):
+            remaining = contact + instance.stop_after - now
+            if remaining > instance.notice:
+                instance.cancel_termination()
+            elif instance.is_empty():
+                del self.instances[instance.id]
+            elif remaining > 0:
+                if not instance.warned:
+                    instance.terminate()
+            elif instance.end():
+                del self.instances[instance.id]
             else:
                 done = False
         return done
 
     def handle_command(self, line: str) -> str:
+        """Execute one command line of the agent and return the answer with the guarded instances."""
         verb, *fields = line.split("\t")
         if verb == "guard":
-            post = GuardedInstance(fields)
-            self.instances[post.id] = post
+            instance = GuardedInstance(fields)
+            self.instances[instance.id] = instance
         elif verb == "release":
             self.instances.pop(fields[0], None)
         return "ok\t" + " ".join(self.instances)
 
     def end_all(self) -> None:
-        for post in self.instances.values():
-            while not post.end():
+        """Kill all guarded instances, however long the kill takes."""
+        for instance in self.instances.values():
+            while not instance.end():
                 time.sleep(KILL_RETRY_S)
         self.instances.clear()
 
     def run(self) -> None:
-        import _socket  # the module `socket` would double our memory
+        """Serve agents and enforce deadlines until no instance is guarded and no agent is connected."""
+        # The module `socket` would double the memory of the process.
+        import _socket
 
         listening = _socket.socket(fileno=self.listener)
         poll = select.poll()
         poll.register(self.listener, select.POLLIN)
-        wait: float | None = 10.0  # whoever started us connects at once
+        # The agent that started the watchdog connects at once.
+        wait: float | None = 10.0
         while True:
             for descriptor, _ in poll.poll(None if wait is None else max(0, wait) * 1000):
                 if descriptor == self.listener:
@@ -163,10 +176,13 @@ class Watchdog:
             due = self.due()
             if due is None and not self.clients:
                 return
-            wait = None if due is None else due - self.now() + 0.001 if done else KILL_RETRY_S
+            if due is None:
+                wait = None
+            else:
+                wait = due - self.now() + 0.001 if done else KILL_RETRY_S
 
     def _serve(self, client: int) -> bool:
-        """Answer whole lines; False when the agent is gone."""
+        """Answer complete command lines of a client; return False when the client is gone."""
         try:
             block = os.read(client, 65536)
             lines = (self.clients[client] + block).split(b"\n")
@@ -178,23 +194,21 @@ class Watchdog:
         return bool(block)
 
 
-def _lower_oom_score() -> None:
-    """Last to be killed when memory is short, where we may ask for that."""
+def main(listener: int, folder: str) -> None:
+    """Run the watchdog until no instance is guarded and no agent is connected."""
+    # Where permitted, be the last process that the kernel kills when memory is short.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("-999")
+    watchdog = Watchdog(listener, folder)
 
-
-def main(listener: int, folder: str) -> None:
-    _lower_oom_score()
-    dog = Watchdog(listener, folder)
-
-    def leave(number: int, frame: object) -> None:
-        dog.end_all()
+    def end_and_exit(number: int, frame: object) -> None:
+        watchdog.end_all()
         sys.exit(0)
 
+    # A write to a closed connection must not end the watchdog.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, leave)
-    dog.run()
+    signal.signal(signal.SIGTERM, end_and_exit)
+    watchdog.run()
 
 
 if __name__ == "__main__":

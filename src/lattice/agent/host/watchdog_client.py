@@ -1,4 +1,5 @@
-"""The agent's side of the watchdog: starts it when there is something to guard, tells it what, and passes on when there was contact."""
+"""The agent's client of the watchdog: start the watchdog when an instance needs a guard, register instances,
+and record contact."""
 
 import asyncio
 import os
@@ -18,27 +19,29 @@ from lattice.clock import Clock
 from lattice.errors import Unavailable
 
 WATCHDOG_TIMEOUT_S = 5.0
-NOTICE_FRACTION, MAX_NOTICE_S = 0.1, 5.0  # of the time without contact; seconds
+# The notice is this fraction of the time without contact, up to the maximum.
+NOTICE_FRACTION, MAX_NOTICE_S = 0.1, 5.0
 
 
 def termination_notice_s(stop_after: float) -> float:
-    """So long before its deadline an instance is asked to end."""
+    """The seconds between SIGTERM and the deadline of an instance."""
     return min(MAX_NOTICE_S, stop_after * NOTICE_FRACTION)
 
 
 @dataclass(frozen=True, slots=True)
 class GuardRequest:
-    """One instance to guard: a process by pid and start, or a command that ends it."""
+    """A request to guard an instance: a process by pid and start time, or a command that ends it."""
 
     id: str
     stop_after: float
-    marker: str  # file that is written when the watchdog ended it
+    marker: str  # path of the file that the watchdog writes when it ends the instance
     pid: int = 0
     start: int = 0
     cgroups: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
 
     def line(self) -> str:
+        """The command line of the request for the watchdog's protocol."""
         fields = (
             self.id,
             self.pid,
@@ -53,7 +56,8 @@ class GuardRequest:
 
 
 class WatchdogClient:
-    """One per agent. A watchdog that an earlier agent left is taken over; one that died is replaced."""
+    """The connection of one agent to its watchdog; a watchdog of an earlier agent is reused, a dead watchdog
+    is replaced."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -69,7 +73,8 @@ class WatchdogClient:
         self._reader_task: asyncio.Task[None] | None = None
 
     def disconnected_failure(self, stop_after: float | None) -> Failure | None:
-        """Why something that may run only so long without contact must not be started now: its replacement may run already."""
+        """The failure that forbids the start of an instance with a limited time without contact: after that
+        time its replacement may run elsewhere (I-13)."""
         if stop_after is None:
             return None
         last = read_last_contact(str(self.contact_file), self.boot)
@@ -83,32 +88,36 @@ class WatchdogClient:
         )
 
     async def record_contact(self, since: float) -> None:
+        """Write the time of the last contact, given in monotonic seconds of the clock, for the watchdog."""
         age = max(0.0, self.clock.monotonic() - since)
+        # The time must not go back: an older message may be acknowledged later.
         latest = max(since_boot() - age, read_last_contact(str(self.contact_file), self.boot) or 0.0)
+        # The rename is atomic: the watchdog never reads a partial file.
         draft = self.folder / ".contact.new"
         draft.write_text(f"{latest:.3f} {self.boot}")
         draft.rename(self.contact_file)
 
-    async def guard(self, post: GuardRequest) -> None:
-        """On return the watchdog holds it. Raises Unavailable when that cannot be had."""
-        self._guarded[post.id] = post
+    async def guard(self, request: GuardRequest) -> None:
+        """Register an instance with the watchdog, in force on return; raises Unavailable if no watchdog can
+        be reached or started."""
+        self._guarded[request.id] = request
         try:
-            await self._request(post.line())
+            await self._request(request.line())
         except Unavailable:
-            del self._guarded[post.id]
+            del self._guarded[request.id]
             raise
 
-    async def release(self, which: str) -> None:
-        """No longer ours to end; the watchdog goes with the last one."""
-        if self._guarded.pop(which, None) is None:
+    async def release(self, instance_id: str) -> None:
+        """Release an instance; the watchdog exits after the release of the last instance."""
+        if self._guarded.pop(instance_id, None) is None:
             return
         with suppress(Unavailable):
-            await self._request(f"release\t{which}")
+            await self._request(f"release\t{instance_id}")
         if not self._guarded:
             await self.close()
 
     async def close(self) -> None:
-        """Hang up; the watchdog stays for as long as something is guarded."""
+        """Close the connection; the watchdog keeps running while an instance is guarded."""
         if self._reader_task:
             self._reader_task.cancel()
         if self._writer:
@@ -120,13 +129,14 @@ class WatchdogClient:
 
     async def _request(self, line: str) -> None:
         async with self._lock:
-            for last in (False, True):  # one that just left, or died, is replaced once
+            # A watchdog that has just exited is replaced once.
+            for is_last_attempt in (False, True):
                 try:
                     await self._exchange(line, await self._connect())
                     return
                 except (OSError, TimeoutError) as error:
                     self._hang_up()
-                    if last:
+                    if is_last_attempt:
                         raise Unavailable(
                             "the watchdog does not answer", fix="see whether this node can start processes"
                         ) from error
@@ -140,28 +150,30 @@ class WatchdogClient:
     async def _connect(self) -> asyncio.StreamWriter:
         if self._writer is not None:
             return self._writer
-        near = await self._dial() or await self._spawn()
-        reader, writer = await asyncio.open_unix_connection(sock=near)
+        connected_socket = await self._dial() or await self._spawn()
+        reader, writer = await asyncio.open_unix_connection(sock=connected_socket)
         self._writer = writer
         self._answers = asyncio.Queue()
         self._reader_task = asyncio.create_task(self._read(reader, self._answers))
-        for post in self._guarded.values():
-            await self._exchange(post.line(), writer)
+        # A new watchdog knows no instance yet.
+        for request in self._guarded.values():
+            await self._exchange(request.line(), writer)
         return writer
 
     async def _dial(self) -> socket.socket | None:
-        near = socket.socket(socket.AF_UNIX)
+        client_socket = socket.socket(socket.AF_UNIX)
         try:
             with _short_path(self.folder) as folder:
-                near.connect(f"{folder}/watchdog")
+                client_socket.connect(f"{folder}/watchdog")
         except OSError:
-            near.close()
+            client_socket.close()
             return None
-        near.setblocking(False)
-        return near
+        client_socket.setblocking(False)
+        return client_socket
 
     async def _spawn(self) -> socket.socket:
-        """The socket listens before the watchdog runs, so there is no moment at which it cannot be reached."""
+        """Start a watchdog; the socket listens before the process starts, so that the agent can always
+        connect."""
         if self.process:
             self.process.poll()
         with socket.socket(socket.AF_UNIX) as listener, _short_path(self.folder) as folder:
@@ -170,27 +182,25 @@ class WatchdogClient:
             listener.bind(f"{folder}/watchdog")
             listener.listen()
             self.process = _start(listener.fileno(), self.folder)
-        near = await self._dial()
-        if near is None:
+        client_socket = await self._dial()
+        if client_socket is None:
             raise ConnectionRefusedError("the watchdog ended at once")
-        return near
+        return client_socket
 
     async def _read(self, reader: asyncio.StreamReader, answers: asyncio.Queue[bytes]) -> None:
+        """Forward answers to the queue; when the watchdog closes the connection, reconnect."""
         with suppress(OSError):
             while line := await reader.readline():
                 answers.put_nowait(line)
         answers.put_nowait(b"")
         if self._answers is answers:
             self._hang_up()
-            await self._reconnect()
-
-    async def _reconnect(self) -> None:
-        """The watchdog died: without one, nothing may run that must not outlive contact."""
-        while self._guarded and self._writer is None:
-            try:
-                await self._request("list")
-            except Unavailable:
-                await self.clock.sleep(1.0)
+            # The watchdog died: start another, since guarded instances must not run without a watchdog.
+            while self._guarded and self._writer is None:
+                try:
+                    await self._request("list")
+                except Unavailable:
+                    await self.clock.sleep(1.0)
 
     def _hang_up(self) -> None:
         if self._writer:
@@ -200,7 +210,7 @@ class WatchdogClient:
 
 @contextmanager
 def _short_path(folder: Path) -> Iterator[str]:
-    """A way to name a folder in less than the 108 bytes that a socket's address may have."""
+    """A short alias of the folder: the address of a Unix socket is limited to 108 bytes."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}"
@@ -209,6 +219,7 @@ def _short_path(folder: Path) -> Iterator[str]:
 
 
 def _start(listener: int, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the watchdog process in its own session, so that the process survives the agent."""
     root = str(Path(lattice.__file__).parent.parent)
     return subprocess.Popen(
         [sys.executable, "-S", "-P", "-m", "lattice.agent.host.watchdog", str(listener), str(folder)],

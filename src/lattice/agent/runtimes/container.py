@@ -1,7 +1,8 @@
-"""Runs images with podman. Containers bear labels, so they are found again; they do not need the agent, and the next one adopts them.
+"""The runtime for images: run containers with podman. Labels identify the containers, which run independently
+of the agent and are adopted by the next agent process.
 
-Only offered where a trial has shown that podman can run containers (`podman.find`). A container has its own network; the ports it was
-given are the same inside and outside.
+The runtime is offered only after a trial run has shown that podman can run containers (`podman.find`). A
+container has its own network; a published port has the same number inside and outside.
 """
 
 import asyncio
@@ -14,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from lattice.agent.host import cgroups
-from lattice.agent.host import instance_processes as groups
+from lattice.agent.host import cgroups, instance_processes
 from lattice.agent.host.probes import probe_once
 from lattice.agent.host.runtime_protocol import (
     Failure,
@@ -32,7 +32,7 @@ from lattice.agent.host.runtime_protocol import (
 )
 from lattice.agent.host.usage import CpuMeter, disk_bytes
 from lattice.agent.host.watchdog_client import GuardRequest, WatchdogClient
-from lattice.agent.runtimes import preflight as prepare
+from lattice.agent.runtimes import preflight
 from lattice.agent.runtimes.exit_watch import ExitWatch
 from lattice.agent.runtimes.podman import (
     COMMAND_TIMEOUT_S,
@@ -53,67 +53,73 @@ LOG_MAX_SIZE = "10mb"
 
 
 class ContainerRuntime:
+    """Runs the containers of workloads with podman."""
+
     name = "container"
 
     def __init__(
-        self, folder: Path, notebook: RecordStore, clock: Clock, guard: WatchdogClient, podman: Podman
+        self, folder: Path, record_store: RecordStore, clock: Clock, watchdog: WatchdogClient, podman: Podman
     ) -> None:
         self.folder = folder / "instances"
-        self.record_store = notebook
+        self.record_store = record_store
         self.clock = clock
-        self.watchdog = guard
+        self.watchdog = watchdog
         self.podman = podman
         self.on_exit: Callable[[], None] = lambda: None
         self._records: dict[InstanceId, InstanceRecord] = {}
         self._exit_watches: dict[InstanceId, ExitWatch] = {}
-        self._writable_layers: dict[InstanceId, str] = {}  # folders of what they wrote
+        self._writable_layers: dict[InstanceId, str] = {}  # folder of the files that a container wrote
         self._exit_tasks: set[asyncio.Task[None]] = set()
         self._workload_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._cpu_meter = CpuMeter(clock)
 
     async def start(self, spec: RunSpec) -> Instance:
         async with self._workload_locks[spec.workload]:
-            known = existing_instance(spec, [record.instance for record in self._records.values()])
-            if known is not None:
-                return known
+            existing = existing_instance(spec, [record.instance for record in self._records.values()])
+            if existing is not None:
+                return existing
             try:
                 failure = (
-                    prepare.id_failure(spec.id)
+                    preflight.id_failure(spec.id)
                     or self.watchdog.disconnected_failure(spec.stop_after)
                     or await self._run(spec)
                 )
             except (OSError, LatticeError) as error:
-                failure = prepare.failure_from_error(error)
+                failure = preflight.failure_from_error(error)
             if failure is not None:
                 await self._discard(spec.id)
                 self._save_record(InstanceRecord(spec, new_instance(spec, "Exited", failure)))
             return self._records[spec.id].instance
 
     async def _run(self, spec: RunSpec) -> Failure | None:
-        """Create, write down, have it guarded, and only then start: a container that nobody knows of never runs."""
+        """Create, record and guard the container, and only then start the container: an unrecorded container
+        never runs."""
         await self._discard(spec.id)
         self._instance_dir(spec.id).mkdir(parents=True, exist_ok=True, mode=0o700)
         (self._instance_dir(spec.id) / "ended-by-watchdog").unlink(missing_ok=True)
-        env = spec.env | prepare.port_environment(spec) | spec.container.env
-        made = await self.podman.call("create", *self._flags(spec, env), env=env, timeout=PULL_TIMEOUT_S)
-        if made.code != 0:
-            return prepare.classify_port_failure(failure_from_stderr(made.err), spec)
-        limited = {name: "container" for name in ("cpu", "memory") if getattr(spec.limits, name) is not None}
+        env = spec.env | preflight.port_environment(spec) | spec.container.env
+        created = await self.podman.call("create", *self._flags(spec, env), env=env, timeout=PULL_TIMEOUT_S)
+        if created.code != 0:
+            return preflight.classify_port_failure(failure_from_stderr(created.err), spec)
+        enforced = {name: "container" for name in ("cpu", "memory") if getattr(spec.limits, name) is not None}
         instance = msgspec.structs.replace(
-            new_instance(spec, "Running"), started_at=format_timestamp(self.clock.now()), enforced=limited
+            new_instance(spec, "Running"), started_at=format_timestamp(self.clock.now()), enforced=enforced
         )
-        record = InstanceRecord(spec, instance, Handle(boot=groups.boot_id(), container=self._name(spec.id)))
+        record = InstanceRecord(
+            spec, instance, Handle(boot=instance_processes.boot_id(), container=self._name(spec.id))
+        )
         self.record_store.write_record(record)
         await self._register_with_watchdog(record)
-        begun = await self.podman.call("start", self._name(spec.id))
-        if begun.code != 0:
-            return prepare.classify_port_failure(failure_from_stderr(begun.err), spec)
+        started = await self.podman.call("start", self._name(spec.id))
+        if started.code != 0:
+            return preflight.classify_port_failure(failure_from_stderr(started.err), spec)
         self._records[spec.id] = record
         await self._watch(record)
         return None
 
     def _flags(self, spec: RunSpec, env: dict[str, str]) -> list[str]:
-        """Values of variables go by podman's own environment, where `ps` does not show them."""
+        """The flags of `podman create`; values of variables are passed in podman's own environment, hidden
+        from `ps`."""
         container, limits = spec.container, spec.limits
         flags = [
             "--name",
@@ -140,13 +146,15 @@ class ContainerRuntime:
         if limits.cpu is not None:
             flags.append(f"--cpus={limits.cpu / 1000}")
         if limits.memory is not None:
+            # An equal swap limit forbids swap: podman counts memory and swap together.
             flags += [f"--memory={limits.memory}b", f"--memory-swap={limits.memory}b"]
         if container.command:
             flags.append("--entrypoint=" + msgspec.json.encode(container.command).decode())
         return [*flags, container.image, *container.args]
 
     async def _register_with_watchdog(self, record: InstanceRecord) -> None:
-        """Before its first process is known, the watchdog would ask podman; afterwards it ends the process itself, which is faster."""
+        """Guard the container; before the first process is known, the watchdog would call podman, afterwards
+        the watchdog kills the process directly, which is faster."""
         spec, handle = record.spec, record.handle
         if spec.stop_after is not None:
             marker = str(self._instance_dir(spec.id) / "ended-by-watchdog")
@@ -162,73 +170,82 @@ class ContainerRuntime:
             )
 
     async def _watch(self, record: InstanceRecord) -> None:
-        """From now on its end is noticed at once, by its first process."""
-        which = record.spec.id
-        found = await self.podman.inspect(record.handle.container)
-        pid = int(found[0]["State"]["Pid"]) if found else 0
-        start = groups.start_time(pid) if pid else None
+        """Watch the first process of the container, so that an exit is noticed at once."""
+        instance_id = record.spec.id
+        inspected = await self.podman.inspect(record.handle.container)
+        pid = int(inspected[0]["State"]["Pid"]) if inspected else 0
+        start = instance_processes.start_time(pid) if pid else None
         handle = msgspec.structs.replace(
             record.handle, pid=pid, start=start or 0, cgroups=cgroups_of(pid) if start else ()
         )
         record = InstanceRecord(record.spec, record.instance, handle)
         self._save_record(record)
-        ending = self._exit_watches[which] = ExitWatch(handle, None)
+        exit_watch = self._exit_watches[instance_id] = ExitWatch(handle, None)
         if pid and handle.start:
-            self._writable_layers[which] = found[0].get("GraphDriver", {}).get("Data", {}).get("UpperDir", "")
-            ending.watch(lambda: self._ended(which))
+            self._writable_layers[instance_id] = (
+                inspected[0].get("GraphDriver", {}).get("Data", {}).get("UpperDir", "")
+            )
+            exit_watch.watch(lambda: self._ended(instance_id))
             await self._register_with_watchdog(record)
         else:
-            ending.has_exited = True
-            await self._record_exit(which)
+            exit_watch.has_exited = True
+            await self._record_exit(instance_id)
 
-    def _ended(self, which: InstanceId) -> None:
-        self._exit_watches[which].is_oom_killed = cgroups.was_oom_killed(
-            self._records[which].handle.cgroups
-        )  # while the cgroup is still there
-        if not self._exit_watches[which].is_awaited:
-            task = asyncio.create_task(self._record_exit(which))
+    def _ended(self, instance_id: InstanceId) -> None:
+        # Read at once, while the cgroup still exists.
+        self._exit_watches[instance_id].is_oom_killed = cgroups.was_oom_killed(
+            self._records[instance_id].handle.cgroups
+        )
+        if not self._exit_watches[instance_id].is_awaited:
+            task = asyncio.create_task(self._record_exit(instance_id))
             self._exit_tasks.add(task)
             task.add_done_callback(self._exit_tasks.discard)
 
-    async def _record_exit(self, which: InstanceId) -> None:
-        record, ending = self._records[which], self._exit_watches.pop(which, None)
-        if ending is None:
+    async def _record_exit(self, instance_id: InstanceId) -> None:
+        """Record the exit of a container and release its guard; a second call changes nothing."""
+        record, exit_watch = self._records[instance_id], self._exit_watches.pop(instance_id, None)
+        if exit_watch is None:
             return
-        ending.unwatch()
-        state = await self._last_state(record) | ({"OOMKilled": True} if ending.is_oom_killed else {})
-        said = await self.logs(which, 5)
-        instance = exited_container(record, state, said, self._instance_dir(which) / "ended-by-watchdog")
-        if ending.is_stopping:
+        exit_watch.unwatch()
+        state = await self._last_state(record) | ({"OOMKilled": True} if exit_watch.is_oom_killed else {})
+        log_text = await self.logs(instance_id, 5)
+        instance = exited_container(
+            record, state, log_text, self._instance_dir(instance_id) / "ended-by-watchdog"
+        )
+        if exit_watch.is_stopping:
             instance = msgspec.structs.replace(
-                instance, failure=ending.stop_failure, asked=ending.stop_failure is None
+                instance, failure=exit_watch.stop_failure, asked=exit_watch.stop_failure is None
             )
         self._save_record(InstanceRecord(record.spec, instance, record.handle))
-        self._cpu_meter.forget(str(which))
-        self._writable_layers.pop(which, None)
-        await self.watchdog.release(str(which))
+        self._cpu_meter.forget(str(instance_id))
+        self._writable_layers.pop(instance_id, None)
+        await self.watchdog.release(str(instance_id))
         self.on_exit()
 
     async def _last_state(self, record: InstanceRecord) -> dict[str, Any]:
-        """Podman writes the exit code down a moment after the process is gone."""
+        """The final state of the container; podman records the exit code shortly after the exit of the
+        process."""
         for _ in range(100):
-            found = await self.podman.inspect(record.handle.container)
-            if not found:
+            inspected = await self.podman.inspect(record.handle.container)
+            if not inspected:
                 return {}
-            state: dict[str, Any] = found[0]["State"]
+            state: dict[str, Any] = inspected[0]["State"]
             if state["Status"] not in ("running", "stopping", "initialized"):
                 return state
             await self.clock.sleep(0.05)
         return {}
 
-    async def stop(self, which: InstanceId, grace: float, because: Failure | None = None) -> Instance | None:
-        record = self._records.get(which)
+    async def stop(
+        self, instance_id: InstanceId, grace: float, failure: Failure | None = None
+    ) -> Instance | None:
+        record = self._records.get(instance_id)
         if record is None:
             return None
         async with self._workload_locks[record.spec.workload]:
-            ending = self._exit_watches.get(which)
-            if ending is not None:
-                ending.is_stopping = ending.is_awaited = True
-                ending.stop_failure = because
+            exit_watch = self._exit_watches.get(instance_id)
+            if exit_watch is not None:
+                exit_watch.is_stopping = exit_watch.is_awaited = True
+                exit_watch.stop_failure = failure
                 try:
                     await self.podman.call(
                         "stop",
@@ -238,24 +255,24 @@ class ContainerRuntime:
                         timeout=grace + COMMAND_TIMEOUT_S,
                     )
                 finally:
-                    ending.is_awaited = False
-                if not groups.is_alive(record.handle.pid, record.handle.start):
-                    await self._record_exit(which)
-            return self._records[which].instance if which in self._records else None
+                    exit_watch.is_awaited = False
+                if not instance_processes.is_alive(record.handle.pid, record.handle.start):
+                    await self._record_exit(instance_id)
+            return self._records[instance_id].instance if instance_id in self._records else None
 
-    async def remove(self, which: InstanceId) -> None:
-        last = await self.stop(which, 0)
+    async def remove(self, instance_id: InstanceId) -> None:
+        last = await self.stop(instance_id, 0)
         if last is not None and last.is_live:
             return
-        await self._discard(which)
+        await self._discard(instance_id)
         with suppress(OSError):
-            (self._instance_dir(which) / "ended-by-watchdog").unlink(missing_ok=True)
-            self._instance_dir(which).rmdir()
-        if self._records.pop(which, None):
-            self.record_store.delete_record(which)
+            (self._instance_dir(instance_id) / "ended-by-watchdog").unlink(missing_ok=True)
+            self._instance_dir(instance_id).rmdir()
+        if self._records.pop(instance_id, None):
+            self.record_store.delete_record(instance_id)
 
     async def list(self) -> list[Instance]:
-        return [self._records[which].instance for which in sorted(self._records)]
+        return [self._records[instance_id].instance for instance_id in sorted(self._records)]
 
     async def adopt(self, record: InstanceRecord) -> Instance:
         self._records[record.spec.id] = record
@@ -263,35 +280,37 @@ class ContainerRuntime:
             await self._watch(record)
         return self._records[record.spec.id].instance
 
-    async def usage(self, which: InstanceId) -> Usage | None:
-        record = self._records.get(which)
-        if record is None or which not in self._exit_watches:
+    async def usage(self, instance_id: InstanceId) -> Usage | None:
+        record = self._records.get(instance_id)
+        if record is None or instance_id not in self._exit_watches:
             return None
         disk = (
-            await asyncio.to_thread(disk_bytes, Path(self._writable_layers[which]))
-            if self._writable_layers.get(which)
+            await asyncio.to_thread(disk_bytes, Path(self._writable_layers[instance_id]))
+            if self._writable_layers.get(instance_id)
             else 0
         )
         return msgspec.structs.replace(cpu_and_memory_usage(record, self._cpu_meter), disk=disk)
 
-    async def logs(self, which: InstanceId, tail: int) -> str:
-        record = self._records.get(which)
+    async def logs(self, instance_id: InstanceId, tail: int) -> str:
+        record = self._records.get(instance_id)
         if record is None or not record.handle.container or tail <= 0:
             return ""
-        done = await self.podman.call("logs", f"--tail={tail}", record.handle.container)
-        return (done.out + done.err) if done.code == 0 else ""
+        result = await self.podman.call("logs", f"--tail={tail}", record.handle.container)
+        return (result.out + result.err) if result.code == 0 else ""
 
-    async def logs_since(self, which: InstanceId, after: int) -> tuple[str, int]:
-        """Positions are times, in milliseconds: podman can only be asked for those."""
-        record, until = self._records.get(which), int(self.clock.now().timestamp() * 1000)
-        if after < 0 or record is None or not record.handle.container:
+    async def logs_since(self, instance_id: InstanceId, position: int) -> tuple[str, int]:
+        """The log after a position, and the new position; positions are times in milliseconds, since podman
+        selects logs by time."""
+        record, until = self._records.get(instance_id), int(self.clock.now().timestamp() * 1000)
+        if position < 0 or record is None or not record.handle.container:
             return "", until
-        bounds = [f"--{name}={_iso_timestamp(each)}" for name, each in (("since", after), ("until", until))]
-        done = await self.podman.call("logs", *bounds, record.handle.container)
-        return (done.out + done.err if done.code == 0 else ""), until
+        since = datetime.fromtimestamp(position / 1000, UTC).isoformat()
+        end = datetime.fromtimestamp(until / 1000, UTC).isoformat()
+        result = await self.podman.call("logs", f"--since={since}", f"--until={end}", record.handle.container)
+        return (result.out + result.err if result.code == 0 else ""), until
 
-    async def run_probe(self, which: InstanceId, probe: Probe) -> ProbeResult:
-        record = self._records.get(which)
+    async def run_probe(self, instance_id: InstanceId, probe: Probe) -> ProbeResult:
+        record = self._records.get(instance_id)
         if record is None or not record.instance.is_live:
             return ProbeResult(False, "it does not run")
         name = record.handle.container
@@ -308,26 +327,23 @@ class ContainerRuntime:
         await self.watchdog.record_contact(since)
 
     async def close(self) -> None:
-        for ending in self._exit_watches.values():
-            ending.unwatch()
+        for exit_watch in self._exit_watches.values():
+            exit_watch.unwatch()
         await asyncio.gather(*self._exit_tasks, return_exceptions=True)
 
-    async def _discard(self, which: InstanceId) -> None:
-        """Whatever bears its name goes."""
-        await self.podman.call("rm", "--force", "--ignore", "--time=0", "--volumes", self._name(which))
-        await self.watchdog.release(str(which))
+    async def _discard(self, instance_id: InstanceId) -> None:
+        """Remove the container and release its guard."""
+        await self.podman.call("rm", "--force", "--ignore", "--time=0", "--volumes", self._name(instance_id))
+        await self.watchdog.release(str(instance_id))
 
     def _save_record(self, record: InstanceRecord) -> None:
+        """Keep the record in memory even if the disk is full."""
         self._records[record.spec.id] = record
         with suppress(LatticeError):
             self.record_store.write_record(record)
 
-    def _name(self, which: InstanceId) -> str:
-        return f"lattice-{prepare.tag_of(self.folder, which)}"
+    def _name(self, instance_id: InstanceId) -> str:
+        return f"lattice-{preflight.tag_of(self.folder, instance_id)}"
 
-    def _instance_dir(self, which: InstanceId) -> Path:
-        return self.folder / str(which)
-
-
-def _iso_timestamp(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
+    def _instance_dir(self, instance_id: InstanceId) -> Path:
+        return self.folder / str(instance_id)

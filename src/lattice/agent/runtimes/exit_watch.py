@@ -1,4 +1,4 @@
-"""How did a process end? Notices it the moment it happens, whether it is our child or adopted, and says why in the words of failures."""
+"""Watch the exit of a process, whether child or adopted, and derive the failure from the exit."""
 
 import asyncio
 import os
@@ -10,44 +10,46 @@ from pathlib import Path
 
 import msgspec
 
-from lattice.agent.host import cgroups
-from lattice.agent.host import instance_processes as groups
+from lattice.agent.host import cgroups, instance_processes
 from lattice.agent.host.runtime_protocol import Failure, Handle, Instance, InstanceRecord
 from lattice.clock import Clock
 
 
 class ExitWatch:
-    """The end of one process, awaited through a pidfd: works for children and for strangers."""
+    """The exit of one process, watched through a pidfd, for child processes and adopted processes."""
 
     def __init__(self, handle: Handle, process: subprocess.Popen[bytes] | None) -> None:
         self.handle = handle
-        self.process = process  # None: adopted; its exit code went to somebody else
+        # None: adopted; another process received the exit code.
+        self.process = process
         self.has_exited = False
-        self.is_stopping = False  # its end was asked for
-        self.is_awaited = False  # somebody waits for it right now and will conclude
-        self.is_oom_killed = False  # killed for memory
+        self.is_stopping = False  # the exit was requested
+        # A stop waits for the exit and records the exit itself.
+        self.is_awaited = False
+        self.is_oom_killed = False
         self.stop_failure: Failure | None = None
         self._gone = asyncio.Event()
         self._descriptor = -1
 
-    def watch(self, then: Callable[[], None]) -> None:
-        def noticed() -> None:
+    def watch(self, on_exit: Callable[[], None]) -> None:
+        """Call `on_exit` once from the event loop after the process has exited."""
+
+        def handle_exit() -> None:
             self.unwatch()
             self.has_exited = True
             self._gone.set()
-            then()
+            on_exit()
 
         loop = asyncio.get_running_loop()
         try:
             self._descriptor = os.pidfd_open(self.handle.pid)
         except ProcessLookupError:
-            loop.call_soon(noticed)
+            loop.call_soon(handle_exit)
             return
-        loop.add_reader(self._descriptor, noticed)
-        if not self.process and not groups.is_alive(
-            self.handle.pid, self.handle.start
-        ):  # the pid changed hands while we opened it
-            loop.call_soon(noticed)
+        loop.add_reader(self._descriptor, handle_exit)
+        # The pid may have been reused before the pidfd was opened.
+        if not self.process and not instance_processes.is_alive(self.handle.pid, self.handle.start):
+            loop.call_soon(handle_exit)
 
     def unwatch(self) -> None:
         if self._descriptor >= 0:
@@ -60,48 +62,51 @@ class ExitWatch:
             await asyncio.wait_for(self._gone.wait(), seconds)
 
     async def wait_on_clock(self, clock: Clock, seconds: float) -> None:
-        """Until it is gone or the time has passed by the given clock."""
+        """Wait until the process has exited or the seconds have passed on the given clock."""
         gone, slept = asyncio.ensure_future(self._gone.wait()), asyncio.ensure_future(clock.sleep(seconds))
         waiting = {slept} if self.has_exited else {gone, slept}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for each in (gone, slept):
-            each.cancel()
+        for future in (gone, slept):
+            future.cancel()
 
     def reap(self, record: InstanceRecord, tag: str, marker: Path) -> Instance:
-        """End what it left behind, take its exit code, and say what happened."""
+        """Kill remaining processes of the instance, reap the exit code, and return the exited instance."""
         handle = self.handle
-        groups.kill(handle.pid, handle.start, handle.cgroups, tag)
+        instance_processes.kill(handle.pid, handle.start, handle.cgroups, tag)
         self.unwatch()
         code = self.process.poll() if self.process else _reaped(handle.pid)
         self.is_oom_killed = cgroups.was_oom_killed(handle.cgroups)
+        # A requested exit is no failure, whatever the exit code, unless the stop states a failure.
         if self.is_stopping:
-            return _exited(record, code, self.stop_failure, asked=self.stop_failure is None)
+            return _exited(record, code, self.stop_failure, is_requested=self.stop_failure is None)
         return _exited(record, code, _failure(record, code, self.is_oom_killed, marker))
 
 
 def _reaped(pid: int) -> int | None:
-    """The exit code, if the process happens to be our child after all."""
+    """The exit code, if the adopted process is a child of the agent."""
     try:
-        found, status = os.waitpid(pid, os.WNOHANG)
+        reaped_pid, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         return None
-    return os.waitstatus_to_exitcode(status) if found else None
+    return os.waitstatus_to_exitcode(status) if reaped_pid else None
 
 
 def _exited(
-    record: InstanceRecord, code: int | None, failure: Failure | None, asked: bool = False
+    record: InstanceRecord, code: int | None, failure: Failure | None, is_requested: bool = False
 ) -> Instance:
     name = signal.Signals(-code).name if code is not None and code < 0 else ""
-    exit_code = code if code is None or code >= 0 else 128 - code  # as shells report a signal
+    # 128 plus the signal number, as shells report a signal.
+    exit_code = code if code is None or code >= 0 else 128 - code
     return msgspec.structs.replace(
-        record.instance, state="Exited", exit_code=exit_code, signal=name, failure=failure, asked=asked
+        record.instance, state="Exited", exit_code=exit_code, signal=name, failure=failure, asked=is_requested
     )
 
 
-def _failure(record: InstanceRecord, code: int | None, exhausted: bool, marker: Path) -> Failure | None:
+def _failure(record: InstanceRecord, code: int | None, is_oom_killed: bool, marker: Path) -> Failure | None:
+    """The failure of an exit; the watchdog's marker file takes precedence over the exit code."""
     with suppress(OSError):
         return Failure("DISCONNECTED", f"ended by this node: {marker.read_text()}")
-    if exhausted and code != 0:
+    if is_oom_killed and code != 0:
         return Failure(
             "INSUFFICIENT_RESOURCES", f"killed at its memory limit of {record.spec.limits.memory} bytes"
         )
@@ -118,7 +123,7 @@ def _failure(record: InstanceRecord, code: int | None, exhausted: bool, marker: 
 
 
 def exited_without_agent(record: InstanceRecord, marker: Path) -> Instance:
-    """What became of a process that ended while no agent was there."""
+    """The exited instance of a process that ended while no agent ran."""
     failure = _failure(record, None, False, marker)
     if failure is not None and failure.reason == "RUNTIME_ERROR":
         failure = Failure(

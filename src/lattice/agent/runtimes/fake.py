@@ -1,7 +1,9 @@
-"""Runs nothing and behaves as told: the runtime of the simulator, in virtual time, the same answers for the same seed.
+"""The fake runtime of the simulator: runs no process, follows configured behaviours in virtual time, and
+gives the same results for the same seed.
 
-A machine outlives its agent, so that a killed agent's successor finds what still runs; it also keeps the watchdog's promise. Nothing waits
-in the background: what happened up to now is worked out when somebody looks, and `history` says when each copy really began and ended.
+A fake machine outlives its agent, so that the next agent finds the running instances; the machine also plays
+the watchdog. No background task runs: a call computes the events up to the current time, and `history`
+records the exact start and end of every process.
 """
 
 import random
@@ -32,34 +34,36 @@ NO_USAGE = Usage(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What a command would do; seconds after its start where it says so."""
+    """The behaviour of a fake command; durations are seconds after the start."""
 
-    start_takes: float = 0.0  # so long it is Starting
+    start_takes: float = 0.0  # duration of the state Starting
     start_fails: Failure | None = None
-    failing_starts: int | None = None  # so many starts fail, then they succeed; None: all of them
+    failing_starts: int | None = None  # number of starts that fail before a success; None: all
     exits_after: float | None = None  # None: runs until it is stopped
-    jitter: float = 0.0  # share of exits_after that chance may add
+    jitter: float = 0.0  # random extra share of exits_after
     exit_code: int = 0
-    stop_takes: float = 0.0  # more than the grace: it is killed
+    stop_takes: float = 0.0  # longer than the grace: killed
     ready_after: float = 0.0
-    unhealthy_after: float | None = None  # liveness probes fail from then on
+    unhealthy_after: float | None = None  # from then on liveness probes fail
     prints: str = ""
     uses: Usage = NO_USAGE
 
 
 @dataclass(slots=True)
 class FakeProcess:
-    """One start of a command on the machine."""
+    """One started process on the fake machine."""
 
     spec: RunSpec
     started_at: float
     exits_at: float | None
-    killed_at: float | None = None  # its node has begun to kill it
+    killed_at: float | None = None  # end of a kill for lost contact
     outcome: tuple[int, str, Failure | None] | None = None  # exit code, signal, failure
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEvent:
+    """The start or stop of an instance, with its monotonic time stamp."""
+
     at: float
     action: Literal["start", "stop"]
     instance_id: InstanceId
@@ -67,34 +71,42 @@ class RuntimeEvent:
 
 @dataclass(slots=True)
 class FakeMachine:
-    """What is really there, whether an agent looks or not."""
+    """The processes of a machine, independent of any agent."""
 
     clock: Clock
     rng: random.Random
-    behaviours: dict[str, Behaviour] = field(default_factory=dict)  # by workload; "" for all others
+    behaviours: dict[str, Behaviour] = field(default_factory=dict)  # by workload; "" is the default
     history: list[RuntimeEvent] = field(default_factory=list)
     processes: dict[InstanceId, FakeProcess] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     last_contact_at: float | None = None
     boot_count: int = 1
-    kill_delay_s: float = 0.0  # seconds from when a copy must end, without contact, until it has
+    # Seconds from the deadline without contact until the process is dead.
+    kill_delay_s: float = 0.0
 
     def behaviour(self, workload: str) -> Behaviour:
+        """The behaviour of a workload, else the default behaviour."""
         return self.behaviours.get(workload) or self.behaviours.get("") or Behaviour()
 
     def begin(self, spec: RunSpec) -> Failure | None:
-        told = self.behaviour(spec.workload)
+        """Start a process, or return the configured failure."""
+        behaviour = self.behaviour(spec.workload)
         count = self.starts[spec.workload] = self.starts.get(spec.workload, 0) + 1
-        if told.start_fails and (told.failing_starts is None or count <= told.failing_starts):
-            return told.start_fails
+        if behaviour.start_fails and (behaviour.failing_starts is None or count <= behaviour.failing_starts):
+            return behaviour.start_fails
         now = self.clock.monotonic()
-        lasts = None if told.exits_after is None else told.exits_after * (1 + told.jitter * self.rng.random())
-        self.processes[spec.id] = FakeProcess(spec, now, None if lasts is None else now + lasts)
+        duration = (
+            None
+            if behaviour.exits_after is None
+            else behaviour.exits_after * (1 + behaviour.jitter * self.rng.random())
+        )
+        self.processes[spec.id] = FakeProcess(spec, now, None if duration is None else now + duration)
         self.history.append(RuntimeEvent(now, "start", spec.id))
         return None
 
     def disconnected_failure(self, spec: RunSpec) -> Failure | None:
-        """What may not run without contact is not started without."""
+        """The failure that forbids the start of a process with a limited time without contact while the node
+        is disconnected."""
         if spec.stop_after is None:
             return None
         if self.last_contact_at is None:
@@ -106,79 +118,84 @@ class FakeMachine:
             else None
         )
 
-    def refresh(self, which: InstanceId) -> FakeProcess | None:
-        """The copy as it is now: whatever should have ended it by now has."""
-        copy = self.processes.get(which)
-        if copy is None or copy.outcome is not None:
-            return copy
+    def refresh(self, instance_id: InstanceId) -> FakeProcess | None:
+        """The process as of now, with all due exits and kills applied."""
+        process = self.processes.get(instance_id)
+        if process is None or process.outcome is not None:
+            return process
         now = self.clock.monotonic()
-        told = self.behaviour(copy.spec.workload)
+        behaviour = self.behaviour(process.spec.workload)
         deadline = (
-            None if copy.spec.stop_after is None else (self.last_contact_at or 0.0) + copy.spec.stop_after
+            None
+            if process.spec.stop_after is None
+            else (self.last_contact_at or 0.0) + process.spec.stop_after
         )
-        if copy.killed_at is None and deadline is not None and deadline <= now:
-            copy.killed_at = deadline + self.kill_delay_s
-        if copy.exits_at is not None and copy.exits_at <= min(
-            now, now if copy.killed_at is None else copy.killed_at
-        ):
+        if process.killed_at is None and deadline is not None and deadline <= now:
+            process.killed_at = deadline + self.kill_delay_s
+        last_exit = now if process.killed_at is None else min(now, process.killed_at)
+        if process.exits_at is not None and process.exits_at <= last_exit:
             failure = (
-                Failure("RUNTIME_ERROR", f"ended with code {told.exit_code}") if told.exit_code else None
+                Failure("RUNTIME_ERROR", f"ended with code {behaviour.exit_code}")
+                if behaviour.exit_code
+                else None
             )
-            self._end(copy, copy.exits_at, (told.exit_code, "", failure))
-        elif copy.killed_at is not None and copy.killed_at <= now:
-            lonely = Failure(
+            self._end(process, process.exits_at, (behaviour.exit_code, "", failure))
+        elif process.killed_at is not None and process.killed_at <= now:
+            failure = Failure(
                 "DISCONNECTED",
-                f"ended by this node: no contact with the control plane for {copy.spec.stop_after:g} s",
+                f"ended by this node: no contact with the control plane for {process.spec.stop_after:g} s",
             )
-            self._end(copy, copy.killed_at, (137, "SIGKILL", lonely))
-        return copy
+            self._end(process, process.killed_at, (137, "SIGKILL", failure))
+        return process
 
     def record_contact(self, since: float) -> None:
-        for which in sorted(self.processes):
-            self.refresh(which)
+        """Record contact as of `since`; processes whose deadline has passed are ended first."""
+        for instance_id in sorted(self.processes):
+            self.refresh(instance_id)
         self.last_contact_at = max(since, self.last_contact_at or since)
 
-    def end(self, which: InstanceId, killed: bool) -> None:
-        copy = self.refresh(which)
-        if copy is not None and copy.outcome is None:
-            self._end(copy, self.clock.monotonic(), (137, "SIGKILL", None) if killed else (0, "", None))
+    def end(self, instance_id: InstanceId, killed: bool) -> None:
+        process = self.refresh(instance_id)
+        if process is not None and process.outcome is None:
+            self._end(process, self.clock.monotonic(), (137, "SIGKILL", None) if killed else (0, "", None))
 
     def lose_power(self) -> None:
-        """Everything ends at once; what an agent wrote down stays."""
-        for which in sorted(self.processes):
-            self.end(which, killed=True)
+        """End all processes and reboot; the records of the agent stay."""
+        for instance_id in sorted(self.processes):
+            self.end(instance_id, killed=True)
         self.processes.clear()
         self.last_contact_at = None
         self.boot_count += 1
 
     def live_instances(self) -> list[InstanceId]:
         return [
-            which
-            for which in sorted(self.processes)
-            if (copy := self.refresh(which)) and copy.outcome is None
+            instance_id
+            for instance_id in sorted(self.processes)
+            if (process := self.refresh(instance_id)) and process.outcome is None
         ]
 
-    def _end(self, copy: FakeProcess, at: float, end: tuple[int, str, Failure | None]) -> None:
-        copy.outcome = end
-        self.history.append(RuntimeEvent(at, "stop", copy.spec.id))
+    def _end(self, process: FakeProcess, at: float, outcome: tuple[int, str, Failure | None]) -> None:
+        process.outcome = outcome
+        self.history.append(RuntimeEvent(at, "stop", process.spec.id))
 
 
 class FakeRuntime:
+    """The runtime protocol on a fake machine."""
+
     name = "fake"
 
-    def __init__(self, machine: FakeMachine, notebook: RecordStore) -> None:
+    def __init__(self, machine: FakeMachine, record_store: RecordStore) -> None:
         self.machine = machine
-        self.record_store = notebook
+        self.record_store = record_store
         self.clock = machine.clock
-        self.on_exit: Callable[[], None] = lambda: (
-            None
-        )  # never called: nothing happens here unless somebody looks
+        # Never called: state changes only when a method is called.
+        self.on_exit: Callable[[], None] = lambda: None
         self._records: dict[InstanceId, InstanceRecord] = {}
 
     async def start(self, spec: RunSpec) -> Instance:
-        known = existing_instance(spec, await self.list())
-        if known is not None:
-            return known
+        existing = existing_instance(spec, await self.list())
+        if existing is not None:
+            return existing
         failure = self.machine.disconnected_failure(spec)
         instance = msgspec.structs.replace(
             new_instance(spec, "Starting"), started_at=format_timestamp(self.clock.now())
@@ -190,72 +207,79 @@ class FakeRuntime:
             record = InstanceRecord(spec, new_instance(spec, "Exited", failure))
             self.record_store.write_record(record)
         self._records[spec.id] = record
-        return self._now(spec.id)
+        return self._current_instance(spec.id)
 
-    async def stop(self, which: InstanceId, grace: float, because: Failure | None = None) -> Instance | None:
-        if which not in self._records:
+    async def stop(
+        self, instance_id: InstanceId, grace: float, failure: Failure | None = None
+    ) -> Instance | None:
+        if instance_id not in self._records:
             return None
-        if self._now(which).is_live:
-            takes = self.machine.behaviour(self._records[which].spec.workload).stop_takes
-            if min(takes, grace) > 0:
-                await self.clock.sleep(min(takes, grace))
-            if self._now(which).is_live:
-                self.machine.end(which, killed=takes > grace)
-                self._record_exit(which, because, asked=because is None)
-        return self._now(which)
+        if self._current_instance(instance_id).is_live:
+            duration = self.machine.behaviour(self._records[instance_id].spec.workload).stop_takes
+            if min(duration, grace) > 0:
+                await self.clock.sleep(min(duration, grace))
+            if self._current_instance(instance_id).is_live:
+                self.machine.end(instance_id, killed=duration > grace)
+                self._record_exit(instance_id, failure, is_requested=failure is None)
+        return self._current_instance(instance_id)
 
-    async def remove(self, which: InstanceId) -> None:
-        self.machine.end(which, killed=True)
-        self.machine.processes.pop(which, None)
-        if self._records.pop(which, None):
-            self.record_store.delete_record(which)
+    async def remove(self, instance_id: InstanceId) -> None:
+        self.machine.end(instance_id, killed=True)
+        self.machine.processes.pop(instance_id, None)
+        if self._records.pop(instance_id, None):
+            self.record_store.delete_record(instance_id)
 
     async def list(self) -> list[Instance]:
-        return [self._now(which) for which in sorted(self._records)]
+        return [self._current_instance(instance_id) for instance_id in sorted(self._records)]
 
     async def adopt(self, record: InstanceRecord) -> Instance:
-        which = record.spec.id
-        self._records[which] = record
+        instance_id = record.spec.id
+        self._records[instance_id] = record
         if record.instance.is_live and (
-            record.handle.boot != str(self.machine.boot_count) or self.machine.refresh(which) is None
+            record.handle.boot != str(self.machine.boot_count) or self.machine.refresh(instance_id) is None
         ):
-            gone = Failure(
+            failure = Failure(
                 "RUNTIME_ERROR", "ended while no agent ran on this node; its exit code is not known"
             )
-            self._records[which] = InstanceRecord(
-                record.spec, new_instance(record.spec, "Exited", gone), record.handle
+            self._records[instance_id] = InstanceRecord(
+                record.spec, new_instance(record.spec, "Exited", failure), record.handle
             )
-        return self._now(which)
+        return self._current_instance(instance_id)
 
-    async def usage(self, which: InstanceId) -> Usage | None:
-        live = which in self._records and self._now(which).is_live
-        return self.machine.behaviour(self._records[which].spec.workload).uses if live else None
+    async def usage(self, instance_id: InstanceId) -> Usage | None:
+        is_live = instance_id in self._records and self._current_instance(instance_id).is_live
+        return self.machine.behaviour(self._records[instance_id].spec.workload).uses if is_live else None
 
-    async def logs(self, which: InstanceId, tail: int) -> str:
-        if which not in self._records:
+    async def logs(self, instance_id: InstanceId, tail: int) -> str:
+        if instance_id not in self._records:
             return ""
-        printed = self.machine.behaviour(self._records[which].spec.workload).prints
+        printed = self.machine.behaviour(self._records[instance_id].spec.workload).prints
         return "".join(printed.splitlines(keepends=True)[-tail:]) if tail > 0 else ""
 
-    async def logs_since(self, which: InstanceId, after: int) -> tuple[str, int]:
-        """Everything was printed at the start."""
+    async def logs_since(self, instance_id: InstanceId, position: int) -> tuple[str, int]:
+        """The log after a position; the process writes its log at the start."""
         text = (
-            await self.logs(which, len(self.machine.behaviour(self._records[which].spec.workload).prints))
-            if which in self._records
+            await self.logs(
+                instance_id, len(self.machine.behaviour(self._records[instance_id].spec.workload).prints)
+            )
+            if instance_id in self._records
             else ""
         )
-        return ("" if after < 0 else text[after:]), len(text)
+        return ("" if position < 0 else text[position:]), len(text)
 
-    async def run_probe(self, which: InstanceId, probe: Probe) -> ProbeResult:
-        copy = self.machine.refresh(which) if which in self._records else None
-        if copy is None or copy.outcome is not None:
+    async def run_probe(self, instance_id: InstanceId, probe: Probe) -> ProbeResult:
+        process = self.machine.refresh(instance_id) if instance_id in self._records else None
+        if process is None or process.outcome is not None:
             return ProbeResult(False, "it does not run")
-        told, age = self.machine.behaviour(copy.spec.workload), self.clock.monotonic() - copy.started_at
-        if age < told.ready_after:
+        behaviour, age = (
+            self.machine.behaviour(process.spec.workload),
+            self.clock.monotonic() - process.started_at,
+        )
+        if age < behaviour.ready_after:
             return ProbeResult(False, "not ready yet")
         return ProbeResult(
-            told.unhealthy_after is None or age < told.unhealthy_after,
-            "" if told.unhealthy_after is None else "sick",
+            behaviour.unhealthy_after is None or age < behaviour.unhealthy_after,
+            "" if behaviour.unhealthy_after is None else "sick",
         )
 
     async def record_contact(self, since: float) -> None:
@@ -264,26 +288,33 @@ class FakeRuntime:
     async def close(self) -> None:
         return None
 
-    def _now(self, which: InstanceId) -> Instance:
-        """What is known of it, brought up to the present."""
-        record = self._records[which]
-        copy = self.machine.refresh(which)
-        if not record.instance.is_live or copy is None:
+    def _current_instance(self, instance_id: InstanceId) -> Instance:
+        """The instance as of now, with all due exits recorded."""
+        record = self._records[instance_id]
+        process = self.machine.refresh(instance_id)
+        if not record.instance.is_live or process is None:
             return record.instance
-        if copy.outcome is not None:
-            return self._record_exit(which, copy.outcome[2])
-        starting = (
-            self.clock.monotonic() - copy.started_at
+        if process.outcome is not None:
+            return self._record_exit(instance_id, process.outcome[2])
+        is_starting = (
+            self.clock.monotonic() - process.started_at
             < self.machine.behaviour(record.spec.workload).start_takes
         )
-        return msgspec.structs.replace(record.instance, state="Starting" if starting else "Running")
+        return msgspec.structs.replace(record.instance, state="Starting" if is_starting else "Running")
 
-    def _record_exit(self, which: InstanceId, failure: Failure | None, asked: bool = False) -> Instance:
-        record, copy = self._records[which], self.machine.processes[which]
-        code, signal, _ = copy.outcome or (0, "", None)
+    def _record_exit(
+        self, instance_id: InstanceId, failure: Failure | None, is_requested: bool = False
+    ) -> Instance:
+        record, process = self._records[instance_id], self.machine.processes[instance_id]
+        code, signal, _ = process.outcome or (0, "", None)
         instance = msgspec.structs.replace(
-            record.instance, state="Exited", exit_code=code, signal=signal, failure=failure, asked=asked
+            record.instance,
+            state="Exited",
+            exit_code=code,
+            signal=signal,
+            failure=failure,
+            asked=is_requested,
         )
-        self._records[which] = InstanceRecord(record.spec, instance, record.handle)
-        self.record_store.write_record(self._records[which])
+        self._records[instance_id] = InstanceRecord(record.spec, instance, record.handle)
+        self.record_store.write_record(self._records[instance_id])
         return instance

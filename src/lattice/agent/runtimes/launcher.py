@@ -1,8 +1,11 @@
-"""The moment before a command runs: enter cgroups, take limits, wait until the agent has written down who we are, become the command.
+"""The launcher of a process: enter the cgroups, apply limits, wait until the agent has recorded the process,
+then exec the command.
 
-Run by path as `python -I -S launch.py STATUS GO MEMORY CGROUPS -- PROGRAM ARGS...`, so it must import next to nothing. STATUS gets "ready",
-then nothing when the command began, or the error number when it could not. GO ends without a word if the agent died: then nothing ran.
-A process of its own instead of code between fork and exec, because forking a program with threads (gRPC has many) is not safe.
+Run by path as `python -I -S launch.py STATUS GO MEMORY CGROUPS -- PROGRAM ARGS...`, so the module must import
+almost nothing. The launcher writes "ready" to STATUS, then closes STATUS when the command starts, or writes
+the error number when the exec fails. If the agent dies, GO closes without data and the command never runs. A
+separate process replaces code between fork and exec, since a fork of a program with threads (gRPC has many)
+is unsafe.
 """
 
 import os
@@ -12,6 +15,7 @@ NOT_STARTED = 127
 
 
 def main(arguments: list[str]) -> None:
+    """Run the launcher protocol and replace the process by the command."""
     status, go, memory = (int(word) for word in arguments[:3])
     program, command = arguments[5], arguments[5:]
     for descriptor in (status, go):
@@ -22,7 +26,8 @@ def main(arguments: list[str]) -> None:
         if os.read(go, 1) != b"g":
             os._exit(NOT_STARTED)
         _restore_signals()
-        os.execv(program, command)  # noqa: S606  the command that the user gave
+        # The command is the user's own.
+        os.execv(program, command)  # noqa: S606
     except OSError as error:
         os.write(status, f"{error.errno}\n".encode())
     os._exit(NOT_STARTED)
@@ -39,8 +44,9 @@ def _apply_limits(cgroups: list[str], memory: int) -> None:
 
 
 def _restore_signals() -> None:
-    """Whatever the agent, or who started it, ignores: a command expects signals to end it."""
-    import _signal  # type: ignore[import-not-found]  # the module `signal` costs milliseconds
+    """Reset signals that the agent or its parent ignores: a command expects signals to end the process."""
+    # The module `signal` costs milliseconds.
+    import _signal  # type: ignore[import-not-found]
 
     for number in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
         _signal.signal(number, _signal.SIG_DFL)

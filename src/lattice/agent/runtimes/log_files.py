@@ -1,7 +1,7 @@
-"""What a process prints, in a file of bounded size: its last lines, and rotation while it writes.
+"""Log files of processes with bounded size: append, rotate while the process writes, and read.
 
-The process holds the file itself, opened for appending, so it can print on when the agent is dead. Rotation therefore copies and then
-empties the file; what is printed in the microseconds between the two is lost.
+The process itself holds the file, opened for appending, and can write while no agent runs. Rotation therefore
+copies and then truncates the file; output in the microseconds between copy and truncation is lost.
 """
 
 import codecs
@@ -17,7 +17,8 @@ MAX_READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How much is kept: the file and `keep` older ones, each about `max_bytes` and never twice as much."""
+    """The size limits of a log: the current file and older files, about `max_bytes` per file and never twice
+    as much."""
 
     max_bytes: int = 10 * 1024 * 1024
     max_older_files: int = 3
@@ -32,7 +33,8 @@ def open_for_append(path: Path) -> int:
 
 
 def rotate(path: Path, rotation: Rotation) -> bool:
-    """Move what was printed aside if it is too much. On a full disk the oldest goes and the file is emptied: better no log than no disk."""
+    """Rotate the log if the file is too large; on a full disk the oldest file is deleted and the log
+    truncated, since a lost log is better than a full disk."""
     try:
         if path.stat().st_size <= rotation.max_bytes:
             return False
@@ -50,7 +52,7 @@ def rotate(path: Path, rotation: Rotation) -> bool:
 
 
 def _copy(path: Path, target: Path, rotation: Rotation) -> None:
-    """Not all of a file that grew while no agent lived: it must not fill the disk a second time."""
+    """Copy the end of the file only: a log that grew while no agent ran must not fill the disk again."""
     if rotation.max_older_files == 0:
         return
     with path.open("rb") as source, target.open("wb") as sink:
@@ -60,38 +62,42 @@ def _copy(path: Path, target: Path, rotation: Rotation) -> None:
 
 
 def tail(path: Path, lines: int, rotation: Rotation) -> str:
-    """The last lines over the file and the older ones, in the order in which they were printed."""
+    """The last lines of the current and older files, in the order of writing."""
     if lines <= 0:
         return ""
     parts: list[bytes] = []
-    have = 0
-    for each in (path, *(rotated_path(path, number) for number in range(1, rotation.max_older_files + 1))):
-        for block in _backwards(each):
+    line_count = 0
+    older = (rotated_path(path, number) for number in range(1, rotation.max_older_files + 1))
+    for file in (path, *older):
+        for block in _backwards(file):
             parts.append(block)
-            have += block.count(b"\n")
-            if have > lines:
+            line_count += block.count(b"\n")
+            if line_count > lines:
                 return _last_lines(parts, lines)
     return _last_lines(parts, lines)
 
 
-def read_since(path: Path, after: int) -> tuple[str, int]:
-    """What was printed after so many bytes, in whole characters, and where that ends. A file that was emptied is read anew."""
+def read_since(path: Path, position: int) -> tuple[str, int]:
+    """The text after a byte position, in complete characters, and its end position; a truncated file is read
+    from the start."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            if after < 0:
+            if position < 0:
                 return "", size
-            start = after if after <= size else 0
+            start = position if position <= size else 0
             file.seek(start)
             block = file.read(MAX_READ_BYTES)
     except FileNotFoundError:
         return "", 0
+    # An incomplete character at the end of the block is left for the next read.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(block)
     return text, start + len(block) - len(decoder.getstate()[0])
 
 
 def _backwards(path: Path) -> Iterator[bytes]:
+    """The blocks of a file from its end to its start."""
     with suppress(FileNotFoundError), path.open("rb") as file:
         position = file.seek(0, os.SEEK_END)
         while position > 0:

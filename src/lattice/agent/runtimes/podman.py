@@ -1,4 +1,4 @@
-"""How podman is called: one command at a time, JSON back, and what its complaints mean."""
+"""The podman client: run podman commands, decode JSON output, and classify error messages."""
 
 import asyncio
 import os
@@ -20,12 +20,11 @@ from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceRecor
 from lattice.agent.host.usage import CpuMeter, process_cpu_ns, process_memory
 from lattice.errors import Unavailable
 
-PULL_TIMEOUT_S = 600.0  # pulling an image may take minutes
+PULL_TIMEOUT_S = 600.0
 COMMAND_TIMEOUT_S = 60.0
-MISSING_PROGRAM = "/lattice-probe"  # a program that is in no image
-ERROR_REASONS: tuple[
-    tuple[str, str], ...
-] = (  # part of what podman or docker says -> reason; the first that occurs
+MISSING_PROGRAM = "/lattice-probe"  # a path that no image contains
+# Part of an error message of podman or docker -> failure reason; the first match applies.
+ERROR_REASONS: tuple[tuple[str, str], ...] = (
     ("address already in use", "PORT_BIND_CONFLICT"),
     ("port is already allocated", "PORT_BIND_CONFLICT"),
     ("invalid reference format", "INVALID_IMAGE"),
@@ -58,6 +57,8 @@ SIGNAL_EXIT_OFFSET = 128
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
+    """The exit code and output of a podman command."""
+
     code: int
     out: str
     err: str
@@ -65,7 +66,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Podman:
-    """A podman that was seen to run containers here, with the flags it needs for that."""
+    """A podman installation that passed the trial run, with the flags from the trial."""
 
     command_prefix: tuple[str, ...]
     version: str
@@ -73,24 +74,26 @@ class Podman:
     async def call(
         self, *words: str, env: Mapping[str, str] | None = None, timeout: float = COMMAND_TIMEOUT_S
     ) -> CommandResult:
+        """Run a podman command; raises Unavailable if podman cannot run or does not finish in time."""
         return await _call((*self.command_prefix, *words), env or {}, timeout)
 
     async def inspect(self, *names: str) -> list[dict[str, Any]]:
-        """What is known of containers; those that are gone meanwhile are left out."""
+        """The inspect documents of containers; removed containers are omitted."""
         if not names:
             return []
-        done = await self.call("inspect", "--type", "container", *names)
-        found: list[dict[str, Any]] = msgspec.json.decode(done.out.encode() or b"[]")
-        return found or []
+        result = await self.call("inspect", "--type", "container", *names)
+        documents: list[dict[str, Any]] = msgspec.json.decode(result.out.encode() or b"[]")
+        return documents or []
 
 
 async def _call(words: tuple[str, ...], env: Mapping[str, str], timeout: float) -> CommandResult:
-    """Raises Unavailable when it cannot be called or does not come back."""
+    """Run a command; raises Unavailable if the command cannot run or does not finish in time."""
     try:
         process = await asyncio.create_subprocess_exec(
             *words,
             env={**os.environ, **env},
-            cwd=tempfile.gettempdir(),  # its monitor leaves a file where it was started when a container runs out of memory
+            # Podman's monitor writes a file to its working folder when a container runs out of memory.
+            cwd=tempfile.gettempdir(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -114,33 +117,36 @@ async def _call(words: tuple[str, ...], env: Mapping[str, str], timeout: float) 
 
 
 def failure_from_stderr(text: str) -> Failure:
-    """What went wrong, from what podman said last."""
-    low = text.lower()
-    reason = next((reason for part, reason in ERROR_REASONS if part in low), "RUNTIME_ERROR")
+    """The failure for podman's error output."""
+    lowered = text.lower()
+    reason = next((reason for part, reason in ERROR_REASONS if part in lowered), "RUNTIME_ERROR")
     lines = [line for line in text.strip().splitlines() if line.strip()]
     message = lines[-1].removeprefix("Error: ") if lines else "podman failed without a word"
     return msgspec.convert({"reason": reason, "message": message}, Failure)
 
 
 def ulimits() -> tuple[str, ...]:
-    """Our own hard limits: podman's defaults are above them where the machine does not let us raise any."""
-    wanted = (
+    """The ulimit flags for podman: its default limits, capped at the agent's own hard limits, which a
+    container cannot exceed."""
+    # Podman's default limits.
+    defaults = (
         ("nofile", resource.RLIMIT_NOFILE, 1_048_576),
         ("nproc", resource.RLIMIT_NPROC, 32_768),
-    )  # podman lowers its own to that
+    )
     return tuple(
-        f"--ulimit={name}={_capped_limit(kind, most)}:{_capped_limit(kind, most)}"
-        for name, kind, most in wanted
+        f"--ulimit={name}={_capped_limit(kind, default)}:{_capped_limit(kind, default)}"
+        for name, kind, default in defaults
     )
 
 
-def _capped_limit(kind: int, most: int) -> int:
+def _capped_limit(kind: int, default: int) -> int:
     hard = resource.getrlimit(kind)[1]
-    return most if hard == resource.RLIM_INFINITY else min(hard, most)
+    return default if hard == resource.RLIM_INFINITY else min(hard, default)
 
 
 async def find() -> Podman | str:
-    """A podman that can run containers here, with the first OCI runtime that works; else why not, in its own words."""
+    """A podman installation that can run containers, with the first OCI runtime that passes the trial; else
+    the reasons as text."""
     program = shutil.which("podman")
     if program is None:
         return "podman is not installed" + ("; docker is not supported" if shutil.which("docker") else "")
@@ -151,38 +157,40 @@ async def find() -> Podman | str:
             continue
         reason = await _trial(words)
         if reason is None:
-            done = await _call((program, "--version"), {}, COMMAND_TIMEOUT_S)
-            return Podman(words, done.out.strip())
+            result = await _call((program, "--version"), {}, COMMAND_TIMEOUT_S)
+            return Podman(words, result.out.strip())
         reasons.append(f"{oci or 'default'}: {reason}")
     return "podman cannot run containers here: " + "; ".join(reasons)
 
 
 async def _trial(words: tuple[str, ...]) -> str | None:
-    """Run nothing in an empty root: when all that is missing is the program, everything else works."""
+    """Run a missing program in an empty root: if only the program is missing, podman works. Returns the
+    error, or None on success."""
     with tempfile.TemporaryDirectory(prefix="lattice-trial-") as folder:
         flags = ("run", "--rm", "--network=none", *ulimits(), "--rootfs", str(Path(folder)), MISSING_PROGRAM)
         try:
-            done = await _call((*words, *flags), {}, COMMAND_TIMEOUT_S)
+            result = await _call((*words, *flags), {}, COMMAND_TIMEOUT_S)
         except Unavailable as error:
             return error.message
-    if done.code == 127 and MISSING_PROGRAM in done.err:
+    # Podman exits with 127 if the program of the container is missing.
+    if result.code == 127 and MISSING_PROGRAM in result.err:
         return None
-    return (done.err.strip().splitlines() or [f"exit code {done.code}"])[-1].removeprefix("Error: ")
+    return (result.err.strip().splitlines() or [f"exit code {result.code}"])[-1].removeprefix("Error: ")
 
 
-def exited_container(record: InstanceRecord, state: dict[str, Any], said: str, marker: Path) -> Instance:
-    """How it ended; `state` is podman's, empty when the container is gone altogether."""
+def exited_container(record: InstanceRecord, state: dict[str, Any], log_text: str, marker: Path) -> Instance:
+    """The exited instance for podman's final state; the state is empty if the container was removed."""
     code = int(state["ExitCode"]) if "ExitCode" in state else None
     name = ""
     with suppress(ValueError):
         name = signal.Signals(code - SIGNAL_EXIT_OFFSET).name if code and code > SIGNAL_EXIT_OFFSET else ""
-    failure = _failure(record, state, said, marker)
+    failure = _failure(record, state, log_text, marker)
     return msgspec.structs.replace(
         record.instance, state="Exited", exit_code=code, signal=name, failure=failure
     )
 
 
-def _failure(record: InstanceRecord, state: dict[str, Any], said: str, marker: Path) -> Failure | None:
+def _failure(record: InstanceRecord, state: dict[str, Any], log_text: str, marker: Path) -> Failure | None:
     with suppress(OSError):
         return Failure("DISCONNECTED", f"ended by this node: {marker.read_text()}")
     if "ExitCode" not in state:
@@ -191,14 +199,13 @@ def _failure(record: InstanceRecord, state: dict[str, Any], said: str, marker: P
         return Failure(
             "INSUFFICIENT_RESOURCES", f"killed at its memory limit of {record.spec.limits.memory} bytes"
         )
-    if "exec format error" in said:
+    if "exec format error" in log_text:
         return Failure(
             "INVALID_IMAGE", f'image "{record.spec.container.image}" is made for another kind of machine'
         )
     code = int(state["ExitCode"])
-    if (
-        code == SIGNAL_EXIT_OFFSET + signal.SIGKILL and record.spec.limits.memory
-    ):  # podman does not always see why the kernel killed it
+    # Podman does not always report that the kernel killed the process for memory.
+    if code == SIGNAL_EXIT_OFFSET + signal.SIGKILL and record.spec.limits.memory:
         return Failure(
             "RUNTIME_ERROR", f"killed; perhaps at its memory limit of {record.spec.limits.memory} bytes"
         )
@@ -206,23 +213,29 @@ def _failure(record: InstanceRecord, state: dict[str, Any], said: str, marker: P
 
 
 def cpu_and_memory_usage(record: InstanceRecord, meter: CpuMeter) -> Usage:
-    """CPU and memory, from the cgroups that the container is in."""
+    """CPU and memory usage of a container, from its cgroups or else from its processes; disk usage is 0."""
     paths = record.handle.cgroups
-    held = members(record.handle.pid, record.handle.start, paths)
-    used, memory = cgroups.cpu_ns(paths), cgroups.memory_bytes(paths)
+    pids = members(record.handle.pid, record.handle.start, paths)
+    cpu_time, memory = cgroups.cpu_ns(paths), cgroups.memory_bytes(paths)
     return Usage(
-        cpu=meter.milli_cores(str(record.spec.id), process_cpu_ns(held) if used is None else used),
-        memory=process_memory(held) if memory is None else memory,
+        cpu=meter.milli_cores(str(record.spec.id), process_cpu_ns(pids) if cpu_time is None else cpu_time),
+        memory=process_memory(pids) if memory is None else memory,
         disk=0,
     )
 
 
 def cgroups_of(pid: int) -> tuple[str, ...]:
-    """The folders of the cgroups that are this container's alone: never one in which we are ourselves, for all in it may be ended."""
+    """The cgroups that contain only the container, never a cgroup of the agent: all processes of the cgroups
+    may be killed."""
     mounts = Path("/proc/self/mounts").read_text()
     try:
-        theirs = cgroups.process_cgroups(mounts, Path(f"/proc/{pid}/cgroup").read_text())
-        ours = [each.path for each in cgroups.process_cgroups(mounts, Path("/proc/self/cgroup").read_text())]
+        container_cgroups = cgroups.process_cgroups(mounts, Path(f"/proc/{pid}/cgroup").read_text())
+        own = cgroups.process_cgroups(mounts, Path("/proc/self/cgroup").read_text())
     except OSError:
         return ()
-    return tuple(str(each.path) for each in theirs if not any(own.is_relative_to(each.path) for own in ours))
+    agent_paths = [hierarchy.path for hierarchy in own]
+    return tuple(
+        str(cgroup.path)
+        for cgroup in container_cgroups
+        if not any(path.is_relative_to(cgroup.path) for path in agent_paths)
+    )

@@ -1,4 +1,5 @@
-"""What a process needs before it starts: its environment, its program, its ports free; and what went wrong, in the words of failures."""
+"""Checks before the start of a process: environment, program and free ports; errors are classified as
+failures."""
 
 import errno
 import hashlib
@@ -13,12 +14,8 @@ from lattice.agent.host.instance_processes import INSTANCE_ENV_VAR
 from lattice.agent.host.runtime_protocol import DISK_FULL_ERRNOS, Failure, FailureReason, InstanceId, RunSpec
 from lattice.errors import Full, LatticeError
 
-INHERITED_ENV_VARS = (
-    "PATH",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-)  # of the agent's own environment; the rest may hold secrets
+# From the agent's own environment; other variables may hold secrets.
+INHERITED_ENV_VARS = ("PATH", "LANG", "LC_ALL", "TZ")
 STORAGE_ERRNOS = DISK_FULL_ERRNOS | {
     errno.EROFS,
     errno.EIO,
@@ -32,34 +29,44 @@ SAFE_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def port_variable(name: str) -> str:
+    """The environment variable for a named port."""
     return "PORT_" + name.upper().replace("-", "_")
 
 
 def port_environment(spec: RunSpec) -> dict[str, str]:
-    """PORT_<NAME> for each, PORT for the first."""
+    """The port variables of a container: PORT_<NAME> per port, and PORT for the first port."""
     numbers = {port.name: spec.ports[port.name] for port in spec.container.ports if port.name in spec.ports}
     named = {port_variable(name): str(number) for name, number in numbers.items()}
     return {"PORT": next(iter(named.values()))} | named if named else {}
 
 
 def prefix_of(folder: Path) -> str:
+    """The prefix of instance tags, unique per agent folder."""
     return hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8] + "."
 
 
-def tag_of(folder: Path, which: InstanceId) -> str:
-    """A name that no other agent on this machine uses, even for a copy of the same workload."""
-    return f"{prefix_of(folder)}{which}"
+def tag_of(folder: Path, instance_id: InstanceId) -> str:
+    """A name that no other agent on the machine uses, even for a copy of the same workload."""
+    return f"{prefix_of(folder)}{instance_id}"
 
 
 def environment(spec: RunSpec, folder: Path, inherited: Mapping[str, str], tag: str) -> dict[str, str]:
-    """Later ones win: the machine's, the control plane's, the ports, the container's own; the mark is never overridden."""
+    """The environment of a process; later sources override earlier sources: machine, control plane, ports,
+    container. The instance mark is never overridden."""
     machine = {name: inherited[name] for name in INHERITED_ENV_VARS if name in inherited}
-    ours = {"HOME": str(folder), "LATTICE_WORKLOAD": spec.workload}
-    return machine | ours | spec.env | port_environment(spec) | spec.container.env | {INSTANCE_ENV_VAR: tag}
+    agent_variables = {"HOME": str(folder), "LATTICE_WORKLOAD": spec.workload}
+    return (
+        machine
+        | agent_variables
+        | spec.env
+        | port_environment(spec)
+        | spec.container.env
+        | {INSTANCE_ENV_VAR: tag}
+    )
 
 
 def spec_failure(spec: RunSpec) -> Failure | None:
-    """What is wrong with the order itself."""
+    """The failure of an invalid run specification, or None."""
     if spec.container.image:
         return Failure(
             "RUNTIME_UNAVAILABLE",
@@ -67,49 +74,44 @@ def spec_failure(spec: RunSpec) -> Failure | None:
         )
     if not spec.container.command:
         return Failure("INVALID_SPEC", f'container "{spec.id.container}" has no command to run')
-    return id_failure(spec.id) or next(
-        (f for words in (spec.container.command, spec.container.args) if (f := _null_failure(words))), None
-    )
+    failure = id_failure(spec.id)
+    if failure is not None:
+        return failure
+    for words in (spec.container.command, spec.container.args):
+        for word in words:
+            if "\0" in word:
+                return Failure("INVALID_SPEC", f"a word of the command holds a null character: {word!r}")
+    return None
 
 
-def id_failure(which: InstanceId) -> Failure | None:
-    """These become names of folders: nothing that could lead elsewhere."""
-    for part in (which.uid, which.revision, which.container):
+def id_failure(instance_id: InstanceId) -> Failure | None:
+    """The failure of an id that is unsafe as folder name, or None: a part must not lead to another folder."""
+    for part in (instance_id.uid, instance_id.revision, instance_id.container):
         if part and not SAFE_NAME_PATTERN.fullmatch(part):
             return Failure("INVALID_SPEC", f'"{part}" cannot be part of the name of an instance')
     return None
 
 
-def _null_failure(words: tuple[str, ...]) -> Failure | None:
-    bad = next((word for word in words if "\0" in word), None)
-    return (
-        None
-        if bad is None
-        else Failure("INVALID_SPEC", f"a word of the command holds a null character: {bad!r}")
-    )
-
-
 def program(spec: RunSpec, path: str, folder: Path) -> str | Failure:
-    """The file to run: found on PATH, or taken from the working folder when it is named by a relative path."""
+    """The path of the program: found on PATH, or resolved in the working folder for a relative path."""
     name = spec.container.command[0]
     if "/" in name:
-        place = str(folder / name)
-        return place if os.path.isfile(place) and os.access(place, os.X_OK) else _unrunnable(place, name)
+        path_in_folder = str(folder / name)
+        if os.path.isfile(path_in_folder) and os.access(path_in_folder, os.X_OK):
+            return path_in_folder
+        if os.path.isdir(path_in_folder):
+            return Failure("INVALID_SPEC", f'command "{name}" is a folder')
+        if os.path.exists(path_in_folder):
+            return Failure("INVALID_SPEC", f'command "{name}" is not executable')
+        return Failure("COMMAND_NOT_FOUND", f'command "{name}" does not exist')
     return shutil.which(name, path=path) or Failure(
         "COMMAND_NOT_FOUND", f'command "{name}" was not found on PATH ({path})'
     )
 
 
-def _unrunnable(place: str, name: str) -> Failure:
-    if os.path.isdir(place):
-        return Failure("INVALID_SPEC", f'command "{name}" is a folder')
-    if os.path.exists(place):
-        return Failure("INVALID_SPEC", f'command "{name}" is not executable')
-    return Failure("COMMAND_NOT_FOUND", f'command "{name}" does not exist')
-
-
 def port_failure(spec: RunSpec) -> Failure | None:
-    """A port that somebody else has; asked just before the start, the command itself may still come too late."""
+    """The failure of a port in use by another program, checked just before the start; the command itself may
+    still lose the port."""
     for port in spec.container.ports:
         number = spec.ports.get(port.name)
         if number and not _is_free(number, port.protocol == "UDP"):
@@ -122,7 +124,8 @@ def port_failure(spec: RunSpec) -> Failure | None:
 
 
 def classify_port_failure(failure: Failure, spec: RunSpec) -> Failure:
-    """What somebody else says of a port that is taken; one that was chosen for the container, unless a fixed one is named."""
+    """Change PORT_BIND_CONFLICT into PORT_TAKEN, unless the message names a port that the container requests
+    by number."""
     fixed = (str(port.port) for port in spec.container.ports if port.port is not None)
     if failure.reason != "PORT_BIND_CONFLICT" or any(
         re.search(rf"\b{number}\b", failure.message) for number in fixed
@@ -134,9 +137,8 @@ def classify_port_failure(failure: Failure, spec: RunSpec) -> Failure:
 def _is_free(number: int, udp: bool) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as probe:
         if not udp:
-            probe.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # connections that are closing do not count
+            # Closing connections do not occupy the port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", number))
         except OSError as error:
@@ -145,7 +147,7 @@ def _is_free(number: int, udp: bool) -> bool:
 
 
 def exec_failure(number: int, name: str) -> Failure:
-    """Why the kernel would not run a file that is there."""
+    """The failure for the error number of an exec."""
     text = os.strerror(number)
     if number in RESOURCE_ERRNOS:
         return Failure("INSUFFICIENT_RESOURCES", f'command "{name}" could not be started: {text}')
@@ -160,7 +162,7 @@ def exec_failure(number: int, name: str) -> Failure:
 
 
 def failure_from_error(error: OSError | LatticeError) -> Failure:
-    """Files, folders and records that could not be written."""
+    """The failure for an error of files, folders or records."""
     if isinstance(error, Full):
         return Failure("STORAGE_ERROR", f"{error.message} ({error.where})")
     if isinstance(error, LatticeError):

@@ -1,8 +1,10 @@
-"""Runs commands as plain processes of this machine, each instance in a session, a folder and, where they are writable, cgroups of its own.
+"""The runtime for plain commands: run processes on the machine, with a session, a folder and, where writable,
+cgroups per instance.
 
-They do not need the agent: killed, it leaves them running, and the next agent adopts them. Limits are held by cgroups v2 or v1. Where none
-is writable, memory is held by RLIMIT_DATA per process and CPU is not held, which the instance says in `enforced`; and then a grandchild
-that both leaves the session and wipes its environment is not found when the rest is ended.
+Processes run independently of the agent: a killed agent leaves the processes running, and the next agent
+adopts the processes. Limits are enforced by cgroups v2 or v1. Without writable cgroups, memory is limited by
+RLIMIT_DATA per process and CPU is not limited, as the field `enforced` of the instance states; a grandchild
+that leaves the session and also clears its environment then survives the end of the instance.
 """
 
 import asyncio
@@ -17,8 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from lattice.agent.host import cgroups
-from lattice.agent.host import instance_processes as groups
+from lattice.agent.host import cgroups, instance_processes
 from lattice.agent.host.probes import probe_once
 from lattice.agent.host.runtime_protocol import (
     Failure,
@@ -36,7 +37,7 @@ from lattice.agent.host.runtime_protocol import (
 from lattice.agent.host.usage import CpuMeter, disk_bytes, process_cpu_ns, process_memory
 from lattice.agent.host.watchdog_client import GuardRequest, WatchdogClient
 from lattice.agent.runtimes import log_files as logs
-from lattice.agent.runtimes import preflight as prepare
+from lattice.agent.runtimes import preflight
 from lattice.agent.runtimes.exit_watch import ExitWatch, exited_without_agent
 from lattice.agent.runtimes.log_files import Rotation
 from lattice.agent.runtimes.spawn import Command, PendingProcess, spawn
@@ -45,7 +46,7 @@ from lattice.errors import LatticeError
 from lattice.kinds.container import Probe
 
 DEFAULT_ROTATION = Rotation()
-GROUP_POLL_INTERVAL_S = 0.05  # seconds between looks at a group that was asked to end
+GROUP_POLL_INTERVAL_S = 0.05
 MAX_CLEANUP_ATTEMPTS = 100
 KILL_TIMEOUT_S = 10.0  # after SIGKILL; only a process stuck in the kernel takes longer
 
@@ -53,7 +54,8 @@ KILL_TIMEOUT_S = 10.0  # after SIGKILL; only a process stuck in the kernel takes
 async def run_command(
     words: tuple[str, ...], env: dict[str, str], folder: Path, timeout: float
 ) -> int | None:
-    """Exit code; None when it took longer than `timeout` and was killed. Raises OSError when it cannot be started."""
+    """Run a command and return its exit code; None if the command was killed after `timeout` seconds. Raises
+    OSError if the start fails."""
     process = await asyncio.create_subprocess_exec(
         *words,
         cwd=folder,
@@ -76,75 +78,79 @@ async def run_command(
 
 @dataclass(frozen=True, slots=True)
 class ProcessRuntimeOptions:
+    """Log rotation and cgroup hierarchies of a process runtime."""
+
     rotation: Rotation = DEFAULT_ROTATION
     rotate_interval_s: float = 10.0
-    hierarchies: tuple[cgroups.Hierarchy, ...] | None = None  # None: what this machine offers
+    hierarchies: tuple[cgroups.Hierarchy, ...] | None = None  # None: detect
 
 
 class ProcessRuntime:
+    """Runs the commands of workloads as processes."""
+
     name = "process"
 
     def __init__(
         self,
         folder: Path,
-        notebook: RecordStore,
+        record_store: RecordStore,
         clock: Clock,
-        guard: WatchdogClient,
+        watchdog: WatchdogClient,
         options: ProcessRuntimeOptions | None = None,
     ) -> None:
         self.folder = folder / "instances"
-        self.record_store = notebook
+        self.record_store = record_store
         self.clock = clock
-        self.watchdog = guard
+        self.watchdog = watchdog
         self.options = options = options or ProcessRuntimeOptions()
         self.on_exit: Callable[[], None] = lambda: None
         self.hierarchies = tuple(cgroups.detect()) if options.hierarchies is None else options.hierarchies
-        cgroups.remove_stale(self.hierarchies, prepare.prefix_of(self.folder))
+        cgroups.remove_stale(self.hierarchies, preflight.prefix_of(self.folder))
         self._records: dict[InstanceId, InstanceRecord] = {}
         self._exit_watches: dict[InstanceId, ExitWatch] = {}
-        self._workload_locks: defaultdict[str, asyncio.Lock] = defaultdict(
-            asyncio.Lock
-        )  # one at a time per workload
+        # Starts and stops of one workload are serialised.
+        self._workload_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._cleanup_tasks: dict[InstanceId, asyncio.Task[None]] = {}
         self._cpu_meter = CpuMeter(clock)
         self._rotation_task: asyncio.Task[None] | None = None
 
     async def start(self, spec: RunSpec) -> Instance:
         async with self._workload_locks[spec.workload]:
-            known = existing_instance(spec, [record.instance for record in self._records.values()])
-            if known is not None:
-                return known
+            existing = existing_instance(spec, [record.instance for record in self._records.values()])
+            if existing is not None:
+                return existing
             await self._wait_for_cleanup(spec.id)
             try:
                 failure = (
-                    prepare.spec_failure(spec)
+                    preflight.spec_failure(spec)
                     or self.watchdog.disconnected_failure(spec.stop_after)
-                    or prepare.port_failure(spec)
+                    or preflight.port_failure(spec)
                     or await self._run(spec)
                 )
             except (OSError, LatticeError) as error:
-                failure = prepare.failure_from_error(error)
+                failure = preflight.failure_from_error(error)
             if failure is not None:
                 self._save_record(InstanceRecord(spec, new_instance(spec, "Exited", failure)))
             return self._records[spec.id].instance
 
     async def _run(self, spec: RunSpec) -> Failure | None:
-        place = self._instance_dir(spec.id)
-        work = place / "work"
-        work.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (place / "ended-by-watchdog").unlink(missing_ok=True)
-        env = prepare.environment(spec, work, os.environ, self._tag(spec.id))
-        program = prepare.program(spec, env.get("PATH", os.defpath), work)
+        folder = self._instance_dir(spec.id)
+        work_folder = folder / "work"
+        work_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "ended-by-watchdog").unlink(missing_ok=True)
+        env = preflight.environment(spec, work_folder, os.environ, self._tag(spec.id))
+        program = preflight.program(spec, env.get("PATH", os.defpath), work_folder)
         if isinstance(program, Failure):
             return program
         paths, enforced = cgroups.make(self.hierarchies, self._tag(spec.id), spec.limits)
+        # Without a memory cgroup, the limit applies to the data segment of every process.
         data_limit = spec.limits.memory if spec.limits.memory and "memory" not in enforced else 0
         enforced |= {"memory": "rlimit"} if data_limit else {}
         enforced |= {"cpu": "none"} if spec.limits.cpu and "cpu" not in enforced else {}
-        log = logs.open_for_append(place / "log")
+        log = logs.open_for_append(folder / "log")
         try:
             words = (*spec.container.command, *spec.container.args)
-            pending = await spawn(Command(program, words, env, work, log, paths, data_limit))
+            pending = await spawn(Command(program, words, env, work_folder, log, paths, data_limit))
         except OSError:
             cgroups.remove(paths)
             raise
@@ -155,28 +161,29 @@ class ProcessRuntime:
     async def _record_and_release(
         self, spec: RunSpec, pending: PendingProcess, paths: tuple[str, ...], enforced: dict[str, str]
     ) -> Failure | None:
-        """Write it down, have it guarded, and only then let it run."""
+        """Record and guard the process, and only then let the command run."""
         pid = pending.process.pid
-        handle = Handle(pid, groups.start_time(pid) or 0, groups.boot_id(), paths)
+        handle = Handle(pid, instance_processes.start_time(pid) or 0, instance_processes.boot_id(), paths)
         now = format_timestamp(self.clock.now())
         instance = msgspec.structs.replace(new_instance(spec, "Running"), started_at=now, enforced=enforced)
         record = InstanceRecord(spec, instance, handle)
         try:
             self.record_store.write_record(record)
             await self._register_with_watchdog(record)
-            refused = await pending.release()
+            exec_errno = await pending.release()
         except (OSError, LatticeError, asyncio.CancelledError):
             pending.close()
             await self._discard(record, pending)
             raise
-        if refused:
+        if exec_errno:
             await self._discard(record, pending)
-            return prepare.exec_failure(refused, spec.container.command[0])
+            return preflight.exec_failure(exec_errno, spec.container.command[0])
         self._records[spec.id] = record
         self._watch(record, ExitWatch(handle, pending.process))
         return None
 
     async def _discard(self, record: InstanceRecord, pending: PendingProcess) -> None:
+        """Kill a process that did not become an instance, with its guard, cgroups and record."""
         pending.process.kill()
         await asyncio.to_thread(pending.process.wait)
         await self.watchdog.release(self._tag(record.spec.id))
@@ -194,152 +201,169 @@ class ProcessRuntime:
                 )
             )
 
-    def _watch(self, record: InstanceRecord, ending: ExitWatch) -> None:
-        which = record.spec.id
-        self._exit_watches[which] = ending
-        ending.watch(lambda: self._ended(which))
+    def _watch(self, record: InstanceRecord, exit_watch: ExitWatch) -> None:
+        instance_id = record.spec.id
+        self._exit_watches[instance_id] = exit_watch
+        exit_watch.watch(lambda: self._on_process_exit(instance_id))
         if self._rotation_task is None:
             self._rotation_task = asyncio.create_task(self._rotate())
 
-    def _ended(self, which: InstanceId) -> None:
-        """The process itself is gone. When nobody is stopping it, what it left behind goes too."""
-        if not self._exit_watches[which].is_awaited:
-            self._record_exit(which)
+    def _on_process_exit(self, instance_id: InstanceId) -> None:
+        """Record the exit of the process, unless a stop is in progress and records the exit itself."""
+        if not self._exit_watches[instance_id].is_awaited:
+            self._record_exit(instance_id)
 
-    def _record_exit(self, which: InstanceId) -> None:
-        """Nothing of it may be left; then its end is written down."""
-        record, ending = self._records[which], self._exit_watches.pop(which)
-        instance = ending.reap(record, self._tag(which), self._instance_dir(which) / "ended-by-watchdog")
+    def _record_exit(self, instance_id: InstanceId) -> None:
+        """Kill remaining processes of the instance and record the exit."""
+        record, exit_watch = self._records[instance_id], self._exit_watches.pop(instance_id)
+        instance = exit_watch.reap(
+            record, self._tag(instance_id), self._instance_dir(instance_id) / "ended-by-watchdog"
+        )
         self._save_record(InstanceRecord(record.spec, instance, record.handle))
-        self._cpu_meter.forget(str(which))
-        self._cleanup_tasks[which] = asyncio.create_task(self._clean(record))
+        self._cpu_meter.forget(str(instance_id))
+        self._cleanup_tasks[instance_id] = asyncio.create_task(self._clean(record))
         self.on_exit()
 
     def _save_record(self, record: InstanceRecord) -> None:
         self._records[record.spec.id] = record
-        with suppress(LatticeError):  # a full disk: the next agent sees for itself that it is gone
+        # On a full disk the stored record stays live; the next agent detects the exit.
+        with suppress(LatticeError):
             self.record_store.write_record(record)
 
     async def _clean(self, record: InstanceRecord) -> None:
-        """The kernel needs a moment between the death of the last process and letting go of its cgroup."""
+        """Release the guard and remove the cgroups; the kernel keeps a cgroup for a moment after the exit of
+        its last process."""
         await self.watchdog.release(self._tag(record.spec.id))
         for _ in range(MAX_CLEANUP_ATTEMPTS):
             if cgroups.remove(record.handle.cgroups):
                 return
             await self.clock.sleep(GROUP_POLL_INTERVAL_S)
 
-    async def _wait_for_cleanup(self, which: InstanceId) -> None:
-        cleaning = self._cleanup_tasks.pop(which, None)
-        if cleaning:
-            await cleaning
+    async def _wait_for_cleanup(self, instance_id: InstanceId) -> None:
+        task = self._cleanup_tasks.pop(instance_id, None)
+        if task:
+            await task
 
-    async def stop(self, which: InstanceId, grace: float, because: Failure | None = None) -> Instance | None:
-        """One that is stuck in the kernel after SIGKILL is still called running; its end is noticed whenever it comes."""
-        record = self._records.get(which)
+    async def stop(
+        self, instance_id: InstanceId, grace: float, failure: Failure | None = None
+    ) -> Instance | None:
+        """Stop the instance; a process stuck in the kernel after SIGKILL stays Running, and its exit is
+        recorded later."""
+        record = self._records.get(instance_id)
         if record is None:
             return None
         async with self._workload_locks[record.spec.workload]:
-            ending = self._exit_watches.get(which)
-            if ending is not None:
-                await self._terminate_and_kill(record, ending, grace, because)
-            await self._wait_for_cleanup(which)
-            return self._records[which].instance if which in self._records else None
+            exit_watch = self._exit_watches.get(instance_id)
+            if exit_watch is not None:
+                await self._terminate_and_kill(record, exit_watch, grace, failure)
+            await self._wait_for_cleanup(instance_id)
+            return self._records[instance_id].instance if instance_id in self._records else None
 
     async def _terminate_and_kill(
-        self, record: InstanceRecord, ending: ExitWatch, grace: float, because: Failure | None
+        self, record: InstanceRecord, exit_watch: ExitWatch, grace: float, failure: Failure | None
     ) -> None:
-        which, handle = record.spec.id, record.handle
-        ending.is_stopping = ending.is_awaited = True
-        ending.stop_failure = because
+        instance_id, handle = record.spec.id, record.handle
+        exit_watch.is_stopping = exit_watch.is_awaited = True
+        exit_watch.stop_failure = failure
         try:
-            groups.terminate(handle.pid, handle.start, handle.cgroups, self._tag(which))
-            await self._wait_empty(record, ending, grace)
-            groups.kill(handle.pid, handle.start, handle.cgroups, self._tag(which))
-            await ending.wait(KILL_TIMEOUT_S)
+            instance_processes.terminate(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
+            await self._wait_empty(record, exit_watch, grace)
+            instance_processes.kill(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
+            await exit_watch.wait(KILL_TIMEOUT_S)
         finally:
-            ending.is_awaited = False
-            if ending.has_exited:
-                self._record_exit(which)
+            exit_watch.is_awaited = False
+            if exit_watch.has_exited:
+                self._record_exit(instance_id)
 
-    async def _wait_empty(self, record: InstanceRecord, ending: ExitWatch, grace: float) -> None:
-        """Its children have the grace too, also when the process itself is gone at once."""
-        end = self.clock.monotonic() + grace
+    async def _wait_empty(self, record: InstanceRecord, exit_watch: ExitWatch, grace: float) -> None:
+        """Wait until all processes of the instance have exited or the grace is over; child processes get the
+        full grace after the exit of their parent."""
+        deadline = self.clock.monotonic() + grace
         handle = record.handle
-        while (left := end - self.clock.monotonic()) > 0:
-            if ending.has_exited and not groups.members(
+        while (remaining := deadline - self.clock.monotonic()) > 0:
+            if exit_watch.has_exited and not instance_processes.members(
                 handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id)
             ):
                 return
-            await ending.wait_on_clock(
-                self.clock, min(GROUP_POLL_INTERVAL_S, left) if ending.has_exited else left
+            await exit_watch.wait_on_clock(
+                self.clock, min(GROUP_POLL_INTERVAL_S, remaining) if exit_watch.has_exited else remaining
             )
 
-    async def remove(self, which: InstanceId) -> None:
-        last = await self.stop(which, 0)
+    async def remove(self, instance_id: InstanceId) -> None:
+        last = await self.stop(instance_id, 0)
         if last is not None and last.is_live:
             return
-        if prepare.id_failure(which) is None:
-            await asyncio.to_thread(shutil.rmtree, self._instance_dir(which), ignore_errors=True)
-        if self._records.pop(which, None):
-            self.record_store.delete_record(which)
+        # An unsafe id never had a folder.
+        if preflight.id_failure(instance_id) is None:
+            await asyncio.to_thread(shutil.rmtree, self._instance_dir(instance_id), ignore_errors=True)
+        if self._records.pop(instance_id, None):
+            self.record_store.delete_record(instance_id)
 
     async def list(self) -> list[Instance]:
-        return [self._records[which].instance for which in sorted(self._records)]
+        return [self._records[instance_id].instance for instance_id in sorted(self._records)]
 
     async def adopt(self, record: InstanceRecord) -> Instance:
-        which, handle = record.spec.id, record.handle
-        self._records[which] = record
+        instance_id, handle = record.spec.id, record.handle
+        self._records[instance_id] = record
         if not record.instance.is_live:
             return record.instance
-        if handle.boot != groups.boot_id() or not groups.is_alive(handle.pid, handle.start):
+        if handle.boot != instance_processes.boot_id() or not instance_processes.is_alive(
+            handle.pid, handle.start
+        ):
             return self._adopt_ended(record)
         self._watch(record, ExitWatch(handle, None))
         await self._register_with_watchdog(record)
         return record.instance
 
     def _adopt_ended(self, record: InstanceRecord) -> Instance:
+        """Record the exit of a process that ended while no agent ran; remaining processes of the same boot
+        are killed."""
         handle = record.handle
-        if handle.boot == groups.boot_id():
-            groups.kill(handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id))
+        if handle.boot == instance_processes.boot_id():
+            instance_processes.kill(handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id))
             cgroups.remove(handle.cgroups)
         instance = exited_without_agent(record, self._instance_dir(record.spec.id) / "ended-by-watchdog")
         self._save_record(InstanceRecord(record.spec, instance, handle))
         return instance
 
-    async def usage(self, which: InstanceId) -> Usage | None:
-        record = self._records.get(which)
-        if record is None or which not in self._exit_watches:
+    async def usage(self, instance_id: InstanceId) -> Usage | None:
+        record = self._records.get(instance_id)
+        if record is None or instance_id not in self._exit_watches:
             return None
         handle = record.handle
-        held = groups.members(handle.pid, handle.start, handle.cgroups, self._tag(which))
-        used = cgroups.cpu_ns(handle.cgroups)
+        pids = instance_processes.members(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
+        cpu_time = cgroups.cpu_ns(handle.cgroups)
         memory = cgroups.memory_bytes(handle.cgroups)
         return Usage(
-            cpu=self._cpu_meter.milli_cores(str(which), process_cpu_ns(held) if used is None else used),
-            memory=process_memory(held) if memory is None else memory,
-            disk=await asyncio.to_thread(disk_bytes, self._instance_dir(which)),
+            cpu=self._cpu_meter.milli_cores(
+                str(instance_id), process_cpu_ns(pids) if cpu_time is None else cpu_time
+            ),
+            memory=process_memory(pids) if memory is None else memory,
+            disk=await asyncio.to_thread(disk_bytes, self._instance_dir(instance_id)),
         )
 
-    async def logs(self, which: InstanceId, tail: int) -> str:
+    async def logs(self, instance_id: InstanceId, tail: int) -> str:
         return (
-            logs.tail(self._instance_dir(which) / "log", tail, self.options.rotation)
-            if which in self._records
+            logs.tail(self._instance_dir(instance_id) / "log", tail, self.options.rotation)
+            if instance_id in self._records
             else ""
         )
 
-    async def logs_since(self, which: InstanceId, after: int) -> tuple[str, int]:
+    async def logs_since(self, instance_id: InstanceId, position: int) -> tuple[str, int]:
         return (
-            logs.read_since(self._instance_dir(which) / "log", after) if which in self._records else ("", 0)
+            logs.read_since(self._instance_dir(instance_id) / "log", position)
+            if instance_id in self._records
+            else ("", 0)
         )
 
-    async def run_probe(self, which: InstanceId, probe: Probe) -> ProbeResult:
-        record = self._records.get(which)
+    async def run_probe(self, instance_id: InstanceId, probe: Probe) -> ProbeResult:
+        record = self._records.get(instance_id)
         if record is None or not record.instance.is_live:
             return ProbeResult(False, "it does not run")
-        work = self._instance_dir(which) / "work"
-        env = prepare.environment(record.spec, work, os.environ, self._tag(which))
+        work_folder = self._instance_dir(instance_id) / "work"
+        env = preflight.environment(record.spec, work_folder, os.environ, self._tag(instance_id))
         return await probe_once(
-            probe, record.spec.ports, lambda words, timeout: run_command(words, env, work, timeout)
+            probe, record.spec.ports, lambda words, timeout: run_command(words, env, work_folder, timeout)
         )
 
     async def record_contact(self, since: float) -> None:
@@ -348,20 +372,20 @@ class ProcessRuntime:
     async def close(self) -> None:
         if self._rotation_task:
             self._rotation_task.cancel()
-        for ending in self._exit_watches.values():
-            ending.unwatch()
+        for exit_watch in self._exit_watches.values():
+            exit_watch.unwatch()
         await asyncio.gather(*self._cleanup_tasks.values(), return_exceptions=True)
         cgroups.prune(self.hierarchies)
 
-    def _tag(self, which: InstanceId) -> str:
-        return prepare.tag_of(self.folder, which)
+    def _tag(self, instance_id: InstanceId) -> str:
+        return preflight.tag_of(self.folder, instance_id)
 
-    def _instance_dir(self, which: InstanceId) -> Path:
-        return self.folder / str(which)
+    def _instance_dir(self, instance_id: InstanceId) -> Path:
+        return self.folder / str(instance_id)
 
     async def _rotate(self) -> None:
         while True:
             await self.clock.sleep(self.options.rotate_interval_s)
-            for which in list(self._exit_watches):
+            for instance_id in list(self._exit_watches):
                 with suppress(OSError):
-                    logs.rotate(self._instance_dir(which) / "log", self.options.rotation)
+                    logs.rotate(self._instance_dir(instance_id) / "log", self.options.rotation)

@@ -1,4 +1,4 @@
-"""Several runtimes as one: images go to the container runtime, plain commands to the process runtime."""
+"""The runtime router: images run in the container runtime, plain commands in the process runtime."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,17 +25,19 @@ from lattice.kinds.container import Container, Probe
 
 
 def runtime_name_for(container: Container) -> str:
+    """The name of the runtime for a container."""
     return "container" if container.image else "process"
 
 
 class RuntimeRouter:
-    """`missing` says, by runtime, why this node does not have it."""
+    """Several runtimes behind the runtime protocol; `unavailable` maps the name of a missing runtime to the
+    reason."""
 
     name = "combined"
 
-    def __init__(self, runtimes: Mapping[str, Runtime], missing: Mapping[str, str]) -> None:
+    def __init__(self, runtimes: Mapping[str, Runtime], unavailable: Mapping[str, str]) -> None:
         self.runtimes = dict(runtimes)
-        self.unavailable_reasons = dict(missing)
+        self.unavailable_reasons = dict(unavailable)
         self._on_exit: Callable[[], None] = lambda: None
         self._runtime_by_instance: dict[InstanceId, Runtime] = {}
         self._unrunnable: dict[InstanceId, Instance] = {}
@@ -45,87 +47,97 @@ class RuntimeRouter:
         return self._on_exit
 
     @on_exit.setter
-    def on_exit(self, wake: Callable[[], None]) -> None:
-        self._on_exit = wake
-        for home in self.runtimes.values():
-            home.on_exit = wake
+    def on_exit(self, callback: Callable[[], None]) -> None:
+        self._on_exit = callback
+        for runtime in self.runtimes.values():
+            runtime.on_exit = callback
 
     async def start(self, spec: RunSpec) -> Instance:
-        known = existing_instance(spec, await self.list())
-        if known is not None:
-            return known
+        existing = existing_instance(spec, await self.list())
+        if existing is not None:
+            return existing
         kind = runtime_name_for(spec.container)
-        home = self.runtimes.get(kind)
-        if home is None:
-            why = self.unavailable_reasons.get(kind, "it was not set up")
+        runtime = self.runtimes.get(kind)
+        if runtime is None:
+            reason = self.unavailable_reasons.get(kind, "it was not set up")
             failure = Failure(
-                "RUNTIME_UNAVAILABLE", f"runtime not available: this node has no {kind} runtime: {why}"
+                "RUNTIME_UNAVAILABLE", f"runtime not available: this node has no {kind} runtime: {reason}"
             )
             self._unrunnable[spec.id] = new_instance(spec, "Exited", failure)
             return self._unrunnable[spec.id]
-        self._runtime_by_instance[spec.id] = home
-        return await home.start(spec)
+        # Recorded before the start, so that a stop finds the runtime of a slow start.
+        self._runtime_by_instance[spec.id] = runtime
+        return await runtime.start(spec)
 
-    async def stop(self, which: InstanceId, grace: float, because: Failure | None = None) -> Instance | None:
-        home = self._runtime_by_instance.get(which)
-        return await home.stop(which, grace, because) if home else self._unrunnable.get(which)
+    async def stop(
+        self, instance_id: InstanceId, grace: float, failure: Failure | None = None
+    ) -> Instance | None:
+        runtime = self._runtime_by_instance.get(instance_id)
+        return (
+            await runtime.stop(instance_id, grace, failure) if runtime else self._unrunnable.get(instance_id)
+        )
 
-    async def remove(self, which: InstanceId) -> None:
-        self._unrunnable.pop(which, None)
-        home = self._runtime_by_instance.get(which)
-        if home:
-            await home.remove(which)
-            self._runtime_by_instance.pop(which, None)
+    async def remove(self, instance_id: InstanceId) -> None:
+        self._unrunnable.pop(instance_id, None)
+        runtime = self._runtime_by_instance.get(instance_id)
+        if runtime:
+            await runtime.remove(instance_id)
+            self._runtime_by_instance.pop(instance_id, None)
 
     async def list(self) -> list[Instance]:
-        found = [instance for home in self.runtimes.values() for instance in await home.list()]
-        return sorted([*found, *self._unrunnable.values()], key=lambda each: each.id)
+        instances: list[Instance] = []
+        for runtime in self.runtimes.values():
+            instances += await runtime.list()
+        return sorted([*instances, *self._unrunnable.values()], key=lambda instance: instance.id)
 
     async def adopt(self, record: InstanceRecord) -> Instance:
-        """One whose runtime is gone from this node cannot be looked after any more."""
-        home = self.runtimes.get(runtime_name_for(record.spec.container))
-        if home is None:
+        """Adopt an instance; an instance whose runtime is no longer available counts as exited."""
+        runtime = self.runtimes.get(runtime_name_for(record.spec.container))
+        if runtime is None:
             failure = Failure(
                 "RUNTIME_UNAVAILABLE",
                 f"this node no longer has a {runtime_name_for(record.spec.container)} runtime",
             )
             self._unrunnable[record.spec.id] = new_instance(record.spec, "Exited", failure)
             return self._unrunnable[record.spec.id]
-        self._runtime_by_instance[record.spec.id] = home
-        return await home.adopt(record)
+        self._runtime_by_instance[record.spec.id] = runtime
+        return await runtime.adopt(record)
 
-    async def usage(self, which: InstanceId) -> Usage | None:
-        home = self._runtime_by_instance.get(which)
-        return await home.usage(which) if home else None
+    async def usage(self, instance_id: InstanceId) -> Usage | None:
+        runtime = self._runtime_by_instance.get(instance_id)
+        return await runtime.usage(instance_id) if runtime else None
 
-    async def logs(self, which: InstanceId, tail: int) -> str:
-        home = self._runtime_by_instance.get(which)
-        return await home.logs(which, tail) if home else ""
+    async def logs(self, instance_id: InstanceId, tail: int) -> str:
+        runtime = self._runtime_by_instance.get(instance_id)
+        return await runtime.logs(instance_id, tail) if runtime else ""
 
-    async def logs_since(self, which: InstanceId, after: int) -> tuple[str, int]:
-        home = self._runtime_by_instance.get(which)
-        return await home.logs_since(which, after) if home else ("", max(0, after))
+    async def logs_since(self, instance_id: InstanceId, position: int) -> tuple[str, int]:
+        runtime = self._runtime_by_instance.get(instance_id)
+        return await runtime.logs_since(instance_id, position) if runtime else ("", max(0, position))
 
-    async def run_probe(self, which: InstanceId, probe: Probe) -> ProbeResult:
-        home = self._runtime_by_instance.get(which)
-        return await home.run_probe(which, probe) if home else ProbeResult(False, "it does not run")
+    async def run_probe(self, instance_id: InstanceId, probe: Probe) -> ProbeResult:
+        runtime = self._runtime_by_instance.get(instance_id)
+        return (
+            await runtime.run_probe(instance_id, probe) if runtime else ProbeResult(False, "it does not run")
+        )
 
     async def record_contact(self, since: float) -> None:
-        for home in self.runtimes.values():
-            await home.record_contact(since)
+        for runtime in self.runtimes.values():
+            await runtime.record_contact(since)
 
     async def close(self) -> None:
-        for home in self.runtimes.values():
-            await home.close()
+        for runtime in self.runtimes.values():
+            await runtime.close()
 
 
-async def detect_runtimes(folder: Path, notebook: RecordStore, clock: Clock) -> RuntimeRouter:
-    """What this machine can run: plain processes always, containers if podman was seen to work. `runtimes` and `missing` say which."""
-    guard = WatchdogClient(folder, clock)
-    runtimes: dict[str, Runtime] = {"process": ProcessRuntime(folder, notebook, clock, guard)}
-    found = await podman.find()
-    if isinstance(found, str):
-        return RuntimeRouter(runtimes, {"container": found})
+async def detect_runtimes(folder: Path, record_store: RecordStore, clock: Clock) -> RuntimeRouter:
+    """The runtimes of this machine: processes always, containers if podman passes its trial run."""
+    watchdog = WatchdogClient(folder, clock)
+    runtimes: dict[str, Runtime] = {"process": ProcessRuntime(folder, record_store, clock, watchdog)}
+    podman_or_reason = await podman.find()
+    if isinstance(podman_or_reason, str):
+        return RuntimeRouter(runtimes, {"container": podman_or_reason})
     return RuntimeRouter(
-        runtimes | {"container": ContainerRuntime(folder, notebook, clock, guard, found)}, {}
+        runtimes | {"container": ContainerRuntime(folder, record_store, clock, watchdog, podman_or_reason)},
+        {},
     )

@@ -1,4 +1,5 @@
-"""Starting one process so that it never runs unrecorded: the launcher waits for a word, and dies without it."""
+"""Start a process that never runs unrecorded: the launcher waits for a release by the agent and exits without
+the release."""
 
 import asyncio
 import errno
@@ -8,28 +9,28 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lattice.agent.runtimes import launcher as launch
+from lattice.agent.runtimes import launcher
 
-LAUNCHER = str(Path(launch.__file__))
+LAUNCHER = str(Path(launcher.__file__))
 LAUNCHER_READY_TIMEOUT_S = 30.0  # a machine under heavy load starts Python slowly
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run, where, and under which limits."""
+    """A program with arguments, working folder, log and limits."""
 
     program: str
     argv: tuple[str, ...]
     env: dict[str, str]
     folder: Path
-    log_fd: int  # descriptor
+    log_fd: int
     cgroups: tuple[str, ...] = ()
     data_limit: int = 0  # bytes; 0: none
 
 
 @dataclass(slots=True)
 class PendingProcess:
-    """A launcher that has its limits and waits."""
+    """A launcher process that has applied its limits and waits for the release."""
 
     process: subprocess.Popen[bytes]
     status: int
@@ -37,14 +38,14 @@ class PendingProcess:
     _done: bool = field(default=False)
 
     async def release(self) -> int:
-        """Let the command run: 0, or the error number for which the kernel refused it."""
+        """Let the command run; returns 0, or the error number of the failed exec."""
         os.write(self.go, b"g")
-        said = await _line(self.status)
+        reply = await _line(self.status)
         self.close()
-        return int(said or 0)
+        return int(reply or 0)
 
     def close(self) -> None:
-        """Without release, this ends the launcher before anything ran."""
+        """Close the pipes; without a release, the launcher exits before the command runs."""
         if not self._done:
             self._done = True
             os.close(self.go)
@@ -52,33 +53,35 @@ class PendingProcess:
 
 
 async def spawn(command: Command) -> PendingProcess:
-    """Raises OSError when the process, its cgroups or its limits cannot be had."""
-    status, its_status = os.pipe2(os.O_CLOEXEC)
-    its_go, go = os.pipe2(os.O_CLOEXEC)
+    """Start the launcher and wait until its limits are applied; raises OSError if the process, its cgroups or
+    its limits are unavailable."""
+    status, child_status = os.pipe2(os.O_CLOEXEC)
+    child_go, go = os.pipe2(os.O_CLOEXEC)
     try:
-        process = _popen(command, its_status, its_go)
+        process = _popen(command, child_status, child_go)
     except OSError:
         for descriptor in (status, go):
             os.close(descriptor)
         raise
     finally:
-        for descriptor in (its_status, its_go):
+        # The agent must close its copies of the child's ends: otherwise a pipe never reaches its end.
+        for descriptor in (child_status, child_go):
             os.close(descriptor)
     pending = PendingProcess(process, status, go)
     try:
-        said = await _line(status)
+        reply = await _line(status)
     except TimeoutError:
-        said = str(errno.EAGAIN).encode()
+        reply = str(errno.EAGAIN).encode()
         process.kill()
     except asyncio.CancelledError:
         process.kill()
         pending.close()
         process.wait()
         raise
-    if said != b"ready":
+    if reply != b"ready":
         pending.close()
         await asyncio.to_thread(process.wait)
-        number = int(said or errno.ECHILD)
+        number = int(reply or errno.ECHILD)
         raise OSError(number, os.strerror(number), command.program)
     return pending
 
@@ -106,15 +109,15 @@ def _popen(command: Command, status: int, go: int) -> subprocess.Popen[bytes]:
 
 
 async def _line(descriptor: int) -> bytes:
-    """What is said next, up to the line's end or until nobody can say anything any more."""
+    """Read one line from the pipe, or all data until the writer closes the pipe."""
     os.set_blocking(descriptor, False)
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(descriptor, readable.set)
-    said = b""
+    line = b""
     try:
         async with asyncio.timeout(LAUNCHER_READY_TIMEOUT_S):
-            while not said.endswith(b"\n"):
+            while not line.endswith(b"\n"):
                 await readable.wait()
                 readable.clear()
                 try:
@@ -123,7 +126,7 @@ async def _line(descriptor: int) -> bytes:
                     continue
                 if not block:
                     break
-                said += block
+                line += block
     finally:
         loop.remove_reader(descriptor)
-    return said.strip()
+    return line.strip()

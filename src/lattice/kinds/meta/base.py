@@ -1,4 +1,4 @@
-"""What all kinds share: how they speak JSON, their metadata, conditions, and how the API presents them."""
+"""The base classes of kinds: JSON naming, metadata, conditions, status, and the presentation in the API."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, dataclass_transform
@@ -11,12 +11,11 @@ from lattice.errors import Cause
 GROUP = "lattice.dev"
 VERSION = "v1alpha1"
 
-OpaqueJson = dict[str, Any]  # JSON whose shape is somebody else's
+OpaqueJson = dict[str, Any]  # JSON whose schema another component defines
 
 
-@dataclass_transform(
-    frozen_default=True, field_specifiers=(msgspec.field,)
-)  # what mypy cannot see: subclasses are frozen too
+# mypy cannot see that subclasses of a frozen Struct are frozen too.
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Part(
     msgspec.Struct,
     frozen=True,
@@ -24,13 +23,15 @@ class Part(
     rename="camel",
     omit_defaults=True,
     forbid_unknown_fields=True,
+    # Parts have no reference cycles, so the garbage collector need not track the parts.
     gc=False,
 ):
     """A piece of a manifest: camelCase outside, snake_case inside, never changed in place."""
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column of `get`: its head, a JSONPath into the object, its type; priority 1 shows with -o wide only."""
+    """One column of `get`: header, JSONPath into the object, and type; a column with priority 1 is shown with
+    -o wide only."""
 
     name: str
     path: str
@@ -40,7 +41,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """How the API presents a kind."""
+    """The presentation of a kind in the API: names, scope, columns and verbs."""
 
     kind: str
     plural: str
@@ -51,8 +52,9 @@ class Resource(msgspec.Struct, frozen=True):
     namespaced: bool = False
     columns: tuple[Column, ...] = ()
     has_status: bool = True
-    scale_path: str = ""  # path of the integer that /scale moves, such as "spec.replicas.min"
-    managed_hint: str = ""  # made by Lattice: what a user declares instead. "": a user's own
+    scale_path: str = ""  # path of the integer that /scale changes, such as "spec.replicas.min"
+    # For a managed kind: the object that a user declares instead. Empty for a kind that users write.
+    managed_hint: str = ""
     verbs: tuple[str, ...] = (
         "create",
         "delete",
@@ -74,7 +76,7 @@ class Resource(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Its name in the store and in messages: `latticepools.lattice.dev`, `namespaces`."""
+        """The name of the resource in the store and in messages: `latticepools.lattice.dev`, `namespaces`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
@@ -151,5 +153,6 @@ class Kind(Part):
     metadata: Metadata
 
     def problems(self) -> Iterator[Cause]:
-        """What the schema cannot say: ranges across fields, units, contradictions inside this one object."""
+        """Problems that the schema cannot express: ranges across fields, units, and contradictions within the
+        object."""
         yield from ()

@@ -1,4 +1,4 @@
-"""An API body as bytes: strict JSON in, with the place of every problem; JSON out."""
+"""Parse API bodies as strict JSON with the position of every problem, and encode values as JSON."""
 
 import json
 import re
@@ -10,27 +10,26 @@ import msgspec
 from lattice.errors import LatticeError, Malformed, TooLarge
 from lattice.kinds.meta import yaml_scalar as scalar
 
-MAX_BYTES = 1 << 20  # of an object; the store's ceiling for a commit
-MAX_VALUES = 10_000  # values in an object
+MAX_BYTES = 1 << 20  # per object; the store's limit for a commit
+MAX_VALUES = 10_000  # per object
 MAX_DEPTH = 32  # nesting of an object
-MAX_BODY_DEPTH = (
-    MAX_DEPTH + 8
-)  # a body may also carry managedFields, which nest a few deeper than what they describe
+# A body may also have managedFields, which nest a few levels deeper than the described object.
+MAX_BODY_DEPTH = MAX_DEPTH + 8
 
 
 class Parsed(NamedTuple):
-    """A JSON body, and the paths of the fields that were given more than once (the last one counts)."""
+    """A parsed JSON body, and the paths of repeated fields (the last value counts)."""
 
     value: Any
     duplicates: list[str]
 
 
 class _RepeatedKeyError(Exception):
-    """An object has a key twice: read it again, slowly, to say where."""
+    """A JSON object has a repeated key; the body is parsed again, slowly, to find the path."""
 
 
 def parse_json(body: bytes) -> Parsed:
-    """Strict JSON of bounded size and depth; integers of 64 bits, other numbers as decimals exactly as written."""
+    """Parse strict JSON of bounded size and depth: integers of 64 bits, other numbers as exact decimals."""
     if len(body) > MAX_BYTES:
         raise TooLarge(
             f"the body has {len(body):,} bytes, at most {MAX_BYTES:,}", fix="split it into several objects"
@@ -43,13 +42,22 @@ def parse_json(body: bytes) -> Parsed:
         ) from e
     try:
         parsed = Parsed(_STRICT_DECODER.decode(text), [])
+    # Repeated keys are rare: only then is the body parsed a second time, with all keys.
     except _RepeatedKeyError:
         parsed = _parse_with_duplicates(text)
     except (json.JSONDecodeError, RecursionError, Malformed) as e:
         raise _parse_error(e, text) from e
     _check_limits(parsed.value, text)
+    # Only an escape can bring half of a surrogate pair into a string.
     if "\\ud" in text or "\\uD" in text:
-        _check_surrogate_pairs(parsed.value)
+        try:
+            encode(parsed.value)
+        except UnicodeError as e:
+            raise Malformed(
+                "the body has half of a surrogate pair in a string",
+                where="body",
+                fix="send text as plain UTF-8",
+            ) from e
     return parsed
 
 
@@ -61,7 +69,7 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object whose repeated keys are all still there."""
+    """A JSON object with all repeated keys."""
 
 
 def _reject_constant(text: str) -> NoReturn:
@@ -77,9 +85,8 @@ _STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_unique_pairs, **_NUMBERS)
 _DUPLICATES_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, **_NUMBERS)
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s\[\]{},:"]+')
 
-_NUMBER = re.compile(
-    r"-?(?:0|[1-9][0-9]*)(?P<part>(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"
-)  # so much of a word is taken for one
+# The prefix of a word that the JSON decoder parses as a number.
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<part>(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")
 
 
 def _parse_with_duplicates(text: str) -> Parsed:
@@ -93,24 +100,25 @@ def _parse_with_duplicates(text: str) -> Parsed:
 
 
 def _merge_duplicates(raw: Any, path: str, duplicates: dict[str, None]) -> Any:
+    """The value with the last of repeated keys; the paths of repeated keys are added to `duplicates`."""
     if isinstance(raw, _Pairs):
         value: dict[str, Any] = {}
         for key, inner in raw:
-            here = f"{path}.{key}" if path else key
+            key_path = f"{path}.{key}" if path else key
             if key in value:
-                duplicates[here] = None
-            value[key] = _merge_duplicates(inner, here, duplicates)
+                duplicates[key_path] = None
+            value[key] = _merge_duplicates(inner, key_path, duplicates)
         return value
     if isinstance(raw, list):
-        return [_merge_duplicates(inner, f"{path}[{i}]", duplicates) for i, inner in enumerate(raw)]
+        return [_merge_duplicates(inner, f"{path}[{index}]", duplicates) for index, inner in enumerate(raw)]
     return raw
 
 
 def _parse_error(e: Exception, text: str) -> LatticeError:
     if isinstance(e, json.JSONDecodeError):
-        what = e.msg[:1].lower() + e.msg[1:]
+        message = e.msg[:1].lower() + e.msg[1:]
         return Malformed(
-            f"the body is not JSON: {what}",
+            f"the body is not JSON: {message}",
             where=_position(text, e.pos),
             fix="check commas, quotes and brackets here",
         )
@@ -120,12 +128,13 @@ def _parse_error(e: Exception, text: str) -> LatticeError:
         raise e
     if e.where:
         return e
-    refused = e if e.fix else scalar.not_finite_error(e.message)
-    return Malformed(refused.message, where=_position(text, _rejected_number_offset(text)), fix=refused.fix)
+    # An error without a fix comes from the hook for NaN and Infinity.
+    rejected = e if e.fix else scalar.not_finite_error(e.message)
+    return Malformed(rejected.message, where=_position(text, _rejected_number_offset(text)), fix=rejected.fix)
 
 
 def _rejected_number_offset(text: str) -> int:
-    """The hooks are not told where they are: the first number that they refuse is the one."""
+    """The offset of the first number that the decoder hooks reject: the hooks do not receive a position."""
     for token in _TOKEN.finditer(text):
         if token[0].startswith(("NaN", "Infinity", "-Infinity")):
             return token.start()
@@ -143,8 +152,9 @@ def _position(text: str, offset: int) -> str:
 
 def _check_limits(value: Any, text: str) -> None:
     openings = text.count("{") + text.count("[")
+    # Every value follows an opening bracket or a comma, so a small body needs no exact count.
     if openings <= MAX_BODY_DEPTH and openings + text.count(",") < MAX_VALUES:
-        return  # every value follows an opening or a comma, so no counting is needed
+        return
     nodes, depth, level = 0, 0, [value]
     while level:
         nodes += len(level)
@@ -159,7 +169,7 @@ def _check_limits(value: Any, text: str) -> None:
 
 
 def _next_level(level: list[Any]) -> tuple[list[Any], bool]:
-    """The values inside these values, and whether any of these holds values at all."""
+    """The values inside the given values, and whether any given value is a list or an object."""
     below: list[Any] = []
     nested = False
     for value in level:
@@ -184,17 +194,8 @@ def _too_deep() -> Malformed:
     )
 
 
-def _check_surrogate_pairs(value: Any) -> None:
-    try:
-        encode(value)
-    except UnicodeError as e:
-        raise Malformed(
-            "the body has half of a surrogate pair in a string", where="body", fix="send text as plain UTF-8"
-        ) from e
-
-
 encode = msgspec.json.Encoder(decimal_format="number").encode
-"""A value as JSON bytes; decimals as the numbers they were written as."""
+"""Encode a value as JSON bytes; decimals keep their written digits."""
 
 decode_stored = msgspec.json.Decoder(float_hook=Decimal).decode
-"""What `encode` wrote, read back: trusted, so nothing is checked."""
+"""Decode stored bytes of `encode`; the bytes are trusted and not validated."""

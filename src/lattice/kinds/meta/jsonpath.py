@@ -1,62 +1,69 @@
-"""Where in an object: paths such as `.spec.ports[0].name`, compiled once."""
+"""JSONPath expressions such as `.spec.ports[0].name`, compiled once and applied to objects."""
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 from lattice.errors import Malformed
 
 _NAME = re.compile(r"(?:\\.|[^\s.\[\]{}()'\"\\@$*,?:=<>!])+")
-_LONE_DOT = re.compile(r"\.(?=[\s})]|$)")  # a lone dot: the object itself
+_LONE_DOT = re.compile(r"\.(?=[\s})]|$)")  # the object itself
 _INTEGER = re.compile(r"-?\d+")
 _SLICE = re.compile(r"\s*(-?\d{1,18})?\s*:\s*(-?\d{1,18})?\s*(?::\s*(-?\d{1,18})?\s*)?\]")
+# Single or double quotes, with backslash escapes.
 QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")  # an exponent that is longer fits nowhere
+# A longer exponent is out of range for every reader.
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")
 _WORD = re.compile(r"true|false|null|nil")
 _OPERATOR = re.compile(r"==|!=|<=|>=|<|>")
-_MAX_FILTER_DEPTH = 8  # inside one another
+_MAX_FILTER_DEPTH = 8
 _WORDS = {"true": True, "false": False, "null": None, "nil": None}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 class Key(str):
-    """A field by name."""
+    """A field name as a step."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
+    """A list index as a step; negative counts from the end."""
+
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
+    """A list slice as a step."""
+
     part: slice
 
 
 @dataclass(frozen=True, slots=True)
 class Wildcard:
-    """All values of a list or a mapping."""
+    """All values of a list or an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Descendants:
-    """The value itself and everything under it."""
+    """The value itself and all nested values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """Several fields or items at once."""
+    """Several fields or list items as one step."""
 
     steps: "tuple[Step, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The items for which a comparison holds; without an operator, those that have the field."""
+    """The list items for which a comparison holds; without an operator, the items with the field."""
 
     left: "Path"
     operator: str = ""
@@ -68,16 +75,20 @@ Step = Key | Index | Slice | Wildcard | Descendants | Union | Filter
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A compiled path. What is not there is simply not found."""
+    """A compiled path; a missing field gives an empty result."""
 
     text: str
     steps: tuple[Step, ...]
-    names: tuple[str, ...] | None  # set when the path is nothing but field names: the fast and usual case
-    rooted: bool = False  # begins with $: looks from the whole object, also inside a range
+    names: tuple[str, ...] | None  # set for a path of field names only, the fast and usual case
+    rooted: bool = False  # begins with $: starts at the root object, also inside a range
 
     def find(self, value: Any) -> list[Any]:
+        """The values at the path, in document order."""
         if self.names is None:
-            return _apply_steps(self.steps, [value])
+            values = [value]
+            for step in self.steps:
+                values = list(chain.from_iterable(_apply_step(step, parent) for parent in values))
+            return values
         for name in self.names:
             if type(value) is not dict or name not in value:
                 return []
@@ -86,7 +97,7 @@ class Path:
 
 
 def compile_path(text: str) -> Path:
-    """A path in any of kubectl's spellings: `.a.b`, `a.b`, `$.a.b`, `{.a.b}`."""
+    """Compile a path in any spelling of kubectl: `.a.b`, `a.b`, `$.a.b`, `{.a.b}`."""
     bare = text.strip()
     if bare.startswith("{") and bare.endswith("}"):
         bare = bare[1:-1].strip()
@@ -95,12 +106,6 @@ def compile_path(text: str) -> Path:
     if not reader.at_end():
         raise reader.problem("expected the path to end")
     return path
-
-
-def _apply_steps(steps: tuple[Step, ...], values: list[Any]) -> list[Any]:
-    for step in steps:
-        values = [found for value in values for found in _apply_step(step, value)]
-    return values
 
 
 def _apply_step(step: Step, value: Any) -> Iterator[Any]:
@@ -116,37 +121,38 @@ def _apply_step(step: Step, value: Any) -> Iterator[Any]:
         case Wildcard():
             yield from _children(value)
         case Descendants():
-            yield from _descendants(value)
-        case Union(several):
-            for one in several:
-                yield from _apply_step(one, value)
+            pending = [value]
+            while pending:
+                descendant = pending.pop()
+                yield descendant
+                pending.extend(reversed(_children(descendant)))
+        case Union(members):
+            for member in members:
+                yield from _apply_step(member, value)
         case Filter():
             yield from (item for item in _children(value) if _matches_filter(step, item))
 
 
 def _children(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
-
-
-def _descendants(value: Any) -> Iterator[Any]:
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        yield one
-        waiting.extend(reversed(_children(one)))
+    if isinstance(value, list):
+        return value
+    return list(value.values()) if isinstance(value, dict) else []
 
 
 def _matches_filter(test: Filter, item: Any) -> bool:
-    found = test.left.find(item)
+    left = test.left.find(item)
     if not test.operator:
-        return bool(found)
+        return bool(left)
     right = test.right.find(item) if isinstance(test.right, Path) else [test.right]
-    return bool(found and right) and _compare(found[0], test.operator, right[0])
+    return bool(left and right) and _compare(left[0], test.operator, right[0])
 
 
 def _compare(left: Any, operator: str, right: Any) -> bool:
     if operator in ("==", "!="):
-        return (_is_equal(left, right)) == (operator == "==")
+        # In Python True == 1, in JSON the values differ.
+        is_equal = isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+        return is_equal == (operator == "==")
+    # Values of different types have no order.
     if not (_is_number(left) and _is_number(right)) and not (
         isinstance(left, str) and isinstance(right, str)
     ):
@@ -162,27 +168,25 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _is_equal(left: Any, right: Any) -> bool:
-    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
 
 
 class Reader:
-    """Reads paths out of a text from a position on."""
+    """A parser of paths within a text, from a position on."""
 
     def __init__(self, text: str, at: int = 0) -> None:
         self.text = text
         self.position = at
-        self.filter_depth = 0  # comparisons that the position is inside of
+        self.filter_depth = 0  # nesting of comparisons at the position
 
     def path(self, relaxed: bool = False) -> Path:
-        began = self.position
+        """Parse a path at the position; with `relaxed`, the first field name needs no leading dot."""
+        start = self.position
         rooted = self.take("$")
         if not rooted:
             self.take("@")
+        # A lone dot is the object itself.
         if _LONE_DOT.match(self.text, self.position):
             self.position += 1
             return Path(".", (), (), rooted)
@@ -191,13 +195,16 @@ class Reader:
             steps.append(self._name(name))
         while step := self._step():
             steps.extend(step)
-        names = tuple(str(s) for s in steps) if all(isinstance(s, Key) for s in steps) else None
-        return Path(self.text[began : self.position], tuple(steps), names, rooted)
+        names = None
+        if all(isinstance(step, Key) for step in steps):
+            names = tuple(str(step) for step in steps)
+        return Path(self.text[start : self.position], tuple(steps), names, rooted)
 
     def at_end(self) -> bool:
         return self.position >= len(self.text)
 
     def take(self, token: str) -> bool:
+        """Skip the token at the position; return False if the text has another token."""
         if not self.text.startswith(token, self.position):
             return False
         self.position += len(token)
@@ -207,13 +214,14 @@ class Reader:
         while self.position < len(self.text) and self.text[self.position].isspace():
             self.position += 1
 
-    def problem(self, what: str) -> Malformed:
+    def problem(self, expectation: str) -> Malformed:
+        """The error for the current position."""
         shown = self.text if len(self.text) <= 80 else f"{self.text[:80]}…"
-        found = (
+        actual = (
             f", found {self.text[self.position]!r}" if self.position < len(self.text) else ", found the end"
         )
         return Malformed(
-            f"{what}{found}",
+            f"{expectation}{actual}",
             where=f"{shown!r} at character {self.position + 1}",
             fix="""write paths like .spec.ports[0].name or .items[?(@.a=="b")]""",
         )
@@ -236,9 +244,9 @@ class Reader:
             return [self._bracket()]
         raise self.problem("expected a field name after the dot")
 
-    def _name(self, found: re.Match[str]) -> Key:
-        self.position = found.end()
-        return Key(re.sub(r"\\(.)", r"\1", found[0]))
+    def _name(self, match: re.Match[str]) -> Key:
+        self.position = match.end()
+        return Key(re.sub(r"\\(.)", r"\1", match[0]))
 
     def _bracket(self) -> Step:
         self.skip_blanks()
@@ -246,28 +254,25 @@ class Reader:
             return self._expect_closing_bracket(Wildcard())
         if self.take("?"):
             return self._filter()
-        if part := _SLICE.match(self.text, self.position):
-            return self._slice(part)
-        several: list[Step] = [self._member()]
+        if match := _SLICE.match(self.text, self.position):
+            numbers = [int(number) if number else None for number in match.groups()]
+            if numbers[2] == 0:
+                raise self.problem("a slice cannot step by 0")
+            self.position = match.end()
+            return Slice(slice(*numbers))
+        members: list[Step] = [self._member()]
         while self.take(","):
-            several.append(self._member())
-        return self._expect_closing_bracket(several[0] if len(several) == 1 else Union(tuple(several)))
-
-    def _slice(self, found: re.Match[str]) -> Slice:
-        numbers = [int(n) if n else None for n in found.groups()]
-        if numbers[2] == 0:
-            raise self.problem("a slice cannot step by 0")
-        self.position = found.end()
-        return Slice(slice(*numbers))
+            members.append(self._member())
+        return self._expect_closing_bracket(members[0] if len(members) == 1 else Union(tuple(members)))
 
     def _member(self) -> Step:
         self.skip_blanks()
-        if found := QUOTED.match(self.text, self.position):
-            self.position = found.end()
-            member: Step = Key(unescaped(found[1] if found[1] is not None else found[2]))
-        elif (found := _INTEGER.match(self.text, self.position)) and len(found[0]) < 19:
-            self.position = found.end()
-            member = Index(int(found[0]))
+        if match := QUOTED.match(self.text, self.position):
+            self.position = match.end()
+            member: Step = Key(unescaped(match[1] if match[1] is not None else match[2]))
+        elif (match := _INTEGER.match(self.text, self.position)) and len(match[0]) < 19:
+            self.position = match.end()
+            member = Index(int(match[0]))
         else:
             raise self.problem("expected a number, a quoted name, * or ?( inside [ ]")
         self.skip_blanks()
@@ -301,19 +306,20 @@ class Reader:
         return self._expect_closing_bracket(Filter(left, operator[0] if operator else "", right))
 
     def _literal(self) -> Any:
-        if found := QUOTED.match(self.text, self.position):
-            self.position = found.end()
-            return unescaped(found[1] if found[1] is not None else found[2])
-        if found := _NUMBER.match(self.text, self.position):
-            self.position = found.end()
-            return Decimal(found[0])
-        if found := _WORD.match(self.text, self.position):
-            self.position = found.end()
-            return _WORDS[found[0]]
+        if match := QUOTED.match(self.text, self.position):
+            self.position = match.end()
+            return unescaped(match[1] if match[1] is not None else match[2])
+        if match := _NUMBER.match(self.text, self.position):
+            self.position = match.end()
+            return Decimal(match[0])
+        if match := _WORD.match(self.text, self.position):
+            self.position = match.end()
+            return _WORDS[match[0]]
         if self.text[self.position : self.position + 1] in ("@", "$", "."):
             return self.path()
         raise self.problem("expected a quoted text, a number, true or false")
 
 
 def unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), text, flags=re.DOTALL)
+    """The text with its backslash escapes resolved."""
+    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), text, flags=re.DOTALL)

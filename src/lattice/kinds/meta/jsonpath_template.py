@@ -1,4 +1,4 @@
-"""kubectl's `-o jsonpath` templates: text with paths in braces, and ranges over what a path finds."""
+"""kubectl's `-o jsonpath` templates: text with paths in braces, and ranges over the values of a path."""
 
 import re
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _KEYWORD = re.compile(r"(range|end)(?=[\s}])\s*")
 
 @dataclass(slots=True)
 class Range:
-    """Its body, once for each value that the path finds."""
+    """A template body that is rendered once per value of the path."""
 
     path: Path
     body: "list[str | Path | Range]" = field(default_factory=list)
@@ -23,14 +23,17 @@ Piece = str | Path | Range
 
 @dataclass(frozen=True, slots=True)
 class Template:
+    """A compiled template."""
+
     pieces: list[Piece]
 
     def render(self, value: Any) -> str:
+        """Render the template for an object."""
         return "".join(_render(self.pieces, value, value))
 
 
 def compile_template(text: str) -> Template:
-    """`{.items[*].metadata.name}{"\\n"}`; a text without braces is one path."""
+    r"""Compile a template such as `{.items[*].metadata.name}{"\\n"}`; a text without braces is one path."""
     if "{" not in text:
         return Template([compile_path(text)])
     reader = Reader(text)
@@ -49,7 +52,7 @@ def compile_template(text: str) -> Template:
 
 
 def _parse_braces(reader: Reader, stack: list[list[Piece]]) -> None:
-    """What stands between braces: literals and paths, or the begin or end of a range."""
+    """Parse the content of braces: literals and paths, or the start or end of a range."""
     while True:
         reader.skip_blanks()
         if reader.take("}"):
@@ -60,9 +63,10 @@ def _parse_braces(reader: Reader, stack: list[list[Piece]]) -> None:
             reader.position = quoted.end()
             stack[-1].append(unescaped(quoted[1] if quoted[1] is not None else quoted[2]))
         else:
-            began = reader.position
+            start = reader.position
             stack[-1].append(reader.path(relaxed=True))
-            if reader.position == began:
+            # An empty path means that the text at the position is no path.
+            if reader.position == start:
                 raise reader.problem("expected a path, a quoted text, range or end")
 
 
@@ -79,19 +83,20 @@ def _parse_keyword(word: re.Match[str], reader: Reader, stack: list[list[Piece]]
     stack.pop()
 
 
-def _render(pieces: list[Piece], root: Any, here: Any) -> list[str]:
+def _render(pieces: list[Piece], root: Any, current: Any) -> list[str]:
     out: list[str] = []
     for piece in pieces:
         if isinstance(piece, str):
             out.append(piece)
         elif isinstance(piece, Path):
-            out.append(" ".join(value_text(found) for found in piece.find(root if piece.rooted else here)))
+            values = piece.find(root if piece.rooted else current)
+            out.append(" ".join(value_text(value) for value in values))
         else:
-            for found in piece.path.find(root if piece.path.rooted else here):
-                out.extend(_render(piece.body, root, found))
+            for value in piece.path.find(root if piece.path.rooted else current):
+                out.extend(_render(piece.body, root, value))
     return out
 
 
 def value_text(value: Any) -> str:
-    """Text as it is, everything else as JSON."""
+    """A string unchanged, any other value as JSON."""
     return value if isinstance(value, str) else encode(value).decode()

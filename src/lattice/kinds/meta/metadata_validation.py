@@ -1,4 +1,4 @@
-"""Is this metadata fit to store? Names, labels, annotations and owners by Kubernetes' grammar."""
+"""Validate object metadata: names, labels, annotations and finalizers by the grammar of Kubernetes."""
 
 from msgspec import inspect
 
@@ -19,18 +19,21 @@ _validate = compile_schema(METADATA_SCHEMA)
 
 
 def admit_metadata(resource: Resource, metadata: Object, out: Findings) -> Object:
-    """The metadata to keep; what is wrong with it goes to `out`."""
-    kept: Object = _validate(metadata, "metadata", out)
+    """The validated metadata to store; problems are added to `out`."""
+    validated: Object = _validate(metadata, "metadata", out)
+    # The checks below need values of the right types.
     if out.causes:
-        return kept
-    _check_name(resource, kept, out)
-    _check_labels(kept, out)
-    _check_finalizers(kept, out)
-    return kept
+        return validated
+    _check_name(resource, validated, out)
+    _check_labels(validated, out)
+    for i, finalizer in enumerate(validated.get("finalizers", ())):
+        if problem := label_key_problem(finalizer):
+            out.add_invalid_value(f"metadata.finalizers[{i}]", finalizer, problem)
+    return validated
 
 
 def name_problem(resource: Resource, name: str) -> str:
-    """Why `name` cannot name such an object; "" if it can."""
+    """The reason that `name` is invalid for an object of the resource; "" for a valid name."""
     return dns_label_problem(name) if resource.id == "namespaces" else subdomain_problem(name)
 
 
@@ -42,6 +45,7 @@ def _check_name(resource: Resource, metadata: Object, out: Findings) -> None:
         )
     elif name and (problem := name_problem(resource, name)):
         out.add_invalid_value("metadata.name", name, problem)
+    # The server appends a suffix to the prefix, so the prefix may end with a hyphen.
     elif not name and (problem := name_problem(resource, f"{prefix}x")):
         out.add_invalid_value("metadata.generateName", prefix, problem)
 
@@ -54,6 +58,7 @@ def _check_labels(metadata: Object, out: Findings) -> None:
             out.add_invalid_value(join_path("metadata.labels", key), value, problem)
     size = 0
     for key, value in metadata.get("annotations", {}).items():
+        # Kubernetes compares annotation keys without case.
         if problem := label_key_problem(key.lower()):
             out.add_invalid_value("metadata.annotations", key, problem)
         size += len(key) + len(value)
@@ -63,9 +68,3 @@ def _check_labels(metadata: Object, out: Findings) -> None:
             f"Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes, got {size}",
             "FieldValueTooLong",
         )
-
-
-def _check_finalizers(metadata: Object, out: Findings) -> None:
-    for i, finalizer in enumerate(metadata.get("finalizers", ())):
-        if problem := label_key_problem(finalizer):
-            out.add_invalid_value(f"metadata.finalizers[{i}]", finalizer, problem)

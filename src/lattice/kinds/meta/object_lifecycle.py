@@ -1,4 +1,5 @@
-"""What every writer must do to an object, whoever writes it: identity, generation, what may change, when it is really gone."""
+"""The lifecycle rules of stored objects for every writer: identity, generation, immutable metadata, and
+deletion by finalizers."""
 
 from typing import Any
 
@@ -20,7 +21,7 @@ SERVER_OWNED_METADATA = (
 
 
 def new_object(obj: Object, *, uid: str, now: str) -> Object:
-    """A new object: its identity is ours to give, its status nobody's yet."""
+    """A new object with the server's uid, creation time and generation."""
     metadata = {
         name: value
         for name, value in obj["metadata"].items()
@@ -30,7 +31,8 @@ def new_object(obj: Object, *, uid: str, now: str) -> Object:
 
 
 def updated_object(old: Object, new: Object, *, status: bool) -> Object:
-    """`new` as it may follow `old`: through /status only status changes, through the object itself everything but status."""
+    """The object that replaces `old`: a write through /status changes only the status, any other write
+    changes all but the status."""
     check_same_uid(old, new)
     if status:
         body = {**old, "status": new.get("status", {})}
@@ -44,28 +46,31 @@ def updated_object(old: Object, new: Object, *, status: bool) -> Object:
             "metadata": {**old["metadata"], "managedFields": new["metadata"].get("managedFields", [])},
         }
     metadata = dict(new["metadata"])
+    # A writer cannot change these fields: the stored values win, and absent fields stay absent.
     for name in SERVER_OWNED_METADATA:
         if name in old["metadata"]:
             metadata[name] = old["metadata"][name]
         else:
             metadata.pop(name, None)
     _check_no_new_finalizers(old["metadata"], metadata)
+    # The generation counts changes of the spec, not of metadata or status.
     if _content(old) != _content(body):
         metadata["generation"] = old["metadata"].get("generation", 1) + 1
     return {**body, "metadata": metadata}
 
 
 def check_same_uid(old: Object, new: Object) -> None:
+    """Raise Invalid if `new` names the uid of another object."""
     uid = new["metadata"].get("uid")
     if uid and uid != old["metadata"]["uid"]:
-        have = old["metadata"]["uid"]
+        actual = old["metadata"]["uid"]
         raise Invalid(
             "names another object",
             where="metadata.uid",
             fix="read the object again: it was deleted and made anew",
             causes=[
                 Cause(
-                    "metadata.uid", f'Invalid value: "{uid}": field is immutable, the object has uid {have}'
+                    "metadata.uid", f'Invalid value: "{uid}": field is immutable, the object has uid {actual}'
                 )
             ],
         )
@@ -78,7 +83,8 @@ def _check_no_new_finalizers(old: dict[str, Any], new: dict[str, Any]) -> None:
     if added:
         cause = Cause(
             "metadata.finalizers",
-            f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers: {', '.join(added)}",
+            "Forbidden: no new finalizers can be added if the object is being deleted, "
+            f"found new finalizers: {', '.join(added)}",
             "FieldValueForbidden",
         )
         raise Invalid(
@@ -90,11 +96,13 @@ def _check_no_new_finalizers(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def _content(obj: Object) -> Object:
+    """The object without metadata and status: a change of the content changes the generation."""
     return {name: value for name, value in obj.items() if name not in {"metadata", "status"}}
 
 
 def is_unchanged(old: Object, new: Object) -> bool:
-    """Would writing `new` change nothing? Revisions and the times of field managers do not count."""
+    """Whether a write of `new` would change nothing, apart from revisions and the timestamps of field
+    managers."""
     return _comparable(old) == _comparable(new)
 
 
@@ -108,31 +116,32 @@ def _comparable(obj: Object) -> Object:
         {name: value for name, value in entry.items() if name != "time"}
         for entry in obj["metadata"].get("managedFields", ())
     ]
-    rest = {
+    content = {
         name: value
         for name, value in obj.items()
         if name != "metadata" and not (name == "status" and not value)
     }
-    return {**rest, "metadata": metadata, "managers": managers}
+    return {**content, "metadata": metadata, "managers": managers}
 
 
 def mark_for_deletion(obj: Object, *, now: str, finalizers: tuple[str, ...] = ()) -> Object:
-    """Marked for deletion: gone once its finalizers are."""
+    """The object marked for deletion; the store removes the object once all finalizers are gone."""
     metadata = dict(obj["metadata"])
+    # A second deletion keeps the first timestamp.
     if "deletionTimestamp" not in metadata:
         metadata |= {
             "deletionTimestamp": now,
             "deletionGracePeriodSeconds": 0,
             "generation": metadata.get("generation", 1) + 1,
         }
-    wanted = [
+    all_finalizers = [
         *metadata.get("finalizers", ()),
-        *(each for each in finalizers if each not in metadata.get("finalizers", ())),
+        *(finalizer for finalizer in finalizers if finalizer not in metadata.get("finalizers", ())),
     ]
-    return {**obj, "metadata": metadata | ({"finalizers": wanted} if wanted else {})}
+    return {**obj, "metadata": metadata | ({"finalizers": all_finalizers} if all_finalizers else {})}
 
 
 def is_finalized(obj: Object) -> bool:
-    """Marked for deletion and nobody holds it any more."""
+    """Whether the object is marked for deletion and has no finalizers."""
     metadata = obj["metadata"]
     return bool(metadata.get("deletionTimestamp")) and not metadata.get("finalizers")

@@ -1,4 +1,4 @@
-"""An object that cannot be read as a whole: what do the parts that can be say of themselves?"""
+"""Validate the readable parts of an object that cannot be decoded as its kind."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -15,7 +15,7 @@ from lattice.kinds.meta.validator import join_path
 
 
 def readable_part_problems(kind: type[Kind], obj: Any) -> Iterator[Cause]:
-    """Of every part of the spec that fits its class and is judged by itself alone."""
+    """The problems of every part of the spec that decodes as its class and is validated without context."""
     spec = next((field.type for field in _info(kind).fields if field.name == "spec"), inspect.AnyType())
     yield from _problems(spec, obj.get("spec"), "spec")
 
@@ -32,8 +32,8 @@ def _problems(info: inspect.Type, value: Any, path: str) -> Iterator[Cause]:
         case inspect.Metadata(), _:
             yield from _problems(info.type, value, path)
         case inspect.UnionType(), _:
-            for each in info.types:
-                yield from _problems(each, value, path)
+            for member in info.types:
+                yield from _problems(member, value, path)
         case inspect.StructType(), dict():
             yield from _struct_problems(info, value, path)
         case ((inspect.VarTupleType() | inspect.ListType()), list()):
@@ -46,9 +46,8 @@ def _problems(info: inspect.Type, value: Any, path: str) -> Iterator[Cause]:
 
 def _struct_problems(info: inspect.StructType, value: dict[str, Any], path: str) -> Iterator[Cause]:
     check = getattr(info.cls, "problems", None)
-    if (
-        check is not None and len(signature(check).parameters) == 2
-    ):  # itself and its path: it needs to know nothing else
+    # A check with two parameters, the part and its path, needs no context of the object.
+    if check is not None and len(signature(check).parameters) == 2:
         try:
             part = msgspec.convert(value, info.cls)
         except msgspec.ValidationError:

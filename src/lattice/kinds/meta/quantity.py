@@ -1,9 +1,10 @@
-"""What amount does "500m", "16Gi", "10Gbps", "65ms" or $0.192 stand for, as an exact integer, and how is it written back?"""
+"""Parse and format quantities such as "500m", "16Gi", "10Gbps", "65ms" and $0.192 as exact integers."""
 
 import re
 from collections.abc import Callable, Iterator
 from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal
 from functools import lru_cache
+from itertools import product
 from typing import Annotated, Any
 
 import msgspec
@@ -12,25 +13,26 @@ from msgspec import Meta
 from lattice.errors import Cause, Invalid
 from lattice.kinds.meta.validator import join_path
 
-Quantity = int | str | float  # as written: 2, "500m", 0.5, "16Gi"; a float is read by the digits it prints
-Amount = Annotated[
-    Decimal, Meta(extra_json_schema={"minimum": 0})
-]  # a plain number that is never negative: money, cores, GiB, shares
+# As written: 2, "500m", 0.5, "16Gi"; a float stands for its printed digits.
+Quantity = int | str | float
+# A plain number that is never negative: money, cores, GiB, shares.
+Amount = Annotated[Decimal, Meta(extra_json_schema={"minimum": 0})]
 
 MILLI = 1000
 MICRO = 1_000_000
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
-MAX_INT64 = (1 << 63) - 1  # the store, numpy columns and other people's clients all hold int64
-MAX_PLAIN_NUMBER = (
-    Decimal(10) ** 9
-)  # dollars, cores, GiB: more is a slip of the hand, and its bytes or micro-dollars would not fit into int64
+MAX_INT64 = (1 << 63) - 1  # the store, numpy columns and API clients hold int64
+# Dollars, cores, GiB: a larger number is a typing error, and its bytes or micro-dollars would exceed int64.
+MAX_PLAIN_NUMBER = Decimal(10) ** 9
 
 _BINARY = {"Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": TIB, "Pi": 1 << 50, "Ei": 1 << 60}
 _DECIMAL = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+# Milli-cores, bytes, bits per second and milliseconds per unit.
 _CORES = {"": MILLI, "m": 1, "k": MILLI * 1000}
 _BYTES = {"": 1, **_BINARY, **_DECIMAL}
 _DOCKER = {
-    letter + tail: 1 << (10 * power) for power, letter in enumerate("kmgtp", 1) for tail in ("", "b", "ib")
+    letter + tail: 1 << (10 * power)
+    for (power, letter), tail in product(enumerate("kmgtp", 1), ("", "b", "ib"))
 } | {"": 1, "b": 1}
 _BITS = {"bps": 1, "kbps": 10**3, "Kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}
 _MILLIS: dict[str, Decimal | int] = {
@@ -51,34 +53,34 @@ _UNITS: dict[str, dict[str, int]] = {
     "bits": _BITS,
 }
 
-_DIGITS = 28  # what decimal arithmetic keeps exactly by default
+_DIGITS = 28  # the default precision of decimal arithmetic
 _NUMBER = re.compile(
     r"([0-9]{1,19}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})([eE][+-]?[0-9]{1,2})?([A-Za-z]*)", re.ASCII
 )
-_OVERSIZED_NUMBER = re.compile(
-    r"0*[1-9][0-9]{19,}(?:\.[0-9]*)?([A-Za-z]*)", re.ASCII
-)  # 10^19 and more, of whatever unit
+# 10^19 and more, with any unit.
+_OVERSIZED_NUMBER = re.compile(r"0*[1-9][0-9]{19,}(?:\.[0-9]*)?([A-Za-z]*)", re.ASCII)
 _DURATION_PART = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(ns|us|ms|s|m|h|d)", re.ASCII)
 
 
 def parse_cores(value: Quantity | Decimal) -> int:
-    """Milli-cores: "500m" is 500, "2" is 2000. What is finer than a milli-core is rounded up."""
+    """Milli-cores: "500m" is 500, "2" is 2000. A fraction of a milli-core is rounded up."""
     return _scaled(value, "cores", 'such as 2, "0.5" or "500m"')
 
 
 def parse_bytes(value: Quantity | Decimal) -> int:
-    """Bytes, with Kubernetes' units: "16Gi" is binary, "16G" decimal. Fractions of a byte are rounded up."""
+    """Bytes, with the units of Kubernetes: "16Gi" is binary, "16G" decimal. Fractions of a byte are rounded
+    up."""
     return _scaled(value, "bytes", 'such as "512Mi", "16Gi" or "1.5Ti"')
 
 
 def parse_docker_bytes(value: Quantity) -> int:
-    """Bytes, with docker's units: upper and lower case alike and all of them binary, so "4g" is 4 GiB."""
+    """Bytes, with the units of docker: case-insensitive and always binary, so "4g" is 4 GiB."""
     text = value.lower() if isinstance(value, str) else value
     return _scaled(text, "docker", 'such as "512m" or "4g"')
 
 
 def parse_count(value: Quantity | Decimal) -> int:
-    """A whole number of an extended resource; it cannot be shared, so "1.5" is refused."""
+    """A whole number of an extended resource, which cannot be shared: "1.5" is invalid."""
     return _scaled(value, "count", "a whole number such as 2")
 
 
@@ -89,18 +91,17 @@ def parse_bits(value: str) -> int:
 
 @lru_cache(maxsize=4096)
 def parse_millis(value: str) -> int:
-    """Milliseconds: "65ms", "90s", "1.5h", "1h30m". What is finer than a millisecond is rounded up."""
+    """Milliseconds: "65ms", "90s", "1.5h", "1h30m". A fraction of a millisecond is rounded up."""
     if value == "0":
         return 0
     spans = list(_DURATION_PART.finditer(value)) if isinstance(value, str) else []
     if not spans or "".join(span.group() for span in spans) != value:
         raise Invalid(f"must be a duration such as 65ms, 90s, 1.5h or 1h30m, got {_quoted(value)}")
-    return _round_up_to_int64(
-        sum(
-            (Decimal(number) * _MILLIS[unit] for number, unit in (span.groups() for span in spans)), Decimal()
-        ),
-        value,
-    )
+    total = Decimal()
+    for span in spans:
+        number, unit = span.groups()
+        total += Decimal(number) * _MILLIS[unit]
+    return _round_up_to_int64(total, value)
 
 
 def parse_seconds(value: str) -> int:
@@ -109,17 +110,17 @@ def parse_seconds(value: str) -> int:
 
 
 def dollars_to_micros(dollars: Decimal) -> int:
-    """Micro-dollars. Half a micro-dollar rounds up; every smaller rest is dropped or rounded likewise."""
+    """Micro-dollars of an amount in dollars, rounded to the nearest micro-dollar, half up."""
     return int((_checked_range(dollars) * MICRO).quantize(Decimal(1), rounding=ROUND_HALF_UP))
 
 
 def gib_to_bytes(amount: Decimal) -> int:
-    """Bytes of a number of GiB, as in `memoryGi: 16`."""
+    """Bytes of an amount in GiB, as in `memoryGi: 16`, rounded up."""
     return int((_checked_range(amount) * GIB).to_integral_value(rounding=ROUND_CEILING))
 
 
 def share_as_fraction(threshold: Decimal) -> Decimal:
-    """A share between 0 and 1, whether it was written as 0.8 or as 80 percent."""
+    """A share between 0 and 1, written as the fraction 0.8 or as 80 percent."""
     return threshold if threshold <= 1 else threshold / 100
 
 
@@ -128,7 +129,7 @@ def format_cores(milli: int) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """Exact, in the largest binary unit that leaves no rest: 17179869184 is 16Gi."""
+    """The exact size in the largest binary unit without a remainder: 17179869184 is 16Gi."""
     for unit, size in reversed(_BINARY.items()):
         if count and count % size == 0:
             return f"{count // size}{unit}"
@@ -136,7 +137,7 @@ def format_bytes(count: int) -> str:
 
 
 def approximate_bytes(count: int) -> str:
-    """For people: three digits are enough, 16500000000 is 15.4Gi."""
+    """The size rounded for users: 16500000000 is 15.4Gi."""
     for unit, size in reversed(_BINARY.items()):
         if abs(count) >= size:
             return f"{_without_trailing_zeros((Decimal(count) / size).quantize(Decimal('0.1')))}{unit}"
@@ -151,7 +152,7 @@ def format_bits(per_second: int) -> str:
 
 
 def format_millis(millis: int) -> str:
-    """Exact and short: 5400000 is 1h30m, 65 is 65ms."""
+    """The exact duration in short form: 5400000 is 1h30m, 65 is 65ms."""
     parts = []
     for unit in ("d", "h", "m", "s", "ms"):
         count, millis = divmod(millis, int(_MILLIS[unit]))
@@ -161,17 +162,17 @@ def format_millis(millis: int) -> str:
 
 
 def format_dollars(amount: int) -> str:
-    """Dollars without needless zeros: 384000 is 0.384, 414720000 is 414.72."""
+    """Dollars without trailing zeros: 384000 is 0.384, 414720000 is 414.72."""
     return _without_trailing_zeros(micros_to_dollars(amount))
 
 
 def micros_to_dollars(amount: int) -> Decimal:
-    """The exact number of dollars in so many micro-dollars."""
+    """The exact number of dollars of an amount in micro-dollars."""
     return Decimal(amount).scaleb(-6)
 
 
 def quantity_problems(path: str, value: Quantity | None, parse: Callable[[Any], int]) -> Iterator[Cause]:
-    """One cause if the value cannot be read; none if it can, or is absent."""
+    """One cause if the value cannot be parsed; no cause for a valid or absent value."""
     try:
         if value is not None:
             parse(value)
@@ -180,7 +181,7 @@ def quantity_problems(path: str, value: Quantity | None, parse: Callable[[Any], 
 
 
 def threshold_problems(path: str, value: Decimal | None) -> Iterator[Cause]:
-    """A share is written as a fraction (0.8) or as a percentage (80)."""
+    """One cause if a share is neither a fraction (0.8) nor a percentage (80)."""
     if value is not None and not 0 < value <= 100:
         yield Cause(
             path, f"must be a fraction above 0 and up to 1, or a percentage up to 100, got {_quoted(value)}"
@@ -188,7 +189,7 @@ def threshold_problems(path: str, value: Decimal | None) -> Iterator[Cause]:
 
 
 def number_problems(value: object, path: str) -> Iterator[Cause]:
-    """Every plain number in this part that is not finite, negative, or of a size that no real supply has."""
+    """A cause for every plain number of the value that is not finite, negative or unrealistically large."""
     if isinstance(value, Decimal):
         if not _is_in_range(value):
             yield Cause(path, f"must be a number from 0 to {MAX_PLAIN_NUMBER:,f}, got {_quoted(value)}")
@@ -211,26 +212,27 @@ def _scaled(value: Quantity | Decimal, unit: str, hint: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _scaled_text(text: str, unit: str, hint: str) -> int:
-    found = _NUMBER.fullmatch(text)
-    scale = _UNITS[unit].get(found[3]) if found else None
-    if found is None or scale is None:
-        if (beyond := _OVERSIZED_NUMBER.fullmatch(text)) and beyond[1] in _UNITS[unit]:
+    match = _NUMBER.fullmatch(text)
+    scale = _UNITS[unit].get(match[3]) if match else None
+    if match is None or scale is None:
+        # A number with too many digits but a valid unit gets the error for its size.
+        if (oversized := _OVERSIZED_NUMBER.fullmatch(text)) and oversized[1] in _UNITS[unit]:
             raise _int64_overflow(text)
         raise Invalid(f"must be 0 or more, {hint}, got {_quoted(text)}")
-    exact = Decimal(found[1]).scaleb(int(found[2][1:]) if found[2] else 0) * scale
+    exact = Decimal(match[1]).scaleb(int(match[2][1:]) if match[2] else 0) * scale
     if unit == "count" and exact != exact.to_integral_value():
         raise Invalid(f"must be {hint}, got {_quoted(text)}")
     return _round_up_to_int64(exact, text)
 
 
-def _round_up_to_int64(exact: Decimal, given: object) -> int:
+def _round_up_to_int64(exact: Decimal, source: object) -> int:
     if exact > MAX_INT64:
-        raise _int64_overflow(given)
+        raise _int64_overflow(source)
     return int(exact.to_integral_value(rounding=ROUND_CEILING))
 
 
-def _int64_overflow(given: object) -> Invalid:
-    return Invalid(f"is more than can be counted (2^63 - 1), got {_quoted(given)}")
+def _int64_overflow(source: object) -> Invalid:
+    return Invalid(f"is more than can be counted (2^63 - 1), got {_quoted(source)}")
 
 
 def _checked_range(value: Decimal) -> Decimal:
@@ -240,10 +242,12 @@ def _checked_range(value: Decimal) -> Decimal:
 
 
 def _is_in_range(value: Decimal) -> bool:
-    """Looks at the exponent first: comparing or printing 1e999999 in full would take the server with it."""
+    """Whether a plain number is valid. The exponent is checked first: a comparison or print of 1e999999 in
+    full would exhaust the server."""
     return (
         value.is_finite()
         and not value.is_signed()
+        # MAX_PLAIN_NUMBER has the exponent 9.
         and value.adjusted() <= 9
         and value <= MAX_PLAIN_NUMBER
         and len(value.as_tuple().digits) <= _DIGITS

@@ -1,4 +1,5 @@
-"""Class -> structural schema: the one description of a kind that validation, OpenAPI, `explain`, CRDs and docs are made from."""
+"""Structural schemas of kinds, derived from their classes: the source of validation, OpenAPI, `explain`, CRDs
+and docs."""
 
 from functools import cache
 from inspect import cleandoc
@@ -16,7 +17,8 @@ KIND_DESCRIPTION = "The kind of this object."
 
 @cache
 def structural_schema(kind: type[Kind]) -> Schema:
-    """The openAPIV3Schema of a kind, as a CustomResourceDefinition carries it. Shared: do not change it in place."""
+    """The openAPIV3Schema of a kind, as in a CustomResourceDefinition. The schema is cached: callers must not
+    change the schema."""
     schema = struct_schema(inspect.type_info(kind))
     schema["properties"] = {
         **schema["properties"],
@@ -24,11 +26,13 @@ def structural_schema(kind: type[Kind]) -> Schema:
         "kind": {"type": "string", "description": KIND_DESCRIPTION},
         "metadata": {"type": "object"},
     }
+    # The API server itself requires apiVersion, kind and metadata.
     required = [name for name in schema.pop("required", ()) if name not in {"apiVersion", "kind", "metadata"}]
     return schema | ({"required": required} if required else {})
 
 
 def struct_schema(info: inspect.Type) -> Schema:
+    """The schema of a Struct type, with the class docstring as description."""
     assert isinstance(info, inspect.StructType), info  # noqa: S101 - a kind is a Struct by definition
     schema: Schema = {"type": "object"}
     if info.cls.__doc__:
@@ -64,7 +68,9 @@ def _schema(info: inspect.Type) -> Schema:
             schema = {"type": "array", "items": _schema(info.item_type)}
             return _bounds(schema, minItems=info.min_length, maxItems=info.max_length)
         case inspect.DictType():
-            return _map(info)
+            if isinstance(info.value_type, inspect.AnyType):
+                return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+            return {"type": "object", "additionalProperties": _schema(info.value_type)}
         case inspect.AnyType():
             return {"x-kubernetes-preserve-unknown-fields": True}
         case inspect.UnionType():
@@ -72,17 +78,17 @@ def _schema(info: inspect.Type) -> Schema:
     raise TypeError(f"a kind cannot hold {info}: it has no structural schema")
 
 
-def _map(info: inspect.DictType) -> Schema:
-    if isinstance(info.value_type, inspect.AnyType):
-        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return {"type": "object", "additionalProperties": _schema(info.value_type)}
-
-
 def _union(info: inspect.UnionType) -> Schema:
-    types = [t for t in info.types if not isinstance(t, inspect.NoneType)]
+    types = [member for member in info.types if not isinstance(member, inspect.NoneType)]
     if len(types) == 1:
         return _schema(types[0])
-    if {type(t) for t in types} <= {inspect.IntType, inspect.StrType, inspect.FloatType, inspect.DecimalType}:
+    # A quantity: a number or its string form.
+    if {type(member) for member in types} <= {
+        inspect.IntType,
+        inspect.StrType,
+        inspect.FloatType,
+        inspect.DecimalType,
+    }:
         return {"x-kubernetes-int-or-string": True}
     raise TypeError(f"a kind cannot hold {info}: unions have no structural schema")
 

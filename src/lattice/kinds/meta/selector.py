@@ -1,7 +1,8 @@
-"""Do these labels match, and are they labels at all?"""
+"""Label selectors: match labels, parse selector strings, and validate label keys, label values and names."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -10,7 +11,8 @@ from lattice.errors import Cause, Malformed
 from lattice.kinds.meta.base import Part
 from lattice.kinds.meta.validator import join_path
 
-Labels = Mapping[str, Any]  # a value is a string, or a list of strings that matches whatever it contains
+# A value is a string, or a list of strings: a list matches any of its strings.
+Labels = Mapping[str, Any]
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
@@ -25,47 +27,54 @@ class Requirement(Part):
     operator: Annotated[
         Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"],
         Meta(
-            description="How the label's value relates to `values`. Gt and Lt compare whole numbers and are for nodes only."
+            description=(
+                "How the label's value relates to `values`. "
+                "Gt and Lt compare whole numbers and are for nodes only."
+            )
         ),
     ]
     values: Annotated[
         tuple[str, ...],
         Meta(
-            description="Values to compare with: one or more for In and NotIn, exactly one for Gt and Lt, none for the others."
+            description=(
+                "Values to compare with: one or more for In and NotIn, exactly one for Gt and Lt, "
+                "none for the others."
+            )
         ),
     ] = ()
 
     def matches(self, labels: Labels) -> bool:
-        found = _values(labels, self.key)
+        """Whether the labels satisfy the requirement."""
+        label_values = _values(labels, self.key)
         match self.operator:
             case "In":
-                return any(value in self.values for value in found)
+                return any(value in self.values for value in label_values)
             case "NotIn":
-                return not any(value in self.values for value in found)
+                return not any(value in self.values for value in label_values)
             case "Exists":
                 return self.key in labels
             case "DoesNotExist":
                 return self.key not in labels
             case "Gt":
-                return any(_is_greater(value, bound) for value in found for bound in self.values)
+                return any(_is_greater(value, bound) for value, bound in product(label_values, self.values))
             case "Lt":
-                return any(_is_greater(bound, value) for value in found for bound in self.values)
+                return any(_is_greater(bound, value) for value, bound in product(label_values, self.values))
 
     def problems(self, path: str, *, numeric: bool = False) -> Iterator[Cause]:
-        """`numeric`: this place also takes Gt and Lt."""
-        if wrong := label_key_problem(self.key):
-            yield Cause(f"{path}.key", wrong)
+        """The causes for an invalid requirement; `numeric` permits the operators Gt and Lt."""
+        if problem := label_key_problem(self.key):
+            yield Cause(f"{path}.key", problem)
         if self.operator in ("Gt", "Lt") and not numeric:
             yield Cause(
                 f"{path}.operator",
                 f'must be In, NotIn, Exists or DoesNotExist here, got "{self.operator}"',
                 "FieldValueNotSupported",
             )
-        elif wrong := self._count_problem():
-            yield Cause(f"{path}.values", wrong)
+        elif problem := self._count_problem():
+            yield Cause(f"{path}.values", problem)
         for index, value in enumerate(self.values):
-            if wrong := label_value_problem(value):
-                yield Cause(f"{path}.values[{index}]", wrong)
+            if problem := label_value_problem(value):
+                yield Cause(f"{path}.values[{index}]", problem)
 
     def _count_problem(self) -> str:
         count = len(self.values)
@@ -73,12 +82,10 @@ class Requirement(Part):
             case "In" | "NotIn":
                 return "" if count else f"must name at least one value for {self.operator}"
             case "Gt" | "Lt":
-                fine = count == 1 and _integer(self.values[0]) is not None
-                return (
-                    ""
-                    if fine
-                    else f"must be exactly one whole number for {self.operator}, got {list(self.values)}"
-                )
+                is_number = count == 1 and _integer(self.values[0]) is not None
+                if is_number:
+                    return ""
+                return f"must be exactly one whole number for {self.operator}, got {list(self.values)}"
         return f"must be empty for {self.operator}, got {list(self.values)}" if count else ""
 
     def __str__(self) -> str:
@@ -107,6 +114,7 @@ class LabelSelector(Part):
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:
+        """The requirements of matchLabels and matchExpressions together."""
         exact = (
             Requirement(key=key, operator="In", values=(value,)) for key, value in self.match_labels.items()
         )
@@ -129,31 +137,35 @@ class LabelSelector(Part):
 
 
 def parse_selector(text: str) -> LabelSelector:
-    """The string form of query parameters and `-l`: `a=b,c!=d,x in (a,b),y notin (z),k,!k,n>5`."""
-    tokens = _tokens(text)
+    """Parse the string form of query parameters and `-l`: `a=b,c!=d,x in (a,b),y notin (z),k,!k,n>5`."""
+    # Every character belongs to a word, a sign or the blanks around one, so no character is skipped.
+    tokens = _TOKEN.findall(text)
     if not tokens:
         return LabelSelector()
-    found = []
+    requirements = []
     while True:
-        found.append(_requirement(tokens, text))
+        requirements.append(_requirement(tokens, text))
         if not tokens:
-            return LabelSelector(match_expressions=tuple(found))
+            return LabelSelector(match_expressions=tuple(requirements))
         if tokens.pop(0) != ",":
             raise _unreadable(text, "expected a comma between demands")
 
 
 def label_key_problem(key: str) -> str:
-    """What is wrong with a label key; "" when nothing is."""
+    """The reason that a label key is invalid; "" for a valid key."""
     prefix, slash, name = key.rpartition("/")
-    if slash and (wrong := subdomain_problem(prefix)):
-        return f'prefix of label key "{_truncate(key)}" {wrong}'
+    if slash and (problem := subdomain_problem(prefix)):
+        return f'prefix of label key "{_truncate(key)}" {problem}'
     if len(name) > 63 or not _NAME.fullmatch(name):
-        return f'label key must be 1 to 63 letters, digits, "-", "_" or ".", starting and ending with a letter or digit, got "{_truncate(key)}"'
+        return (
+            'label key must be 1 to 63 letters, digits, "-", "_" or ".", '
+            f'starting and ending with a letter or digit, got "{_truncate(key)}"'
+        )
     return ""
 
 
 def label_value_problem(value: str) -> str:
-    """What is wrong with a label value; "" when nothing is."""
+    """The reason that a label value is invalid; "" for a valid value."""
     if value and (len(value) > 63 or not _NAME.fullmatch(value)):
         return (
             'label value must be empty or at most 63 letters, digits, "-", "_" or ".", '
@@ -163,43 +175,46 @@ def label_value_problem(value: str) -> str:
 
 
 def subdomain_problem(name: str) -> str:
-    """What is wrong with a DNS subdomain such as the name of an object; "" when nothing is."""
+    """The reason that a DNS subdomain, such as the name of an object, is invalid; "" for a valid name."""
     if len(name) <= 253 and all(_DNS_LABEL.fullmatch(part) for part in name.split(".")):
         return ""
-    return f'must be 1 to 253 lower-case letters, digits, "-" or ".", starting and ending with a letter or digit, got "{_truncate(name)}"'
+    return (
+        'must be 1 to 253 lower-case letters, digits, "-" or ".", '
+        f'starting and ending with a letter or digit, got "{_truncate(name)}"'
+    )
 
 
 def dns_label_problem(name: str) -> str:
-    """What is wrong with a DNS label such as the name of a namespace or container; "" when nothing is."""
+    """The reason that a DNS label, such as the name of a namespace or container, is invalid; "" for a valid
+    name."""
     if len(name) <= 63 and _DNS_LABEL.fullmatch(name):
         return ""
-    return f'must be 1 to 63 lower-case letters, digits or "-", starting and ending with a letter or digit, got "{_truncate(name)}"'
+    return (
+        'must be 1 to 63 lower-case letters, digits or "-", '
+        f'starting and ending with a letter or digit, got "{_truncate(name)}"'
+    )
 
 
 def label_problems(labels: Mapping[str, str], path: str) -> Iterator[Cause]:
+    """The causes for invalid keys and values of labels."""
     for key, value in labels.items():
-        for wrong in filter(None, (label_key_problem(key), label_value_problem(value))):
-            yield Cause(join_path(path, key), wrong)
+        for problem in filter(None, (label_key_problem(key), label_value_problem(value))):
+            yield Cause(join_path(path, key), problem)
 
 
 def _values(labels: Labels, key: str) -> Iterable[str]:
-    found = labels.get(key, ())
-    return (found,) if isinstance(found, str) else found
+    value = labels.get(key, ())
+    return (value,) if isinstance(value, str) else value
 
 
 def _integer(text: str) -> int | None:
+    # Up to 18 digits always fit into int64.
     return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII) else None
 
 
-def _is_greater(left: str, right: str) -> bool:
-    a, b = _integer(left), _integer(right)
+def _is_greater(value: str, bound: str) -> bool:
+    a, b = _integer(value), _integer(bound)
     return a is not None and b is not None and a > b
-
-
-def _tokens(text: str) -> list[str]:
-    return _TOKEN.findall(
-        text
-    )  # every character is a word, a sign or space around one, so nothing is skipped
 
 
 def _requirement(tokens: list[str], text: str) -> Requirement:
@@ -213,27 +228,29 @@ def _requirement(tokens: list[str], text: str) -> Requirement:
         return _checked(Requirement(key=key, operator="Exists"), text)
     match tokens.pop(0):
         case "=" | "==":
-            found = Requirement(key=key, operator="In", values=(_optional_word(tokens),))
+            requirement = Requirement(key=key, operator="In", values=(_optional_word(tokens),))
         case "!=":
-            found = Requirement(key=key, operator="NotIn", values=(_optional_word(tokens),))
+            requirement = Requirement(key=key, operator="NotIn", values=(_optional_word(tokens),))
         case "in":
-            found = Requirement(key=key, operator="In", values=_parse_value_list(tokens, text))
+            requirement = Requirement(key=key, operator="In", values=_parse_value_list(tokens, text))
         case "notin":
-            found = Requirement(key=key, operator="NotIn", values=_parse_value_list(tokens, text))
+            requirement = Requirement(key=key, operator="NotIn", values=_parse_value_list(tokens, text))
         case ">":
-            found = Requirement(key=key, operator="Gt", values=(_word(tokens, text, "a whole number"),))
+            requirement = Requirement(key=key, operator="Gt", values=(_word(tokens, text, "a whole number"),))
         case "<":
-            found = Requirement(key=key, operator="Lt", values=(_word(tokens, text, "a whole number"),))
-        case other:
+            requirement = Requirement(key=key, operator="Lt", values=(_word(tokens, text, "a whole number"),))
+        case token:
             raise _unreadable(
-                text, f'expected =, !=, in, notin, < or > after "{_truncate(key)}", got "{_truncate(other)}"'
+                text, f'expected =, !=, in, notin, < or > after "{_truncate(key)}", got "{_truncate(token)}"'
             )
-    return _checked(found, text)
+    return _checked(requirement, text)
 
 
-def _word(tokens: list[str], text: str, wanted: str) -> str:
+def _word(tokens: list[str], text: str, expected: str) -> str:
     if not tokens or tokens[0] in _OPERATORS:
-        raise _unreadable(text, f"expected {wanted}" + (f', got "{tokens[0]}"' if tokens else " at the end"))
+        raise _unreadable(
+            text, f"expected {expected}" + (f', got "{tokens[0]}"' if tokens else " at the end")
+        )
     return tokens.pop(0)
 
 
@@ -252,6 +269,7 @@ def _parse_value_list(tokens: list[str], text: str) -> tuple[str, ...]:
         values.append(_optional_word(tokens))
     if not tokens or tokens.pop(0) != ")":
         raise _unreadable(text, 'expected "," or ")" in the list')
+    # Repeated values are dropped, in the order of the text.
     return tuple(dict.fromkeys(values))
 
 
@@ -261,12 +279,12 @@ def _checked(requirement: Requirement, text: str) -> Requirement:
     return requirement
 
 
-def _unreadable(text: str, why: str) -> Malformed:
+def _unreadable(text: str, problem: str) -> Malformed:
     return Malformed(
-        f'cannot read the label selector "{_truncate(text, 120)}": {why}',
+        f'cannot read the label selector "{_truncate(text, 120)}": {problem}',
         fix="write it like env=prod,tier!=db,zone in (a,b),gpu,!spot",
     )
 
 
-def _truncate(text: str, most: int = 70) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def _truncate(text: str, max_chars: int = 70) -> str:
+    return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."

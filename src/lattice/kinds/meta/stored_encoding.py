@@ -1,7 +1,8 @@
-"""How an object becomes the bytes a store keeps, and how a reader gets its revision back into them.
+"""The stored encoding of objects, and the insertion of revisions into stored bytes.
 
-The revision of an object is the store's to give, so it is not in the bytes. Every value begins with the same head for
-its kind, `{"apiVersion":…,"kind":…,"metadata":{`, so that putting the revision in is one splice, not a decode.
+The store assigns the revision of an object, so the stored bytes have no revision. All objects of a kind begin
+with the same prefix, `{"apiVersion":…,"kind":…,"metadata":{`, so that the revision is inserted by one splice
+without a decode.
 """
 
 from typing import Any
@@ -15,29 +16,35 @@ Object = dict[str, Any]
 
 
 def value_prefix(resource: Resource) -> bytes:
+    """The common prefix of all stored objects of the resource."""
+    # Without the two closing braces.
     return encode({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}})[:-2]
 
 
 def pack(resource: Resource, obj: Object) -> bytes:
-    """The stored form. metadata must hold at least a name."""
+    """The stored bytes of an object; its metadata must have at least a name."""
     metadata = {
         name: value for name, value in obj["metadata"].items() if name not in {"resourceVersion", "selfLink"}
     }
-    rest = {name: value for name, value in obj.items() if name not in {"apiVersion", "kind", "metadata"}}
-    return encode({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **rest})
+    content = {name: value for name, value in obj.items() if name not in {"apiVersion", "kind", "metadata"}}
+    return encode(
+        {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **content}
+    )
 
 
 def unpack(value: bytes, revision: int) -> Object:
+    """Decode a stored object and insert its revision."""
     obj: Object = decode_stored(value)
     obj["metadata"]["resourceVersion"] = str(revision)
     return obj
 
 
 def splice_revision(value: bytes, at: int, revision: int) -> bytes:
-    """The JSON of an object at its revision; `at` is the length of its kind's head."""
+    """The JSON of a stored object with its revision; `at` is the length of the prefix of its kind."""
     return b'%b"resourceVersion":"%d",%b' % (value[:at], revision, value[at:])
 
 
+# Only the labels are decoded; msgspec skips all other fields.
 class _Metadata(msgspec.Struct, gc=False):
     labels: dict[str, str] = {}
 
@@ -50,5 +57,5 @@ _labelled = msgspec.json.Decoder(_Labelled).decode
 
 
 def labels_of(value: bytes) -> dict[str, str]:
-    """Only the labels, without decoding the rest."""
+    """The labels of a stored object, without a full decode."""
     return _labelled(value).metadata.labels

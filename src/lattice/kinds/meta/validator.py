@@ -1,4 +1,5 @@
-"""Does this JSON fit the schema? Prunes, defaults and validates in one walk, and reports everything that is wrong."""
+"""Validate JSON values against structural schemas: prune, set defaults and validate in one walk, and report
+every problem."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,14 +14,15 @@ from lattice.kinds.meta.json_body import encode
 from lattice.kinds.meta.schema import Schema
 
 INT64 = range(-(1 << 63), 1 << 63)
-MAX_SHOWN_CHARS = 80  # characters of an offending value that a message repeats
+MAX_SHOWN_CHARS = 80  # of an invalid value in a message
 
-Validator = Callable[[Any, str, "Findings"], Any]  # value, its path, where to report -> the value to keep
+# (value, path, findings) -> the value to store
+Validator = Callable[[Any, str, "Findings"], Any]
 
 
 @dataclass(slots=True)
 class Findings:
-    """What a walk met: fields the schema does not know (dropped from the result) and values it refuses."""
+    """The findings of a validation: unknown fields, which are pruned from the result, and invalid values."""
 
     defaulting: bool = True
     unknown_fields: list[str] = field(default_factory=list)
@@ -30,25 +32,26 @@ class Findings:
         self.causes.append(Cause(path, message, reason))
 
     def add_invalid_value(self, path: str, value: Any, rule: str) -> Any:
+        """Report an invalid value, and return the value."""
         self.add_cause(path, f"Invalid value: {truncated_json(value)}: {rule}")
         return value
 
 
 def truncated_json(value: Any) -> str:
-    """A value as JSON, short enough for a message."""
+    """A value as JSON, truncated for a message."""
     text = encode(value).decode()
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
 
 
 def join_path(path: str, name: str) -> str:
-    """spec.containers.main; keys with dots or slashes stand in brackets."""
+    """The path of a field, such as spec.containers.main; keys with dots or slashes are in brackets."""
     if "." in name or "/" in name:
         return f"{path}[{name}]"
     return f"{path}.{name}" if path else name
 
 
 def compile_schema(schema: Schema) -> Validator:
-    """The walk for a schema; compile once per kind."""
+    """Compile a schema into a validator, once per kind."""
     if schema.get("x-kubernetes-int-or-string"):
         return _int_or_string(schema)
     match schema.get("type"):
@@ -84,10 +87,10 @@ def _int_or_string(schema: Schema) -> Validator:
 
 def _string(schema: Schema) -> Validator:
     rules: list[tuple[Callable[[str], bool], str]] = []
-    if (least := schema.get("minLength")) is not None:
-        rules.append((lambda text: len(text) >= least, f"must have {least} characters or more"))
-    if (most := schema.get("maxLength")) is not None:
-        rules.append((lambda text: len(text) <= most, f"must have {most} characters or fewer"))
+    if (min_length := schema.get("minLength")) is not None:
+        rules.append((lambda text: len(text) >= min_length, f"must have {min_length} characters or more"))
+    if (max_length := schema.get("maxLength")) is not None:
+        rules.append((lambda text: len(text) <= max_length, f"must have {max_length} characters or fewer"))
     if (pattern := schema.get("pattern")) is not None:
         match = re.compile(pattern).search
         rules.append((lambda text: match(text) is not None, f"must match {pattern}"))
@@ -112,13 +115,16 @@ def _string(schema: Schema) -> Validator:
 
 
 def _number(schema: Schema) -> Validator:
-    whole = schema["type"] == "integer"
+    is_integer = schema["type"] == "integer"
     rules = list(_limits(schema))
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
-            return out.add_invalid_value(path, value, "must be an integer" if whole else "must be a number")
-        if isinstance(value, Decimal) and whole:
+            return out.add_invalid_value(
+                path, value, "must be an integer" if is_integer else "must be a number"
+            )
+        if isinstance(value, Decimal) and is_integer:
+            # 2.0 is an integer in JSON, 2.5 is not.
             if value != value.to_integral_value():
                 return out.add_invalid_value(path, value, "must be an integer")
             value = int(value)
@@ -133,53 +139,53 @@ def _number(schema: Schema) -> Validator:
 
 
 def _limits(schema: Schema) -> Any:
-    least, most = schema.get("minimum"), schema.get("maximum")
-    if least is not None and schema.get("exclusiveMinimum"):
-        yield (lambda n: n > least), f"must be more than {least}"
-    elif least is not None:
-        yield (lambda n: n >= least), f"must be {least} or more"
-    if most is not None and schema.get("exclusiveMaximum"):
-        yield (lambda n: n < most), f"must be less than {most}"
-    elif most is not None:
-        yield (lambda n: n <= most), f"must be {most} or less"
+    minimum, maximum = schema.get("minimum"), schema.get("maximum")
+    if minimum is not None and schema.get("exclusiveMinimum"):
+        yield (lambda n: n > minimum), f"must be more than {minimum}"
+    elif minimum is not None:
+        yield (lambda n: n >= minimum), f"must be {minimum} or more"
+    if maximum is not None and schema.get("exclusiveMaximum"):
+        yield (lambda n: n < maximum), f"must be less than {maximum}"
+    elif maximum is not None:
+        yield (lambda n: n <= maximum), f"must be {maximum} or less"
 
 
 def _array(schema: Schema) -> Validator:
     item = compile_schema(schema["items"])
-    least, most = schema.get("minItems", 0), schema.get("maxItems")
+    min_items, max_items = schema.get("minItems", 0), schema.get("maxItems")
     unique = _uniqueness(schema)
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, list):
             return out.add_invalid_value(path, value, "must be a list")
-        if len(value) < least:
-            out.add_invalid_value(path, value, f"must have {least} items or more")
-        if most is not None and len(value) > most:
+        if len(value) < min_items:
+            out.add_invalid_value(path, value, f"must have {min_items} items or more")
+        if max_items is not None and len(value) > max_items:
             out.add_cause(
-                path, f"Too many: {len(value)}: must have at most {most} items", "FieldValueTooMany"
+                path, f"Too many: {len(value)}: must have at most {max_items} items", "FieldValueTooMany"
             )
-        kept = [item(each, f"{path}[{i}]", out) for i, each in enumerate(value)]
-        if unique is not None and len(kept) > 1:
-            unique(kept, path, out)
-        return kept
+        validated = [item(element, f"{path}[{index}]", out) for index, element in enumerate(value)]
+        if unique is not None and len(validated) > 1:
+            unique(validated, path, out)
+        return validated
 
     return walk
 
 
 def _uniqueness(schema: Schema) -> Callable[[list[Any], str, Findings], None] | None:
-    """Sets hold each value once, list-maps each key once."""
+    """The check that a set has no repeated value and a list-map no repeated key; None for other lists."""
     if schema.get("x-kubernetes-list-type") not in {"set", "map"}:
         return None
     keys = schema.get("x-kubernetes-list-map-keys", ())
 
     def check(items: list[Any], path: str, out: Findings) -> None:
-        seen: set[str] = set()
+        tokens: set[str] = set()
         for i, item in enumerate(items):
             identity = {key: item.get(key) for key in keys} if keys and isinstance(item, dict) else item
             token = truncated_json(identity)
-            if token in seen:
+            if token in tokens:
                 out.add_cause(f"{path}[{i}]", f"Duplicate value: {token}", "FieldValueDuplicate")
-            seen.add(token)
+            tokens.add(token)
 
     return check
 
@@ -200,43 +206,45 @@ def _map(item: Validator) -> Validator:
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, dict):
             return out.add_invalid_value(path, value, "must be an object")
-        return {name: item(each, join_path(path, name), out) for name, each in value.items()}
+        return {name: item(item_value, join_path(path, name), out) for name, item_value in value.items()}
 
     return walk
 
 
 def _record(schema: Schema) -> Validator:
-    fields = {name: compile_schema(each) for name, each in schema["properties"].items()}
-    defaults = {name: each["default"] for name, each in schema["properties"].items() if "default" in each}
+    fields = {name: compile_schema(child) for name, child in schema["properties"].items()}
+    defaults = {name: child["default"] for name, child in schema["properties"].items() if "default" in child}
     required = tuple(schema.get("required", ()))
-    open_ended = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
+    keeps_unknown_fields = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, dict):
             return out.add_invalid_value(path, value, "must be an object")
-        kept: dict[str, Any] = {}
-        for name, each in value.items():
-            known = fields.get(name)
-            if known is None:
-                if open_ended:
-                    kept[name] = each
+        result: dict[str, Any] = {}
+        for name, child in value.items():
+            validate = fields.get(name)
+            if validate is None:
+                if keeps_unknown_fields:
+                    result[name] = child
                 else:
                     out.unknown_fields.append(join_path(path, name))
-            elif each is not None:  # an explicit null is the same as saying nothing
-                kept[name] = known(each, f"{path}.{name}" if path else name, out)
+            # An explicit null is the same as an absent field.
+            elif child is not None:
+                result[name] = validate(child, f"{path}.{name}" if path else name, out)
         for name, default in defaults.items():
-            if out.defaulting and name not in kept:
-                kept[name] = deepcopy(default)
+            if out.defaulting and name not in result:
+                # The copy keeps callers from changing the shared default.
+                result[name] = deepcopy(default)
         for name in required:
-            if name not in kept:
+            if name not in result:
                 out.add_cause(join_path(path, name), "Required value", "FieldValueRequired")
-        return kept
+        return result
 
     return walk
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean BinPacking?`, whatever the case; nothing if nothing is near."""
-    by_lower = {each.lower(): each for each in known}
-    near = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.7)
-    return f"; did you mean {by_lower[near[0]]}?" if near else ""
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """The hint `; did you mean BinPacking?` for the nearest name, ignoring case; "" without a near name."""
+    by_lower = {name.lower(): name for name in names}
+    matches = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.7)
+    return f"; did you mean {by_lower[matches[0]]}?" if matches else ""

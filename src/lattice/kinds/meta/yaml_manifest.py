@@ -1,4 +1,4 @@
-"""Manifests as people write them: YAML 1.2 without its traps, every problem and every field with its line."""
+"""Parse YAML manifests: YAML 1.2 without ambiguous features, with the line of every problem and field."""
 
 import re
 from collections.abc import Iterator
@@ -32,6 +32,7 @@ __all__ = [
     "parse_json",
 ]
 
+# The loader of libyaml is faster, but PyYAML may be built without libyaml.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _BRACKETED = re.compile(r"""\[(?:(\d+)|"([^"]*)"|'([^']*)'|([^\]]*))\]""")
@@ -39,7 +40,7 @@ _BRACKETED = re.compile(r"""\[(?:(\d+)|"([^"]*)"|'([^']*)'|([^\]]*))\]""")
 
 @dataclass(slots=True)
 class Mark:
-    """Where a value begins, and where the values inside it do."""
+    """The line of a value, with the marks of its nested values."""
 
     line: int
     children: "dict[str | int, Mark]" = field(default_factory=dict)
@@ -47,7 +48,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One manifest as it was written."""
+    """One parsed manifest with its source and line numbers."""
 
     value: dict[str, Any]
     source: str
@@ -55,44 +56,49 @@ class Document:
     mark: Mark
 
     def line_of(self, path: str) -> int:
-        """The line of a field such as `spec.ports[0].name`; of its nearest ancestor that was written if it was not."""
-        mark, rest = self.mark, path
-        while rest:
-            step = _descend(mark, rest)
+        """The line of a field such as `spec.ports[0].name`, or of its nearest ancestor in the manifest."""
+        mark, remaining = self.mark, path
+        while remaining:
+            step = _descend(mark, remaining)
             if step is None:
                 break
-            mark, rest = step
+            mark, remaining = step
         return mark.line
 
     def location(self, path: str = "") -> str:
+        """The file and line of a field, for messages."""
         return f"{self.source}:{self.line_of(path)}"
 
 
 def _descend(mark: Mark, path: str) -> tuple[Mark, str] | None:
-    """One level down. Keys may hold dots themselves, so the longest key that fits wins."""
-    if found := _BRACKETED.match(path):
-        index, *names = found.groups()
-        key = (
-            int(index)
-            if index is not None and int(index) in mark.children
-            else index or next((n for n in names if n is not None), "")
-        )
-        return (mark.children[key], path[found.end() :].removeprefix(".")) if key in mark.children else None
-    fitting = [
-        k for k in mark.children if path.startswith(str(k)) and path[len(str(k)) :][:1] in ("", ".", "[")
+    """The child mark at the start of the path, and the remaining path; the longest matching key wins, since
+    keys may contain dots."""
+    if match := _BRACKETED.match(path):
+        index, *names = match.groups()
+        key: str | int
+        if index is not None and int(index) in mark.children:
+            key = int(index)
+        else:
+            key = index or next((name for name in names if name is not None), "")
+        return (mark.children[key], path[match.end() :].removeprefix(".")) if key in mark.children else None
+    matching = [
+        key
+        for key in mark.children
+        if path.startswith(str(key)) and path[len(str(key)) :][:1] in ("", ".", "[")
     ]
-    if not fitting:
+    if not matching:
         return None
-    longest = max(fitting, key=lambda k: len(str(k)))
+    longest = max(matching, key=lambda key: len(str(key)))
     return mark.children[longest], path[len(str(longest)) :].removeprefix(".")
 
 
 def load_documents(
     text: str | bytes, source: str = "<input>", *, expand_lists: bool = True
 ) -> list[Document]:
-    """The manifests in a YAML (or JSON) text, empty ones left out.
+    """The manifests of a YAML (or JSON) text, without empty documents.
 
-    With `lists`, a List becomes its items, and the limits hold for each item; without, a document is one object.
+    With `expand_lists`, a List object becomes its items, and the limits apply per item; otherwise a document
+    is one object.
     """
     readable = _decoded(text, source)
     composer = _Composer(source, expand_lists)
@@ -100,24 +106,30 @@ def load_documents(
         for event in yaml.parse(readable, Loader=_Loader):
             composer.feed(event)
     except yaml.YAMLError as e:
-        if (found := _as_json(readable)) is None:
+        if (json_value := _as_json(readable)) is None:
             raise _unreadable(e, source, readable) from e
-        composer.documents = [(found, Mark(1))]
-    return [d for value, mark in composer.documents for d in _documents(value, mark, source, expand_lists)]
+        composer.documents = [(json_value, Mark(1))]
+    documents: list[Document] = []
+    for value, mark in composer.documents:
+        documents += _documents(value, mark, source, expand_lists)
+    return documents
 
 
 def _decoded(text: str | bytes, source: str) -> str:
     try:
         if isinstance(text, str):
+            # Half of a surrogate pair cannot be encoded.
             text.encode()
             return text
+        # A byte order mark at the start is dropped.
         return text.decode("utf-8-sig")
     except UnicodeError as e:
         raise Malformed("is not UTF-8 text", where=source, fix="save the file as UTF-8") from e
 
 
 def _as_json(text: str) -> Any:
-    """YAML readers refuse some JSON, such as escaped surrogate pairs; None if it is not JSON either."""
+    """The value of a JSON text that YAML parsers reject, such as a text with escaped surrogate pairs; None if
+    the text is not JSON."""
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -129,7 +141,8 @@ def _as_json(text: str) -> Any:
 
 def _unreadable(e: yaml.YAMLError, source: str, text: str) -> Malformed:
     mark = getattr(e, "problem_mark", None)
-    last = text.rstrip().count("\n")  # what is missed at the end is told of the last line that says anything
+    # A problem at the end of the text is reported for the last line with content.
+    last = text.rstrip().count("\n")
     where = f"{source}:{min(mark.line, last) + 1}" if mark is not None else source
     problem = getattr(e, "problem", None) or getattr(e, "reason", None) or str(e)
     tab = "\\t" in problem or "tab" in problem or "cannot start any token" in problem
@@ -141,7 +154,7 @@ def _unreadable(e: yaml.YAMLError, source: str, text: str) -> Malformed:
     return Malformed(f"is not YAML: {problem}", where=where, fix=fix)
 
 
-def _documents(value: Any, mark: Mark, source: str, lists: bool) -> Iterator[Document]:
+def _documents(value: Any, mark: Mark, source: str, expand_lists: bool) -> Iterator[Document]:
     if value is None:
         return
     where = f"{source}:{mark.line}"
@@ -152,27 +165,23 @@ def _documents(value: Any, mark: Mark, source: str, lists: bool) -> Iterator[Doc
             fix="begin with apiVersion, kind and metadata",
         )
     items = value.get("items")
-    if not (lists and isinstance(items, list) and str(value.get("kind", "")).endswith("List")):
+    if not (expand_lists and isinstance(items, list) and str(value.get("kind", "")).endswith("List")):
         yield Document(value, source, mark.line, mark)
         return
     marks = mark.children.get("items", mark).children
     for i, item in enumerate(items):
-        yield from _documents(item, marks.get(i, mark), source, lists)
+        yield from _documents(item, marks.get(i, mark), source, expand_lists)
 
 
 def _describe_type(value: Any) -> str:
-    return (
-        "a list"
-        if isinstance(value, list)
-        else "a mapping"
-        if isinstance(value, dict)
-        else f"{str(value)[:40]!r}"
-    )
+    if isinstance(value, list):
+        return "a list"
+    return "a mapping" if isinstance(value, dict) else f"{str(value)[:40]!r}"
 
 
 @dataclass(slots=True)
 class _Open:
-    """A collection being read; in a mapping, `key` is the one whose value comes next."""
+    """A collection under construction; in a mapping, `key` is the key of the next value."""
 
     value: dict[str, Any] | list[Any]
     mark: Mark
@@ -181,18 +190,20 @@ class _Open:
 
 
 class _Composer:
-    """Builds values from YAML events with a stack of its own, so that depth is a number and not a crash."""
+    """Builds values from YAML events with an explicit stack, so that deep nesting is an error and not a stack
+    overflow."""
 
-    def __init__(self, source: str, lists: bool) -> None:
+    def __init__(self, source: str, expand_lists: bool) -> None:
         self.source = source
-        self.expand_lists = lists
+        self.expand_lists = expand_lists
         self.documents: list[tuple[Any, Mark]] = []
         self.stack: list[_Open] = []
         self.value_count = 0
-        self.start_offset = 0  # offset of what the limits count from
-        self.in_list_items = False  # inside `items` at the top
+        self.start_offset = 0  # start of the object that the limits apply to
+        self.in_list_items = False  # inside the top-level `items`
 
     def feed(self, event: yaml.Event) -> None:
+        """Add one YAML event."""
         if isinstance(event, yaml.NodeEvent):
             self._count(event)
         match event:
@@ -211,16 +222,16 @@ class _Composer:
             case yaml.CollectionEndEvent():
                 self.stack.pop()
             case yaml.DocumentStartEvent():
-                self._restart(event)
-
-    def _restart(self, event: Any) -> None:
-        self.value_count, self.start_offset, self.in_list_items = 0, event.start_mark.index, False
+                start: Any = event.start_mark
+                self.value_count, self.start_offset, self.in_list_items = 0, start.index, False
 
     def _count(self, event: Any) -> None:
+        """Check the size limits of the current object."""
         if getattr(event, "anchor", None) is not None and not isinstance(event, yaml.AliasEvent):
             self._fail(
                 event, f"the anchor &{event.anchor} is not read", "write the value out where it is needed"
             )
+        # Every item of a List starts a new count.
         if self.expand_lists and len(self.stack) == 2 and self.in_list_items:
             self.value_count, self.start_offset = 0, event.start_mark.index
         self.value_count += 1
@@ -258,7 +269,7 @@ class _Composer:
             return
         self._attach(self._value(event), event)
 
-    def _key(self, event: Any, into: _Open) -> None:
+    def _key(self, event: Any, parent: _Open) -> None:
         key = self._value(event)
         if not isinstance(key, str):
             self._fail(
@@ -266,12 +277,12 @@ class _Composer:
             )
         if key == "<<" and event.implicit[0]:
             self._fail(event, "merge keys (<<) are not read", "write the merged fields out")
-        if key in into.value:
-            first = into.mark.children[key].line
+        if key in parent.value:
+            first = parent.mark.children[key].line
             self._fail(
                 event, f'the key "{key[:60]}" is given twice, first on line {first}', "keep one of them"
             )
-        into.key, into.key_line = key, event.start_mark.line + 1
+        parent.key, parent.key_line = key, event.start_mark.line + 1
 
     def _value(self, event: Any) -> scalar.Scalar:
         self._check_tag(event, "str")
@@ -288,15 +299,15 @@ class _Composer:
             mark = Mark(line)
             self.documents.append((value, mark))
             return mark
-        into = self.stack[-1]
-        if isinstance(into.value, list):
-            mark = into.mark.children[len(into.value)] = Mark(line)
-            into.value.append(value)
+        parent = self.stack[-1]
+        if isinstance(parent.value, list):
+            mark = parent.mark.children[len(parent.value)] = Mark(line)
+            parent.value.append(value)
         else:
-            key = into.key or ""
-            mark = into.mark.children[key] = Mark(into.key_line)
-            into.value[key] = value
-            into.key = None
+            key = parent.key or ""
+            mark = parent.mark.children[key] = Mark(parent.key_line)
+            parent.value[key] = value
+            parent.key = None
         return mark
 
     def _check_tag(self, event: Any, plain: str) -> None:
@@ -304,5 +315,5 @@ class _Composer:
             shown = event.tag.replace(_TAG, "!!")
             self._fail(event, f"the tag {shown} is not read", "drop the tag; quote the value if it is text")
 
-    def _fail(self, event: Any, what: str, fix: str, kind: type[LatticeError] = Malformed) -> NoReturn:
-        raise kind(what, where=f"{self.source}:{event.start_mark.line + 1}", fix=fix)
+    def _fail(self, event: Any, message: str, fix: str, kind: type[LatticeError] = Malformed) -> NoReturn:
+        raise kind(message, where=f"{self.source}:{event.start_mark.line + 1}", fix=fix)

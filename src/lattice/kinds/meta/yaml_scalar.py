@@ -1,4 +1,4 @@
-"""What a bare word in a manifest means: YAML 1.2 core types, with numbers kept exactly as written."""
+"""Parse plain YAML scalars: the YAML 1.2 core types, with numbers exactly as written."""
 
 import re
 from decimal import Decimal, InvalidOperation
@@ -18,28 +18,35 @@ NUMBER = re.compile(
       | (?P<endless>[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))""",
     re.VERBOSE,
 )
-NUMBER_LIKE = re.compile(
-    f"(?:{NUMBER.pattern})$", re.VERBOSE
-)  # as PyYAML asks for it: match() from the start
+# PyYAML calls match() from the start.
+NUMBER_LIKE = re.compile(f"(?:{NUMBER.pattern})$", re.VERBOSE)
 _NUMBER_FIRST_CHARS = frozenset("+-.0123456789")
-_MAX_SHOWN_CHARS = 24  # characters of a refused number that are repeated to the user
-_MAX_DECIMAL_CHARS = 64  # of a decimal: far beyond any quantity, and cheap to add up
-_MAX_EXPONENT = 307  # what every JSON reader can hold as a double
+_MAX_SHOWN_CHARS = 24  # of a rejected number in a message
+_MAX_DECIMAL_CHARS = 64  # far beyond any quantity, and cheap to add
+_MAX_EXPONENT = 307  # every JSON reader can hold the number as a double
 
 
 def parse_scalar(text: str) -> Scalar:
-    """An unquoted YAML scalar; what is not null, a boolean or a number is text."""
+    """Parse an unquoted YAML scalar: null, a boolean, a number, or else text."""
     if text in _KEYWORDS:
         return _KEYWORDS[text]
+    # Most scalars are text: the first character rules out a number without the regular expression.
     if text[0] not in _NUMBER_FIRST_CHARS:
         return text
-    found = NUMBER.fullmatch(text)
-    if found is None:
+    match = NUMBER.fullmatch(text)
+    if match is None:
         return text
-    match found.lastgroup:
+    match match.lastgroup:
         case "int":
-            return integer(_reject_leading_zero(text))
+            digits = text.lstrip("+-")
+            if len(digits) > 1 and digits[0] == "0":
+                raise Malformed(
+                    f"{_truncate(text)} is octal to some YAML readers and decimal to others",
+                    fix="drop the leading zero, write octal as 0o17, or quote it if it is text",
+                )
+            return integer(text)
         case "based":
+            # Base 0 reads the prefixes 0o and 0x.
             return _in_range(int(text, 0), text)
         case "decimal":
             return decimal(text)
@@ -47,12 +54,15 @@ def parse_scalar(text: str) -> Scalar:
 
 
 def integer(text: str) -> int:
-    if len(text) > 20:  # the longest 64-bit integer with its sign; longer ones are slow to even convert
+    """Parse a 64-bit integer."""
+    # The longest 64-bit integer with its sign; a longer text is slow to convert.
+    if len(text) > 20:
         raise _too_long(text)
     return _in_range(int(text), text)
 
 
 def decimal(text: str) -> Decimal:
+    """Parse an exact decimal of bounded length and exponent."""
     if len(text) > _MAX_DECIMAL_CHARS:
         raise Malformed(
             f"the number {_truncate(text)} has more than {_MAX_DECIMAL_CHARS} characters",
@@ -60,7 +70,8 @@ def decimal(text: str) -> Decimal:
         )
     try:
         number = Decimal(text)
-    except InvalidOperation:  # an exponent that not even Decimal has room for
+    # Decimal rejects an extreme exponent.
+    except InvalidOperation:
         number = None
     if number is None or abs(number.adjusted()) > _MAX_EXPONENT:
         raise Malformed(
@@ -70,19 +81,10 @@ def decimal(text: str) -> Decimal:
 
 
 def not_finite_error(text: str) -> Malformed:
+    """The error for infinity and NaN."""
     return Malformed(
         f"{text} is not a number we can keep", fix="give a finite number, or leave the field out for no limit"
     )
-
-
-def _reject_leading_zero(text: str) -> str:
-    digits = text.lstrip("+-")
-    if len(digits) > 1 and digits[0] == "0":
-        raise Malformed(
-            f"{_truncate(text)} is octal to some YAML readers and decimal to others",
-            fix="drop the leading zero, write octal as 0o17, or quote it if it is text",
-        )
-    return text
 
 
 def _in_range(number: int, text: str) -> int:
