@@ -45,8 +45,8 @@ async def read(leader: Leader, question: LogRequest) -> str:
 
 def test_the_last_lines_are_read() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
-        assert await read(leader, asked(tail=2)) == "two\nthree\n"
-        assert await read(leader, asked(tail=100, container="main")) == "one\ntwo\nthree\n"
+        assert await read(leader, asked(tail_lines=2)) == "two\nthree\n"
+        assert await read(leader, asked(tail_lines=100, container="main")) == "one\ntwo\nthree\n"
 
     play(story)
 
@@ -80,14 +80,14 @@ def test_of_several_containers_one_is_named() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
         with pytest.raises(NotFound, match="more than one container: a, b; name one"):
             await read(leader, asked())
-        assert await read(leader, asked(container="b", tail=1)) == "three\n"
+        assert await read(leader, asked(container="b", tail_lines=1)) == "three\n"
 
     play(story, a=Container(command=("a",)), b=Container(command=("b",)))
 
 
 def test_following_ends_when_it_ends() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
-        reading = asyncio.create_task(read(leader, asked(follow=True, tail=1)))
+        reading = asyncio.create_task(read(leader, asked(follow=True, tail_lines=1)))
         await clock.advance(30)
         assert not reading.done()
         await clock.advance(40)
@@ -123,7 +123,7 @@ def test_who_stops_reading_ends_the_reading_on_the_node() -> None:
 
 def test_a_reader_that_does_not_keep_up_is_let_go() -> None:
     async def story(leader: Leader, clock: VirtualClock) -> None:
-        pieces = leader.links.logs.read(asked(follow=True, tail=0))
+        pieces = leader.links.logs.read(asked(follow=True, tail_lines=0))
         first = asyncio.ensure_future(anext(pieces))
         await settle()
         line = leader.links.sessions["n1"]
