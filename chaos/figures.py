@@ -99,7 +99,7 @@ def figures(evidence: Evidence) -> list[Figure]:
         happening.at
         for agent in evidence.agents
         for happening in machine(agent)[0].ground.history
-        if happening.what == "start"
+        if happening.action == "start"
     ]
     return [
         Figure("leader killed: another leads", LEASE_TTL_S + 2, measured(["kill -9"], "leader", next_term)),

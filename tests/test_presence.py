@@ -216,7 +216,7 @@ beats = st.builds(
     workloads=st.dictionaries(
         st.sampled_from([WEB, DB, "a/b"]), st.none() | st.sampled_from([runs(), runs("Failed"), runs(run=2)])
     ),
-    is_whole=st.booleans(),
+    is_full_report=st.booleans(),
 )
 
 

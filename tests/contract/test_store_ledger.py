@@ -413,7 +413,7 @@ def test_two_controllers_fill_the_nodes_and_never_overfill_them(
         clock, profile = Hurried(), replace(PRESETS[DEFAULT_PROFILE], binding=mode.value)
         async with open_store() as store:
             world = World(store, clock)
-            await world.add(*(a_node(f"n{number}", 3000, ports=(30000, 30002)) for number in range(4)))
+            await world.add(*(a_node(f"n{number}", 3000, port_range=(30000, 30002)) for number in range(4)))
             await world.add(*(a_workload(f"w{number}", ports=("http",)) for number in range(16)))
             async with (
                 acting(store, clock, profile, "one") as one,

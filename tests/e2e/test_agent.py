@@ -308,7 +308,7 @@ def test_an_agent_that_can_write_nothing_fails_what_it_is_to_start_and_goes_on(t
                     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, most))
                     await site.leader.bind("web", applied("n1"))
                     failed = await until(lambda: (said := site.said()) and said.state == "Failed" and said)
-                    assert failed.failure == "STORAGE_ERROR"
+                    assert failed.failure_reason == "STORAGE_ERROR"
                     assert alive(marker) == []
                     heard = site.leader.office.presence.get("n1").received_at  # type: ignore[union-attr]
                     await until(lambda: site.leader.office.presence.get("n1").received_at > heard + 1)  # type: ignore[union-attr]

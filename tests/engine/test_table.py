@@ -127,7 +127,7 @@ def test_rows_and_columns_grow_together() -> None:
     ("change", "anew"),
     [
         pytest.param(
-            lambda table: table.take(0, [(0, 1)]),
+            lambda table: table.allocate(0, [(0, 1)]),
             False,
             id="taking leaves what was derived from fixed columns",
         ),
@@ -181,7 +181,7 @@ def test_derived_columns_follow_row_by_row(change: Any, looked_at: list[int]) ->
     table, seen = a_table([4] * 9), []
 
     def make(rows: Any) -> Any:
-        seen.append(rows.pick(np.arange(table.count)).tolist())
+        seen.append(rows.select(np.arange(table.count)).tolist())
         return rows.total(0) + rows.column("marked")
 
     table.derived("sum", make)

@@ -143,7 +143,7 @@ clusters:
 
 def test_a_pool_counts_in_integers():
     pool = the("seeds", "000-latticepool", "us-east.yaml").spec
-    assert pool.capacity.max_milli == 2_000_000
+    assert pool.capacity.max_millicores == 2_000_000
     assert pool.capacity.max_memory_bytes == 8000 << 30
     assert pool.budget.limit_micros == 10_000_000_000
     assert pool.budget.alert_millionths == 800_000
@@ -164,7 +164,7 @@ def test_a_pool_counts_in_integers():
 def test_a_class_has_one_size_per_provider(provider, cores, memory, price):
     spec = the("seeds", "000-latticenodeclass", "medium.yaml").spec
     size = spec.size_on(provider)
-    assert (size.milli, size.memory, size.storage, spec.price_on(provider)) == (
+    assert (size.millicores, size.memory, size.storage, spec.price_on(provider)) == (
         cores,
         memory,
         100 << 30,
@@ -178,14 +178,14 @@ def test_a_region_replaces_lists_and_takes_the_smaller_quota():
     spec = the("seeds", "001-cloudinfrastructure", "aws-production.yaml").spec
     assert spec.compliance_of("us-west-2") == ("SOC2",)
     assert spec.capabilities_of("us-west-2") == ()
-    assert (spec.max_clusters_of("us-east-1"), spec.max_nodes_of("us-east-1")) == (5, 50)
+    assert (spec.max_clusters_of("us-east-1"), spec.max_nodes_per_cluster_of("us-east-1")) == (5, 50)
     assert spec.budget.hard_limit is True
     assert spec.budget.alert_millionths == 800_000
 
 
 def test_a_data_centre_counts_in_integers():
     spec = the("seeds", "001-staticinfrastructure", "dc-east.yaml").spec
-    assert (spec.capacity.milli, spec.capacity.memory_bytes, spec.capacity.storage_bytes) == (
+    assert (spec.capacity.millicores, spec.capacity.memory_bytes, spec.capacity.storage_bytes) == (
         800_000,
         3200 << 30,
         500 << 40,
@@ -199,7 +199,7 @@ def test_a_data_centre_counts_in_integers():
 
 def test_a_service_wants_enough_replicas_for_all_its_regions():
     spec = the("seeds", "000-latticeservice", "api-gateway.yaml").spec
-    assert (spec.least, spec.wanted(), spec.wanted(min_regions=5)) == (3, 3, 5)
+    assert (spec.min_replicas, spec.wanted(), spec.wanted(min_regions=5)) == (3, 3, 5)
     assert spec.requests == {"cpu": 2000, "memory": 4 << 30}
     assert spec.resources["database"].is_service
     assert spec.resources["database"].calls

@@ -108,7 +108,7 @@ def moved(load, spots, program) -> int:
         (s.name, m.name)
         for s in program.sources
         for m in s.models
-        if m.name in load.serves.get(s.name, ())
+        if m.name in load.usable_models.get(s.name, ())
         and all(n <= z for n, z in zip(load.needs, m.size, strict=True))
     }
     stay = {key: count for key, count in load.current.items() if key in able}
@@ -169,8 +169,8 @@ def within_limits(program, models, machines) -> bool:
                 return False
     for source in program.sources:
         here = [(model, machines.get((source.name, model.name), 0)) for model in source.models]
-        if source.most_machines is not None and sum(n for _, n in here) > max(
-            source.most_machines, sum(m.existing for m, _ in here)
+        if source.max_machines is not None and sum(n for _, n in here) > max(
+            source.max_machines, sum(m.existing for m, _ in here)
         ):
             return False
         for r, limit in enumerate(source.most):
@@ -436,7 +436,7 @@ def a_program(*loads: Load, **more) -> PlacementProblem:
     ],
 )
 def test_moves_pay_back(move_cost: int, moves: int, cost: int) -> None:
-    outcome = solve(a_program(a_load(current={("a", "vm"): 2}, move_cost=move_cost)))
+    outcome = solve(a_program(a_load(current_counts={("a", "vm"): 2}, move_cost=move_cost)))
     assert (outcome.moves, outcome.cost) == (moves, cost)
 
 
@@ -445,8 +445,8 @@ def test_a_move_that_does_not_pay_is_taken_back_from_an_unproven_answer(
 ) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
     light, heavy = (
-        a_load("light", current={("a", "vm"): 2}),
-        a_load("heavy", current={("a", "vm"): 2}, move_cost=41 * 720),
+        a_load("light", current_counts={("a", "vm"): 2}),
+        a_load("heavy", current_counts={("a", "vm"): 2}, move_cost=41 * 720),
     )
     outcome = solve(a_program(light, heavy))
     assert {(share.load, share.source) for share in outcome.allocations} == {("light", "b"), ("heavy", "a")}
@@ -456,7 +456,9 @@ def test_a_move_that_does_not_pay_is_taken_back_from_an_unproven_answer(
 def test_no_more_moves_than_allowed(most: int) -> None:
     outcome = solve(
         a_program(
-            a_load("x", current={("a", "vm"): 2}), a_load("y", current={("a", "vm"): 2}), most_moves=most
+            a_load("x", current_counts={("a", "vm"): 2}),
+            a_load("y", current_counts={("a", "vm"): 2}),
+            max_moves=most,
         ),
         gap=0,
     )
@@ -465,15 +467,19 @@ def test_no_more_moves_than_allowed(most: int) -> None:
 
 def test_a_budget_is_kept_even_if_something_stays_outside() -> None:
     sources = (cloud("a", 100, ledgers=("team",)), cloud("b", 60, ledgers=("team",)))
-    outcome = solve(a_program(a_load(replicas=5), sources=sources, ledgers={"team": 199}))
+    outcome = solve(a_program(a_load(replicas=5), sources=sources, ledger_limits={"team": 199}))
     assert outcome.cost == 180
     assert outcome.unplaced == {"api": 2}
 
 
 def test_a_ledger_that_is_over_its_limit_keeps_what_it_pays_for_but_does_not_grow() -> None:
-    sources = (MachineSource("a", "a", (MachineModel("vm", (4, 16), 100, existing=2),), ledgers=("team",)),)
+    sources = (
+        MachineSource("a", "a", (MachineModel("vm", (4, 16), 100, existing=2),), ledger_limits=("team",)),
+    )
     outcome = solve(
-        a_program(a_load(replicas=3, serves={"a": ("vm",)}), sources=sources, ledgers={"team": 50})
+        a_program(
+            a_load(replicas=3, usable_models={"a": ("vm",)}), sources=sources, ledger_limits={"team": 50}
+        )
     )
     assert outcome.cost == 200
     assert outcome.unplaced == {"api": 1}
@@ -483,7 +489,7 @@ def test_replicas_share_machines_and_owned_ones_come_first() -> None:
     owned = MachineSource("dc", "dc", (MachineModel("node", (8, 16), 0),), max_machines=1)
     serves = {"dc": ("node",), "a": ("vm",)}
     outcome = solve(
-        a_program(a_load(replicas=5, needs=(2, 4), serves=serves), sources=(owned, cloud("a", 100)))
+        a_program(a_load(replicas=5, needs=(2, 4), usable_models=serves), sources=(owned, cloud("a", 100)))
     )
     assert [(fill.source, fill.machines) for fill in outcome.machines] == [("a", 1), ("dc", 1)]
     assert (outcome.cost, outcome.bound, outcome.status) == (100, 100, "optimal")

@@ -67,7 +67,7 @@ def _decided(decision: Decision) -> object:
         (each.plugin, each.summary()): np.flatnonzero(mask).tolist()
         for each, mask in decision.reasons.items()
     }
-    return (decision.name, decision.ask.overflow, decision.totals.tolist(), refused)  # type: ignore[attr-defined]
+    return (decision.name, decision.ask.overflow_source, decision.totals.tolist(), refused)  # type: ignore[attr-defined]
 
 
 def many(draw: Random, world: World) -> World:

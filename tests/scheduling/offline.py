@@ -47,7 +47,7 @@ def near(app, key="node"):
 
 
 def reasons(report):
-    return {name: each.reason for each in report.unplaced for name in each.names}
+    return {name: each.reason for each in report.unschedulable for name in each.names}
 
 
 def with_gpus(name, count=1, **more):
@@ -59,4 +59,4 @@ def with_gpus(name, count=1, **more):
 
 
 def odd(report):
-    return [f"{each.kind} {each.name} {each.what}" for each in report.odd]
+    return [f"{each.kind} {each.name} {each.what}" for each in report.warnings]

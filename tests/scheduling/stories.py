@@ -102,7 +102,7 @@ ROOMS = [
     )
 ]
 RANGES = (None, (80, 81), (80, 80), (79, 82), (80, 83), (443, 443))
-HEALTH: list[dict[str, Any]] = [{}] * 30 + [{"ready": False}, {"cordoned": True}, {"draining": True}]
+HEALTH: list[dict[str, Any]] = [{}] * 30 + [{"is_ready": False}, {"is_cordoned": True}, {"is_draining": True}]
 ABILITIES = [
     {"runtimes": frozenset(runtimes), "licences": frozenset(licences), "image": image, "price": price}
     for runtimes, licences, image, price in product(

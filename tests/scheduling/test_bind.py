@@ -43,7 +43,7 @@ def test_an_expired_reservation_is_refused_and_gives_the_room_back(mode: Binding
     reservation = one.reserve("w", 300)
     one.time = reservation.expires_at
     event = run(one.binder.bind(reservation))
-    assert (event.outcome, event.again) == ("failed", True)
+    assert (event.outcome, event.is_retriable) == ("failed", True)
     assert event.reason.startswith("reservation a-1 expired")
     assert where(one.book.table) == {}
     assert not one.ledger.bound
@@ -54,7 +54,7 @@ def test_an_expired_reservation_is_refused_and_gives_the_room_back(mode: Binding
 def test_a_reservation_that_nobody_made_is_refused(mode: BindingMode) -> None:
     one = side(mode, 1000)
     event = run(one.binder.bind(Reservation("x-9", "default/w", "n0", (), 99.0)))
-    assert (event.outcome, event.again) == ("failed", False)
+    assert (event.outcome, event.is_retriable) == ("failed", False)
     assert "no reservation x-9" in event.reason
 
 
@@ -97,7 +97,7 @@ def test_a_changed_node_is_a_conflict(mode: BindingMode) -> None:
     one = side(mode, 1000)
     one.ledger.revisions["n0"] = 7
     event = run(one.binder.bind(one.reserve("w", 300)))
-    assert (event.reason, event.again) == ("node n0 changed since it was chosen", True)
+    assert (event.reason, event.is_retriable) == ("node n0 changed since it was chosen", True)
     assert where(one.book.table) == {}
     assert one.ledger.free["n0"]["cpu"] == 1000
 
@@ -106,7 +106,7 @@ def test_a_locked_node_is_a_conflict() -> None:
     one = side(BindingMode.PESSIMISTIC, 1000)
     one.ledger.locks["n0"] = "other-1"
     event = run(one.binder.bind(one.reserve("w", 300)))
-    assert (event.reason, event.again) == ("node n0 is locked by somebody else", True)
+    assert (event.reason, event.is_retriable) == ("node n0 is locked by somebody else", True)
     assert one.ledger.locks == {"n0": "other-1"}
 
 
@@ -351,7 +351,7 @@ def test_binding_once_more_fails_and_undoes_nothing(mode: BindingMode) -> None:
     (third,) = run(one.binder.bind_gang([reservation], 1))
     assert [each.outcome for each in (first, second, third)] == ["bound", "failed", "failed"]
     assert second.reason == "no reservation a-1: it was bound, released or never made"
-    assert not second.again
+    assert not second.is_retriable
     assert one.events == [first, second, third]
     assert told(one) == before
     assert list(before[0]) == ["a-1"]

@@ -47,7 +47,7 @@ def test_a_group_whose_commit_fails_is_not_bound_at_all(least: int) -> None:
     one.ledger.fails = {"commit_all"}
     events = run(one.binder.bind_gang(gang_of(one, 3), least))
     assert [event.outcome for event in events] == ["failed"] * 3
-    assert all("store is away" in event.reason and event.again for event in events)
+    assert all("store is away" in event.reason and event.is_retriable for event in events)
     assert (one.ledger.bound, one.ledger.prepared, where(one.book.table)) == ({}, {}, {})
 
 

@@ -311,7 +311,7 @@ def happens(table: NodeTable, number: int, step: Step) -> None:
         facts = table.node_infos[table.row_of[name]]
         assert facts
         changed = (
-            {"cordoned": not facts.is_cordoned}
+            {"is_cordoned": not facts.is_cordoned}
             if what == "cordoned"
             else {"gpus": ((model or "new", 1000), *facts.gpus)[:3]}
         )

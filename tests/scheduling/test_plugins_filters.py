@@ -58,11 +58,11 @@ def details(plugin: Any, node: NodeInfo, demands: Demands) -> list[str]:
     ("facts", "words"),
     [
         pytest.param({}, [], id="a node that is well takes workloads"),
-        pytest.param({"ready": False}, ["not ready"], id="one that is not ready takes none"),
-        pytest.param({"cordoned": True}, ["cordoned"], id="a cordoned one takes no new ones"),
-        pytest.param({"draining": True}, ["draining"], id="a draining one takes no new ones"),
+        pytest.param({"is_ready": False}, ["not ready"], id="one that is not ready takes none"),
+        pytest.param({"is_cordoned": True}, ["cordoned"], id="a cordoned one takes no new ones"),
+        pytest.param({"is_draining": True}, ["draining"], id="a draining one takes no new ones"),
         pytest.param(
-            {"ready": False, "draining": True}, ["not ready", "draining"], id="every reason is given"
+            {"is_ready": False, "is_draining": True}, ["not ready", "draining"], id="every reason is given"
         ),
     ],
 )
@@ -159,8 +159,8 @@ def test_fit_counts_what_is_placed_and_gives_need_have_and_missing() -> None:
 
 
 def test_fit_counts_ports_to_be_chosen() -> None:
-    table = nodes(a_node(ports=(100, 102)))
-    place(table, a_workload(ports=2), "n1")
+    table = nodes(a_node(port_range=(100, 102)))
+    place(table, a_workload(port_range=2), "n1")
     assert ruled_out(Fit(), table, a_workload(ports=1)) == {}
     assert ruled_out(Fit(), table, a_workload(ports=2)) == {"n1": ["without 2 free ports"]}
     assert InsufficientResource("ports", 1).summary() == "without a free port"

@@ -191,8 +191,8 @@ def test_spread_by_selector_counts_whom_it_selects() -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        pytest.param({"ready": False}, id="not ready"),
-        pytest.param({"cordoned": True}, id="cordoned"),
+        pytest.param({"is_ready": False}, id="not ready"),
+        pytest.param({"is_cordoned": True}, id="cordoned"),
         pytest.param({"labels": {"disk": "hdd"}}, id="not selected"),
     ],
 )

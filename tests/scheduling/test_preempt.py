@@ -95,7 +95,7 @@ def test_of_equals_the_youngest_goes() -> None:
     for name, node in (("old", "n0"), ("young", "n0"), ("middle", "n1"), ("older", "n1")):
         put(table, node, [ask(table, name, 500)])
     ages = {"default/old": 90.0, "default/young": 5.0, "default/middle": 30.0, "default/older": 99.0}
-    assert victims(preempt(table, ask(table, "new", 500, 5), age=ages.__getitem__)) == ["young"]
+    assert victims(preempt(table, ask(table, "new", 500, 5), age_of=ages.__getitem__)) == ["young"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_disruption_limits(left: dict[str, int], gone: list[str]) -> None:
     table = nodes(1000, 1000)
     put(table, "n0", [ask(table, "a1", 1000, service="a")])
     put(table, "n1", [ask(table, name, 500, service="b") for name in ("b1", "b2")])
-    assert victims(preempt(table, ask(table, "new", 800, 5), may_disrupt=left)) == gone
+    assert victims(preempt(table, ask(table, "new", 800, 5), disruptions_allowed=left)) == gone
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_gang_over_many_nodes(
 ) -> None:
     table = nodes(300, 300, 300)
     gang_on(table, *priorities, least=least, **more)
-    found = preempt(table, ask(table, "new", 300, 5), may_disrupt={"default/limited": 2})
+    found = preempt(table, ask(table, "new", 300, 5), disruptions_allowed={"default/limited": 2})
     assert len(victims(found)) == gone
     assert not found or found.row in {victim.row for victim in found.victims}
 

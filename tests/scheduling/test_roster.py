@@ -155,7 +155,9 @@ def ready(node: LatticeNode, *, is_ready: bool) -> LatticeNode:
         pytest.param(None, a_node("n1"), {ClusterEvent.NODE_ADDED}, id="added"),
         pytest.param(a_node("n1"), a_node("n1", 5000), {ClusterEvent.NODE_GREW}, id="more cpu"),
         pytest.param(a_node("n1"), a_node("n1", 3000), set(), id="less cpu"),
-        pytest.param(a_node("n1"), a_node("n1", ports=(1, 9)), {ClusterEvent.NODE_GREW}, id="other ports"),
+        pytest.param(
+            a_node("n1"), a_node("n1", port_range=(1, 9)), {ClusterEvent.NODE_GREW}, id="other ports"
+        ),
         pytest.param(
             a_node("n1"), ready(a_node("n1"), is_ready=False), {ClusterEvent.NODE_UNAVAILABLE}, id="not ready"
         ),

@@ -358,7 +358,7 @@ def test_capacity_is_never_exceeded_whatever_the_sequence(
         elif what == "bind" and made:
             asyncio.run(one.bind(made[-1]))
         elif what == "rollback" and made:
-            for each in made[-1].placed:
+            for each in made[-1].scheduled:
                 assert one.binder
                 asyncio.run(one.binder.rollback(each.reservation))
         elif what == "forget" and table.placements:

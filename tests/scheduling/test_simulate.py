@@ -160,7 +160,7 @@ def test_a_number_of_gpus_alone_is_told_not_to_count():
 
 def test_who_is_displaced_is_told_with_by_whom():
     workloads = [a_workload("low", cpu="4", on="n1"), a_workload("high", cpu="2", priority=100)]
-    report = simulated([a_node("n1")], workloads, explain="default/high")
+    report = simulated([a_node("n1")], workloads, explained_workload="default/high")
     assert {name: (each.node, each.preempted_by) for name, each in report.preempted.items()} == {
         "default/low": ("n1", "default/high")
     }
@@ -172,7 +172,7 @@ def test_who_is_displaced_is_told_with_by_whom():
 
 def test_a_member_explained_says_what_became_of_its_group():
     gang = [a_workload(f"g{number}", cpu="3", group={"name": "g", "minMember": 2}) for number in range(2)]
-    report = simulated([a_node("n1")], gang, explain="default/g0")
+    report = simulated([a_node("n1")], gang, explained_workload="default/g0")
     assert report.explanation["chosen"] is None
     why, place, beside = report.explanation["summary"].split("; ")
     assert (why, place) == ("1 of 2 would fit, minMember is 2", "the next: 0 of 1 node: 1 without 3 cpu free")
@@ -185,7 +185,9 @@ def test_a_member_explained_says_what_became_of_its_group():
 
 def test_a_member_of_a_half_seated_group_is_explained_beside_the_others():
     gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}) for number in range(3)]
-    report = simulated([a_node("n1"), a_node("n2", unschedulable=True)], gang, explain="default/g2")
+    report = simulated(
+        [a_node("n1"), a_node("n2", unschedulable=True)], gang, explained_workload="default/g2"
+    )
     assert sorted(report.placements) == ["default/g0", "default/g1"]
     assert report.explanation["summary"] == "0 of 2 nodes: 1 cordoned; 1 without 2 cpu free"
     assert report.explanation["refused"]["n1"] == [{"what": "cpu", "need": "2", "have": "0", "missing": "2"}]
@@ -193,14 +195,14 @@ def test_a_member_of_a_half_seated_group_is_explained_beside_the_others():
 
 def test_whoever_is_displaced_is_explained():
     workloads = [a_workload("old", cpu="4", on="n1"), a_workload("high", cpu="4", priority=9)]
-    told = simulated([a_node("n1")], workloads, explain="default/old").explanation
+    told = simulated([a_node("n1")], workloads, explained_workload="default/old").explanation
     assert told["chosen"] is None
     assert told["summary"] == "0 of 1 node: 1 without 4 cpu free; default/high displaced it from n1"
     assert told["refused"] == {"n1": [{"what": "cpu", "need": "4", "have": "0", "missing": "4"}]}
     elsewhere = simulated(
         [a_node("n1"), a_node("n2", cpu=1000)],
         [a_workload("old", on="n1"), workloads[1]],
-        explain="default/old",
+        explained_workload="default/old",
     ).explanation
     assert elsewhere["chosen"] == "n2"
     assert elsewhere["summary"].startswith("n2: best of 1 that fit")
@@ -241,7 +243,9 @@ def test_equal_reasons_are_one_entry_in_the_order_given():
 def test_nodes_without_any_gpu_are_told_apart_from_those_whose_gpus_are_busy():
     nodes = [a_node("n1"), a_node("n2", cpu=500), with_gpus("n3"), with_gpus("n4")]
     held = [a_workload("old", requests={"gpu": 1}, on="n3")]
-    report = simulated(nodes, [*held, a_workload("new", requests={"gpu": 2})], explain="default/new")
+    report = simulated(
+        nodes, [*held, a_workload("new", requests={"gpu": 2})], explained_workload="default/new"
+    )
     assert reasons(report) == {"default/new": "0 of 4 nodes: 2 without a GPU; 2 without 2 gpu free"}
     assert report.explanation["reasons"][0] == {"plugin": "Gpu", "reason": "without a GPU", "count": 2}
     assert report.explanation["refused"]["n1"] == [{"what": "gpu", "need": "2", "have": "0", "missing": "2"}]
@@ -558,7 +562,7 @@ def test_equal_ones_together_go_where_one_at_a_time_would():
 
 def test_explaining_one_lists_every_node():
     nodes = [a_node("n1", cpu=500), a_node("n2"), a_node("n3", unschedulable=True)]
-    report = simulated(nodes, [a_workload("a")], explain="default/a")
+    report = simulated(nodes, [a_workload("a")], explained_workload="default/a")
     assert report.explanation is not None
     assert [each["name"] for each in report.explanation["ranked"]] == ["n2"]
     assert report.explanation["ranked"][0]["parts"]
@@ -576,13 +580,16 @@ def test_explaining_one_lists_every_node():
 )
 def test_only_what_is_decided_can_be_explained(name, problem):
     with pytest.raises(NotFound, match=problem):
-        simulated([a_node("n1")], [a_workload("old", on="n1")], explain=name)
+        simulated([a_node("n1")], [a_workload("old", on="n1")], explained_workload=name)
 
 
 def test_progress_and_time_are_told():
     told, ticks = [], iter(range(10))
     report = simulated(
-        [a_node("n1")], [a_workload("a"), a_workload("b")], tell=told.append, clock=lambda: float(next(ticks))
+        [a_node("n1")],
+        [a_workload("a"), a_workload("b")],
+        on_progress=told.append,
+        clock=lambda: float(next(ticks)),
     )
     assert told[-1] == 2
     assert report.decide_seconds == 1.0

@@ -196,9 +196,9 @@ class Past:
         known = {
             "actor": "s1#1",
             "origin": "controllers",
-            "led": term or 0,
+            "current_term": term or 0,
             "request_id": None,
-            "seen": revision - 1,
+            "writer_revision": revision - 1,
         } | rest
         held = Term("controllers", term, "s1") if term is not None else None
         when = self.history[-1].at + 1.0 if at is None and self.history else at or 1.0

@@ -58,7 +58,7 @@ def acknowledged_and_not_there(past: Past, bad: bool) -> None:
 
 
 def wrote_over_what_it_had_not_seen(past: Past, bad: bool) -> None:
-    past.commit(service(least=0), blind=(key_of(service()),) if bad else ())
+    past.commit(service(least=0), blind_writes=(key_of(service()),) if bad else ())
 
 
 def acknowledged_and_dropped(past: Past, bad: bool) -> None:
@@ -110,7 +110,9 @@ def two_in_one_term(past: Past, bad: bool) -> None:
 
 def an_older_term(past: Past, bad: bool) -> None:
     past.commit(service(least=0), term=2)
-    past.commit(service(least=0), term=1 if bad else 2, led=1 if bad else 2, actor="s0#1" if bad else "s1#1")
+    past.commit(
+        service(least=0), term=1 if bad else 2, current_term=1 if bad else 2, actor="s0#1" if bad else "s1#1"
+    )
 
 
 def without_a_fence(past: Past, bad: bool) -> None:
@@ -118,7 +120,7 @@ def without_a_fence(past: Past, bad: bool) -> None:
 
 
 def in_a_term_that_is_over(past: Past, bad: bool) -> None:
-    past.commit(service(least=0), term=1, led=2 if bad else 1)
+    past.commit(service(least=0), term=1, current_term=2 if bad else 1)
 
 
 def deposed_by_a_wall_clock(past: Past, bad: bool) -> None:
@@ -161,7 +163,7 @@ def more_machines_than_a_pool_may_have_by_now(past: Past, bad: bool) -> None:
     """Whoever asked for them need not have been told, but must hear of it."""
     past.commit(pool(capacity={"maxNodes": 2}), cluster(1), ledger(committed=1), at=1.0)
     past.commit(pool(capacity={"maxNodes": 1}), at=10.0, term=None, origin="api person-1")
-    past.commit(cluster(2), ledger(committed=2), at=20.0, seen=3 if bad else 2)
+    past.commit(cluster(2), ledger(committed=2), at=20.0, writer_revision=3 if bad else 2)
 
 
 def put_over_something_else(past: Past, bad: bool) -> None:

@@ -118,7 +118,7 @@ def one_of_a_group_whose_other_was_known_to_be_gone(past: Past, bad: bool) -> No
     past.commit(*both, at=2.0)
     past.commit(workload("w1", group=CREW), at=3.0)
     past.commit(workload("w2", group=CREW), at=20.0)
-    past.commit(workload("w1", "n1", group=CREW, ready=True), at=23.0, seen=5 if bad else 4)
+    past.commit(workload("w1", "n1", group=CREW, ready=True), at=23.0, writer_revision=5 if bad else 4)
     past.commit(both[1])
     for each in both:
         past.runs(each)
@@ -253,7 +253,9 @@ def stopped_though_another_was_known_to_fail(past: Past, bad: bool) -> None:
     settled(past, least=1, count=2)
     past.commit(replica(0, "n1", ready=False), at=30.0)
     past.commit(service(least=1, generation=2), at=33.0)
-    past.commit(replica(1, "n1", deletionTimestamp="2026-03-10T09:01:00Z"), at=34.0, seen=5 if bad else 3)
+    past.commit(
+        replica(1, "n1", deletionTimestamp="2026-03-10T09:01:00Z"), at=34.0, writer_revision=5 if bad else 3
+    )
     past.commit(replica(0, "n1"))
     past.commit(gone=(replica(1),))
     ends(past, 0)
