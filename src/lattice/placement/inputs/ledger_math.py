@@ -1,7 +1,8 @@
-"""What may a budget still pay for, what has it paid, and where will the month end?
+"""Ledger arithmetic: what a budget has spent, may still commit, and will have spent at the end of the month.
 
-Rates are micro-dollars per hour and times are microseconds, so their product counts in parts of a micro-dollar, `HOUR` of which
-make a whole one. Everything is decided in these parts; nothing is ever rounded but what is shown.
+Rates are micro-dollars per hour and times are microseconds, so a product counts in parts of a micro-dollar;
+`MICROSECONDS_PER_HOUR` parts make one micro-dollar. Every decision uses the parts: only displayed amounts are
+rounded.
 """
 
 from collections.abc import Sequence
@@ -24,13 +25,18 @@ from lattice.kinds.ledger import (
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.meta.quantity import MICRO
 
-HOURS_PER_MONTH = 720  # a budget's month is 30 days
-UNLIMITED_HEADROOM = 1 << 61  # headroom where nothing is refused; two of them still add up in 64 bits
+# The month of a budget has 30 days.
+HOURS_PER_MONTH = 720
+# Headroom of a budget that rejects no commitment; the sum of two still fits in 64 bits.
+UNLIMITED_HEADROOM = 1 << 61
+# Past months that a ledger keeps.
 RETAINED_MONTHS = 13
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class BudgetState(StrEnum):
+    """The state of a budget by its projected spending."""
+
     OK = "Ok"
     ALERT = "Alert"
     EXCEEDED = "Exceeded"
@@ -38,7 +44,8 @@ class BudgetState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Machines of one cluster, and every budget that pays for them: a region's and the whole cloud's, an overflow's."""
+    """Machines of one cluster, and the accounts of all budgets that pay for the machines: of a region, a
+    cloud, an overflow."""
 
     accounts: tuple[Account, ...]
     cluster: str
@@ -47,12 +54,14 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class BudgetStatus:
-    """Where a budget stands, in micro-dollars of the calendar month."""
+    """The spending of a budget in micro-dollars of the calendar month."""
 
     spent: int
-    projected: int  # spent, and the present rate until the month ends
+    # Spent so far, plus the current rate until the end of the month.
+    projected: int
     limit: int | None
-    utilisation: int | None  # projected in millionths of the limit; None without one
+    # Projected in millionths of the limit; None without a limit.
+    utilisation: int | None
     state: BudgetState
     is_hard: bool
 
@@ -63,7 +72,8 @@ class BudgetStatus:
 
 @dataclass(frozen=True, slots=True)
 class BudgetApproval:
-    """`warns`: a soft limit is passed, or was before."""
+    """A budget may commit the rate; `is_over_soft_limit`: the soft limit is exceeded, by the commitment or
+    before."""
 
     ledger: str
     resulting_status: BudgetStatus
@@ -72,14 +82,15 @@ class BudgetApproval:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRejection:
-    """Micro-dollars per hour, but for the limit: that is per month, and so is what it would have to be raised by."""
+    """A hard budget may not commit the rate. `need` and `have` are micro-dollars per hour, `limit` and
+    `raise_by` per month."""
 
     ledger: str
     need: int
     have: int
     limit: int
     raise_by: int
-    payer: str = ""  # whose budget it is, in words
+    payer: str = ""  # the account in words
 
     @property
     def missing(self) -> int:
@@ -88,69 +99,75 @@ class BudgetRejection:
     def __str__(self) -> str:
         return (
             f"{self.payer or self.ledger}: needs {format_per_hour(self.need)}, "
-            f"has {format_per_hour(self.have)} left of {format_per_month(self.limit)}, missing {format_per_hour(self.missing)}; "
+            f"has {format_per_hour(self.have)} left of {format_per_month(self.limit)}, "
+            f"missing {format_per_hour(self.missing)}; "
             f"raise the budget by {format_per_month(self.raise_by)}"
         )
 
 
-def open_ledger(stated: LedgerSpec, found: LatticeLedger | None, now: datetime) -> LatticeLedger:
-    """The ledger under the budget as it is stated now: the one there is, else an empty one that begins now."""
-    if found is not None:
-        return msgspec.structs.replace(found, spec=stated)
+def open_ledger(stated: LedgerSpec, stored: LatticeLedger | None, now: datetime) -> LatticeLedger:
+    """The ledger under the budget as stated now: the stored ledger, or an empty ledger that begins now."""
+    if stored is not None:
+        return msgspec.structs.replace(stored, spec=stated)
     resource = LatticeLedger.resource
-    begin = format_timestamp(now)
+    as_of = format_timestamp(now)
     return LatticeLedger(
         api_version=resource.api_version,
         kind=resource.kind,
         metadata=Metadata(name=stated.budget.ledger_name),
         spec=stated,
-        status=LedgerStatus(month=begin[:7], as_of=begin),
+        status=LedgerStatus(month=as_of[:7], as_of=as_of),
     )
 
 
 def record_cluster_number(
-    account: Account, found: LatticeLedger | None, cluster: str, now: datetime
+    account: Account, stored: LatticeLedger | None, cluster: str, now: datetime
 ) -> LatticeLedger:
-    """The ledger, having seen this cluster, which it does not pay for."""
-    ledger = found or open_ledger(LedgerSpec(budget=account), None, now)
+    """The ledger with the number of a cluster that the ledger does not pay for, so that no later cluster gets
+    the number."""
+    ledger = stored or open_ledger(LedgerSpec(budget=account), None, now)
     return _with_status(ledger, last_cluster=max(ledger.status.last_cluster, cluster_number(cluster)))
 
 
 def accrue(ledger: LatticeLedger, now: datetime) -> LatticeLedger:
-    """Counts what was spent until `now`, in each calendar month its own. A clock that goes back un-spends nothing."""
+    """Count the spending until `now`, month by month; a clock that was set back reduces no spending."""
     status = ledger.status
-    at, until = parse_timestamp(status.as_of), _utc(now)
-    if until <= at:
+    since, until = parse_timestamp(status.as_of), _utc(now)
+    # The clock was set back: spending that was counted stays (I-22).
+    if until <= since:
         return ledger
+    # The remainder is carried on exactly (I-22): spending is price times time, to the last part.
     parts, past = status.spent_micros * MICROSECONDS_PER_HOUR + status.remainder, dict(status.past)
-    while (end := month_end(at)) <= until:
-        past[format_timestamp(at)[:7]], parts = divmod(
-            parts + status.committed_micros * _microseconds(end - at), MICROSECONDS_PER_HOUR
+    while (end := month_end(since)) <= until:
+        past[format_timestamp(since)[:7]], parts = divmod(
+            parts + status.committed_micros * _microseconds(end - since), MICROSECONDS_PER_HOUR
         )
-        at = end
+        since = end
     spent, remainder = divmod(
-        parts + status.committed_micros * _microseconds(until - at), MICROSECONDS_PER_HOUR
+        parts + status.committed_micros * _microseconds(until - since), MICROSECONDS_PER_HOUR
     )
-    kept = dict(sorted(past.items())[-RETAINED_MONTHS:])
+    # Months sort by name, so the latest months stay.
+    retained = dict(sorted(past.items())[-RETAINED_MONTHS:])
     as_of = format_timestamp(until)
     return _with_status(
-        ledger, spent_micros=spent, remainder=remainder, past=kept, month=as_of[:7], as_of=as_of
+        ledger, spent_micros=spent, remainder=remainder, past=retained, month=as_of[:7], as_of=as_of
     )
 
 
-def month_end(at: datetime) -> datetime:
+def month_end(moment: datetime) -> datetime:
     """The first moment of the next calendar month, UTC."""
-    return datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
+    return datetime(moment.year + moment.month // 12, moment.month % 12 + 1, 1, tzinfo=UTC)
 
 
 def time_left_in_month(now: datetime) -> timedelta:
-    """Until the calendar month ends: never nothing, since at midnight the next one begins."""
-    at = _utc(now)
-    return month_end(at) - at
+    """The time until the calendar month ends; never zero, since at midnight the next month begins."""
+    moment = _utc(now)
+    return month_end(moment) - moment
 
 
 def charge(ledger: LatticeLedger, cluster: str, lot: Lot, now: datetime) -> LatticeLedger:
-    """The ledger when it pays for these machines from `now` on. Whether it may is another question: `may_commit`."""
+    """The ledger that pays for the lot from `now` on; `may_commit` decides before whether the budget allows
+    the lot."""
     if lot.count < 1 or lot.micros < 0 or not cluster:
         raise Invalid(
             f'cannot pay for {lot.count} machines at {lot.micros} micro-dollars in cluster "{cluster}"',
@@ -160,11 +177,15 @@ def charge(ledger: LatticeLedger, cluster: str, lot: Lot, now: datetime) -> Latt
 
 
 def release(ledger: LatticeLedger, cluster: str, lot: Lot, now: datetime) -> LatticeLedger:
-    """The ledger when these machines, taken at this price, are gone: not wanted to be, confirmed to be."""
-    paid = sum(each.count for each in ledger.status.machines.get(cluster, ()) if _same_price(each, lot))
+    """The ledger without the lot, after the machines are confirmed to be deleted; raises Invalid if the
+    ledger does not pay for the lot."""
+    paid = sum(
+        paid_lot.count for paid_lot in ledger.status.machines.get(cluster, ()) if _same_price(paid_lot, lot)
+    )
     if not 1 <= lot.count <= paid:
         raise Invalid(
-            f"pays for {paid} {lot.node_class} at {format_per_hour(lot.micros)} in cluster {cluster}, cannot release {lot.count}",
+            f"pays for {paid} {lot.node_class} at {format_per_hour(lot.micros)} in cluster {cluster}, "
+            f"cannot release {lot.count}",
             where=f"latticeledger/{ledger.metadata.name}",
             fix="release what status.machines lists, once, when it is gone",
         )
@@ -172,22 +193,28 @@ def release(ledger: LatticeLedger, cluster: str, lot: Lot, now: datetime) -> Lat
 
 
 def _adjust_lot(ledger: LatticeLedger, cluster: str, lot: Lot, by: int) -> LatticeLedger:
-    before = ledger.status.machines.get(cluster, ())
-    count = by + sum(each.count for each in before if _same_price(each, lot))
-    others = [each for each in before if not _same_price(each, lot)]
-    after = [*others, msgspec.structs.replace(lot, count=count)] if count else others
-    machines = {name: lots for name, lots in ledger.status.machines.items() if name != cluster}
-    if after:
-        machines[cluster] = tuple(sorted(after, key=lambda each: (each.node_class, each.micros)))
+    count, lots = by, []
+    for paid_lot in ledger.status.machines.get(cluster, ()):
+        # Machines of one class at one price are one lot.
+        if _same_price(paid_lot, lot):
+            count += paid_lot.count
+        else:
+            lots.append(paid_lot)
+    if count:
+        lots.append(msgspec.structs.replace(lot, count=count))
+    machines = {name: paid_lots for name, paid_lots in ledger.status.machines.items() if name != cluster}
+    if lots:
+        machines[cluster] = tuple(sorted(lots, key=lambda paid_lot: (paid_lot.node_class, paid_lot.micros)))
     committed = ledger.status.committed_micros + by * lot.micros
+    # The ledger outlives its clusters: the number keeps a later cluster from getting the same name.
     last = max(ledger.status.last_cluster, cluster_number(cluster))
     return _with_status(
         ledger, machines=dict(sorted(machines.items())), committed_micros=committed, last_cluster=last
     )
 
 
-def _same_price(one: Lot, other: Lot) -> bool:
-    return (one.node_class, one.micros) == (other.node_class, other.micros)
+def _same_price(a: Lot, b: Lot) -> bool:
+    return (a.node_class, a.micros) == (b.node_class, b.micros)
 
 
 def _with_status(ledger: LatticeLedger, **changes: object) -> LatticeLedger:
@@ -197,62 +224,83 @@ def _with_status(ledger: LatticeLedger, **changes: object) -> LatticeLedger:
 def settle_charges(
     ledger: LatticeLedger, releases: Sequence[Charge], charges: Sequence[Charge], now: datetime
 ) -> tuple[LatticeLedger, BudgetApproval | BudgetRejection]:
-    """The ledger after all of this, and whether it may be: what is gone makes room for what comes."""
-    for each in releases:
-        ledger = release(ledger, each.cluster, each.lot, now)
-    answer = may_commit(ledger, sum(each.lot.rate for each in charges), now)
-    for each in charges:
-        ledger = charge(ledger, each.cluster, each.lot, now)
+    """The ledger after all releases and charges, and whether the budget allows the charges after the
+    releases.
+
+    The charges are in the returned ledger even if the budget rejects the charges.
+    """
+    # Released machines free headroom for the charges.
+    for freed in releases:
+        ledger = release(ledger, freed.cluster, freed.lot, now)
+    answer = may_commit(ledger, sum(due.lot.rate for due in charges), now)
+    for due in charges:
+        ledger = charge(ledger, due.cluster, due.lot, now)
     return accrue(ledger, now), answer
 
 
-def may_commit(ledger: LatticeLedger, more: int, now: datetime) -> BudgetApproval | BudgetRejection:
-    """May it pay for `more` micro-dollars per hour from `now` on? What costs nothing more it always may."""
+def may_commit(ledger: LatticeLedger, added_rate: int, now: datetime) -> BudgetApproval | BudgetRejection:
+    """Whether the budget may pay `added_rate` micro-dollars per hour from `now` on; a rate of 0 or less is
+    always approved."""
     have, name = headroom_to_limit(ledger, now), ledger.metadata.name
     limit = ledger.spec.limit_micros
-    if limit is None or more <= have or not ledger.spec.hard:
-        after = budget_status(ledger, now, more)
-        return BudgetApproval(name, after, not ledger.spec.hard and (more > have or after.is_exceeded))
+    # A soft budget approves every rate; the approval says that the limit is exceeded.
+    if limit is None or added_rate <= have or not ledger.spec.hard:
+        status = budget_status(ledger, now, added_rate)
+        return BudgetApproval(
+            name, status, not ledger.spec.hard and (added_rate > have or status.is_exceeded)
+        )
     return BudgetRejection(
-        name, more, have, limit, required_limit(ledger, more, now) - limit, str(ledger.spec.budget)
+        name,
+        added_rate,
+        have,
+        limit,
+        required_limit(ledger, added_rate, now) - limit,
+        str(ledger.spec.budget),
     )
 
 
 def headroom(ledger: LatticeLedger, now: datetime) -> int:
-    """The most additional micro-dollars per hour that may be committed: `more <= headroom` exactly if `may_commit` allows it."""
+    """The largest additional rate in micro-dollars per hour that `may_commit` approves."""
     return headroom_to_limit(ledger, now) if ledger.spec.hard else UNLIMITED_HEADROOM
 
 
 def headroom_to_limit(ledger: LatticeLedger, now: datetime) -> int:
-    """How much more per hour stays within the limit, hard or not; 0 when it is passed, UNLIMITED when there is none."""
+    """The additional rate per hour within the limit, hard or soft; 0 when the limit is exceeded,
+    UNLIMITED_HEADROOM without a limit."""
     limit = ledger.spec.limit_micros
     if limit is None:
         return UNLIMITED_HEADROOM
-    spent, left, committed = _month_to_date(ledger, now)
-    return max(0, min(limit // HOURS_PER_MONTH, (limit * MICROSECONDS_PER_HOUR - spent) // left) - committed)
-
-
-def required_limit(ledger: LatticeLedger, more: int, now: datetime) -> int:
-    """The smallest limit, in micro-dollars per month, within which `more` per hour would be."""
-    spent, left, committed = _month_to_date(ledger, now)
+    spent, remaining_us, committed = _month_to_date(ledger, now)
+    # Both limits hold: the rate over 30 days, and the projected spending of the calendar month.
     return max(
-        (committed + more) * HOURS_PER_MONTH, -(-(spent + (committed + more) * left) // MICROSECONDS_PER_HOUR)
+        0, min(limit // HOURS_PER_MONTH, (limit * MICROSECONDS_PER_HOUR - spent) // remaining_us) - committed
     )
 
 
-def budget_status(ledger: LatticeLedger, now: datetime, more: int = 0) -> BudgetStatus:
-    """Where the budget stands, with `more` micro-dollars per hour from now on."""
-    spent, left, committed = _month_to_date(ledger, now)
-    projected = spent + (committed + more) * left
+def required_limit(ledger: LatticeLedger, added_rate: int, now: datetime) -> int:
+    """The smallest limit, in micro-dollars per month, that allows `added_rate` per hour."""
+    spent, remaining_us, committed = _month_to_date(ledger, now)
+    return max(
+        # The division rounds up: the limit must cover the spending to the last part.
+        (committed + added_rate) * HOURS_PER_MONTH,
+        -(-(spent + (committed + added_rate) * remaining_us) // MICROSECONDS_PER_HOUR),
+    )
+
+
+def budget_status(ledger: LatticeLedger, now: datetime, added_rate: int = 0) -> BudgetStatus:
+    """The status of the budget with `added_rate` micro-dollars per hour from now on."""
+    spent, remaining_us, committed = _month_to_date(ledger, now)
+    projected = spent + (committed + added_rate) * remaining_us
     limit = ledger.spec.limit_micros
     utilisation, state = None, BudgetState.OK
     if limit is not None:
-        whole = limit * MICROSECONDS_PER_HOUR
-        utilisation = projected * MICRO // whole if whole else MICRO  # a budget of nothing is used up
-        is_alert = projected * MICRO >= ledger.spec.alert_millionths * whole
-        state = (
-            BudgetState.EXCEEDED if projected >= whole else BudgetState.ALERT if is_alert else BudgetState.OK
-        )
+        limit_parts = limit * MICROSECONDS_PER_HOUR
+        # A budget of zero is used up.
+        utilisation = projected * MICRO // limit_parts if limit_parts else MICRO
+        if projected >= limit_parts:
+            state = BudgetState.EXCEEDED
+        elif projected * MICRO >= ledger.spec.alert_millionths * limit_parts:
+            state = BudgetState.ALERT
     return BudgetStatus(
         spent // MICROSECONDS_PER_HOUR,
         projected // MICROSECONDS_PER_HOUR,
@@ -264,25 +312,27 @@ def budget_status(ledger: LatticeLedger, now: datetime, more: int = 0) -> Budget
 
 
 def projected_month_cost(ledger: LatticeLedger, now: datetime) -> int:
-    """Micro-dollars spent in this calendar month, and the present rate until it ends."""
+    """Micro-dollars spent in this calendar month, plus the current rate until the month ends."""
     return budget_status(ledger, now).projected
 
 
 def _month_to_date(ledger: LatticeLedger, now: datetime) -> tuple[int, int, int]:
-    """Parts spent this month, microseconds left of it, and the rate."""
+    """Parts spent this month, microseconds left of the month, and the committed rate."""
+    # Accrued first, so that the current month counts only its own spending.
     status = accrue(ledger, now).status
     spent = status.spent_micros * MICROSECONDS_PER_HOUR + status.remainder
     return spent, _microseconds(time_left_in_month(parse_timestamp(status.as_of))), status.committed_micros
 
 
 def with_status_message(ledger: LatticeLedger) -> LatticeLedger:
-    """With phase and message for people, as of the moment that it is counted to."""
+    """The ledger with phase and message for users, as of the moment that the ledger is accrued to."""
     status = ledger.status
-    now = budget_status(ledger, parse_timestamp(status.as_of))
-    of = "no limit" if now.limit is None else format_per_month(now.limit)
-    spent = f"{format_dollars(now.spent)} spent until {status.as_of[:16].replace('T', ' ')} UTC"
-    message = f"{format_per_hour(status.committed_micros)}; {spent}, {format_dollars(now.projected)} projected in {status.month}; {of}"
-    return _with_status(ledger, phase=now.state.value, message=message)
+    current = budget_status(ledger, parse_timestamp(status.as_of))
+    limit = "no limit" if current.limit is None else format_per_month(current.limit)
+    spent = f"{format_dollars(current.spent)} spent until {status.as_of[:16].replace('T', ' ')} UTC"
+    rate, projected = format_per_hour(status.committed_micros), format_dollars(current.projected)
+    message = f"{rate}; {spent}, {projected} projected in {status.month}; {limit}"
+    return _with_status(ledger, phase=current.state.value, message=message)
 
 
 def rate_per_30_days(per_hour_micros: int) -> int:
@@ -290,11 +340,14 @@ def rate_per_30_days(per_hour_micros: int) -> int:
 
 
 def format_dollars(micros: int, *, signed: bool = False) -> str:
-    """Exact, with two digits or as many as it takes: $0.576, $1,105.92, -$0.25; signed +$3.00."""
-    whole, part = divmod(abs(micros), MICRO)
-    digits = f"{part:06}".rstrip("0").ljust(2, "0")
-    sign = "-" if micros < 0 else "+" if signed and micros else ""
-    return f"{sign}${whole:,}.{digits}"
+    """Format micro-dollars exactly, with two digits or as many as needed: $0.576, $1,105.92, -$0.25; signed
+    +$3.00."""
+    dollars, fraction = divmod(abs(micros), MICRO)
+    digits = f"{fraction:06}".rstrip("0").ljust(2, "0")
+    sign = "+" if signed and micros else ""
+    if micros < 0:
+        sign = "-"
+    return f"{sign}${dollars:,}.{digits}"
 
 
 def format_per_hour(micros: int) -> str:
@@ -302,7 +355,7 @@ def format_per_hour(micros: int) -> str:
 
 
 def format_per_month(micros: int) -> str:
-    """Of an amount that is per month already: `thirty_days` makes one of a rate."""
+    """Format an amount that is per month already; `rate_per_30_days` converts a rate per hour."""
     return f"{format_dollars(micros)}/30d"
 
 
@@ -311,13 +364,14 @@ def parse_timestamp(text: str) -> datetime:
 
 
 def format_timestamp(when: datetime) -> str:
-    """To the microsecond: 2026-11-15T07:40:00.000000Z."""
+    """Format a time in UTC to the microsecond: 2026-11-15T07:40:00.000000Z."""
     return _utc(when).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _utc(when: datetime) -> datetime:
     if when.tzinfo is None:
         raise Invalid(f"the time {when} does not say its zone", fix="give it in UTC")
+    # A time without a zone would be read in the zone of the server, so such a time is rejected above.
     return when.astimezone(UTC)
 
 

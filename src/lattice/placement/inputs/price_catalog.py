@@ -1,4 +1,5 @@
-"""What did common machine types of AWS, GCP and Azure cost, and how big are they? A small dated table, for when nobody states a price."""
+"""The built-in price catalog: dated list prices and sizes of common machine types of AWS, GCP and Azure, used
+where no other price is stated."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -9,7 +10,10 @@ from lattice.kinds.meta.quantity import dollars_to_micros, gib_to_bytes, parse_c
 PRICES_AS_OF = "2026-08-22"
 PRICE_SOURCE = "built-in table"
 # As gathered in the public SkyPilot catalog of that day; Azure there covers US regions only.
-PRICE_ORIGIN = "list prices published by the providers: Linux, on demand, US dollars per hour, cheapest zone of the region"
+PRICE_ORIGIN = (
+    "list prices published by the providers: Linux, on demand, US dollars per hour, "
+    "cheapest zone of the region"
+)
 
 
 def listed_prices() -> Iterator[tuple[str, str, str, int]]:
@@ -35,33 +39,43 @@ def listed_size(provider: str, instance_type: str) -> tuple[int, int] | None:
 
 @cache
 def _sizes() -> dict[tuple[str, str], tuple[int, int]]:
-    found = {}
+    sizes = {}
     for line in _SIZES.splitlines():
         provider, *entries = line.split()
         for entry in entries:
             name, _, size = entry.partition("=")
             vcpus, _, memory = size.partition("x")
-            found[provider, name.lower()] = (parse_cores(vcpus), gib_to_bytes(Decimal(memory)))
-    return found
+            sizes[provider, name.lower()] = (parse_cores(vcpus), gib_to_bytes(Decimal(memory)))
+    return sizes
 
 
 # type=vCPUs x GiB
 _SIZES = """\
-aws m5.large=2x8 m5.xlarge=4x16 m5.2xlarge=8x32 m5.4xlarge=16x64 m6i.large=2x8 m6i.xlarge=4x16 m6i.2xlarge=8x32 m6i.4xlarge=16x64
-aws m7i.large=2x8 m7i.xlarge=4x16 m7i.2xlarge=8x32 m7i.4xlarge=16x64 c5.large=2x4 c5.xlarge=4x8 c5.2xlarge=8x16 c5.4xlarge=16x32
-aws c6i.large=2x4 c6i.xlarge=4x8 c6i.2xlarge=8x16 c6i.4xlarge=16x32 c7i.large=2x4 c7i.xlarge=4x8 c7i.2xlarge=8x16 c7i.4xlarge=16x32
-aws r5.large=2x16 r5.xlarge=4x32 r5.2xlarge=8x64 r5.4xlarge=16x128 r6i.large=2x16 r6i.xlarge=4x32 r6i.2xlarge=8x64
+aws m5.large=2x8 m5.xlarge=4x16 m5.2xlarge=8x32 m5.4xlarge=16x64
+aws m6i.large=2x8 m6i.xlarge=4x16 m6i.2xlarge=8x32 m6i.4xlarge=16x64
+aws m7i.large=2x8 m7i.xlarge=4x16 m7i.2xlarge=8x32 m7i.4xlarge=16x64
+aws c5.large=2x4 c5.xlarge=4x8 c5.2xlarge=8x16 c5.4xlarge=16x32
+aws c6i.large=2x4 c6i.xlarge=4x8 c6i.2xlarge=8x16 c6i.4xlarge=16x32
+aws c7i.large=2x4 c7i.xlarge=4x8 c7i.2xlarge=8x16 c7i.4xlarge=16x32
+aws r5.large=2x16 r5.xlarge=4x32 r5.2xlarge=8x64 r5.4xlarge=16x128
+aws r6i.large=2x16 r6i.xlarge=4x32 r6i.2xlarge=8x64
 aws r6i.4xlarge=16x128 r7i.large=2x16 r7i.xlarge=4x32 r7i.2xlarge=8x64 r7i.4xlarge=16x128
-gcp e2-standard-2=2x8 e2-standard-4=4x16 e2-standard-8=8x32 e2-standard-16=16x64 e2-standard-32=32x128 n2-standard-2=2x8
-gcp n2-standard-4=4x16 n2-standard-8=8x32 n2-standard-16=16x64 n2-standard-32=32x128 n2d-standard-2=2x8 n2d-standard-4=4x16
-gcp n2d-standard-8=8x32 n2d-standard-16=16x64 n2d-standard-32=32x128 n4-standard-2=2x8 n4-standard-4=4x16 n4-standard-8=8x32
-gcp n4-standard-16=16x64 n4-standard-32=32x128 c3-standard-4=4x16 c3-standard-8=8x32 c3-standard-22=22x88 c4-standard-2=2x7
+gcp e2-standard-2=2x8 e2-standard-4=4x16 e2-standard-8=8x32
+gcp e2-standard-16=16x64 e2-standard-32=32x128 n2-standard-2=2x8
+gcp n2-standard-4=4x16 n2-standard-8=8x32 n2-standard-16=16x64
+gcp n2-standard-32=32x128 n2d-standard-2=2x8 n2d-standard-4=4x16
+gcp n2d-standard-8=8x32 n2d-standard-16=16x64 n2d-standard-32=32x128
+gcp n4-standard-2=2x8 n4-standard-4=4x16 n4-standard-8=8x32
+gcp n4-standard-16=16x64 n4-standard-32=32x128 c3-standard-4=4x16
+gcp c3-standard-8=8x32 c3-standard-22=22x88 c4-standard-2=2x7
 gcp c4-standard-4=4x15 c4-standard-8=8x30 c4-standard-16=16x60 c4-standard-32=32x120
-azure Standard_D2s_v5=2x8 Standard_D4s_v5=4x16 Standard_D8s_v5=8x32 Standard_D16s_v5=16x64 Standard_D32s_v5=32x128
-azure Standard_E2s_v5=2x16 Standard_E4s_v5=4x32 Standard_E8s_v5=8x64 Standard_F2s_v2=2x4 Standard_F4s_v2=4x8 Standard_F8s_v2=8x16
+azure Standard_D2s_v5=2x8 Standard_D4s_v5=4x16 Standard_D8s_v5=8x32
+azure Standard_D16s_v5=16x64 Standard_D32s_v5=32x128
+azure Standard_E2s_v5=2x16 Standard_E4s_v5=4x32 Standard_E8s_v5=8x64
+azure Standard_F2s_v2=2x4 Standard_F4s_v2=4x8 Standard_F8s_v2=8x16
 """
 
-# A line that starts with "type" names the regions of the lines below it; "-" is a type that the region does not sell.
+# A line that starts with "type" names the regions of the lines below; "-" marks a type that the region does not sell.
 _AWS = """\
 type us-east-1 us-east-2 us-west-1 us-west-2 ca-central-1 af-south-1 me-central-1
 m5.large .096 .096 .112 .096 .107 .127 .118

@@ -1,11 +1,11 @@
-"""Where on the map is a region of AWS, GCP or Azure?"""
+"""Coordinates of the regions of AWS, GCP and Azure."""
 
 from functools import cache
 from typing import NamedTuple
 
 
 class Site(NamedTuple):
-    """The city a region is named after or known to be near, and its coordinates in degrees."""
+    """The city that a region is named after or known to be near, with its coordinates in degrees."""
 
     city: str
     latitude: float
@@ -13,36 +13,42 @@ class Site(NamedTuple):
 
 
 def site_of(provider: str, region: str) -> Site | None:
-    """By the provider's own table; a provider without one (a data center) is found when its region is called like a known one."""
-    known = _sites()
-    own, name = provider.lower(), region.lower()
-    if own in _REGION_TABLES:
-        return known.get((own, name))
-    return next(
-        (known[cloud, name] for cloud in _REGION_TABLES if (cloud, name) in known), None
-    )  # the clouds' names do not collide
+    """The site of a region by the table of its provider, or None.
+
+    The region of a provider without a table, as of a data center, is looked up in the tables of all clouds.
+    """
+    sites = _sites()
+    cloud_name, name = provider.lower(), region.lower()
+    if cloud_name in _REGION_TABLES:
+        return sites.get((cloud_name, name))
+    # Region names of the clouds do not collide.
+    return next((sites[cloud, name] for cloud in _REGION_TABLES if (cloud, name) in sites), None)
 
 
 def is_cloud_region(name: str) -> bool:
-    """Is this a region of a cloud, by its own name or after its provider's: eu-west-1, aws-eu-west-1?"""
+    """Whether the name is a region of a cloud, with or without the provider: eu-west-1, aws-eu-west-1."""
     return name.lower() in _names()
 
 
 @cache
 def _names() -> frozenset[str]:
-    return frozenset(name for provider, region in _sites() for name in (region, f"{provider}-{region}"))
+    names: set[str] = set()
+    for provider, region in _sites():
+        names.update((region, f"{provider}-{region}"))
+    return frozenset(names)
 
 
 @cache
 def _sites() -> dict[tuple[str, str], Site]:
-    found = {}
+    sites = {}
     for provider, text in _REGION_TABLES.items():
         for line in text.splitlines():
             region, latitude, longitude, city = line.split(maxsplit=3)
-            found[provider, region] = Site(city, float(latitude), float(longitude))
-    return found
+            sites[provider, region] = Site(city, float(latitude), float(longitude))
+    return sites
 
 
+# A line per region: name, latitude and longitude in degrees, city.
 _AWS = """\
 af-south-1 -33.92 18.42 Cape Town
 ap-east-1 22.30 114.17 Hong Kong

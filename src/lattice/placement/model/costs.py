@@ -1,4 +1,5 @@
-"""Who pays which part of a machine? The parts always add up to the bill."""
+"""Allocate the price of machines to workloads, services and pools, and compute the charges of ledgers; parts
+add up to the price."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,39 +12,46 @@ from lattice.placement.inputs.ledger_math import Charge
 from lattice.placement.model.fleet import Cluster, Fleet
 from lattice.placement.model.offer import NO_LIMIT
 
-PaidMachines = Mapping[str, Counter[NodeGroupKey]]  # machines by ledger, then by cluster and class
+# Machines by ledger, then by cluster and class.
+PaidMachines = Mapping[str, Counter[NodeGroupKey]]
 
 
 @dataclass(frozen=True, slots=True)
 class HostedWorkload:
-    """One workload on a machine."""
+    """One workload on a machine, for cost allocation."""
 
-    name: str  # namespace/name; no two on one machine share it
+    name: str  # namespace/name; unique on one machine
     requests: Mapping[str, int]  # by resource, in the units of the machine
-    service: str = ""  # namespace/name; a workload without a service pays for itself only
+    # namespace/name; the cost of a workload without a service is allocated to the workload only.
+    service: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BilledMachine:
+    """One machine with its price in micro-dollars per hour and its workloads."""
+
     name: str
     pool: str
-    hourly_micros: int  # per hour
+    hourly_micros: int
     allocatable: Mapping[str, int]
     workloads: tuple[HostedWorkload, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CostAllocation:
-    """Micro-dollars per hour. workloads + overhead = pools = total; services are the workloads that have one."""
+    """Micro-dollars per hour: workloads + overhead = pools = total; services sum up the workloads of a
+    service."""
 
     total: int
     workloads: Mapping[str, int]
     services: Mapping[str, int]
     pools: Mapping[str, int]
-    overhead: Mapping[str, int]  # by pool: machines that nobody is on
+    overhead: Mapping[str, int]  # by pool: machines without workloads
 
 
 def allocate_costs(machines: Iterable[BilledMachine]) -> CostAllocation:
+    """Split the price of every machine among its workloads by dominant share; the price of an empty machine
+    is overhead."""
     workloads, services, pools, overhead = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for machine in machines:
         pools[machine.pool] += machine.hourly_micros
@@ -51,23 +59,25 @@ def allocate_costs(machines: Iterable[BilledMachine]) -> CostAllocation:
             overhead[machine.pool] += machine.hourly_micros
             continue
         parts = split_price(machine.hourly_micros, dominant_shares(machine))
-        for tenant in machine.workloads:
-            workloads[tenant.name] += parts[tenant.name]
-            if tenant.service:
-                services[tenant.service] += parts[tenant.name]
+        for workload in machine.workloads:
+            workloads[workload.name] += parts[workload.name]
+            if workload.service:
+                services[workload.service] += parts[workload.name]
     return CostAllocation(
-        sum(pools.values()), *(dict(sorted(each.items())) for each in (workloads, services, pools, overhead))
+        sum(pools.values()),
+        *(dict(sorted(costs.items())) for costs in (workloads, services, pools, overhead)),
     )
 
 
 def split_price(price: int, shares: Mapping[str, int]) -> dict[str, int]:
-    """A price in proportion to the shares; what does not divide goes to the first by name that has one.
+    """Split a price in proportion to the shares; the remainder goes to the first name with a share.
 
-    Who asks for nothing pays nothing while others ask for something; if nobody does, the machine is there for all alike.
+    A workload without requests pays nothing while other workloads have requests; if no workload has, all pay
+    equally.
     """
     weights = shares if any(shares.values()) else dict.fromkeys(shares, 1)
-    whole = sum(weights.values())
-    parts = {name: price * weights[name] // whole for name in sorted(weights)}
+    total = sum(weights.values())
+    parts = {name: price * weights[name] // total for name in sorted(weights)}
     first = next((name for name in parts if weights[name]), None)
     if first is not None:
         parts[first] += price - sum(parts.values())
@@ -75,126 +85,131 @@ def split_price(price: int, shares: Mapping[str, int]) -> dict[str, int]:
 
 
 def dominant_shares(machine: BilledMachine) -> dict[str, int]:
-    """Each tenant's largest share of any resource, as integers over one common denominator.
+    """The largest share of any resource by workload, as integers over one common denominator.
 
-    A request for what the machine has none of, as after it shrank, counts as all of it.
+    A request for a resource that the machine does not have, as after the machine shrank, counts as the whole
+    machine.
     """
-    whole = lcm(*(amount for amount in machine.allocatable.values() if amount > 0))
-    return {
-        tenant.name: max((_share(machine, whole, *each) for each in tenant.requests.items()), default=0)
-        for tenant in machine.workloads
-    }
-
-
-def _share(machine: BilledMachine, whole: int, resource: str, amount: int) -> int:
-    room = machine.allocatable.get(resource, 0)
-    if room > 0:
-        return amount * (whole // room)
-    return whole if amount > 0 else 0
+    denominator = lcm(*(amount for amount in machine.allocatable.values() if amount > 0))
+    shares: dict[str, int] = {}
+    for workload in machine.workloads:
+        largest = 0
+        for resource, amount in workload.requests.items():
+            allocatable = machine.allocatable.get(resource, 0)
+            if allocatable > 0:
+                share = amount * (denominator // allocatable)
+            else:
+                share = denominator if amount > 0 else 0
+            largest = max(largest, share)
+        shares[workload.name] = largest
+    return shares
 
 
 def paid_machines(ledgers: Iterable[LatticeLedger]) -> dict[str, Counter[NodeGroupKey]]:
-    found: dict[str, Counter[NodeGroupKey]] = {}
+    """Machines that the ledgers pay for, by ledger, then by cluster and class."""
+    paid: dict[str, Counter[NodeGroupKey]] = {}
     for ledger in ledgers:
-        counts = found[ledger.metadata.name] = Counter()
+        counts = paid[ledger.metadata.name] = Counter()
         for cluster, lots in ledger.status.machines.items():
             for lot in lots:
                 counts[cluster, lot.node_class] += lot.count
-    return found
+    return paid
 
 
 def charges_due(
-    fleet: Fleet, cluster: Cluster, wanted: Mapping[str, int], paid: PaidMachines
+    fleet: Fleet, cluster: Cluster, desired: Mapping[str, int], paid: PaidMachines
 ) -> list[Charge]:
-    """What each budget does not pay for yet. A machine that is on its way out is paid for still: its place is taken for nothing."""
-    prices = {each.name: each.rate for each in fleet.offers[cluster.offer_row].types}
-    found = []
-    for kind, count in sorted(wanted.items()):
-        lacking: dict[int, list[Account]] = {}
+    """Charges for the desired machines of a cluster that a budget does not pay yet.
+
+    A ledger pays for a machine until the machine is deleted, so a new machine in place of a leaving machine
+    costs nothing more.
+    """
+    prices = {machine_type.name: machine_type.rate for machine_type in fleet.offers[cluster.offer_row].types}
+    charges = []
+    for kind, count in sorted(desired.items()):
+        # Ledgers that lack the same number of machines share one charge.
+        accounts: dict[int, list[Account]] = {}
         for ledger in fleet.ledgers(cluster.offer_row, cluster.overflow_source):
-            short = count - paid.get(ledger, Counter())[cluster.name, kind]
-            if short > 0 and kind in prices:
-                lacking.setdefault(short, []).append(fleet.budgets[ledger].account)
-        found += [
-            Charge(tuple(who), cluster.name, Lot(node_class=kind, count=short, micros=prices[kind]))
-            for short, who in lacking.items()
-        ]
-    return found
+            unpaid = count - paid.get(ledger, Counter())[cluster.name, kind]
+            if unpaid > 0 and kind in prices:
+                accounts.setdefault(unpaid, []).append(fleet.budgets[ledger].account)
+        for unpaid, payers in accounts.items():
+            lot = Lot(node_class=kind, count=unpaid, micros=prices[kind])
+            charges.append(Charge(tuple(payers), cluster.name, lot))
+    return charges
 
 
-def releases_due(ledgers: Iterable[LatticeLedger], cell: NodeGroupKey, retained_count: int) -> list[Charge]:
-    """What budgets give back so that each pays for no more than so many: the dearest first, since what stays should cost least."""
-    cluster, kind = cell
-    found = []
+def releases_due(
+    ledgers: Iterable[LatticeLedger], node_group: NodeGroupKey, retained_count: int
+) -> list[Charge]:
+    """Charges to release, so that every budget pays for at most `retained_count` machines of the node group.
+
+    The most expensive machines are released first, since the remaining machines should cost least.
+    """
+    cluster, kind = node_group
+    releases = []
     for ledger in ledgers:
-        lots = [each for each in ledger.status.machines.get(cluster, ()) if each.node_class == kind]
-        left = sum(each.count for each in lots) - retained_count
-        for lot in sorted(lots, key=lambda each: -each.micros):
-            if (count := min(lot.count, left)) > 0:
-                found.append(
+        lots = [lot for lot in ledger.status.machines.get(cluster, ()) if lot.node_class == kind]
+        surplus = sum(lot.count for lot in lots) - retained_count
+        for lot in sorted(lots, key=lambda lot: -lot.micros):
+            if (count := min(lot.count, surplus)) > 0:
+                releases.append(
                     Charge(
                         (ledger.spec.budget,), cluster, Lot(node_class=kind, count=count, micros=lot.micros)
                     )
                 )
-                left -= count
-    return found
+                surplus -= count
+    return releases
 
 
 def fleet_costs(fleet: Fleet) -> CostAllocation:
-    """Every machine's price, split among the replicas on it."""
+    """The price of every machine of the fleet, split among the replicas on the machine."""
     return allocate_costs(billed_machines(fleet, set(fleet.machines.machine_type)))
 
 
 def placed_costs(fleet: Fleet, service: str) -> dict[tuple[str, str, str], int]:
     """Micro-dollars per hour of one service, by offer, cluster and class."""
-    machines, found = fleet.machines, Counter[tuple[str, str, str]]()
+    machines, costs = fleet.machines, Counter[tuple[str, str, str]]()
     for row, share in _shares(fleet, service):
         cluster = machines.cluster[row]
-        found[fleet.offers[cluster.offer_row].name, cluster.name, machines.machine_type[row].name] += share
-    return dict(sorted(found.items()))
+        costs[fleet.offers[cluster.offer_row].name, cluster.name, machines.machine_type[row].name] += share
+    return dict(sorted(costs.items()))
 
 
 def service_cost(fleet: Fleet, service: str) -> int:
-    """Micro-dollars per hour of one service, all in all."""
+    """Micro-dollars per hour of one service, in total."""
     return sum(share for _, share in _shares(fleet, service))
 
 
 def _shares(fleet: Fleet, service: str) -> Iterator[tuple[int, int]]:
-    """By machine. Those that are alike, with the same on them, are split once."""
-    machines, known = fleet.machines, dict[tuple[object, ...], int]()
-    for row in {seat.machine for seat in fleet.assignments.get(service, ())}:
-        alike = (id(machines.machine_type[row]), *sorted(machines.replica_counts[row].items()))
-        if alike not in known:
-            known[alike] = allocate_costs(billed_machines(fleet, {row})).services.get(service, 0)
-        yield row, known[alike]
+    """The cost of the service on each of its machines; equal machines with equal replicas are split once."""
+    machines, cache = fleet.machines, dict[tuple[object, ...], int]()
+    for row in {assignment.machine for assignment in fleet.assignments.get(service, ())}:
+        machine_key = (id(machines.machine_type[row]), *sorted(machines.replica_counts[row].items()))
+        if machine_key not in cache:
+            cache[machine_key] = allocate_costs(billed_machines(fleet, {row})).services.get(service, 0)
+        yield row, cache[machine_key]
 
 
 def billed_machines(fleet: Fleet, rows: set[int]) -> list[BilledMachine]:
-    """With a tenant for each replica, numbered on its machine."""
-    found = []
+    """The machines of the rows with a workload for every replica, numbered on the machine."""
+    billed = []
     for row in sorted(rows, key=lambda row: fleet.machines.names[row]):
         kind, cluster = fleet.machines.machine_type[row], fleet.machines.cluster[row]
-        tenants = tuple(
-            HostedWorkload(f"{service}/{row}/{number}", _needs(fleet, service), service)
-            for service, count in sorted(fleet.machines.replica_counts[row].items())
-            for number in range(count)
-        )
+        workloads: list[HostedWorkload] = []
+        for service, count in sorted(fleet.machines.replica_counts[row].items()):
+            for number in range(count):
+                needs = dict(fleet.assignments[service][0].needs)
+                workloads.append(HostedWorkload(f"{service}/{row}/{number}", needs, service))
         sizes = {resource: amount for resource, amount in kind.size.items() if 0 < amount < NO_LIMIT}
-        found.append(
-            BilledMachine(
-                fleet.machines.names[row], fleet.offers[cluster.offer_row].name, kind.rate, sizes, tenants
-            )
-        )
-    return found
-
-
-def _needs(fleet: Fleet, service: str) -> dict[str, int]:
-    return dict(fleet.assignments[service][0].needs)
+        name, offer = fleet.machines.names[row], fleet.offers[cluster.offer_row].name
+        billed.append(BilledMachine(name, offer, kind.rate, sizes, tuple(workloads)))
+    return billed
 
 
 def run_rate(fleet: Fleet) -> dict[str, int]:
     """Micro-dollars per hour of all machines, by offer; offers without machines are left out."""
-    found: Counter[str] = Counter()
+    rates: Counter[str] = Counter()
     for row, kind in fleet.machines.machine_type.items():
-        found[fleet.offers[fleet.machines.cluster[row].offer_row].name] += kind.rate
-    return {name: found[name] for name in sorted(found)}
+        rates[fleet.offers[fleet.machines.cluster[row].offer_row].name] += kind.rate
+    return {name: rates[name] for name in sorted(rates)}

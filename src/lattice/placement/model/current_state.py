@@ -1,4 +1,4 @@
-"""What is there already: clusters, their machines, and the replicas on them, put into a fleet."""
+"""The current clusters, machines and replicas of stored objects, added to a trial fleet."""
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,57 +21,53 @@ from lattice.placement.model.demand import Demand, group_name
 from lattice.placement.model.fleet import Assignment, Cluster, Fleet
 from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer
 from lattice.placement.model.quotes import fits_on_machine
-from lattice.placement.model.supply import NodeClasses, as_owned, static_account
+from lattice.placement.model.supply import NodeClasses, as_owned, of_kind, static_account
 
 OVERFLOW_LABEL = "lattice.dev/overflow-of"
-BARE_WORKLOAD_PREFIX = (
-    "workload/"  # before the name of a workload that belongs to no service, where services are named
-)
-ReportedSize = tuple[
-    str, Mapping[str, int]
-]  # a class, and the size that nodes of it say they have, if there are any
+# Prefix of a bare workload (a workload without a service) where the fleet names services.
+BARE_WORKLOAD_PREFIX = "workload/"
+# A node class, and the allocatable resources that nodes of the class report; empty before a node reports.
+ReportedSize = tuple[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerPrices:
-    """For one look at what is there: a lot is used up machine by machine."""
+    """Prices of existing machines from the ledgers, valid for one build of a fleet: every lookup uses up one
+    machine of a lot."""
 
     classes: NodeClasses
-    rates: dict[
-        tuple[str, str], list[int]
-    ]  # micro-dollars per hour of each machine by cluster and class, the dearest last
+    # Micro-dollars per hour of every paid machine by cluster and class, the most expensive last.
+    rates: dict[tuple[str, str], list[int]]
 
     @staticmethod
     def of(objects: Iterable[Kind], classes: NodeClasses) -> "LedgerPrices":
-        """Nested budgets all pay for one machine: the first ledger that has the cluster is enough."""
-        paid: dict[str, dict[tuple[str, str], list[int]]] = {}
-        for ledger in sorted(
-            (each for each in objects if isinstance(each, LatticeLedger)), key=lambda each: each.metadata.name
-        ):
+        """Read the prices from the ledgers; nested budgets pay for the same machine, so the first ledger with
+        the cluster counts."""
+        rates: dict[tuple[str, str], list[int]] = {}
+        counted: set[str] = set()
+        for ledger in sorted(of_kind(objects, LatticeLedger), key=lambda ledger: ledger.metadata.name):
             for cluster, lots in ledger.status.machines.items():
-                if cluster not in paid:
-                    paid[cluster] = {}
-                    for lot in sorted(lots, key=lambda each: each.micros):
-                        paid[cluster].setdefault((cluster, lot.node_class), []).extend(
-                            [lot.micros] * lot.count
-                        )
-        return LedgerPrices(
-            classes, {name: rates for found in paid.values() for name, rates in found.items()}
-        )
+                if cluster in counted:
+                    continue
+                counted.add(cluster)
+                for lot in sorted(lots, key=lambda lot: lot.micros):
+                    rates.setdefault((cluster, lot.node_class), []).extend([lot.micros] * lot.count)
+        return LedgerPrices(classes, rates)
 
     def machine_type(self, offer: Offer, cluster: str, name: str) -> MachineType:
-        """At what the ledger pays, else at what the class would cost there; a price that nobody knows stays unknown."""
-        known = self._catalog_type(name, offer.place.provider, offer.place.region)
+        """The machine type at the price of the ledger, else at the catalog price of the offer, which may be
+        unknown."""
+        catalog_type = self._catalog_type(name, offer.place.provider, offer.place.region)
         if offer.is_static:
-            return as_owned(known)
+            return as_owned(catalog_type)
         lots = self.rates.get((cluster, name))
         if not lots:
-            return known
+            return catalog_type
         micros = lots.pop()
-        return replace(known, rate=micros, price=Price(micros, "ledger"))
+        return replace(catalog_type, rate=micros, price=Price(micros, "ledger"))
 
     def next_rate(self, lot: tuple[str, str], provider: str, region: str) -> int:
-        """Of one more machine of a cluster and class, in an offer that is gone."""
+        """Micro-dollars per hour of the next machine of a cluster and class whose offer is deleted."""
         lots = self.rates.get(lot)
         return lots.pop() if lots else self._catalog_type(lot[1], provider, region).rate
 
@@ -81,31 +77,28 @@ class LedgerPrices:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLayout:
-    """What stands where on paper, where there are no nodes and bindings yet that could tell."""
+    """The machines of clusters and services in a plan, where no nodes and bindings exist yet."""
 
-    machines: Mapping[str, tuple[tuple[str, str], ...]]  # by cluster: names of machines and their classes
-    replicas: Mapping[str, tuple[str, ...]]  # by service: the machine of each
-    next_cluster_numbers: Mapping[str, int] = field(
-        default_factory=dict
-    )  # by offer, those that are gone included: of its next cluster
+    machines: Mapping[str, tuple[tuple[str, str], ...]]  # by cluster: machine names with classes
+    replicas: Mapping[str, tuple[str, ...]]  # by service: the machine of every replica
+    # By offer, deleted offers included: the number of the next cluster.
+    next_cluster_numbers: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(fleet: Fleet, before: "PlannedLayout") -> "PlannedLayout":
-        names, kind = fleet.machines.names, fleet.machines.machine_type
-        return PlannedLayout(
-            {
-                each.name: tuple(sorted((names[row], kind[row].name) for row in each.machines))
-                for each in fleet.clusters.values()
-            },
-            {
-                service: tuple(sorted(names[seat.machine] for seat in seats))
-                for service, seats in fleet.assignments.items()
-            },
-            {
-                **before.next_cluster_numbers,
-                **{fleet.offers[row].name: number for row, number in fleet.next_cluster_number.items()},
-            },
-        )
+    def of(fleet: Fleet, previous: "PlannedLayout") -> "PlannedLayout":
+        """The layout of the fleet; cluster numbers of deleted offers are kept from the previous layout."""
+        names, machine_type = fleet.machines.names, fleet.machines.machine_type
+        machines: dict[str, tuple[tuple[str, str], ...]] = {}
+        for cluster in fleet.clusters.values():
+            rows = cluster.machines
+            machines[cluster.name] = tuple(sorted((names[row], machine_type[row].name) for row in rows))
+        replicas: dict[str, tuple[str, ...]] = {}
+        for service, assignments in fleet.assignments.items():
+            replicas[service] = tuple(sorted(names[assignment.machine] for assignment in assignments))
+        next_numbers = dict(previous.next_cluster_numbers)
+        for row, number in fleet.next_cluster_number.items():
+            next_numbers[fleet.offers[row].name] = number
+        return PlannedLayout(machines, replicas, next_numbers)
 
 
 EMPTY_LAYOUT = PlannedLayout({}, {})
@@ -113,9 +106,10 @@ EMPTY_LAYOUT = PlannedLayout({}, {})
 
 @dataclass(frozen=True, slots=True)
 class CurrentState:
-    """Nodes by cluster, and workloads that are bound, by service; "" has those of no service.
+    """Nodes by cluster, and bound workloads by service; bare workloads are under "".
 
-    Replicas that are going, and nodes that are or have not come yet, take part in nothing: their cluster says what it is to have.
+    Terminating replicas and nodes that are not there are left out: the spec of the cluster counts the
+    machines to come.
     """
 
     nodes: Mapping[str, list[LatticeNode]]
@@ -127,74 +121,76 @@ class CurrentState:
     def of(objects: Iterable[Kind], layout: PlannedLayout, classes: NodeClasses) -> "CurrentState":
         nodes: dict[str, list[LatticeNode]] = {}
         bound: dict[str, list[LatticeWorkload]] = {}
-        kept = list(objects)
-        for each in kept:
-            if isinstance(each, LatticeNode) and each.spec.cluster and is_existing(each):
-                nodes.setdefault(each.spec.cluster, []).append(each)
-            elif isinstance(each, LatticeWorkload) and each.status.binding and not is_terminating(each):
+        kinds = list(objects)
+        for kind in kinds:
+            if isinstance(kind, LatticeNode) and kind.spec.cluster and is_existing(kind):
+                nodes.setdefault(kind.spec.cluster, []).append(kind)
+            elif isinstance(kind, LatticeWorkload) and kind.status.binding and not is_terminating(kind):
                 owner = (
-                    f"{each.metadata.namespace or 'default'}/{each.spec.service}" if each.spec.service else ""
+                    f"{kind.metadata.namespace or 'default'}/{kind.spec.service}" if kind.spec.service else ""
                 )
-                bound.setdefault(owner, []).append(each)
-        return CurrentState(nodes, bound, layout, LedgerPrices.of(kept, classes))
+                bound.setdefault(owner, []).append(kind)
+        return CurrentState(nodes, bound, layout, LedgerPrices.of(kinds, classes))
 
     @property
     def clusters_with_bare_workloads(self) -> set[str]:
         """Clusters with workloads that belong to no service."""
-        guests = {
-            each.status.binding.node for each in self.bound_workloads.get("", ()) if each.status.binding
-        }
+        occupied = set()
+        for workload in self.bound_workloads.get("", ()):
+            if workload.status.binding:
+                occupied.add(workload.status.binding.node)
         return {
             cluster
             for cluster, nodes in self.nodes.items()
-            if guests and any(each.metadata.name in guests for each in nodes)
+            if occupied and any(node.metadata.name in occupied for node in nodes)
         }
 
     def machines_of(self, service: str) -> list[str]:
-        """Where its replicas are, as far as somebody knows."""
-        drawn = self.layout.replicas.get(service)
-        return (
-            list(drawn)
-            if drawn is not None
-            else sorted(
-                e.status.binding.node for e in self.bound_workloads.get(service, ()) if e.status.binding
-            )
-        )
+        """The machine names of the replicas of the service, from the layout or from the bindings."""
+        planned = self.layout.replicas.get(service)
+        if planned is not None:
+            return list(planned)
+        workloads = self.bound_workloads.get(service, ())
+        return sorted(workload.status.binding.node for workload in workloads if workload.status.binding)
 
 
 def restore_cluster_numbers(fleet: Fleet, objects: Iterable[Kind], layout: PlannedLayout) -> None:
-    """Numbers that were given to clusters before are not given again, though these, and the pool itself, may have been gone meanwhile.
+    """Skip the cluster numbers that were given before, so that no number is given twice, even if clusters or
+    the pool were deleted.
 
-    The ledger of a pool, region or data center outlives it. One that was written before ledgers counted knows less than the pool's status.
+    The ledger of a pool, region or data center outlives the object. A ledger written before ledgers stored
+    the number knows less than the status of the pool.
     """
-    counted = {
+    offer_of_ledger = {
         offer.budgets[-1] if offer.budgets else static_account(offer.name).ledger_name: offer.name
         for offer in fleet.offers
     }
     for offer, number in layout.next_cluster_numbers.items():
         fleet.skip_cluster_numbers(offer, number)
-    for each in objects:
-        match each:
+    for kind in objects:
+        match kind:
             case LatticePool() | StaticInfrastructure():
-                fleet.skip_cluster_numbers(each.metadata.name, each.status.next_cluster_sequence or 1)
+                fleet.skip_cluster_numbers(kind.metadata.name, kind.status.next_cluster_sequence or 1)
             case CloudInfrastructure():
-                for region, number in each.status.next_cluster_sequence.items():
-                    fleet.skip_cluster_numbers(f"{each.metadata.name}/{region}", number)
-            case LatticeLedger() if each.metadata.name in counted:
-                last = max((cluster_number(cluster) for cluster in each.status.machines), default=0)
+                for region, number in kind.status.next_cluster_sequence.items():
+                    fleet.skip_cluster_numbers(f"{kind.metadata.name}/{region}", number)
+            case LatticeLedger() if kind.metadata.name in offer_of_ledger:
+                last = max((cluster_number(cluster) for cluster in kind.status.machines), default=0)
                 fleet.skip_cluster_numbers(
-                    counted[each.metadata.name], max(last, each.status.last_cluster) + 1
+                    offer_of_ledger[kind.metadata.name], max(last, kind.status.last_cluster) + 1
                 )
 
 
 def add_cluster(
-    fleet: Fleet, made: LatticeCluster, present: CurrentState, is_reserved: bool | None = None
+    fleet: Fleet, stored: LatticeCluster, present: CurrentState, is_reserved: bool | None = None
 ) -> None:
-    """One whose offer is gone has no place here. Its nodes are its machines; those that are still to come are counted too.
+    """Add a stored cluster with its nodes and its expected machines to the fleet; a cluster of a deleted
+    offer is left out.
 
-    `is_kept`: whether all in it are those whom the reserve is for; None: nobody is, and it is what it was made for.
+    `is_reserved` says whether every occupant may use the reserve; None: the cluster is empty and its label
+    decides.
     """
-    spec = made.spec
+    spec = stored.spec
     if spec.pool not in fleet.table.row_of:
         return
     row = fleet.row(spec.pool)
@@ -203,7 +199,7 @@ def add_cluster(
         RESERVE_LABEL in spec.labels if is_reserved is None else is_reserved
     )
     cluster = Cluster(
-        name=made.metadata.name,
+        name=stored.metadata.name,
         offer_row=row,
         group=group_name(spec.policy_hash, overflow, spec.pool if is_reserved else ""),
         min_nodes=spec.min_nodes,
@@ -212,13 +208,13 @@ def add_cluster(
         overflow_source=overflow,
         is_reserved=is_reserved,
     )
-    fleet.add_cluster(cluster, made.status.sequence or cluster_number(made.metadata.name))
-    coming = dict(spec.nodes)
-    nodes = sorted(present.nodes.get(made.metadata.name, ()), key=lambda each: each.metadata.name)
+    fleet.add_cluster(cluster, stored.status.sequence or cluster_number(stored.metadata.name))
+    expected = dict(spec.nodes)
+    nodes = sorted(present.nodes.get(stored.metadata.name, ()), key=lambda node: node.metadata.name)
     _add_nodes(fleet, cluster, nodes, present.ledger_prices)
     for node in nodes:
-        coming[node.spec.node_class] = coming.get(node.spec.node_class, 0) - 1
-    for name, count in sorted(coming.items()):
+        expected[node.spec.node_class] = expected.get(node.spec.node_class, 0) - 1
+    for name, count in sorted(expected.items()):
         if count > 0:
             _add_expected_machines(fleet, cluster, name, count, present)
 
@@ -226,9 +222,9 @@ def add_cluster(
 def _add_expected_machines(
     fleet: Fleet, cluster: Cluster, name: str, count: int, present: CurrentState
 ) -> None:
-    """Machines that are not there yet, under the names that they were drawn with, if they were."""
-    drawn = [machine for machine, kind in present.layout.machines.get(cluster.name, ()) if kind == name]
-    free = [machine for machine in drawn if machine not in fleet.machines.row_of][:count]
+    """Add machines that do not exist yet, under the names of the planned layout, where planned."""
+    planned = [machine for machine, kind in present.layout.machines.get(cluster.name, ()) if kind == name]
+    free = [machine for machine in planned if machine not in fleet.machines.row_of][:count]
     rows, is_offered = _add_machines_of_class(
         fleet,
         cluster,
@@ -237,127 +233,131 @@ def _add_expected_machines(
         present.ledger_prices,
     )
     if not is_offered:
-        _mark_closed(fleet, rows)
+        for row in rows:
+            fleet.machines.set(row, "closed", True, fixed=False)
 
 
-def _add_nodes(fleet: Fleet, cluster: Cluster, nodes: Iterable[LatticeNode], former: LedgerPrices) -> None:
-    for said, alike in groupby(nodes, lambda each: (each.spec.node_class, each.status.allocatable)):
-        kept = list(alike)
+def _add_nodes(
+    fleet: Fleet, cluster: Cluster, nodes: Iterable[LatticeNode], ledger_prices: LedgerPrices
+) -> None:
+    for reported, equal_nodes in groupby(nodes, lambda node: (node.spec.node_class, node.status.allocatable)):
+        group = list(equal_nodes)
         rows, is_offered = _add_machines_of_class(
-            fleet, cluster, said, [each.metadata.name for each in kept], former
+            fleet, cluster, reported, [node.metadata.name for node in group], ledger_prices
         )
-        is_known = is_offered or bool(said[1])
-        _mark_closed(
-            fleet,
-            (row for row, node in zip(rows, kept, strict=True) if not is_known or not _is_schedulable(node)),
-        )
+        # Neither the offer nor the nodes say how large the machines are: no new replica is assigned.
+        has_size = is_offered or bool(reported[1])
+        for row, node in zip(rows, group, strict=True):
+            is_unready = any(
+                condition.type == "Ready" and condition.status != "True"
+                for condition in node.status.conditions
+            )
+            if not has_size or node.spec.unschedulable or is_unready:
+                fleet.machines.set(row, "closed", True, fixed=False)
 
 
 def _add_machines_of_class(
-    fleet: Fleet, cluster: Cluster, said: ReportedSize, machines: Sequence[str], former: LedgerPrices
+    fleet: Fleet,
+    cluster: Cluster,
+    reported: ReportedSize,
+    machines: Sequence[str],
+    ledger_prices: LedgerPrices,
 ) -> tuple[list[int], bool]:
-    """Machines of one class. And whether the offer still has that: what others cost may differ from machine to machine, and nothing new
-    is put on them before a node says what it really is."""
-    (name, size), offer = said, fleet.offers[cluster.offer_row]
-    found = next((each for each in offer.types if each.name == name), None)
-    if found is not None:
-        return fleet.add_machines(cluster, _with_size(found, size), machines), True
-    kinds = [_with_size(former.machine_type(offer, cluster.name, name), size) for _ in machines]
-    return [
-        row
-        for kind, machine in zip(kinds, machines, strict=True)
-        for row in fleet.add_machines(cluster, kind, [machine])
-    ], False
+    """Add machines of one class; the second value says whether the offer still has the class.
+
+    Without the class in the offer, the price may differ from machine to machine. The caller closes such
+    machines until a node reports a size.
+    """
+    (name, size), offer = reported, fleet.offers[cluster.offer_row]
+    offered = next((machine_type for machine_type in offer.types if machine_type.name == name), None)
+    if offered is not None:
+        return fleet.add_machines(cluster, _with_size(offered, size), machines), True
+    types = [_with_size(ledger_prices.machine_type(offer, cluster.name, name), size) for _ in machines]
+    rows: list[int] = []
+    for machine_type, machine in zip(types, machines, strict=True):
+        rows += fleet.add_machines(cluster, machine_type, [machine])
+    return rows, False
 
 
 def _with_size(kind: MachineType, size: Mapping[str, int]) -> MachineType:
     return replace(kind, size={**kind.size, **size}) if size else kind
 
 
-def _is_schedulable(node: LatticeNode) -> bool:
-    return not node.spec.unschedulable and all(
-        each.type != "Ready" or each.status == "True" for each in node.status.conditions
-    )
-
-
-def _mark_closed(fleet: Fleet, rows: Iterable[int]) -> None:
-    """Nothing new is put there."""
-    for row in rows:
-        fleet.machines.set(row, "closed", True, fixed=False)
-
-
 @dataclass
 class ReplicaAssigner:
-    """Puts replicas into a fleet whose machines are all there: of all services those that are bound, then those that are not yet."""
+    """Assigns the replicas of all services to the machines of a fleet: bound replicas first, then unbound
+    replicas."""
 
     fleet: Fleet
     current_state: CurrentState
-    _machines_by_class: dict[tuple[str, str], list[int]] = field(
-        default_factory=dict
-    )  # machines by cluster and class, "" for all
+    # Machine rows by cluster and class; "" is any class.
+    _machines_by_class: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     _bound_assignments: list[Assignment] = field(default_factory=list)
     _unbound_replicas: list[tuple[Demand, Sequence[int], int]] = field(default_factory=list)
 
     def add_service(self, service: LatticeService, demand: Demand) -> None:
-        """Where they are bound; the others are kept in mind."""
+        """Queue the replicas of the service by the placements in its status: bound replicas, and the
+        remaining unbound replicas."""
         row_of = self.fleet.machines.row_of
         rows = [row_of[name] for name in self.current_state.machines_of(demand.name) if name in row_of]
-        here: list[int] = []
-        for placed in service.status.placements:
-            cluster = self.fleet.clusters.get(placed.cluster)
+        bound_rows: list[int] = []
+        for placement in service.status.placements:
+            cluster = self.fleet.clusters.get(placement.cluster)
             if cluster is None:
                 continue
-            usable, wanted = self._machines_of(cluster, placed.node), placed.replicas or 0
-            among = set(usable) if rows else ()
-            bound = [row for row in rows if row in among][:wanted]
-            here += bound
-            if wanted > len(bound):
-                self._unbound_replicas.append((demand, usable, wanted - len(bound)))
-        self._queue_bound(demand, here)
-
-    def _queue_bound(self, demand: Demand, machines: Sequence[int]) -> None:
-        seats = bulk_assignments(demand, self.fleet, machines)
-        if seats is not None:
-            self._bound_assignments += seats
+            usable, desired = self._machines_of(cluster, placement.node), placement.replicas or 0
+            usable_rows = set(usable) if rows else ()
+            bound = [row for row in rows if row in usable_rows][:desired]
+            bound_rows += bound
+            if desired > len(bound):
+                self._unbound_replicas.append((demand, usable, desired - len(bound)))
+        assignments = bulk_assignments(demand, self.fleet, bound_rows)
+        if assignments is not None:
+            self._bound_assignments += assignments
             return
-        for each in machines:
-            assign(demand, self.fleet, each)
+        # An offer counts GPUs in total: the GPU model of a replica depends on the replicas assigned before.
+        for machine in bound_rows:
+            assign(demand, self.fleet, machine)
 
     def assign_bound(self) -> None:
-        """All that are bound."""
+        """Assign the queued bound replicas of all services."""
         self.fleet.assign_all(self._bound_assignments)
 
     def assign_unbound(self) -> None:
-        """Those that are not bound yet to where they would be, in the room that all others leave."""
+        """Assign the queued unbound replicas to the free capacity that bound replicas and bare workloads
+        leave."""
         for demand, usable, count in self._unbound_replicas:
             _assign_unbound(self.fleet, demand, usable, count)
 
     def _machines_of(self, cluster: Cluster, kind: str) -> list[int]:
-        known = self._machines_by_class.get((cluster.name, kind))
-        if known is None:
+        rows = self._machines_by_class.get((cluster.name, kind))
+        if rows is None:
             kinds = self.fleet.machines.machine_type
-            known = self._machines_by_class[cluster.name, kind] = [
-                each for each in cluster.machines if kind in ("", kinds[each].name)
+            rows = self._machines_by_class[cluster.name, kind] = [
+                row for row in cluster.machines if kind in ("", kinds[row].name)
             ]
-        return known
+        return rows
 
 
 def _assign_unbound(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) -> None:
-    """One after the other to the machine that suits best, as `pick_machine` says; when none does, to the least crowded."""
-    suited = _MachineHeap(machines, lambda each: machine_ranks(demand, fleet, each))
+    """Assign replicas in sequence to the best machine that fits; when no machine fits, to the machine with
+    most free capacity."""
+    feasible = _MachineHeap(machines, lambda rows: machine_ranks(demand, fleet, rows))
     for number in range(count):
-        machine = suited.first(lambda each: fits_on_machine(fleet, demand, each))
+        machine = feasible.first(lambda row: fits_on_machine(fleet, demand, row))
         if machine is None:
             return _overcommit(fleet, demand, machines, count - number)
         assign(demand, fleet, machine)
-        suited.refresh_first()
+        feasible.refresh_first()
     return None
 
 
 def _overcommit(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) -> None:
+    """Assign replicas beyond the free capacity, since the status of the service places the replicas there."""
     free, names = fleet.machines.free, fleet.machines.names
+    # Negated: the machine with the most free cores, then memory, comes first.
     widest = _MachineHeap(
-        machines, lambda some: [(-int(free(0)[each]), -int(free(1)[each]), names[each]) for each in some]
+        machines, lambda rows: [(-int(free(0)[row]), -int(free(1)[row]), names[row]) for row in rows]
     )
     for _ in range(count):
         machine = widest.first(lambda _: True)
@@ -368,7 +368,10 @@ def _overcommit(fleet: Fleet, demand: Demand, machines: Sequence[int], count: in
 
 
 class _MachineHeap:
-    """Machines in the order in which equal replicas take them: each taken changes the rank of that one only, and never for the better."""
+    """Machines in the order in which equal replicas take machines.
+
+    An assignment changes the rank of one machine only, and never improves the rank, so a heap stays correct.
+    """
 
     def __init__(
         self, machines: Sequence[int], ranks: Callable[[Sequence[int]], Sequence[tuple[int | str, ...]]]
@@ -377,9 +380,10 @@ class _MachineHeap:
         self._heap = list(zip(ranks(machines), machines, strict=True))
         heapq.heapify(self._heap)
 
-    def first(self, takes: Callable[[int], bool]) -> int | None:
-        """Who does not take one now takes none later."""
-        while self._heap and not takes(self._heap[0][1]):
+    def first(self, accepts: Callable[[int], bool]) -> int | None:
+        """The best machine that accepts a replica; a machine that rejects a replica is dropped, since usage
+        only grows."""
+        while self._heap and not accepts(self._heap[0][1]):
             heapq.heappop(self._heap)
         return self._heap[0][1] if self._heap else None
 
@@ -389,16 +393,12 @@ class _MachineHeap:
 
 
 def add_bare_workloads(fleet: Fleet, present: CurrentState) -> None:
-    """Workloads of no service take room too."""
-    for each in sorted(
-        present.bound_workloads.get("", ()),
-        key=lambda each: (each.metadata.namespace or "", each.metadata.name),
-    ):
-        node = each.status.binding.node if each.status.binding else ""
+    """Assign the workloads without a service to their machines, since bare workloads use capacity too."""
+    workloads = present.bound_workloads.get("", ())
+    for workload in sorted(workloads, key=lambda kind: (kind.metadata.namespace or "", kind.metadata.name)):
+        node = workload.status.binding.node if workload.status.binding else ""
         if node in fleet.machines.row_of:
-            name = f"{BARE_WORKLOAD_PREFIX}{each.metadata.namespace or 'default'}/{each.metadata.name}"
-            fleet.assign(
-                Assignment(
-                    name, fleet.machines.row_of[node], tuple(sorted(each.spec.request_amounts.items()))
-                )
-            )
+            namespace = workload.metadata.namespace or "default"
+            name = f"{BARE_WORKLOAD_PREFIX}{namespace}/{workload.metadata.name}"
+            needs = tuple(sorted(workload.spec.request_amounts.items()))
+            fleet.assign(Assignment(name, fleet.machines.row_of[node], needs))

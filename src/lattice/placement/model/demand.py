@@ -1,4 +1,5 @@
-"""What does a service demand of the places where it goes, once all policies that match it are counted in?"""
+"""The demand of a service: the requirements of the service and of every matching policy, resolved for
+placement."""
 
 import hashlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -21,7 +22,8 @@ RequirementKind = Literal[
 ]
 IgnorableLimit = Literal["prices", "budget", "capacity", "dependencies", "overflow", "reservation"]
 SortKey = Literal["cost", "availableCapacity"]
-Preferences = tuple[tuple[SortKey, bool, int], ...]  # what to sort by, whether small comes first, weight
+# Sort key, whether small values come first, weight.
+Preferences = tuple[tuple[SortKey, bool, int], ...]
 OFFER_TOPOLOGY_KEYS = ("region", "zone", "provider", "pool")
 NODE_TOPOLOGY_KEYS = ("node", "kubernetes.io/hostname")
 CHEAPEST_FIRST: Preferences = (("cost", True, 1),)
@@ -30,12 +32,16 @@ DEFAULT_SOURCE = "the default"
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One thing that must hold, and who says so. Dropping it is the smallest way to ask for less."""
+    """One hard requirement with its source; dropping single requirements shows which requirement blocks a
+    service."""
 
     kind: RequirementKind
-    value: str  # gdpr, us-east, region; the dependency of a latency; the name of a resource
-    source: str  # service/api or policy/production
-    amount: int = 0  # regions, skew, milliseconds, or how much of a resource
+    # gdpr, us-east, region; the dependency of a latency; the name of a resource.
+    value: str
+    # service/api or policy/production.
+    source: str
+    # Regions, skew, milliseconds, or an amount of the resource.
+    amount: int = 0
     label: LabelDemand | None = None
 
     def __str__(self) -> str:
@@ -59,7 +65,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class ClusterRules:
-    """How clusters for a service are sized. Services share clusters only under equal rules."""
+    """The size rules of clusters for a service; services share clusters only under equal rules."""
 
     min_nodes: int = DEFAULT_MIN_NODES
     max_nodes: int = DEFAULT_MAX_NODES
@@ -74,7 +80,8 @@ class ClusterRules:
 
 @dataclass(frozen=True)
 class Demand:
-    """A service, resolved. `ignoring` names limits that are left out of account, to find out what stands in the way."""
+    """The resolved demand of a service; `ignored_limits` names limits that placement leaves out, to find the
+    blockers of a service."""
 
     name: str  # namespace/name
     replicas: int
@@ -82,30 +89,26 @@ class Demand:
     requests: tuple[tuple[str, int], ...]  # of one replica, by resource
     gpu_model: str = ""
     rules: ClusterRules = ClusterRules()
-    size_sources: tuple[str, str] = (
-        "",
-        "",
-    )  # who wants as many machines in a cluster as the rules say, and who allows no more
+    # The sources of the minimum and of the maximum of machines in a cluster.
+    size_sources: tuple[str, str] = ("", "")
     preferences: Preferences = ()
-    soft_spread: tuple[
-        tuple[str, int], ...
-    ] = ()  # what it would like to be spread over, and the skew up to which that is even enough
-    neighbours: tuple[str, ...] = ()  # services that it talks to, or that talk to it
+    # Topology keys to spread over if possible, with the skew that still counts as even.
+    soft_spread: tuple[tuple[str, int], ...] = ()
+    neighbours: tuple[str, ...] = ()  # callers and called services
     latency_to: tuple[tuple[str, str], ...] = ()  # name of a dependency -> service
-    usable_reserves: frozenset[str] = frozenset()  # offers whose reserve it may use
+    usable_reserves: frozenset[str] = frozenset()  # offers whose reserve the service may use
     tolerations: tuple[Toleration, ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()
-    max_per_node: int = 0  # most replicas on one machine; 0: as many as fit
+    max_per_node: int = 0  # replicas on one machine; 0: no limit
     priority: int = 0
-    rule_conflict: str = ""  # a contradiction that no supply can cure
+    rule_conflict: str = ""  # conflicting requirements, which no supply can satisfy
     ignored_limits: frozenset[IgnorableLimit] = frozenset()
-    min_replicas: int | None = (
-        None  # replicas.min of the service; None: `replicas` does not follow from the rules
-    )
-    max_replicas: int | None = None  # replicas.max
+    # `replicas.min` of the service; None: `replicas` is fixed and does not follow from the rules.
+    min_replicas: int | None = None
+    max_replicas: int | None = None  # `replicas.max`
 
     def requirements_of(self, kind: RequirementKind) -> tuple[Requirement, ...]:
-        return tuple(each for each in self.requirements if each.kind == kind)
+        return tuple(requirement for requirement in self.requirements if requirement.kind == kind)
 
     @cached_property
     def labels(self) -> tuple[Requirement, ...]:
@@ -129,7 +132,7 @@ class Demand:
 
     @cached_property
     def min_regions(self) -> int:
-        return max((each.amount for each in self.requirements_of("minRegions")), default=0)
+        return max((requirement.amount for requirement in self.requirements_of("minRegions")), default=0)
 
     @cached_property
     def spread(self) -> tuple[Requirement, ...]:
@@ -141,13 +144,17 @@ class Demand:
 
     @cached_property
     def needs(self) -> dict[str, int]:
-        """Of one replica; a resource whose requirement was dropped is not asked for."""
-        kept = {each.value for each in self.requirements_of("resource")}
-        return {name: amount for name, amount in self.requests if name in kept}
+        """Requests of one replica by resource; a resource whose requirement was dropped is left out."""
+        required = {requirement.value for requirement in self.requirements_of("resource")}
+        return {name: amount for name, amount in self.requests if name in required}
 
     @cached_property
     def effective_needs(self) -> dict[str, int]:
-        """Shares of a GPU are counted so that as many fit on one as really do: 600 thousandths take it whole."""
+        """Needs of one replica with GPU shares rounded up, so that exactly as many shares fit as one GPU can
+        hold.
+
+        A share of 600 thousandths takes the GPU alone, so the share counts as 1000.
+        """
         needs = dict(self.needs)
         share = needs.get("gpu", 0)
         if 0 < share < 1000:
@@ -156,12 +163,18 @@ class Demand:
 
     @cached_property
     def fixed_shape(self) -> Hashable:
+        """The requirements that depend on properties of an offer only; demands of equal fixed shape share
+        filter results."""
         fixed = ("label", "compliance", "capability", "residency")
-        return frozenset((each.kind, each.value) for each in self.requirements if each.kind in fixed)
+        return frozenset(
+            (requirement.kind, requirement.value)
+            for requirement in self.requirements
+            if requirement.kind in fixed
+        )
 
     @property
     def machine_needs(self) -> Hashable:
-        """What one machine must have for one replica."""
+        """The requirements of one replica on one machine."""
         return (
             tuple(sorted(self.needs.items())),
             self.gpu_model,
@@ -172,15 +185,17 @@ class Demand:
 
     @cached_property
     def machine_shape(self) -> Hashable:
-        """Everything that decides which machines would do, and how many."""
+        """The inputs that decide the suitable machine types and the number of machines."""
         needs = tuple(sorted(self.needs.items()))
-        whose = self.name if self.max_per_node else ""
-        where = (self.tolerations, self.node_selector, self.max_per_node, whose, self.usable_reserves)
+        # A limit per node counts the replicas of one service, so quotes are not shared between services then.
+        service = self.name if self.max_per_node else ""
+        where = (self.tolerations, self.node_selector, self.max_per_node, service, self.usable_reserves)
         return (needs, self.gpu_model, self.rules, self.replicas, self.ignored_limits, where)
 
     @cached_property
     def shape(self) -> Hashable:
-        """Demands of one shape are asked of the same plugins, so it also says which of those that look at the whole fleet have a say."""
+        """The cache key of plugin results: demands of equal shape get the same answers, and the same
+        fleet-wide plugins apply."""
         return (
             self.fixed_shape,
             self.machine_shape,
@@ -191,49 +206,59 @@ class Demand:
         )
 
     def may_use_reserve(self, offer: str) -> bool:
-        """What is reserved there?"""
+        """Whether replicas may use the reserved machines of the offer."""
         return offer in self.usable_reserves or "reservation" in self.ignored_limits
 
     def without(self, dropped: Iterable[Requirement]) -> "Demand":
-        gone = set(dropped)
+        """The demand without the dropped requirements, with the replica count recomputed."""
+        excluded = set(dropped)
         return replace(
-            self, requirements=tuple(each for each in self.requirements if each not in gone)
+            self,
+            requirements=tuple(
+                requirement for requirement in self.requirements if requirement not in excluded
+            ),
         ).with_replica_count()
 
     def with_rules(self, rules: ClusterRules) -> "Demand":
         return replace(self, rules=rules).with_replica_count()
 
     def with_replica_count(self) -> "Demand":
-        """With as many replicas as it wants under its rules, and the contradiction that is in them."""
+        """The demand with the replica count that follows from the rules, and with the conflict between the
+        rules, if any."""
         if self.min_replicas is None:
             return self
-        wanted = max(self.min_replicas, len({each.value for each in self.regions}), self.min_regions)
-        return replace(self, replicas=wanted, rule_conflict=self._find_rule_conflict(wanted))
-
-    def _find_rule_conflict(self, wanted: int) -> str:
-        if self.max_replicas is not None and wanted > self.max_replicas:
-            widest = max(self.requirements_of("minRegions"), key=lambda each: each.amount, default=None)
-            who = widest.source if widest else self.name
-            return (
-                f"{who} wants replicas in {self.min_regions} regions, replicas.max allows {self.max_replicas}"
+        regions = {requirement.value for requirement in self.regions}
+        replicas, conflict = max(self.min_replicas, len(regions), self.min_regions), ""
+        if self.max_replicas is not None and replicas > self.max_replicas:
+            widest = max(
+                self.requirements_of("minRegions"), key=lambda requirement: requirement.amount, default=None
             )
-        if self.rules.min_nodes > self.rules.max_nodes:
+            source = widest.source if widest else self.name
+            conflict = (
+                f"{source} wants replicas in {self.min_regions} regions, "
+                f"replicas.max allows {self.max_replicas}"
+            )
+        elif self.rules.min_nodes > self.rules.max_nodes:
             least, most = self.size_sources
-            return f"{least} wants clusters of at least {self.rules.min_nodes} nodes, {most} of at most {self.rules.max_nodes}"
-        return ""
+            conflict = (
+                f"{least} wants clusters of at least {self.rules.min_nodes} nodes, "
+                f"{most} of at most {self.rules.max_nodes}"
+            )
+        return replace(self, replicas=replicas, rule_conflict=conflict)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAsk:
-    """One replica of it, as the engine is asked: perhaps bound to a region, to new regions, or to the overflow of a data center."""
+    """One replica of a demand, as the engine is asked to place the replica: in any offer, or within a region
+    or an overflow."""
 
     demand: Demand
-    region: str = ""  # only there
-    excluded_regions: frozenset[str] = frozenset()  # only in other regions than these
-    overflow_source: str = ""  # only where this data center overflows to
-    capacity_target: int = (
-        0  # on the class that holds most of so many replicas; 0: on the one that costs least
-    )
+    region: str = ""  # this region only
+    excluded_regions: frozenset[str] = frozenset()
+    # Only the regions that this data center overflows to.
+    overflow_source: str = ""
+    # Choose the machine type that hosts most of so many replicas; 0: the cheapest type.
+    capacity_target: int = 0
 
     @property
     def name(self) -> str:
@@ -257,7 +282,7 @@ class ReplicaAsk:
 
 
 def group_name(rules: str, overflow: str, reserve: str) -> str:
-    """Clusters under equal rules, of the overflow of one data center, or on the reserve of one."""
+    """The name of a cluster group: equal rules, the overflow of one data center, or the reserve of one offer."""
     return f"{rules}/{overflow}/{reserve}"
 
 
@@ -267,33 +292,40 @@ def resolve_demand(
     neighbours: Sequence[str] = (),
     usable_reserves: Iterable[str] = (),
 ) -> Demand:
-    """Hard rules of all matching policies hold, all their preferences count. `neighbours`: services that call this one."""
+    """Resolve the demand of a service: every requirement of a matching policy holds, and every preference
+    counts.
+
+    `neighbours` are the services that call this service.
+    """
     spec = service.spec
     matching = sorted(
-        (each for each in policies if each.spec.applies_to(service.metadata.labels or {})),
-        key=lambda each: each.metadata.name,
+        (policy for policy in policies if policy.spec.applies_to(service.metadata.labels or {})),
+        key=lambda policy: policy.metadata.name,
     )
     own = service_source(service.metadata.name)
     requests = spec.requests
     requirements = list(_own_requirements(service, own, requests))
     for policy in matching:
         requirements.extend(_policy_requirements(policy))
+    rules, size_sources = _cluster_rules(matching)
+    preferences: list[tuple[SortKey, bool, int]] = []
+    for policy in matching:
+        for weighted in policy.spec.preferences:
+            if weighted.weight:
+                is_ascending = weighted.preference.order == "ascending"
+                preferences.append((weighted.preference.sort_by, is_ascending, weighted.weight))
     demand = Demand(
         name=service_key(service),
         replicas=0,
+        # A manifest may state a requirement twice; the order of the rest stays.
         requirements=tuple(dict.fromkeys(requirements)),
         requests=tuple(sorted(requests.items())),
         gpu_model=spec.placement.resources.gpu_model,
-        rules=_rules(matching),
-        size_sources=_size_sources(matching),
-        preferences=tuple(
-            (each.preference.sort_by, each.preference.order == "ascending", each.weight)
-            for p in matching
-            for each in p.spec.preferences
-            if each.weight
-        ),
+        rules=rules,
+        size_sources=size_sources,
+        preferences=tuple(preferences),
         soft_spread=tuple(
-            (each.topology_key, each.max_skew) for each in _offer_spreads(service, "ScheduleAnyway")
+            (spread.topology_key, spread.max_skew) for spread in _offer_spreads(service, "ScheduleAnyway")
         ),
         neighbours=tuple(dict.fromkeys([*_called_services(service).values(), *neighbours])),
         latency_to=tuple(latency_targets(service).items()),
@@ -309,14 +341,17 @@ def resolve_demand(
 
 
 def _max_per_node(service: LatticeService, policies: Sequence[LatticePlacementPolicy]) -> int:
-    """Most replicas on one machine, by rules that spread them over nodes; 0: none does."""
-    own = (
-        each.max_skew
-        for each in service.spec.spread
-        if each.topology_key in NODE_TOPOLOGY_KEYS and each.when_unsatisfiable == "DoNotSchedule"
-    )
-    rules = (each.spec.requirements.spread_constraint for each in policies)
-    return min((*own, *(each.max_skew for each in rules if each and each.topology_key == "node")), default=0)
+    """The largest number of replicas on one machine by the spread rules over nodes; 0 without a rule."""
+    limits = [
+        spread.max_skew
+        for spread in service.spec.spread
+        if spread.topology_key in NODE_TOPOLOGY_KEYS and spread.when_unsatisfiable == "DoNotSchedule"
+    ]
+    for policy in policies:
+        rule = policy.spec.requirements.spread_constraint
+        if rule and rule.topology_key == "node":
+            limits.append(rule.max_skew)
+    return min(limits, default=0)
 
 
 def _own_requirements(
@@ -335,18 +370,18 @@ def _own_requirements(
         yield Requirement("region", value, source)
     for name, latency in placement.latency.items():
         yield Requirement("latency", name, source, latency.max_ms)
-    for each in _offer_spreads(service, "DoNotSchedule"):
-        yield Requirement("spread", each.topology_key, source, each.max_skew)
+    for spread in _offer_spreads(service, "DoNotSchedule"):
+        yield Requirement("spread", spread.topology_key, source, spread.max_skew)
     for name, amount in requests.items():
         yield Requirement("resource", name, source, amount)
 
 
 def _offer_spreads(service: LatticeService, when: Literal["DoNotSchedule", "ScheduleAnyway"]) -> list[Spread]:
-    """Its own rules, or wishes, for how it is spread over offers; those about nodes are the scheduler's."""
+    """The hard or soft spread rules of a service over offers; the scheduler handles rules over nodes."""
     return [
-        each
-        for each in service.spec.spread
-        if each.topology_key in OFFER_TOPOLOGY_KEYS and each.when_unsatisfiable == when
+        spread
+        for spread in service.spec.spread
+        if spread.topology_key in OFFER_TOPOLOGY_KEYS and spread.when_unsatisfiable == when
     ]
 
 
@@ -363,66 +398,64 @@ def _policy_requirements(policy: LatticePlacementPolicy) -> Iterable[Requirement
         yield Requirement("spread", spread.topology_key, source, spread.max_skew)
 
 
-def _rules(policies: Sequence[LatticePlacementPolicy]) -> ClusterRules:
-    """The largest minNodes, the smallest maxNodes and threshold."""
-    stated = [each.spec.cluster_policy for each in policies if each.spec.cluster_policy]
-    return ClusterRules(
-        min_nodes=max(
-            (each.min_nodes for each in stated if each.min_nodes is not None), default=DEFAULT_MIN_NODES
-        ),
-        max_nodes=min(
-            (each.max_nodes for each in stated if each.max_nodes is not None), default=DEFAULT_MAX_NODES
-        ),
-        packing=min(
-            (each.packing_millionths for each in stated if each.bin_packing_threshold is not None),
-            default=DEFAULT_PACKING_MILLIONTHS,
-        ),
-        prefix=next((each.name_prefix for each in stated if each.name_prefix), ""),
-    )
+def _cluster_rules(policies: Sequence[LatticePlacementPolicy]) -> tuple[ClusterRules, tuple[str, str]]:
+    """The cluster rules of all policies, and the sources of minNodes and maxNodes.
 
-
-def _size_sources(policies: Sequence[LatticePlacementPolicy]) -> tuple[str, str]:
-    """The policies whose minNodes and maxNodes count; the defaults are nobody's."""
-    stated = [
-        (f"policy/{each.metadata.name}", each.spec.cluster_policy)
-        for each in policies
-        if each.spec.cluster_policy
-    ]
-    least = [(-each.min_nodes, name) for name, each in stated if each.min_nodes is not None]
-    most = [(each.max_nodes, name) for name, each in stated if each.max_nodes is not None]
-    return min(least, default=(0, DEFAULT_SOURCE))[1], min(most, default=(0, DEFAULT_SOURCE))[1]
+    The largest minNodes, the smallest maxNodes, the smallest threshold and the first prefix count.
+    """
+    minima: list[tuple[int, str]] = []
+    maxima: list[tuple[int, str]] = []
+    thresholds: list[int] = []
+    prefix = ""
+    for policy in policies:
+        stated, source = policy.spec.cluster_policy, f"policy/{policy.metadata.name}"
+        if not stated:
+            continue
+        if stated.min_nodes is not None:
+            # Negated: min() finds the largest number first, then the first source by name.
+            minima.append((-stated.min_nodes, source))
+        if stated.max_nodes is not None:
+            maxima.append((stated.max_nodes, source))
+        if stated.bin_packing_threshold is not None:
+            thresholds.append(stated.packing_millionths)
+        prefix = prefix or stated.name_prefix
+    min_nodes, min_source = min(minima, default=(-DEFAULT_MIN_NODES, DEFAULT_SOURCE))
+    max_nodes, max_source = min(maxima, default=(DEFAULT_MAX_NODES, DEFAULT_SOURCE))
+    packing = min(thresholds, default=DEFAULT_PACKING_MILLIONTHS)
+    return ClusterRules(-min_nodes, max_nodes, packing, prefix), (min_source, max_source)
 
 
 def _called_services(service: LatticeService) -> dict[str, str]:
-    """Services that it calls, by the name it has for them."""
-    own = service.metadata.namespace or "default"
-    found = {}
+    """The services that the service calls, by the name of the dependency."""
+    namespace = service.metadata.namespace or "default"
+    called = {}
     for name, dependency in service.spec.resources.items():
         if name != "*" and dependency.is_service and dependency.is_outbound:
-            found[name] = f"{dependency.namespace or own}/{dependency.id or name}"
-    return found
+            called[name] = f"{dependency.namespace or namespace}/{dependency.id or name}"
+    return called
 
 
 def latency_targets(service: LatticeService) -> dict[str, str]:
-    """What a latency is measured to: the dependency of that name, else the service of that name."""
-    own = service.metadata.namespace or "default"
-    named: Mapping[str, str] = {
-        name: f"{each.namespace or own}/{each.id or name}"
-        for name, each in service.spec.resources.items()
+    """The services that latencies are measured to: the dependency of that name, else the service of that
+    name."""
+    namespace = service.metadata.namespace or "default"
+    dependencies: Mapping[str, str] = {
+        name: f"{dependency.namespace or namespace}/{dependency.id or name}"
+        for name, dependency in service.spec.resources.items()
         if name != "*"
     }
-    return {name: named.get(name, f"{own}/{name}") for name in service.spec.placement.latency}
+    return {name: dependencies.get(name, f"{namespace}/{name}") for name in service.spec.placement.latency}
 
 
 def service_source(name: str) -> str:
-    """Who states what a service itself requires; its namespace may be with its name."""
+    """The source of the requirements that a service states; the name may include the namespace."""
     return f"service/{name.rpartition('/')[2]}"
 
 
 def callers_by_service(services: Iterable[LatticeService]) -> dict[str, list[str]]:
-    """Who calls whom, the other way round."""
-    found: dict[str, list[str]] = {}
+    """The calling services, by called service."""
+    callers: dict[str, list[str]] = {}
     for service in services:
         for called in _called_services(service).values():
-            found.setdefault(called, []).append(service_key(service))
-    return found
+            callers.setdefault(called, []).append(service_key(service))
+    return callers

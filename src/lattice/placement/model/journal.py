@@ -1,4 +1,5 @@
-"""What undoes each change, in the order in which they were made, while somebody may want that."""
+"""An undo journal: records how to undo changes while a trial is open, and rolls the changes back in reverse
+order."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,11 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Attempt:
+    """The outcome of an attempt; the caller sets `succeeded` to keep the changes."""
+
     succeeded: bool = False
 
 
 @dataclass(slots=True)
 class Journal:
+    """A stack of undo calls for nested trials; outside of a trial no undo call is recorded."""
+
     _undo: list[tuple[Callable[..., None], tuple[object, ...]]] = field(default_factory=list)
     _depth: int = 0
 
@@ -21,7 +26,7 @@ class Journal:
 
     @contextmanager
     def what_if(self) -> Iterator[None]:
-        """On the way out everything is as it was."""
+        """A trial whose changes are always rolled back on exit."""
         with self._recording() as mark:
             try:
                 yield
@@ -30,7 +35,7 @@ class Journal:
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
-        """What was done stays only if it was a success."""
+        """A trial whose changes are rolled back on exit, unless the attempt succeeded."""
         attempt = Attempt()
         with self._recording() as mark:
             try:
@@ -51,6 +56,7 @@ class Journal:
                 self._undo.clear()
 
     def _roll_back(self, mark: int) -> None:
+        # Undo calls are changes too: with depth 0 the journal does not record the rollback itself.
         depth, self._depth = self._depth, 0
         while len(self._undo) > mark:
             undo, arguments = self._undo.pop()

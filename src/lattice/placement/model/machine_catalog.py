@@ -1,4 +1,5 @@
-"""Which classes of machines would do for a service in each offer, how many replicas does one hold, and what would all of them cost?"""
+"""The machine types of all offers as matrices, and the machines that a demand would take of every type in
+every offer."""
 
 import numpy as np
 
@@ -8,58 +9,54 @@ from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import MILLIONTHS, Fleet
 from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, MachineType
 
-UNPRICED_COST = (
-    1 << 60
-)  # what has no known price is not free: it is taken only where nothing with a price would do
-ROUNDING_TOLERANCE = 1e-9  # below a whole number of machines: counts as that number
+# A machine without a known price is not free: such a machine is bought only where no priced type is feasible.
+UNPRICED_COST = 1 << 60
+# Machines: a quotient this little below an integer counts as the integer.
+ROUNDING_TOLERANCE = 1e-9
 
 
 class MachineCatalog:
-    """The classes of all offers as matrices: a line a class, a column an offer."""
+    """Sizes and prices of the machine types of all offers as matrices: a row per type, a column per offer."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.type_names = list(fleet.type_ids)
         shape = (len(self.type_names), fleet.table.count)
         self.types: list[dict[str, MachineType]] = [
-            {each.name: each for each in offer.types} for offer in fleet.offers
+            {machine_type.name: machine_type for machine_type in offer.types} for offer in fleet.offers
         ]
-        self.gpu_models = [
-            frozenset(offer.limits.gpus) for offer in fleet.offers
-        ]  # of places that count their GPUs as a whole
+        # Not empty where the offer counts GPUs in total.
+        self.gpu_models = [frozenset(offer.limits.gpus) for offer in fleet.offers]
         self.is_offered: Flags = np.zeros(shape, np.bool_)
         self.rate: Integers = np.zeros(shape, np.int64)
         self.is_priced: Flags = np.zeros(shape, np.bool_)
         self.sizes: dict[str, Integers] = {}
-        self.has_taints = any(each.taints for types in self.types for each in types.values())
+        self.has_taints = False
         for row, types in enumerate(self.types):
-            for name, each in types.items():
+            for name, kind in types.items():
                 line = fleet.type_ids[name]
+                self.has_taints |= bool(kind.taints)
                 self.is_offered[line, row], self.rate[line, row], self.is_priced[line, row] = (
                     True,
-                    each.rate,
-                    each.is_priced,
+                    kind.rate,
+                    kind.is_priced,
                 )
-                for resource, amount in each.size.items():
-                    self._size_matrix(resource)[line, row] = min(amount, NO_LIMIT)
-
-    def _size_matrix(self, resource: str) -> Integers:
-        found = self.sizes.get(resource)
-        if found is None:
-            found = self.sizes[resource] = np.zeros(self.is_offered.shape, np.int64)
-        return found
+                for resource, amount in kind.size.items():
+                    if resource not in self.sizes:
+                        self.sizes[resource] = np.zeros(shape, np.int64)
+                    self.sizes[resource][line, row] = min(amount, NO_LIMIT)
 
     def size(self, resource: str) -> Integers:
-        found = self.sizes.get(resource)
-        return np.zeros(self.is_offered.shape, np.int64) if found is None else found
+        matrix = self.sizes.get(resource)
+        return np.zeros(self.is_offered.shape, np.int64) if matrix is None else matrix
 
     def allowed_types(self, demand: Demand) -> Flags:
-        """Classes that a replica may run on, by their labels, taints and GPU model."""
+        """The machine types that a replica may run on, by labels, taints and GPU model."""
         allowed = self.is_offered.copy()
         if not demand.node_selector and not demand.gpu_model and not self.has_taints:
             return allowed
         for row, types in enumerate(self.types):
-            for name, each in types.items():
-                if not is_type_allowed(demand, each) or not offers_gpu_model(demand, self.gpu_models[row]):
+            for name, kind in types.items():
+                if not is_type_allowed(demand, kind) or not offers_gpu_model(demand, self.gpu_models[row]):
                     allowed[self.type_names.index(name), row] = False
         return allowed
 
@@ -73,11 +70,16 @@ def is_type_allowed(demand: Demand, kind: MachineType) -> bool:
 def untolerated_taints(demand: Demand, kind: MachineType) -> list[Taint]:
     """Taints that keep a replica off machines of a class."""
     strict = (taint for taint in kind.taints if taint.effect in ("NoSchedule", "NoExecute"))
-    return [taint for taint in strict if not any(each.tolerates(taint) for each in demand.tolerations)]
+    return [
+        taint for taint in strict if not any(toleration.tolerates(taint) for toleration in demand.tolerations)
+    ]
 
 
 def matches_gpu_model(demand: Demand, kind: MachineType) -> bool:
-    """A model that nobody names is not the one that is wanted; what is owned is counted by model for the place as a whole."""
+    """Whether the machine type has the GPU model of the demand; a type without a model does not match.
+
+    A static machine type always matches: the offer counts GPUs by model in total.
+    """
     return (
         not demand.gpu_model
         or not demand.needs.get("gpu")
@@ -87,41 +89,49 @@ def matches_gpu_model(demand: Demand, kind: MachineType) -> bool:
 
 
 def offers_gpu_model(demand: Demand, models: frozenset[str]) -> bool:
+    """Whether the offer counts the GPU model of the demand; an offer that counts no models passes."""
     return not models or not demand.gpu_model or not demand.needs.get("gpu") or demand.gpu_model in models
 
 
 class MachineFit:
-    """What never changes for a shape: which classes serve in each offer, how many replicas one holds, and what all of them would cost."""
+    """The figures of one demand shape that no placement changes: feasible types, replicas per machine, and
+    the price of all replicas."""
 
-    def __init__(self, catalogue: MachineCatalog, demand: Demand) -> None:
+    def __init__(self, catalog: MachineCatalog, demand: Demand) -> None:
         needs = demand.effective_needs
-        self.allowed = catalogue.allowed_types(demand)
+        self.allowed = catalog.allowed_types(demand)
         self.can_host: Flags = self.allowed.copy()
-        per: Integers = np.full(self.can_host.shape, demand.max_per_node or max(1, demand.replicas), np.int64)
+        per_machine: Integers = np.full(
+            self.can_host.shape, demand.max_per_node or max(1, demand.replicas), np.int64
+        )
         for resource, amount in needs.items():
-            size = catalogue.size(resource)
+            size = catalog.size(resource)
             self.can_host &= size >= amount
-            np.minimum(per, size // max(1, amount), out=per)
-        np.maximum(per, 1, out=per)
-        self.replicas_per_machine = per  # replicas on one machine
+            np.minimum(per_machine, size // max(1, amount), out=per_machine)
+        np.maximum(per_machine, 1, out=per_machine)
+        self.replicas_per_machine = per_machine
         machines = np.maximum(
-            -(-max(1, demand.replicas) // per), _machines_below_threshold(catalogue, demand)
+            -(-max(1, demand.replicas) // per_machine), _machines_below_threshold(catalog, demand)
         )
         self.machine_count: Integers = machines
-        price = np.where(catalogue.is_priced, machines * catalogue.rate, UNPRICED_COST)
+        price = np.where(catalog.is_priced, machines * catalog.rate, UNPRICED_COST)
         self.total_rate: Integers = np.where(self.can_host, price, NO_LIMIT)
 
 
-def _machines_below_threshold(catalogue: MachineCatalog, demand: Demand) -> Integers:
-    """Machines of each class for all replicas, when the cluster is grown rather than filled as soon as it is past its threshold."""
-    least = np.ones(catalogue.is_offered.shape, np.int64)
-    others, packing = max(0, demand.replicas - 1), max(1, demand.rules.packing) / MILLIONTHS
+def _machines_below_threshold(catalog: MachineCatalog, demand: Demand) -> Integers:
+    """Machines of a type for all replicas, if the cluster grows as soon as its utilisation passes the packing
+    threshold."""
+    least = np.ones(catalog.is_offered.shape, np.int64)
+    previous_replicas, packing = max(0, demand.replicas - 1), max(1, demand.rules.packing) / MILLIONTHS
     for resource in ("cpu", "memory"):
-        amount, size = demand.effective_needs.get(resource, 0), catalogue.size(resource)
+        amount, size = demand.effective_needs.get(resource, 0), catalog.size(resource)
         share = np.where(size > 0, amount / np.maximum(1, size), 0.0)
         np.maximum(
             least,
-            np.floor(np.minimum(others, others * share / packing + ROUNDING_TOLERANCE)).astype(np.int64) + 1,
+            np.floor(
+                np.minimum(previous_replicas, previous_replicas * share / packing + ROUNDING_TOLERANCE)
+            ).astype(np.int64)
+            + 1,
             out=least,
         )
     return least

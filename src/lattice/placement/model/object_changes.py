@@ -1,4 +1,5 @@
-"""One change to one object: what it says, what it makes of the object, and how far it may be taken."""
+"""One proposed change to one object: the sentence for users, the rewritten object, and the strength of the
+change."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,8 @@ SupplyObject = LatticePool | CloudInfrastructure | StaticInfrastructure
 
 @dataclass(frozen=True)
 class ObjectChange:
-    """`path` of the object goes from `before` to `after`. Equal if they say the same."""
+    """A change of `path` in an object from the old value to the new value; changes with equal fields are
+    equal."""
 
     responsible: Responsible
     target: ObjectKey
@@ -31,10 +33,10 @@ class ObjectChange:
     old_value: Any = field(hash=False)
     new_value: Any = field(hash=False)
     sentence: str
-    rewrite: Callable[[Any], Kind] | None = field(
-        default=None, compare=False, repr=False
-    )  # None: nothing is written
-    adds_property: bool = False  # a certificate, label or the like: nothing is asked less, nothing is bought
+    # None: the change is advice only, no object is written.
+    rewrite: Callable[[Any], Kind] | None = field(default=None, compare=False, repr=False)
+    # The change adds a certificate, a label or the like: no requirement is relaxed, no machine is bought.
+    adds_property: bool = False
 
     @property
     def subject(self) -> str:
@@ -44,14 +46,13 @@ class ObjectChange:
 
 @dataclass(frozen=True)
 class ChangeOption:
-    """A kind of change that may be made more or less strongly, from 1 to `strongest`; most are made or not."""
+    """A change with a strength from 1 to `max_strength`; most changes have a single strength."""
 
-    name: tuple[str, ...]  # equal options have equal names
+    name: tuple[str, ...]  # identity: options of equal names are equal
     build: Callable[[int], ObjectChange] = field(compare=False, repr=False)
     max_strength: int = 1
-    measure_strength: Callable[[Fleet], int] | None = field(
-        default=None, compare=False, repr=False
-    )  # how strongly it was needed
+    # The strength that a trial fleet really used.
+    measure_strength: Callable[[Fleet], int] | None = field(default=None, compare=False, repr=False)
 
 
 def single_change(change: ObjectChange) -> ChangeOption:
@@ -59,16 +60,16 @@ def single_change(change: ObjectChange) -> ChangeOption:
 
 
 def apply_changes(objects: Mapping[ObjectKey, Kind], changes: Iterable[ObjectChange]) -> list[Kind]:
-    """The objects as they would be, each once."""
-    found: dict[ObjectKey, Kind] = {}
-    for each in changes:
-        if each.rewrite is not None:
-            found[each.target] = each.rewrite(found.get(each.target) or objects.get(each.target))
-    return list(found.values())
+    """The changed objects, without duplicates: later changes of an object build on earlier changes."""
+    changed: dict[ObjectKey, Kind] = {}
+    for change in changes:
+        if change.rewrite is not None:
+            changed[change.target] = change.rewrite(changed.get(change.target) or objects.get(change.target))
+    return list(changed.values())
 
 
 def with_spec(kind: Any, **fields: Any) -> Any:
-    """With these fields of its spec."""
+    """The object with the given fields of the spec replaced."""
     return msgspec.structs.replace(kind, spec=msgspec.structs.replace(kind.spec, **fields))
 
 
@@ -77,30 +78,36 @@ def with_fields(part: Any, **fields: Any) -> Any:
 
 
 def to_json_value(value: Any) -> Any:
-    """As JSON has it."""
+    """The value as JSON would decode it, as plain lists, dicts and numbers."""
     return msgspec.json.decode(_encoder.encode(value))
 
 
 def change_at_path(
-    kind: Kind, who: Responsible, path: str, sentence: str, rewrite: Callable[[Any], Any]
+    kind: Kind, responsible: Responsible, path: str, sentence: str, rewrite: Callable[[Any], Any]
 ) -> ObjectChange:
-    """`before` and `after` are read off the object at the path itself."""
-    after = rewrite(kind)
+    """A change whose old and new value are read from the object at the path, before and after the rewrite."""
+    rewritten = rewrite(kind)
     return ObjectChange(
-        who, object_key(kind), path, _value_at(kind, path), _value_at(after, path), sentence, rewrite
+        responsible,
+        object_key(kind),
+        path,
+        _value_at(kind, path),
+        _value_at(rewritten, path),
+        sentence,
+        rewrite,
     )
 
 
 def _value_at(kind: Kind, path: str) -> Any:
-    found: Any = to_json_value(kind)
+    value: Any = to_json_value(kind)
     for step in path.split("."):
-        found = found.get(step) if isinstance(found, dict) else None
-    return found
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedCandidate:
-    """An offer and the object that it comes from, at the moment when a replica was turned away."""
+    """An offer and the object behind the offer, at the moment when the engine rejected a replica."""
 
     world: World
     fleet: Fleet
@@ -129,7 +136,7 @@ def supply_object_of(offer: Offer, objects: Mapping[ObjectKey, Kind]) -> Any:
 
 
 def platform_change(
-    stand: RejectedCandidate,
+    rejected: RejectedCandidate,
     path: str,
     sentence: str,
     rewrite: Callable[[Any], Any],
@@ -137,5 +144,6 @@ def platform_change(
     adds_property: bool = False,
 ) -> ObjectChange:
     return replace(
-        change_at_path(stand.supply_object, "platform", path, sentence, rewrite), adds_property=adds_property
+        change_at_path(rejected.supply_object, "platform", path, sentence, rewrite),
+        adds_property=adds_property,
     )

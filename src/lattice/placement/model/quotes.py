@@ -1,4 +1,5 @@
-"""What would one more replica take in each offer: room on a machine that is there, or which new machines, for how much?"""
+"""Quotes: what one more replica takes in every offer, free capacity on a machine or new machines, at what
+price."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -15,27 +16,48 @@ from lattice.placement.model.offer import NO_LIMIT
 
 TypeIds = NDArray[np.int16]
 UNSET = -1
-MAX_CACHED_SHAPES = 2048  # shapes whose quotes are kept
-UNBOUNDED_COUNT = 1 << 20  # machines or clusters
+# Demand shapes whose quotes are cached; a full cache is cleared.
+MAX_CACHED_SHAPES = 2048
+# Machines or clusters: a count without a limit, small enough to multiply within 64 bits.
+UNBOUNDED_COUNT = 1 << 20
+# The columns of a quote that are recomputed when an offer changes.
+_QUOTE_COLUMNS = (
+    "can_host",
+    "has_free_capacity",
+    "within_limits",
+    "affordable",
+    "type_id",
+    "machine_count",
+    "rate",
+    "rate_per_replica",
+)
 
 
 @dataclass(slots=True)
 class Quote:
-    """One entry an offer. Where `has_room` nothing is bought; else `count` machines of `type`, for `rate` micro-dollars per hour in all."""
+    """Columns with an entry per offer for one demand shape.
+
+    Where `has_free_capacity`, no machine is bought; otherwise `machine_count` machines of `type_id` are
+    bought, for `rate` micro-dollars per hour in total.
+    """
 
     version: int
-    can_host: Flags  # some class of machines would do, were there any left
+    # Some machine type is feasible, were there no limits.
+    can_host: Flags
     has_free_capacity: Flags
-    within_limits: Flags  # within the limits on machines, cores, memory and clusters
-    affordable: Flags  # of those, within the budgets too
+    # Within the limits on machines, cores, memory and clusters.
+    within_limits: Flags
+    # Within the limits and within the budgets.
+    affordable: Flags
     type_id: TypeIds
     machine_count: Integers
     rate: Integers
-    rate_per_replica: Integers  # micro-dollars per hour and replica, all replicas counted that might follow
+    # Micro-dollars per hour and replica, averaged over all replicas of the demand.
+    rate_per_replica: Integers
 
 
 class Quotes:
-    """Quotes by shape, kept up to date offer by offer."""
+    """Cached quotes by demand shape; only the offers that changed since the last quote are recomputed."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -43,164 +65,182 @@ class Quotes:
         self.unpriced_machines = _count_unpriced_machines(fleet)
         self.has_unknown_prices = bool(self.unpriced_machines) or bool(
             (self.catalog.is_offered & ~self.catalog.is_priced).any()
-        )  # some price is not known
+        )
         self._quote_cache: dict[object, Quote] = {}
         self._fit_cache: dict[object, MachineFit] = {}
-        self._growth_cache: dict[
-            object, tuple[int, Integers]
-        ] = {}  # as of which version, and machines that clusters of some groups may still have
+        # By cluster groups: the table version, and the machines that clusters of the groups may still add.
+        self._growth_cache: dict[object, tuple[int, Integers]] = {}
 
     def machine_fit(self, demand: Demand) -> MachineFit:
+        """The machine fit of the demand, cached by machine shape."""
         key = (demand.machine_shape,)
-        found = self._fit_cache.get(key)
-        if found is None:
+        fit = self._fit_cache.get(key)
+        if fit is None:
             if len(self._fit_cache) >= MAX_CACHED_SHAPES:
                 self._fit_cache.clear()
-            found = self._fit_cache[key] = MachineFit(self.catalog, demand)
-        return found
+            fit = self._fit_cache[key] = MachineFit(self.catalog, demand)
+        return fit
 
     def quote_for(self, ask: ReplicaAsk) -> Quote:
+        """The current quote of the ask. Later calls update the same quote in place."""
         table, key = self.fleet.table, (ask.demand.machine_shape, ask.overflow_source, ask.capacity_target)
         quote = self._quote_cache.get(key)
         if quote is not None and quote.version == table.version:
             return quote
         changed = table.changed_since(quote.version) if quote is not None else None
+        # When over a quarter of the offers changed, the whole quote is computed anew.
         if quote is None or changed is None or len(changed) * 4 > table.count:
             if len(self._quote_cache) >= MAX_CACHED_SHAPES:
                 self._quote_cache.clear()
             quote = self._quote_cache[key] = self._compute_quote(ask, np.arange(table.count))
         elif changed:
-            _patch(quote, np.array(changed, np.intp), self._compute_quote(ask, np.array(changed, np.intp)))
+            rows = np.array(changed, np.intp)
+            fresh = self._compute_quote(ask, rows)
+            for name in _QUOTE_COLUMNS:
+                getattr(quote, name)[rows] = getattr(fresh, name)
         quote.version = table.version
         return quote
 
     def _compute_quote(self, ask: ReplicaAsk, rows: Rowids) -> Quote:
-        demand, fleet, catalogue = ask.demand, self.fleet, self.catalog
-        serving = self.machine_fit(demand)
-        serves, rate = serving.can_host[:, rows], catalogue.rate[:, rows]
+        demand, fleet, catalog = ask.demand, self.fleet, self.catalog
+        fit = self.machine_fit(demand)
+        can_host, rate = fit.can_host[:, rows], catalog.rate[:, rows]
         growth = self._growth(ask, rows)
-        count, fits, paid = self._provisionable(ask, rows, growth)
-        total = np.where(paid, np.maximum(serving.total_rate[:, rows], rate * count), NO_LIMIT)
+        count, feasible_types, affordable_types = self._provisionable(ask, rows, growth)
+        total = np.where(affordable_types, np.maximum(fit.total_rate[:, rows], rate * count), NO_LIMIT)
         if ask.capacity_target:
-            total = _only_largest_capacity(
-                total, np.where(paid, self._replica_capacity(ask, rows, growth), 0)
-            )
-        kind = _cheapest(total, rate)
-        at = np.arange(len(rows))
-        affordable = any_type(paid)
-        nothing: Integers = np.full(len(rows), NO_LIMIT, np.int64)
-        best, bought = (total[kind, at], rate[kind, at] * count) if len(total) else (nothing, nothing)
+            # Only the types that host the most replicas keep a price.
+            capacity = np.where(affordable_types, self._replica_capacity(ask, rows, growth), 0)
+            total = np.where(capacity == capacity.max(axis=0, initial=0), total, NO_LIMIT)
+        affordable = any_type(affordable_types)
+        best: Integers = np.full(len(rows), NO_LIMIT, np.int64)
+        bought, type_id = best, np.zeros(len(rows), np.intp)
+        if len(total):
+            # The cheapest type: the lowest total, then the lowest rate of one machine, then the first by name.
+            type_id = np.where(total == total.min(axis=0), rate, NO_LIMIT).argmin(axis=0)
+            columns = np.arange(len(rows))
+            best, bought = total[type_id, columns], rate[type_id, columns] * count
         per_replica = best // max(1, demand.replicas)
-        has_room = self._has_free_machine(ask, rows)
+        has_free_capacity = self._has_free_machine(ask, rows)
         return Quote(
             version=fleet.table.version,
-            can_host=any_type(serves),
-            has_free_capacity=has_room,
-            within_limits=any_type(fits),
+            can_host=any_type(can_host),
+            has_free_capacity=has_free_capacity,
+            within_limits=any_type(feasible_types),
             affordable=affordable,
-            type_id=np.where(affordable, kind, UNSET).astype(np.int16),
-            machine_count=np.where(has_room, 0, count),
-            rate=np.where(has_room, 0, bought),
+            type_id=np.where(affordable, type_id, UNSET).astype(np.int16),
+            machine_count=np.where(has_free_capacity, 0, count),
+            rate=np.where(has_free_capacity, 0, bought),
             rate_per_replica=np.where(
-                has_room, 0, np.where(affordable & (best < UNPRICED_COST), per_replica, NO_LIMIT)
+                has_free_capacity, 0, np.where(affordable & (best < UNPRICED_COST), per_replica, NO_LIMIT)
             ),
         )
 
     def _provisionable(
         self, ask: ReplicaAsk, rows: Rowids, growth: Integers
     ) -> tuple[Integers, Flags, Flags]:
-        """How many machines at once; which classes within the limits, and of those which within the budgets too."""
+        """The machines that are bought at once, the types within the limits, and the types within the budgets
+        too."""
         demand = ask.demand
         grows = growth > 0
+        # A cluster that grows takes one machine; a new cluster starts with its minimum.
         count = np.where(
             grows, 1, np.maximum(1, np.minimum(self.fleet.nodes_per_cluster[rows], demand.rules.min_nodes))
         )
-        fits = self.machine_fit(demand).can_host[:, rows].copy()
+        feasible = self.machine_fit(demand).can_host[:, rows].copy()
         if "capacity" not in demand.ignored_limits:
-            fits &= self._within_limits(ask, rows, count, grows)
-        paid = fits.copy()
+            feasible &= self._within_limits(ask, rows, count, grows)
+        affordable = feasible.copy()
         if "budget" not in demand.ignored_limits:
-            paid &= self._within_budgets(ask, rows, count)
-        return count, fits, paid
+            affordable &= self._within_budgets(ask, rows, count)
+        return count, feasible, affordable
 
-    def may_provision(self, ask: ReplicaAsk, row: int, kind: str) -> bool:
-        """May machines of this class be made there for it?"""
+    def may_provision(self, ask: ReplicaAsk, row: int, node_class: str) -> bool:
+        """Whether machines of the class may be bought in the offer for the ask."""
         rows = np.array([row], np.intp)
-        _, _, paid = self._provisionable(ask, rows, self._growth(ask, rows))
-        return bool(paid[self.fleet.type_ids[kind], 0]) if kind in self.catalog.types[row] else False
+        _, _, affordable = self._provisionable(ask, rows, self._growth(ask, rows))
+        return (
+            bool(affordable[self.fleet.type_ids[node_class], 0])
+            if node_class in self.catalog.types[row]
+            else False
+        )
 
     def limit_shortfalls(self, ask: ReplicaAsk, replicas: int) -> dict[str, Integers]:
-        """By offer, what is missing of each limit for so many replicas on new machines of the class that is cheapest for them.
+        """By offer, the missing amount of every limit for so many replicas on new machines of the cheapest
+        feasible type.
 
-        `price`: what those cost, micro-dollars per hour. NO_LIMIT where no class would do.
+        `price` is the price of the new machines in micro-dollars per hour. NO_LIMIT marks offers without a
+        feasible type.
         """
-        fleet, catalogue, serving = self.fleet, self.catalog, self.machine_fit(ask.demand)
+        fleet, catalog, fit = self.fleet, self.catalog, self.machine_fit(ask.demand)
         rows = np.arange(fleet.table.count)
-        if not len(catalogue.type_names):
+        if not len(catalog.type_names):
             return {"price": np.full(len(rows), NO_LIMIT, np.int64)}
         machines = np.maximum(
             self._provisionable(ask, rows, self._growth(ask, rows))[0],
-            -(-replicas // serving.replicas_per_machine),
+            -(-replicas // fit.replicas_per_machine),
         )
         prices = np.where(
-            serving.can_host,
-            np.where(catalogue.is_priced, catalogue.rate * machines, UNPRICED_COST),
+            fit.can_host,
+            np.where(catalog.is_priced, catalog.rate * machines, UNPRICED_COST),
             NO_LIMIT,
         )
-        at = (prices.argmin(axis=0), rows)
-        short = {
-            "money": prices[at] - self._budget_headroom(ask, rows),
-            "nodes": machines[at] - self._nodes_left(ask.demand, rows),
+        cheapest = (prices.argmin(axis=0), rows)
+        shortfalls = {
+            "money": prices[cheapest] - self._budget_headroom(ask, rows),
+            "nodes": machines[cheapest] - self._nodes_left(ask.demand, rows),
         }
         for name in ("cpu", "memory"):
-            size = catalogue.size(name)[at]
-            short[name] = np.where(size < NO_LIMIT, size, 0) * machines[at] - fleet.table.free(
+            size = catalog.size(name)[cheapest]
+            shortfalls[name] = np.where(size < NO_LIMIT, size, 0) * machines[cheapest] - fleet.table.free(
                 fleet.table.resource_index[name]
             )
-        found = {name: np.maximum(0, each) for name, each in short.items()} | {"price": prices[at]}
-        return {name: np.where(serving.can_host[at], each, NO_LIMIT) for name, each in found.items()}
+        shortfalls = {name: np.maximum(0, shortfall) for name, shortfall in shortfalls.items()}
+        shortfalls["price"] = prices[cheapest]
+        can_host = fit.can_host[cheapest]
+        return {name: np.where(can_host, shortfall, NO_LIMIT) for name, shortfall in shortfalls.items()}
 
     def _growth(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
-        """Machines that clusters of its group may still have."""
+        """By row, the machines that existing clusters of the growable groups may still add."""
         fleet, demand, overflow = self.fleet, ask.demand, ask.overflow_source
         table, groups = fleet.table, fleet.accepting_groups(demand, overflow)
         if fleet.group_ids.keys().isdisjoint(groups):
             return np.zeros(len(rows), np.int64)
+        # Growable groups differ when reservations are ignored, though the accepting groups may be the same.
         key = (groups, "reservation" in demand.ignored_limits)
-        version, found = self._growth_cache.get(key) or (UNSET, np.zeros(table.count, np.int64))
+        version, growth = self._growth_cache.get(key) or (UNSET, np.zeros(table.count, np.int64))
         if version != table.version:
             changed = table.changed_since(version) if version != UNSET else None
             for row in range(table.count) if changed is None else changed:
-                found[row] = self._growth_in(row, fleet.growable_groups(demand, overflow, row))
-            self._growth_cache[key] = (table.version, found)
-        return found[rows]
-
-    def _growth_in(self, row: int, groups: Collection[str]) -> int:
-        clusters = self.fleet.clusters_by_offer[row].values()
-        return sum(
-            min(UNBOUNDED_COUNT, max(0, each.max_nodes - len(each.machines)))
-            for each in clusters
-            if each.group in groups
-        )
+                growable = fleet.growable_groups(demand, overflow, row)
+                growth[row] = sum(
+                    min(UNBOUNDED_COUNT, max(0, cluster.max_nodes - len(cluster.machines)))
+                    for cluster in fleet.clusters_by_offer[row].values()
+                    if cluster.group in growable
+                )
+            self._growth_cache[key] = (table.version, growth)
+        return growth[rows]
 
     def _within_limits(self, ask: ReplicaAsk, rows: Rowids, count: Integers, grows: Flags) -> Flags:
-        table, catalogue, demand = self.fleet.table, self.catalog, ask.demand
+        """Mask of types and rows whose new machines stay within the limits of the offer."""
+        table, catalog, demand = self.fleet.table, self.catalog, ask.demand
         nodes = self._nodes_left(demand, rows)
         clusters = grows | (table.free(table.resource_index["clusters"])[rows] >= 1)
         if self._overflow_clusters_left(ask.overflow_source) < 1:
             clusters &= grows
-        fits: Flags = (nodes >= count) & clusters & self._has_gpus_left(demand, rows)
-        within = np.broadcast_to(fits, (len(catalogue.type_names), len(rows))).copy()
+        has_slots: Flags = (nodes >= count) & clusters & self._has_gpus_left(demand, rows)
+        within = np.broadcast_to(has_slots, (len(catalog.type_names), len(rows))).copy()
         for resource in ("cpu", "memory"):
-            left = table.free(table.resource_index[resource])[rows]
-            size = catalogue.size(resource)[:, rows]
-            within &= (size >= NO_LIMIT) | (size * np.minimum(count, UNBOUNDED_COUNT) <= left)
+            free = table.free(table.resource_index[resource])[rows]
+            size = catalog.size(resource)[:, rows]
+            within &= (size >= NO_LIMIT) | (size * np.minimum(count, UNBOUNDED_COUNT) <= free)
         return within
 
     def _replica_capacity(self, ask: ReplicaAsk, rows: Rowids, growth: Integers) -> Integers:
-        """Replicas on all machines that may still be made of each class, if only of that; more than are asked for are not counted."""
-        table, catalogue, demand = self.fleet.table, self.catalog, ask.demand
-        machines: Integers = np.full((len(catalogue.type_names), len(rows)), ask.capacity_target, np.int64)
+        """The replicas that all machines of a single type could host within limits and budgets, at most the
+        capacity target."""
+        table, catalog, demand = self.fleet.table, self.catalog, ask.demand
+        machines: Integers = np.full((len(catalog.type_names), len(rows)), ask.capacity_target, np.int64)
         if "capacity" not in demand.ignored_limits:
             np.minimum(
                 machines,
@@ -208,63 +248,60 @@ class Quotes:
                 out=machines,
             )
             for resource in ("cpu", "memory"):
-                size, left = (
-                    catalogue.size(resource)[:, rows],
+                size, free = (
+                    catalog.size(resource)[:, rows],
                     table.free(table.resource_index[resource])[rows],
                 )
                 np.minimum(
                     machines,
-                    np.where((size > 0) & (size < NO_LIMIT), left // np.maximum(1, size), UNBOUNDED_COUNT),
+                    np.where((size > 0) & (size < NO_LIMIT), free // np.maximum(1, size), UNBOUNDED_COUNT),
                     out=machines,
                 )
         if "budget" not in demand.ignored_limits:
-            rate, left = catalogue.rate[:, rows], self._budget_headroom(ask, rows)
+            rate, headroom = catalog.rate[:, rows], self._budget_headroom(ask, rows)
             np.minimum(
-                machines, np.where(rate > 0, left // np.maximum(1, rate), UNBOUNDED_COUNT), out=machines
+                machines, np.where(rate > 0, headroom // np.maximum(1, rate), UNBOUNDED_COUNT), out=machines
             )
-        held: Integers = np.minimum(
+        capacity: Integers = np.minimum(
             machines * self.machine_fit(demand).replicas_per_machine[:, rows], ask.capacity_target
         )
-        return held
+        return capacity
 
     def _slots(self, ask: ReplicaAsk, rows: Rowids, growth: Integers) -> Integers:
-        """Machines that clusters of its group may still have, and new clusters."""
+        """The machines that clusters of the group may still add, and the machines of new clusters."""
         fleet, rules = self.fleet, ask.demand.rules
-        more = np.minimum(
+        new_clusters = np.minimum(
             fleet.table.free(fleet.table.resource_index["clusters"])[rows],
             self._overflow_clusters_left(ask.overflow_source),
         )
-        slots: Integers = growth + np.clip(more, 0, UNBOUNDED_COUNT) * np.clip(
+        slots: Integers = growth + np.clip(new_clusters, 0, UNBOUNDED_COUNT) * np.clip(
             fleet.nodes_per_cluster[rows], 1, rules.max_nodes
         )
         return slots
 
     def _nodes_left(self, demand: Demand, rows: Rowids) -> Integers:
-        table = self.fleet.table
+        """The machines that the demand may still add in the rows, without the machines reserved for other
+        services."""
+        fleet, table = self.fleet, self.fleet.table
         nodes: Integers = table.free(table.resource_index["nodes"])[rows]
-        return (
-            np.minimum(nodes, self._unreserved_nodes_left(demand, rows))
-            if self.fleet.offers_with_reserve
-            else nodes
-        )
-
-    def _unreserved_nodes_left(self, demand: Demand, rows: Rowids) -> Integers:
-        """Machines that it may still open where some are kept for others."""
-        fleet = self.fleet
-        left = [
+        if not fleet.offers_with_reserve:
+            return nodes
+        unreserved = [
             fleet.unreserved_nodes_left(row) if _is_reserved_for_others(fleet, demand, row) else NO_LIMIT
             for row in rows.tolist()
         ]
-        return np.array(left, np.int64)
+        return np.minimum(nodes, np.array(unreserved, np.int64))
 
     def _overflow_clusters_left(self, static: str) -> int:
         """Clusters that a data center may still overflow into."""
         overflow = self.fleet.offers[self.fleet.row(static)].overflow if static else None
-        most = overflow.limits.max_clusters if overflow else None
-        return UNBOUNDED_COUNT if most is None else most - self.fleet.overflow_clusters[static]
+        max_clusters = overflow.limits.max_clusters if overflow else None
+        return (
+            UNBOUNDED_COUNT if max_clusters is None else max_clusters - self.fleet.overflow_clusters[static]
+        )
 
     def _has_gpus_left(self, demand: Demand, rows: Rowids) -> Flags:
-        """In places that count their GPUs as a whole."""
+        """Mask of rows with enough GPUs left; offers that do not count GPUs in total pass."""
         need = demand.needs.get("gpu", 0)
         enough = np.ones(len(rows), np.bool_)
         if not need:
@@ -275,21 +312,21 @@ class Quotes:
         return enough
 
     def _within_budgets(self, ask: ReplicaAsk, rows: Rowids, count: Integers) -> Flags:
-        fleet, catalogue = self.fleet, self.catalog
-        left, needs_price = self._budget_headroom(ask, rows), fleet.is_budgeted[rows]
+        fleet, catalog = self.fleet, self.catalog
+        headroom, needs_price = self._budget_headroom(ask, rows), fleet.is_budgeted[rows]
         if ask.overflow_source:
             needs_price = np.array(
                 [fleet.has_budget_limit(row, ask.overflow_source) for row in rows.tolist()], np.bool_
             )
-        rate, is_priced = catalogue.rate[:, rows], catalogue.is_priced[:, rows]
-        affordable: Flags = rate * count <= left
+        rate, is_priced = catalog.rate[:, rows], catalog.is_priced[:, rows]
+        affordable: Flags = rate * count <= headroom
         if "prices" not in ask.demand.ignored_limits:
+            # With a machine of unknown price on a budget, the headroom of the budget is unknown too.
             if self.unpriced_machines:
                 affordable &= [not self.unpriced_ledger(row, ask.overflow_source) for row in rows.tolist()]
             affordable &= is_priced | ~needs_price
-        affordable |= is_priced & (
-            rate == 0
-        )  # what costs nothing passes no budget, not even one that is passed already
+        # A machine without a price tag above 0 passes every budget, even a budget that is exceeded already.
+        affordable |= is_priced & (rate == 0)
         return affordable
 
     def _budget_headroom(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
@@ -298,94 +335,84 @@ class Quotes:
         return np.array([self.fleet.headroom(row, ask.overflow_source) for row in rows.tolist()], np.int64)
 
     def unpriced_ledger(self, row: int, overflow: str = "") -> str:
-        """A hard budget, of those that it is paid from, that pays for machines of unknown price: how much is left of it nobody can say."""
+        """A hard budget of the offer that already pays for machines of unknown price, so that its headroom is
+        unknown; "" if none."""
         fleet = self.fleet
         return next(
             (
-                each
-                for each in fleet.ledgers(row, overflow)
-                if self.unpriced_machines[each] and fleet.commit_cap(each) < NO_LIMIT
+                ledger
+                for ledger in fleet.ledgers(row, overflow)
+                if self.unpriced_machines[ledger] and fleet.commit_cap(ledger) < NO_LIMIT
             ),
             "",
         )
 
     def _has_machine_constraints(self, demand: Demand) -> bool:
-        """Is there more to a machine than its room?"""
+        """Whether the demand constrains a machine by more than free capacity."""
         special = demand.max_per_node or demand.node_selector or demand.gpu_model or demand.needs.get("gpu")
         return bool(special or self.catalog.has_taints or self.fleet.offers_with_reserve)
 
     def _has_free_machine(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
-        """Is there a machine with room, in a cluster of the right group? Looks at all machines of all offers at once."""
+        """Mask of rows with a machine that fits the replica, in a cluster of an accepting group.
+
+        The check runs over the machines of all offers at once, unless constraints apply and few rows are
+        asked for.
+        """
         fleet, demand = self.fleet, ask.demand
-        found = np.zeros(fleet.table.count, np.bool_)
-        taking = fleet.accepting_machines(demand, ask.overflow_source)
-        if taking is None:
-            return found[rows]
+        has_free = np.zeros(fleet.table.count, np.bool_)
+        accepting = fleet.accepting_machines(demand, ask.overflow_source)
+        if accepting is None:
+            return has_free[rows]
         machines = fleet.machines
         if self._has_machine_constraints(demand) and len(rows) * 4 < fleet.table.count:
-            some = [
-                machine
-                for row in rows.tolist()
-                for machine in fleet.machines_by_offer[row]
-                if taking[machine]
-            ]
+            candidates: list[int] = []
+            for row in rows.tolist():
+                candidates += [machine for machine in fleet.machines_by_offer[row] if accepting[machine]]
         else:
-            mask = machines.column("alive") & taking & ~machines.column("closed")
+            mask = machines.column("alive") & accepting & ~machines.column("closed")
             for resource, amount in demand.effective_needs.items():
                 mask &= machines.free(machines.add_resource(resource)) >= amount
             if not self._has_machine_constraints(demand):
-                found[machines.column("offer")[mask]] = True
-                return found[rows]
-            some = np.flatnonzero(mask).tolist()
-        for machine in some:
+                has_free[machines.column("offer")[mask]] = True
+                return has_free[rows]
+            candidates = np.flatnonzero(mask).tolist()
+        for machine in candidates:
             row = machines.cluster[machine].offer_row
-            if not found[row] and fits_on_machine(fleet, demand, machine):
-                found[row] = True
-        return found[rows]
+            if not has_free[row] and fits_on_machine(fleet, demand, machine):
+                has_free[row] = True
+        return has_free[rows]
 
 
 def _count_unpriced_machines(fleet: Fleet) -> Counter[str]:
-    """Machines that are there and whose price nobody knows, by the ledgers that pay for them."""
-    found: Counter[str] = Counter()
+    """Existing machines without a known price, by the ledger that pays for the machines."""
+    counts: Counter[str] = Counter()
     for machine, kind in fleet.machines.machine_type.items():
         if not kind.is_priced:
             cluster = fleet.machines.cluster[machine]
-            found.update(fleet.ledgers(cluster.offer_row, cluster.overflow_source))
-    return found
+            counts.update(fleet.ledgers(cluster.offer_row, cluster.overflow_source))
+    return counts
 
 
-def any_type(lines: Flags) -> Flags:
-    """Where at least one class says yes."""
-    found: Flags = np.logical_or.reduce(lines, axis=0)
-    return found
-
-
-def _cheapest(total: Integers, rate: Integers) -> Rowids:
-    """Of classes that cost the same for all replicas, the one whose machine costs least, then the first by name."""
-    if not len(total):
-        return np.zeros(total.shape[1], np.intp)
-    kind: Rowids = np.where(total == total.min(axis=0), rate, NO_LIMIT).argmin(axis=0)
-    return kind
-
-
-def _only_largest_capacity(total: Integers, holds: Integers) -> Integers:
-    """Only what classes cost that hold the most."""
-    most = holds.max(axis=0, initial=0)
-    return np.where(holds == most, total, NO_LIMIT)
+def any_type(by_type: Flags) -> Flags:
+    """Mask of the columns where at least one machine type is set."""
+    columns: Flags = np.logical_or.reduce(by_type, axis=0)
+    return columns
 
 
 def growable_clusters(fleet: Fleet, row: int, groups: Collection[str]) -> list[str]:
-    """Clusters of these groups that may have more machines, fullest first."""
-    found = [
-        each
-        for each in fleet.clusters_by_offer[row].values()
-        if each.group in groups and len(each.machines) < each.max_nodes
+    """Names of the clusters of the groups that may get more machines, the highest utilisation first."""
+    clusters = [
+        cluster
+        for cluster in fleet.clusters_by_offer[row].values()
+        if cluster.group in groups and len(cluster.machines) < cluster.max_nodes
     ]
-    return [each.name for each in sorted(found, key=lambda each: (-each.utilisation, each.name))]
+    return [
+        cluster.name for cluster in sorted(clusters, key=lambda cluster: (-cluster.utilisation, cluster.name))
+    ]
 
 
 def fits_on_machine(fleet: Fleet, demand: Demand, machine: int) -> bool:
-    """Room and nothing else in the way on one machine."""
+    """Whether the machine has the free capacity for one replica and no constraint rejects the machine."""
     machines = fleet.machines
     if machines.column("closed")[machine]:
         return False
@@ -406,34 +433,23 @@ def fits_on_machine(fleet: Fleet, demand: Demand, machine: int) -> bool:
 
 
 def _is_reserved_for_others(fleet: Fleet, demand: Demand, row: int) -> bool:
-    """Is something reserved there for others?"""
+    """Whether the offer has a reserve that the demand may not use."""
     offer = fleet.offers[row]
     return bool(offer.reserved_nodes) and not demand.may_use_reserve(offer.name)
 
 
 def gpu_resource_for(fleet: Fleet, demand: Demand, row: int) -> str:
-    """Which count of GPUs a replica is taken from: its model's, else that of which most are left; "" if none has enough."""
+    """The GPU count of the offer that a replica is counted against: of the required model, else of the model
+    with most left.
+
+    An empty string means that no model has enough GPUs left.
+    """
     need = demand.effective_needs["gpu"]
     models = [demand.gpu_model] if demand.gpu_model else sorted(fleet.offers[row].limits.gpus)
-    left = {
+    free = {
         model: int(fleet.table.free(fleet.table.resource_index[f"gpu:{model}"])[row])
         for model in models
         if model in fleet.offers[row].limits.gpus
     }
-    best = max(left, key=lambda model: left[model], default="")
-    return f"gpu:{best}" if best and (left[best] >= need or "capacity" in demand.ignored_limits) else ""
-
-
-def _patch(quote: Quote, rows: Rowids, fresh: Quote) -> None:
-    names = (
-        "can_host",
-        "has_free_capacity",
-        "within_limits",
-        "affordable",
-        "type_id",
-        "machine_count",
-        "rate",
-        "rate_per_replica",
-    )
-    for name in names:
-        getattr(quote, name)[rows] = getattr(fresh, name)
+    best = max(free, key=lambda model: free[model], default="")
+    return f"gpu:{best}" if best and (free[best] >= need or "capacity" in demand.ignored_limits) else ""

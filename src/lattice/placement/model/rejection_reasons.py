@@ -1,4 +1,4 @@
-"""Why an offer is ruled out, and the words that reasons share."""
+"""Reasons for the rejection of an offer that several plugins share, and the formats of their amounts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,18 +24,22 @@ def offer_at(table: Table, row: int) -> Offer:
     return fleet_of(table).offers[row]
 
 
-def select_rows(rows: Rows, whole: Flags) -> Flags:
-    """The part of a mask over all offers that is about these rows."""
-    return whole[rows.rows] if isinstance(rows, RowSubset) else whole
+def select_rows(rows: Rows, mask: Flags) -> Flags:
+    """The part of a mask over all offers that concerns the rows."""
+    return mask[rows.rows] if isinstance(rows, RowSubset) else mask
 
 
-def offer_mask(rows: Rows, key: object, holds: Callable[[Offer], bool]) -> Flags:
-    """Where something about an offer itself holds; looked at once, since offers do not change."""
+def offer_mask(rows: Rows, key: object, predicate: Callable[[Offer], bool]) -> Flags:
+    """Mask of the rows whose offer satisfies the predicate, cached by key: offers do not change during
+    placement."""
     table = cast("OfferTable", rows.table)
-    found = table.masks.get(key)
-    if found is None:
-        found = table.masks[key] = (holds, np.array([holds(offer) for offer in table.fleet.offers], np.bool_))
-    return select_rows(rows, found[1]).copy()
+    cached = table.masks.get(key)
+    if cached is None:
+        cached = table.masks[key] = (
+            predicate,
+            np.array([predicate(offer) for offer in table.fleet.offers], np.bool_),
+        )
+    return select_rows(rows, cached[1]).copy()
 
 
 def join_sorted(words: Iterable[str]) -> str:
@@ -43,18 +47,19 @@ def join_sorted(words: Iterable[str]) -> str:
 
 
 def format_amount(resource: str, amount: int) -> str:
-    """1500 of cpu is 1500m, 4294967296 of memory 4Gi."""
+    """Format an amount of a resource: 1500 of cpu is 1500m, 4294967296 of memory is 4Gi."""
     if resource in ("cpu", "gpu"):
         return format_cores(amount)
     if resource in BYTE_RESOURCES:
         exact = format_bytes(amount)
+        # An exact byte count over 7 characters is hard to read, so the amount is rounded.
         return exact if len(exact) <= 7 else approximate_bytes(amount)
     return f"{amount:,}"
 
 
 @dataclass(frozen=True, slots=True)
 class MissingProperty:
-    """The offer does not have a certificate, capability, label or jurisdiction that is required."""
+    """The offer lacks a required certificate, capability, label or jurisdiction."""
 
     plugin: str
     requirement: Requirement
@@ -67,27 +72,25 @@ class MissingProperty:
         )
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        required = self.requirement
-        return Shortfall(
-            required.kind, required.value, _offered_value(offer_at(table, row), required), required.value
-        )
-
-
-def _offered_value(offer: Offer, required: Requirement) -> str:
-    match required.kind:
-        case "compliance":
-            return join_sorted(offer.compliance)
-        case "capability":
-            return join_sorted(offer.capabilities)
-        case "residency":
-            return join_sorted(offer.residency)
-    key = required.label.key if required.label else ""
-    return f"{key}={join_sorted(offer.labels[key])}" if key in offer.labels else f"no label {key}"
+        required, offer = self.requirement, offer_at(table, row)
+        key = required.label.key if required.label else ""
+        match required.kind:
+            case "compliance":
+                have = join_sorted(offer.compliance)
+            case "capability":
+                have = join_sorted(offer.capabilities)
+            case "residency":
+                have = join_sorted(offer.residency)
+            case _ if key in offer.labels:
+                have = f"{key}={join_sorted(offer.labels[key])}"
+            case _:
+                have = f"no label {key}"
+        return Shortfall(required.kind, required.value, have, required.value)
 
 
 @dataclass(frozen=True, slots=True)
 class FixedReason:
-    """A reason that is the same for every offer it rules out."""
+    """A reason with the same text for every rejected offer."""
 
     plugin: str
     summary_text: str

@@ -1,4 +1,5 @@
-"""Everything that placement looks at, in one frozen view, and the fleet that it stands for."""
+"""The frozen snapshot of objects, prices and latencies that placement reads, and the trial fleet built from
+the snapshot."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -42,114 +43,124 @@ from lattice.placement.model.demand import Demand, callers_by_service, resolve_d
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, Budget, Offer
 from lattice.placement.model.quotes import Quotes
-from lattice.placement.model.supply import Finding, Supply, compile_supply
+from lattice.placement.model.supply import Finding, Supply, compile_supply, of_kind
 
 SUPPLY_KINDS = (LatticePool, LatticeNodeClass, CloudInfrastructure, StaticInfrastructure, LatticeLedger)
-ObjectKey = tuple[str, str, str]  # kind, namespace, name
+# kind, namespace, name
+ObjectKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class World:
-    """`objects` by kind, namespace and name. Prices and latencies come from files beside them."""
+    """A snapshot of the objects by kind, namespace and name, with the price book and the latency file.
+
+    Derived values (supply, latencies, demands) are computed on first use and cached.
+    """
 
     objects: Mapping[ObjectKey, Kind]
     price_book: PriceBook = field(default_factory=PriceBook.builtin)
     latency_csv: str = ""
     latency_source: str = ""
-    now: datetime | None = None  # None: what was spent already is left out of account
-    layout: PlannedLayout = EMPTY_LAYOUT  # of what was placed on paper
-    adapters: frozenset[str] | None = (
-        None  # providers that machines can be had from here; None: all of them, as planning on files assumes
-    )
+    # None: money already spent this month is not counted.
+    now: datetime | None = None
+    # Assignments of planned services, kept from one plan to the next.
+    layout: PlannedLayout = EMPTY_LAYOUT
+    # Providers with an adapter on this server; None: every provider, as planning on files assumes.
+    adapters: frozenset[str] | None = None
 
     @staticmethod
     def of(objects: Iterable[Kind], book: PriceBook | None = None) -> "World":
-        return World({object_key(each): each for each in objects}, book or PriceBook.builtin())
+        return World({object_key(kind): kind for kind in objects}, book or PriceBook.builtin())
 
     def with_objects(
         self, changes: Iterable[Kind], deleted: Iterable[ObjectKey] = (), *, with_status: bool = False
     ) -> "World":
-        """As it would be with these objects applied, and those deleted. A user's status is ignored, Lattice's own is not."""
+        """The world after the changed objects are applied and the deleted objects are removed.
+
+        With `with_status` the status of a changed object is taken over, as Lattice writes status; otherwise
+        the previous status stays, since users write only the spec.
+        """
         absent, changed = set(deleted), list(changes)
-        kept = {each: kind for each, kind in self.objects.items() if each not in absent}
+        objects = {key: kind for key, kind in self.objects.items() if key not in absent}
         for change in changed:
-            kept[object_key(change)] = (
-                change if with_status else _with_previous_status(change, kept.get(object_key(change)))
-            )
-        gone_kinds = [self.objects[each] for each in absent if each in self.objects]
-        return self._with_caches(
-            replace(self, objects=kept), [*gone_kinds, *(each for each in changed if self._is_changed(each))]
-        )
+            key, status = object_key(change), getattr(change, "status", None)
+            if with_status or status is None:
+                objects[key] = change
+                continue
+            previous_status = getattr(objects[key], "status", status) if key in objects else type(status)()
+            objects[key] = msgspec.structs.replace(change, status=previous_status)
+        news = [self.objects[key] for key in absent if key in self.objects]
+        news += [change for change in changed if self._is_changed(change)]
+        return self._with_caches(replace(self, objects=objects), news)
 
     def with_layout(self, layout: PlannedLayout) -> "World":
         return self._with_caches(replace(self, layout=layout), ())
 
     def _is_changed(self, change: Kind) -> bool:
-        """Is anything but its status different?"""
-        before = self.objects.get(object_key(change))
-        if before is None or before.metadata.labels != change.metadata.labels:
+        """Whether the labels or the spec differ from the stored object; a ledger always counts as changed."""
+        previous = self.objects.get(object_key(change))
+        if previous is None or previous.metadata.labels != change.metadata.labels:
             return True
-        return getattr(before, "spec", None) is not getattr(change, "spec", None) or isinstance(
+        # Budgets read the status of a ledger, so a change of status alone matters there.
+        return getattr(previous, "spec", None) is not getattr(change, "spec", None) or isinstance(
             change, LatticeLedger
         )
 
-    def _with_caches(self, after: "World", news: Iterable[Kind]) -> "World":
-        """What was derived from objects that are as they were need not be derived again."""
-        if not any(isinstance(each, SUPPLY_KINDS) for each in news):
-            after.__dict__.update(
-                {name: self.__dict__[name] for name in ("supply", "latencies") if name in self.__dict__}
-            )
-        after.__dict__["_demand_cache"] = self._demand_cache
-        return after
+    def _with_caches(self, next_world: "World", news: Iterable[Kind]) -> "World":
+        """Hand the derived values over to the next world: supply and latencies only if no supply object
+        changed."""
+        # A world is frozen: cached properties live in `__dict__`, and can be handed over there.
+        if not any(isinstance(kind, SUPPLY_KINDS) for kind in news):
+            for name in ("supply", "latencies"):
+                if name in self.__dict__:
+                    next_world.__dict__[name] = self.__dict__[name]
+        next_world.__dict__["_demand_cache"] = self._demand_cache
+        return next_world
 
     @cached_property
     def _demand_cache(self) -> dict[tuple[object, ...], tuple[object, Demand]]:
-        """Demands by what they were made from, which is kept with them; shared with the worlds that were made from this one."""
+        """Demands by the inputs that resolved them; shared with every world derived from this world.
+
+        The cached value holds the inputs as well: a key contains `id()` of objects, so the objects must stay
+        alive.
+        """
         return {}
 
     @cached_property
     def services(self) -> dict[str, LatticeService]:
-        found = [
-            each
-            for each in self.objects.values()
-            if isinstance(each, LatticeService) and not each.metadata.deletion_timestamp
-        ]
-        return {service_key(each): each for each in sorted(found, key=service_key)}
+        services = sorted(of_kind(self.objects.values(), LatticeService), key=service_key)
+        return {
+            service_key(service): service for service in services if not service.metadata.deletion_timestamp
+        }
 
     @cached_property
     def policies(self) -> tuple[LatticePlacementPolicy, ...]:
-        return tuple(each for each in self.objects.values() if isinstance(each, LatticePlacementPolicy))
+        return tuple(of_kind(self.objects.values(), LatticePlacementPolicy))
 
     @cached_property
     def supply(self) -> Supply:
         supply = compile_supply(self.objects.values(), self.price_book, self.adapters)
-        ledgers = {
-            each.metadata.name: each for each in self.objects.values() if isinstance(each, LatticeLedger)
-        }
         now = self.now
         if now is None:
             return supply
-        prices = self._rates_by_node_group(supply)
-        known = {
+        ledgers = {ledger.metadata.name: ledger for ledger in of_kind(self.objects.values(), LatticeLedger)}
+        offers = {offer.name: offer for offer in supply.offers}
+        # Today's price of one machine in micro-dollars per hour, by cluster and class.
+        prices: dict[NodeGroupKey, int] = {}
+        for cluster in of_kind(self.objects.values(), LatticeCluster):
+            if cluster.spec.pool in offers:
+                for machine_type in offers[cluster.spec.pool].types:
+                    prices[cluster.metadata.name, machine_type.name] = machine_type.rate
+        budgets = {
             name: _with_spending(budget, ledgers.get(name), now, prices)
             for name, budget in supply.budgets.items()
         }
-        return replace(supply, budgets=known)
-
-    def _rates_by_node_group(self, supply: Supply) -> dict[NodeGroupKey, int]:
-        """Of machines by cluster and class, as they are today."""
-        rates = {offer.name: {kind.name: kind.rate for kind in offer.types} for offer in supply.offers}
-        clusters = (each for each in self.objects.values() if isinstance(each, LatticeCluster))
-        return {
-            (each.metadata.name, kind): rate
-            for each in clusters
-            for kind, rate in rates.get(each.spec.pool, {}).items()
-        }
+        return replace(supply, budgets=budgets)
 
     @cached_property
     def latencies(self) -> Latencies:
-        statics = (each for each in self.objects.values() if isinstance(each, StaticInfrastructure))
-        declared = {each.metadata.name: each.spec.network.latency_ms for each in statics}
+        statics = of_kind(self.objects.values(), StaticInfrastructure)
+        declared = {static.metadata.name: static.spec.network.latency_ms for static in statics}
         return Latencies.of(
             [offer.place for offer in self.supply.offers], declared, self.latency_csv, self.latency_source
         )
@@ -160,13 +171,16 @@ class World:
 
     @cached_property
     def _dependants(self) -> dict[str, list[tuple[str, int]]]:
-        """Of a service: those that have to be near it, and within how many milliseconds."""
-        found: dict[str, list[tuple[str, int]]] = {}
+        """By service: the services that must be near to the service, each with the largest round trip in
+        milliseconds."""
+        dependants: dict[str, list[tuple[str, int]]] = {}
         for demand in self.demands.values():
             targets = dict(demand.latency_to)
-            for each in demand.latency:
-                found.setdefault(targets[each.value], []).append((demand.name, each.amount))
-        return found
+            for requirement in demand.latency:
+                dependants.setdefault(targets[requirement.value], []).append(
+                    (demand.name, requirement.amount)
+                )
+        return dependants
 
     @cached_property
     def _reserving_offers(self) -> list[Offer]:
@@ -177,75 +191,81 @@ class World:
         return {name: self.demand_of(service) for name, service in self.services.items()}
 
     def demand_of(self, service: LatticeService) -> Demand:
+        """The resolved demand of a service, cached by the identity of its inputs."""
         labels = service.metadata.labels or {}
         admitted = tuple(
             offer.name
             for offer in self._reserving_offers
             if offer.reservation and offer.reservation.admits(labels)
         )
-        calling = tuple(self._callers.get(service_key(service), ()))
-        made_from = (
+        callers = tuple(self._callers.get(service_key(service), ()))
+        inputs = (
             service_key(service),
             id(service.spec),
             tuple(sorted(labels.items())),
             tuple(map(id, self.policies)),
-            calling,
+            callers,
             admitted,
         )
-        known = self._demand_cache.get(made_from)
-        if known is None:
-            known = self._demand_cache[made_from] = (
+        cached = self._demand_cache.get(inputs)
+        if cached is None:
+            cached = self._demand_cache[inputs] = (
                 (service.spec, self.policies),
-                resolve_demand(service, self.policies, calling, admitted),
+                resolve_demand(service, self.policies, callers, admitted),
             )
-        return known[1]
+        return cached[1]
 
     def build_fleet(self) -> Fleet:
-        """What is there now: clusters, their machines, and replicas where the services' status says they are."""
+        """Build the trial fleet: clusters, machines, and replicas where the status of the services places
+        them."""
         fleet = Fleet(self.supply.offers, self.supply.budgets, self.latencies)
         fleet.dependants = self._dependants
         present = CurrentState.of(self.objects.values(), self.layout, self.supply.node_classes)
-        made = (each for each in self.objects.values() if isinstance(each, LatticeCluster))
-        kept = self._reserved_clusters(present)
-        for cluster in sorted(made, key=lambda each: each.metadata.name):
-            add_cluster(fleet, cluster, present, kept.get(cluster.metadata.name))
+        reserved = self._reserved_clusters(present)
+        clusters = of_kind(self.objects.values(), LatticeCluster)
+        for stored in sorted(clusters, key=lambda cluster: cluster.metadata.name):
+            add_cluster(fleet, stored, present, reserved.get(stored.metadata.name))
         fleet.table.quotes = Quotes(fleet)
         restore_cluster_numbers(fleet, self.objects.values(), self.layout)
         packing = {demand.rules.hash: demand.rules.packing for demand in self.demands.values()}
-        for each in fleet.clusters.values():
-            each.packing_threshold = packing.get(each.group.partition("/")[0], DEFAULT_PACKING_MILLIONTHS)
-        seating = ReplicaAssigner(fleet, present)
-        for name in sorted(self.services, key=self._size_rank):
-            seating.add_service(self.services[name], self.demands[name])
-        seating.assign_bound()
+        for cluster in fleet.clusters.values():
+            cluster.packing_threshold = packing.get(
+                cluster.group.partition("/")[0], DEFAULT_PACKING_MILLIONTHS
+            )
+        assigner = ReplicaAssigner(fleet, present)
+        # Large replicas are assigned first: small replicas find free capacity beside large replicas, not the
+        # other way round.
+        for demand in sorted(
+            self.demands.values(),
+            key=lambda demand: (-demand.needs.get("cpu", 0), -demand.needs.get("memory", 0), demand.name),
+        ):
+            assigner.add_service(self.services[demand.name], demand)
+        assigner.assign_bound()
         add_bare_workloads(fleet, present)
-        seating.assign_unbound()
+        assigner.assign_unbound()
         return fleet
 
     def _reserved_clusters(self, present: CurrentState) -> dict[str, bool]:
-        """Of clusters that anybody is in: are all of them those whom the reserve there is for?"""
+        """By occupied cluster: whether every replica in the cluster may use the reserve of the offer."""
         if not self._reserving_offers:
             return {}
-        found = dict.fromkeys(present.clusters_with_bare_workloads, False)
+        is_reserved = dict.fromkeys(present.clusters_with_bare_workloads, False)
         for name, service in self.services.items():
-            for each in service.status.placements:
-                found[each.cluster] = (
-                    found.get(each.cluster, True) and each.pool in self.demands[name].usable_reserves
+            for placement in service.status.placements:
+                is_reserved[placement.cluster] = (
+                    is_reserved.get(placement.cluster, True)
+                    and placement.pool in self.demands[name].usable_reserves
                 )
-        return found
-
-    def _size_rank(self, service: str) -> tuple[int, int, str]:
-        """Small replicas find room beside large ones, not the other way round."""
-        needs = self.demands[service].needs
-        return (-needs.get("cpu", 0), -needs.get("memory", 0), service)
+        return is_reserved
 
     def projected_spend(self, ledger: str, committed: int) -> int:
-        """Micro-dollars of this calendar month at so much per hour from now on; without a clock, of 30 days."""
+        """Micro-dollars of this calendar month if `committed` micro-dollars per hour are paid from now on;
+        without a clock, of 30 days."""
         budget = self.supply.budgets[ledger]
         if self.now is None:
             return rate_per_30_days(committed)
-        left = (budget.month_remaining or time_left_in_month(self.now)) // timedelta(microseconds=1)
-        return budget.spent_this_month + committed * left // MICROSECONDS_PER_HOUR
+        remaining_us = (budget.month_remaining or time_left_in_month(self.now)) // timedelta(microseconds=1)
+        return budget.spent_this_month + committed * remaining_us // MICROSECONDS_PER_HOUR
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -256,21 +276,15 @@ def object_key(kind: Kind) -> ObjectKey:
     return (kind.resource.kind, kind.metadata.namespace or "", kind.metadata.name)
 
 
-def _with_previous_status(change: Kind, before: Kind | None) -> Kind:
-    """Users write spec; what Lattice knows about the object stays."""
-    stated = getattr(change, "status", None)
-    if stated is None:
-        return change
-    return msgspec.structs.replace(
-        change, status=type(stated)() if before is None else getattr(before, "status", stated)
-    )
-
-
 def _with_spending(
     budget: Budget, ledger: LatticeLedger | None, now: datetime, prices: Mapping[NodeGroupKey, int]
 ) -> Budget:
-    """What is spent of a month leaves less for the rest of it. Machines that are there are counted at today's prices, and paid for at
-    those of their day: what may still be taken is the same."""
+    """The budget with the spending of the month and with the rate that the rest of the month allows.
+
+    The ledger charges a machine at the price of its day; the fleet counts the machine at today's price. The
+    cap therefore is the headroom of the ledger plus the running machines at today's prices, so that the
+    headroom stays the same.
+    """
     stated = LedgerSpec(
         budget=budget.account,
         limit_micros=budget.limit,
@@ -278,11 +292,13 @@ def _with_spending(
         alert_millionths=budget.alert_millionths,
     )
     counted = open_ledger(stated, ledger, now)
-    room = headroom(counted, now)
-    lots = ((cluster, lot) for cluster, some in counted.status.machines.items() for lot in some)
-    today = sum(lot.count * prices.get((cluster, lot.node_class), lot.micros) for cluster, lot in lots)
-    cap = NO_LIMIT if room >= UNLIMITED_HEADROOM else room + today
-    until = parse_timestamp(accrue(counted, now).status.as_of)  # later than now, if the clock was set back
+    available = headroom(counted, now)
+    running = 0
+    for cluster, lots in counted.status.machines.items():
+        running += sum(lot.count * prices.get((cluster, lot.node_class), lot.micros) for lot in lots)
+    cap = NO_LIMIT if available >= UNLIMITED_HEADROOM else available + running
+    # The ledger may be accrued to a moment after `now` if the clock was set back.
+    until = parse_timestamp(accrue(counted, now).status.as_of)
     return replace(
         budget,
         commit_cap=cap,
@@ -292,12 +308,12 @@ def _with_spending(
 
 
 def placed_counts(fleet: Fleet, service: str) -> Counter[tuple[str, str, str]]:
-    """Replicas by offer, cluster and class."""
+    """Replicas of the service by offer, cluster and class."""
     machines = fleet.machines
-    found: Counter[tuple[str, str, str]] = Counter()
-    for seat in fleet.assignments.get(service, ()):
-        cluster = machines.cluster[seat.machine]
-        found[
-            fleet.offers[cluster.offer_row].name, cluster.name, machines.machine_type[seat.machine].name
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for assignment in fleet.assignments.get(service, ()):
+        cluster = machines.cluster[assignment.machine]
+        counts[
+            fleet.offers[cluster.offer_row].name, cluster.name, machines.machine_type[assignment.machine].name
         ] += 1
-    return found
+    return counts

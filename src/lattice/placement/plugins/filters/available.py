@@ -1,4 +1,4 @@
-"""Available: the offer must be open, and have a class of machines that a replica fits on at all."""
+"""Available: the offer must be open, and have a machine type that one replica fits on."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
-from lattice.kinds.constraint import Taint, Toleration
+from lattice.kinds.constraint import Toleration
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.machine_catalog import matches_gpu_model, offers_gpu_model, untolerated_taints
 from lattice.placement.model.offer import MachineType, Offer
@@ -20,12 +20,14 @@ from lattice.placement.model.rejection_reasons import (
     select_rows,
 )
 
+# Shown for an offer that a what-if removes.
 LOST_OFFER_HINT = "it is gone: declare it again"
 
 
 @dataclass(frozen=True, slots=True)
 class OfferClosed:
-    """Nothing new goes there; with what would open it, which is alike for many."""
+    """The offer accepts no new replicas; the hint says which change opens the offer, and is equal for many
+    offers."""
 
     reopen_hint: str
     plugin: str = "Available"
@@ -41,13 +43,14 @@ class OfferClosed:
 
 @dataclass(frozen=True, eq=False)
 class ReplicaTooLarge:
-    """No class of machines there holds one replica, however empty."""
+    """No machine type of the offer fits one replica, even on an empty machine."""
 
     demand: Demand
     plugin: str = "Available"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ReplicaTooLarge) and other.demand.machine_shape == self.demand.machine_shape
+    # Demands of equal machine shape share one reason.
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, ReplicaTooLarge) and value.demand.machine_shape == self.demand.machine_shape
 
     def __hash__(self) -> int:
         return hash(self.demand.machine_shape)
@@ -56,33 +59,45 @@ class ReplicaTooLarge:
         return "without machines that one replica fits on"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        """The first resource that no class has enough of; else all that keeps the replica off the class that comes nearest."""
+        """The first resource that every machine type lacks, else every constraint that the nearest machine
+        type violates."""
         short = list(_size_shortfalls(self.demand, offer_at(table, row)))
-        return short[0] if short else _joined(self.shortfalls(table, row))
+        if short:
+            return short[0]
+        # One shortfall for all violations: the words of every field are joined.
+        fields = zip(*self.shortfalls(table, row), strict=True)
+        return Shortfall(*(" and ".join(dict.fromkeys(words)) for words in fields))
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
-        """Every resource that no class has enough of, and what else keeps the replica off the class that comes nearest."""
+        """Every resource that all machine types lack, and the constraints that the nearest machine type
+        violates."""
         offer, needs = offer_at(table, row), self.demand.effective_needs
         types = offer.types
         if not types:
             return [Shortfall("machines", "a class of machines", "none", "a class of machines")]
         short = list(_size_shortfalls(self.demand, offer))
+        # If a machine type is large enough, only such types can be the nearest.
         large = [
-            each
-            for each in types
-            if all(each.size.get(resource, 0) >= amount for resource, amount in needs.items())
+            machine_type
+            for machine_type in types
+            if all(machine_type.size.get(resource, 0) >= amount for resource, amount in needs.items())
         ]
-        bars = min(
-            (list(_constraint_shortfalls(self.demand, each, offer)) for each in large or types), key=len
+        # The nearest machine type violates the fewest constraints.
+        violations = min(
+            (
+                list(_constraint_shortfalls(self.demand, machine_type, offer))
+                for machine_type in large or types
+            ),
+            key=len,
         )
-        if short or bars:
-            return [*short, *bars]
-        wanted = " and ".join(f"{format_amount(name, amount)} {name}" for name, amount in needs.items())
+        if short or violations:
+            return [*short, *violations]
+        combined = " and ".join(f"{format_amount(name, amount)} {name}" for name, amount in needs.items())
         return [
             Shortfall(
                 "machines",
-                f"one class with {wanted}",
-                f"none of {', '.join(each.name for each in types)}",
+                f"one class with {combined}",
+                f"none of {', '.join(machine_type.name for machine_type in types)}",
                 "such a class",
             )
         ]
@@ -90,18 +105,18 @@ class ReplicaTooLarge:
 
 def _size_shortfalls(demand: Demand, offer: Offer) -> Iterator[Shortfall]:
     for resource, amount in demand.effective_needs.items():
-        most = max((each.size.get(resource, 0) for each in offer.types), default=amount)
-        if most < amount:
+        largest = max((machine_type.size.get(resource, 0) for machine_type in offer.types), default=amount)
+        if largest < amount:
             yield Shortfall(
                 f"{resource} on one machine",
                 format_amount(resource, amount),
-                format_amount(resource, most),
-                format_amount(resource, amount - most),
+                format_amount(resource, largest),
+                format_amount(resource, amount - largest),
             )
 
 
 def _constraint_shortfalls(demand: Demand, kind: MachineType, offer: Offer) -> Iterator[Shortfall]:
-    """What but their size keeps a replica off machines of a class."""
+    """Labels, GPU model and taints of a machine type that keep a replica off its machines."""
     for key, value in demand.node_selector:
         if kind.labels.get(key) != value:
             have = f"{key}={kind.labels[key]}" if key in kind.labels else f"no label {key}"
@@ -109,56 +124,49 @@ def _constraint_shortfalls(demand: Demand, kind: MachineType, offer: Offer) -> I
     if not offers_gpu_model(demand, frozenset(offer.limits.gpus)):
         yield Shortfall("gpu model", demand.gpu_model, join_sorted(offer.limits.gpus), demand.gpu_model)
     elif not matches_gpu_model(demand, kind):
-        models = {each.gpu_model for each in offer.types if each.gpu_model}
+        models = {machine_type.gpu_model for machine_type in offer.types if machine_type.gpu_model}
         yield Shortfall(
             "gpu model", demand.gpu_model, join_sorted(models) if models else "none named", demand.gpu_model
         )
+    tolerated = join_sorted(map(_toleration, demand.tolerations)) if demand.tolerations else "no toleration"
     for taint in untolerated_taints(demand, kind):
-        tolerated = (
-            join_sorted(map(_toleration, demand.tolerations)) if demand.tolerations else "no toleration"
-        )
-        yield Shortfall(
-            f"taint of class {kind.name}",
-            f"toleration of {_taint(taint)}",
-            tolerated,
-            f"toleration of {_taint(taint)}",
-        )
+        # In the format of a manifest: dedicated=db:NoSchedule.
+        text = f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+        required = f"toleration of {text}"
+        yield Shortfall(f"taint of class {kind.name}", required, tolerated, required)
 
 
-def _joined(parts: list[Shortfall]) -> Shortfall:
-    return Shortfall(*(" and ".join(dict.fromkeys(words)) for words in zip(*parts, strict=True)))
-
-
-def _taint(taint: Taint) -> str:
-    """`dedicated=db:NoSchedule`."""
-    return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
-
-
-def _toleration(each: Toleration) -> str:
-    key = each.key or "any taint"
-    return f"{key}{f'={each.value}' if each.operator == 'Equal' else ''}{f':{each.effect}' if each.effect else ''}"
+def _toleration(toleration: Toleration) -> str:
+    text = toleration.key or "any taint"
+    if toleration.operator == "Equal":
+        text += f"={toleration.value}"
+    return f"{text}:{toleration.effect}" if toleration.effect else text
 
 
 @dataclass(frozen=True, slots=True)
 class Available:
+    """Filter plugin: rejects offers that are closed or lost, and offers without a machine type for the
+    replica."""
+
     name: ClassVar[str] = "Available"
+    # An offer may be lost during a what-if, so the answer follows the row.
     scope: ClassVar[Scope] = "row"
 
     def applies(self, ask: ReplicaAsk) -> bool:
         return True
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        serves = fleet_of(rows).table.quotes.machine_fit(ask.demand).can_host
-        ways = fleet_of(rows).reopen_hints
+        can_host = fleet_of(rows).table.quotes.machine_fit(ask.demand).can_host
+        hints = fleet_of(rows).reopen_hints
         closed: dict[Reason, Flags] = {
-            OfferClosed(way): offer_mask(rows, ("closed", way), _has_reopen_hint(way)) for way in ways
+            OfferClosed(hint): offer_mask(rows, ("closed", hint), _has_reopen_hint(hint)) for hint in hints
         }
         return {
             **closed,
             OfferClosed(LOST_OFFER_HINT): rows.column("lost").copy(),
-            ReplicaTooLarge(ask.demand): ~select_rows(rows, any_type(serves)),
+            ReplicaTooLarge(ask.demand): ~select_rows(rows, any_type(can_host)),
         }
 
 
-def _has_reopen_hint(way: str) -> Callable[[Offer], bool]:
-    return lambda offer: bool(offer.closed_reason) and offer.reopen_hint == way
+def _has_reopen_hint(hint: str) -> Callable[[Offer], bool]:
+    return lambda offer: bool(offer.closed_reason) and offer.reopen_hint == hint

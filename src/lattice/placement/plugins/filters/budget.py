@@ -1,4 +1,4 @@
-"""Budget: new machines must be paid from budgets that still allow it; a replica on machines already paid for passes."""
+"""Budget: new machines must fit into every budget that pays for them; a replica on existing machines passes."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -14,11 +14,14 @@ from lattice.placement.model.rejection_reasons import fleet_of, select_rows
 
 @dataclass(frozen=True, eq=False)
 class OverBudget:
+    """The cheapest purchase that the replica needs exceeds a budget of the offer."""
+
     ask: ReplicaAsk
     plugin: str = "Budget"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OverBudget) and other.ask.shape == self.ask.shape
+    def __eq__(self, value: object) -> bool:
+        # Asks of equal shape share one reason.
+        return isinstance(value, OverBudget) and value.ask.shape == self.ask.shape
 
     def __hash__(self) -> int:
         return hash(self.ask.shape)
@@ -27,11 +30,11 @@ class OverBudget:
         return "over budget"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        """Of the budget that has least left."""
+        """The shortfall of the budget with the least headroom."""
         fleet, ask = fleet_of(table), self.ask
         ledger = min(
             fleet.ledgers(row, ask.overflow_source),
-            key=lambda each: fleet.commit_cap(each) - fleet.committed[each],
+            key=lambda name: fleet.commit_cap(name) - fleet.committed[name],
         )
         return _short(fleet, ledger, min_purchase_rate(ask, fleet, row))
 
@@ -40,16 +43,17 @@ class OverBudget:
 
 
 def exceeded_budgets(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[Shortfall]:
-    """Every budget that the next machine would pass."""
+    """The shortfall of every budget that the next purchase would exceed."""
     need = min_purchase_rate(ask, fleet, row)
     return [
-        _short(fleet, each, need)
-        for each in fleet.ledgers(row, ask.overflow_source)
-        if need and fleet.commit_cap(each) - fleet.committed[each] < need
+        _short(fleet, ledger, need)
+        for ledger in fleet.ledgers(row, ask.overflow_source)
+        if need and fleet.commit_cap(ledger) - fleet.committed[ledger] < need
     ]
 
 
 def _short(fleet: Fleet, ledger: str, need: int) -> Shortfall:
+    # A lowered budget may be exceeded already: the headroom is shown as 0.
     have = max(0, fleet.commit_cap(ledger) - fleet.committed[ledger])
     return Shortfall(
         f"budget of {fleet.budgets[ledger].account}",
@@ -60,28 +64,28 @@ def _short(fleet: Fleet, ledger: str, need: int) -> Shortfall:
 
 
 def min_purchase_rate(ask: ReplicaAsk, fleet: Fleet, row: int) -> int:
-    """What has to be bought at least; where no class would do, of any class. 0: nobody knows."""
-    need = min(_priced_rates(ask, fleet, row), default=0)
+    """Micro-dollars per hour of the smallest purchase: the cheapest feasible type, else the cheapest type; 0
+    if no price is known."""
+    quotes = fleet.table.quotes
+    can_host, catalog = quotes.machine_fit(ask.demand).can_host[:, row], quotes.catalog
+    is_priced = (can_host if can_host.any() else catalog.is_offered[:, row]) & catalog.is_priced[:, row]
+    need = min((int(rate) for rate in catalog.rate[is_priced, row]), default=0)
+    # A cluster that grows takes one machine; a new cluster starts with its minimum.
     grows = growable_clusters(fleet, row, fleet.growable_groups(ask.demand, ask.overflow_source, row))
     return need * (1 if grows else fleet.offers[row].initial_nodes(ask.demand.rules.min_nodes))
 
 
-def _priced_rates(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[int]:
-    quotes = fleet.table.quotes
-    serving, catalogue = quotes.machine_fit(ask.demand).can_host[:, row], quotes.catalog
-    known = (serving if serving.any() else catalogue.is_offered[:, row]) & catalogue.is_priced[:, row]
-    return [int(rate) for rate in catalogue.rate[known, row]]
-
-
 @dataclass(frozen=True, eq=False)
 class UnknownPrice:
-    """A budget applies, and nobody knows what machines cost that would do, or that are paid from it already."""
+    """A budget applies, and the price is unknown of every feasible type, or of machines that the budget pays
+    for already."""
 
     ask: ReplicaAsk
     plugin: str = "Budget"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnknownPrice) and other.ask.shape == self.ask.shape
+    def __eq__(self, value: object) -> bool:
+        # Asks of equal shape share one reason.
+        return isinstance(value, UnknownPrice) and value.ask.shape == self.ask.shape
 
     def __hash__(self) -> int:
         return hash((self.plugin, self.ask.shape))
@@ -90,45 +94,49 @@ class UnknownPrice:
         return "without a known price"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        """Which class has none, and how to give it one."""
+        """The classes without a price, and the fix that states the price."""
         fleet, ask = fleet_of(table), self.ask
         quotes = fleet.table.quotes
-        blind = quotes.unpriced_ledger(row, ask.overflow_source)
-        classes = running_unpriced_classes(fleet, blind) if blind else unpriced_classes(ask, fleet, row)
-        whose = f"the budget of {fleet.budgets[blind].account}" if blind else "a budget"
-        unknown = f"unknown of {quotes.unpriced_machines[blind]} that run already" if blind else "unknown"
+        classes, budget, unknown = unpriced_classes(ask, fleet, row), "a budget", "unknown"
+        ledger = quotes.unpriced_ledger(row, ask.overflow_source)
+        if ledger:
+            classes = running_unpriced_classes(fleet, ledger)
+            budget = f"the budget of {fleet.budgets[ledger].account}"
+            unknown = f"unknown of {quotes.unpriced_machines[ledger]} that run already"
         missing = (
             f"a price: set costPerHour.{fleet.offers[row].place.provider} of the class, or give a price file"
         )
         return Shortfall(
-            f"price of {' and '.join(classes)}", f"a known price, since {whose} applies", unknown, missing
+            f"price of {' and '.join(classes)}", f"a known price, since {budget} applies", unknown, missing
         )
 
 
 def unpriced_classes(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[str]:
-    """Classes that would do there, if their prices were known."""
+    """Names of the feasible classes in the offer without a known price."""
     quotes = fleet.table.quotes
     unknown = quotes.machine_fit(ask.demand).can_host[:, row] & ~quotes.catalog.is_priced[:, row]
-    return sorted(name for name, has_none in zip(quotes.catalog.type_names, unknown, strict=True) if has_none)
+    return sorted(
+        name for name, is_unknown in zip(quotes.catalog.type_names, unknown, strict=True) if is_unknown
+    )
 
 
 def running_unpriced_classes(fleet: Fleet, ledger: str) -> list[str]:
+    """Names of the classes without a known price whose existing machines the ledger pays for."""
     machines = fleet.machines
-    unknown = (
-        (each, machines.cluster[each]) for each, kind in machines.machine_type.items() if not kind.is_priced
-    )
-    return sorted(
-        {
-            machines.machine_type[each].name
-            for each, cluster in unknown
-            if ledger in fleet.ledgers(cluster.offer_row, cluster.overflow_source)
-        }
-    )
+    classes: set[str] = set()
+    for machine, kind in machines.machine_type.items():
+        cluster = machines.cluster[machine]
+        if not kind.is_priced and ledger in fleet.ledgers(cluster.offer_row, cluster.overflow_source):
+            classes.add(kind.name)
+    return sorted(classes)
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetFilter:
+    """Filter plugin: rejects offers whose limits allow a purchase that the budgets do not."""
+
     name: ClassVar[str] = "Budget"
+    # The answer follows the usage and the committed money of the offer.
     scope: ClassVar[Scope] = "row"
 
     def applies(self, ask: ReplicaAsk) -> bool:
@@ -137,18 +145,20 @@ class BudgetFilter:
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         quotes = fleet_of(rows).table.quotes
         quote = quotes.quote_for(ask)
-        refused = quote.within_limits & ~quote.has_free_capacity & ~quote.affordable
+        # An offer beyond its limits is rejected by Capacity, so every offer has one reason.
+        rejected = quote.within_limits & ~quote.has_free_capacity & ~quote.affordable
         if not quotes.has_unknown_prices or "budget" in ask.demand.ignored_limits:
-            return {OverBudget(ask): select_rows(rows, refused)}
-        blind = refused & _affordable_if_priced(ask, quotes) if refused.any() else refused
+            return {OverBudget(ask): select_rows(rows, rejected)}
+        # If the purchase passes without the price rule, the unknown price is the reason, not the budget.
+        unpriced = rejected & _affordable_if_priced(ask, quotes) if rejected.any() else rejected
         return {
-            OverBudget(ask): select_rows(rows, refused & ~blind),
-            UnknownPrice(ask): select_rows(rows, blind),
+            OverBudget(ask): select_rows(rows, rejected & ~unpriced),
+            UnknownPrice(ask): select_rows(rows, unpriced),
         }
 
 
 def _affordable_if_priced(ask: ReplicaAsk, quotes: Quotes) -> Flags:
-    """Where something would be affordable, were it free."""
+    """Mask of the offers whose purchase the budgets would allow if unknown prices were ignored."""
     demand = ask.demand
     return quotes.quote_for(
         replace(ask, demand=replace(demand, ignored_limits=demand.ignored_limits | {"prices"}))

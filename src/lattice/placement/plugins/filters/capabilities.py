@@ -1,4 +1,4 @@
-"""Capabilities: the offer must be able to do what is required, such as gpu or arm64."""
+"""Capabilities: the offer must have every required capability, such as gpu or arm64."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,10 @@ from lattice.placement.model.rejection_reasons import MissingProperty, offer_mas
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
+    """Filter plugin: rejects offers without a required capability."""
+
     name: ClassVar[str] = "Capabilities"
+    # The answer depends on properties of the offer only: the engine asks once per fixed shape.
     scope: ClassVar[Scope] = "fixed"
 
     def applies(self, ask: ReplicaAsk) -> bool:
@@ -19,10 +22,11 @@ class Capabilities:
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         return {
-            MissingProperty(self.name, each): _offers_without(rows, each.value)
-            for each in ask.demand.capabilities
+            MissingProperty(self.name, requirement): _offers_without(rows, requirement.value)
+            for requirement in ask.demand.capabilities
         }
 
 
 def _offers_without(rows: Rows, value: str) -> Flags:
+    # The mask cache keeps the predicate, so every value needs a predicate of its own.
     return offer_mask(rows, ("capabilities", value), lambda offer: value not in offer.capabilities)

@@ -1,4 +1,5 @@
-"""Capacity: there must be room on a machine that is there, or for a new one within the offer's limits."""
+"""Capacity: an existing machine must have the free capacity, or the limits of the offer must allow new
+machines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +17,14 @@ from lattice.placement.model.rejection_reasons import fleet_of, format_amount, s
 
 @dataclass(frozen=True, eq=False)
 class InsufficientCapacity:
+    """The offer has no free capacity for the replica, and a limit keeps the offer from adding machines."""
+
     ask: ReplicaAsk
     plugin: str = "Capacity"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, InsufficientCapacity) and other.ask.shape == self.ask.shape
+    def __eq__(self, value: object) -> bool:
+        # Asks of equal shape share one reason.
+        return isinstance(value, InsufficientCapacity) and value.ask.shape == self.ask.shape
 
     def __hash__(self) -> int:
         return hash(self.ask.shape)
@@ -31,7 +35,7 @@ class InsufficientCapacity:
         )
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        """The limit that is in the way first."""
+        """The first limit in the way."""
         return self.shortfalls(table, row)[0]
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
@@ -41,20 +45,22 @@ class InsufficientCapacity:
 
 
 def exceeded_limits(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
-    """Every limit that one more machine would pass, or as many as a new cluster begins with."""
+    """Every limit that the next machines would exceed: one machine, or the minimum of a new cluster."""
     offer, demand, table = fleet.offers[row], ask.demand, fleet.table
     grows = bool(growable_clusters(fleet, row, fleet.growable_groups(demand, ask.overflow_source, row)))
+    # A cluster that grows takes one machine; a new cluster starts with its minimum.
     count = 1 if grows else offer.initial_nodes(demand.rules.min_nodes)
-    left = {
+    free = {
         name: max(0, int(table.free(table.resource_index[name])[row]))
         for name in ("nodes", "clusters", "cpu", "memory")
     }
     if not grows and ask.overflow_source and not offer.is_static:
         yield from _overflow_shortfall(fleet, ask.overflow_source)
-    if not grows and left["clusters"] < 1:
+    if not grows and free["clusters"] < 1:
         yield Shortfall(
             "clusters", "1 more", f"{offer.limits.clusters:,} of {offer.limits.clusters:,} in use", "1"
         )
+    # GPUs matter only where the offer counts GPUs in total, and has the model at all.
     counted = frozenset(offer.limits.gpus)
     if (
         counted
@@ -62,59 +68,60 @@ def exceeded_limits(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfa
         and offers_gpu_model(demand, counted)
         and not gpu_resource_for(fleet, demand, row)
     ):
-        yield _gpus(ask, table, row)
-    open_left = fleet.unreserved_nodes_left(row)
-    if left["nodes"] < count:
-        yield _count_shortfall("nodes", count, left["nodes"], f" of {offer.limits.nodes:,}")
-    elif offer.reserved_nodes and not demand.may_use_reserve(offer.name) and open_left < count:
+        yield _gpu_shortfall(ask, table, row)
+    unreserved = fleet.unreserved_nodes_left(row)
+    if free["nodes"] < count:
+        yield _count_shortfall("nodes", count, free["nodes"], f" of {offer.limits.nodes:,}")
+    elif offer.reserved_nodes and not demand.may_use_reserve(offer.name) and unreserved < count:
         yield _count_shortfall(
             "nodes",
             count,
-            max(0, open_left),
+            max(0, unreserved),
             f" of {offer.limits.nodes:,}, {offer.reserved_nodes:,} reserved",
         )
-    if offer.is_static and left["nodes"] < count:  # cores and memory come with its machines
+    # Cores and memory of a data center come with its machines.
+    if offer.is_static and free["nodes"] < count:
         return
     for name in ("cpu", "memory"):
-        need = count * _smallest(ask, fleet, row, name)
-        if need > left[name]:
-            what = f"{name} for {count} more machine{'s' if count > 1 else ''}"
+        need = count * _smallest_size(ask, fleet, row, name)
+        if need > free[name]:
+            subject = f"{name} for {count} more machine{'s' if count > 1 else ''}"
             yield Shortfall(
-                what,
+                subject,
                 format_amount(name, need),
-                format_amount(name, left[name]),
-                format_amount(name, need - left[name]),
+                format_amount(name, free[name]),
+                format_amount(name, need - free[name]),
             )
 
 
 def _overflow_shortfall(fleet: Fleet, static: str) -> Iterator[Shortfall]:
-    """The limit of a data center on clusters elsewhere."""
+    """The limit of a data center on clusters in the cloud that the data center overflows to."""
     overflow, used = fleet.offers[fleet.row(static)].overflow, fleet.overflow_clusters[static]
-    most = overflow.limits.max_clusters if overflow else None
-    if most is not None and used >= most:
+    max_clusters = overflow.limits.max_clusters if overflow else None
+    if max_clusters is not None and used >= max_clusters:
         yield Shortfall(
             f"overflow clusters of {static}",
             "1 more",
-            f"{used:,} of maxClusters {most:,}",
-            f"{used + 1 - most:,}",
+            f"{used:,} of maxClusters {max_clusters:,}",
+            f"{used + 1 - max_clusters:,}",
         )
 
 
-def _smallest(ask: ReplicaAsk, fleet: Fleet, row: int, resource: str) -> int:
-    """Of the classes that would do; where none does, of all that are there. 0: without a size."""
+def _smallest_size(ask: ReplicaAsk, fleet: Fleet, row: int, resource: str) -> int:
+    """The smallest size among the feasible types, else among all types of the offer; 0 if no type has a size."""
     quotes = fleet.table.quotes
-    serving = quotes.machine_fit(ask.demand).can_host[:, row]
+    can_host = quotes.machine_fit(ask.demand).can_host[:, row]
     sizes = quotes.catalog.size(resource)[
-        serving if serving.any() else quotes.catalog.is_offered[:, row], row
+        can_host if can_host.any() else quotes.catalog.is_offered[:, row], row
     ]
     return min((int(size) for size in sizes if size < NO_LIMIT), default=0)
 
 
-def _count_shortfall(what: str, need: int, have: int, of: str) -> Shortfall:
-    return Shortfall(what, f"{need:,} more", f"{have:,}{of}", f"{need - have:,}")
+def _count_shortfall(subject: str, need: int, have: int, total: str) -> Shortfall:
+    return Shortfall(subject, f"{need:,} more", f"{have:,}{total}", f"{need - have:,}")
 
 
-def _gpus(ask: ReplicaAsk, table: Table, row: int) -> Shortfall:
+def _gpu_shortfall(ask: ReplicaAsk, table: Table, row: int) -> Shortfall:
     fleet, demand = fleet_of(table), ask.demand
     need, limits = demand.needs["gpu"], fleet.offers[row].limits.gpus
     models = [demand.gpu_model] if demand.gpu_model in limits else sorted(limits)
@@ -129,7 +136,11 @@ def _gpus(ask: ReplicaAsk, table: Table, row: int) -> Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
+    """Filter plugin: rejects offers with feasible machine types but without free capacity or room within the
+    limits."""
+
     name: ClassVar[str] = "Capacity"
+    # The answer follows the usage of the offer.
     scope: ClassVar[Scope] = "row"
 
     def applies(self, ask: ReplicaAsk) -> bool:
@@ -138,6 +149,7 @@ class Capacity:
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         quote = fleet_of(rows).table.quotes.quote_for(ask)
         return {
+            # An offer without a feasible machine type is rejected by Available.
             InsufficientCapacity(ask): select_rows(
                 rows, quote.can_host & ~quote.has_free_capacity & ~quote.within_limits
             )

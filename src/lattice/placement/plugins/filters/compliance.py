@@ -1,4 +1,5 @@
-"""Compliance: every certificate that the service or a policy requires must be held by the offer, in upper or lower case."""
+"""Compliance: the offer must hold every certificate that the service or a policy requires, compared in lower
+case."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +12,10 @@ from lattice.placement.model.rejection_reasons import MissingProperty, offer_mas
 
 @dataclass(frozen=True, slots=True)
 class Compliance:
+    """Filter plugin: rejects offers without a required certificate."""
+
     name: ClassVar[str] = "Compliance"
+    # The answer depends on properties of the offer only: the engine asks once per fixed shape.
     scope: ClassVar[Scope] = "fixed"
 
     def applies(self, ask: ReplicaAsk) -> bool:
@@ -19,10 +23,11 @@ class Compliance:
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         return {
-            MissingProperty(self.name, each): _offers_without(rows, each.value)
-            for each in ask.demand.compliance
+            MissingProperty(self.name, requirement): _offers_without(rows, requirement.value)
+            for requirement in ask.demand.compliance
         }
 
 
 def _offers_without(rows: Rows, value: str) -> Flags:
+    # The mask cache keeps the predicate, so every value needs a predicate of its own.
     return offer_mask(rows, ("compliance", value), lambda offer: value not in offer.compliance)

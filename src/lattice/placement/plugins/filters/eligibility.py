@@ -1,4 +1,4 @@
-"""Where could a service go by what it demands of a place, whatever is full, spent or closed there?"""
+"""Offers that a service may use by its requirements, whether full, over budget or not."""
 
 import numpy as np
 
@@ -16,9 +16,10 @@ ELIGIBILITY_FILTERS = (Available(), PoolSelector(), Compliance(), Capabilities()
 
 
 def eligible_offers(ask: ReplicaAsk, fleet: Fleet) -> Flags:
-    may: Flags = np.ones(fleet.table.count, np.bool_)
-    for each in ELIGIBILITY_FILTERS:
-        if each.applies(ask):
-            for mask in each.filter(ask, fleet.table).values():
-                may &= ~mask
-    return may
+    """Mask of the offers that pass every eligibility filter for the ask."""
+    eligible: Flags = np.ones(fleet.table.count, np.bool_)
+    for plugin in ELIGIBILITY_FILTERS:
+        if plugin.applies(ask):
+            for mask in plugin.filter(ask, fleet.table).values():
+                eligible &= ~mask
+    return eligible

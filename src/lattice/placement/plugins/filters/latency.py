@@ -1,4 +1,4 @@
-"""Latency: the nearest placed replica of a dependency must be near enough."""
+"""Latency: the nearest replica of a dependency must be within the required round trip."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,6 +13,8 @@ from lattice.placement.model.rejection_reasons import FixedReason, fleet_of
 
 @dataclass(frozen=True, slots=True)
 class LatencyExceeded:
+    """The nearest replica of the dependency is too far from the offer, or the round trip is unknown."""
+
     requirement: Requirement
     service: str
     plugin: str = "Latency"
@@ -21,27 +23,31 @@ class LatencyExceeded:
         return f"more than {self.requirement.amount} ms from {self.requirement.value}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        """To the nearest replica, and where that figure comes from."""
+        """The round trip to the nearest replica, with its source."""
         fleet = fleet_of(table)
-        here = fleet.offers[row].place
-        places = [fleet.offers[each].place for each in sorted(set(fleet.offer_rows_of(self.service)))]
-        known = [
-            (rtt.ms, rtt.source, place.name)
-            for place in places
-            if (rtt := fleet.latencies.between(here, place))
-        ]
-        what, need = f"latency to {self.requirement.value}", f"{self.requirement.amount} ms"
-        if not known:
-            return Shortfall(what, need, "unknown", "a figure: declare latencyTo, or give a latency file")
-        ms, source, place_name = min(known)
+        origin = fleet.offers[row].place
+        round_trips: list[tuple[int, str, str]] = []
+        for target_row in sorted(set(fleet.offer_rows_of(self.service))):
+            target = fleet.offers[target_row].place
+            rtt = fleet.latencies.between(origin, target)
+            if rtt:
+                round_trips.append((rtt.ms, rtt.source, target.name))
+        subject, need = f"latency to {self.requirement.value}", f"{self.requirement.amount} ms"
+        if not round_trips:
+            return Shortfall(subject, need, "unknown", "a figure: declare latencyTo, or give a latency file")
+        ms, source, place_name = min(round_trips)
         return Shortfall(
-            what, need, f"{ms} ms to {place_name} ({source})", f"{ms - self.requirement.amount} ms"
+            subject, need, f"{ms} ms to {place_name} ({source})", f"{ms - self.requirement.amount} ms"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
+    """Filter plugin: rejects offers too far from a dependency, and every offer while a dependency is not
+    placed."""
+
     name: ClassVar[str] = "Latency"
+    # Replicas of a dependency may be in any offer.
     scope: ClassVar[Scope] = "table"
 
     def applies(self, ask: ReplicaAsk) -> bool:
@@ -49,23 +55,24 @@ class Latency:
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         fleet, targets = fleet_of(rows), dict(ask.demand.latency_to)
-        found: dict[Reason, Flags] = {}
-        for each in ask.demand.latency:
-            service = targets[each.value]
-            near = sorted(set(fleet.offer_rows_of(service)))
-            if near:
-                found[LatencyExceeded(each, service)] = fleet.ms_to_nearest(near) > each.amount
-            elif (
-                "dependencies" not in ask.demand.ignored_limits and service != ask.demand.name
-            ):  # the first one is near itself
-                words = f"waiting for {each.value}, which is not placed"
+        rejections: dict[Reason, Flags] = {}
+        for requirement in ask.demand.latency:
+            service = targets[requirement.value]
+            target_rows = sorted(set(fleet.offer_rows_of(service)))
+            if target_rows:
+                rejections[LatencyExceeded(requirement, service)] = (
+                    fleet.ms_to_nearest(target_rows) > requirement.amount
+                )
+            # The first replica of a service is near to its own service.
+            elif "dependencies" not in ask.demand.ignored_limits and service != ask.demand.name:
+                summary = f"waiting for {requirement.value}, which is not placed"
                 waiting = FixedReason(
                     self.name,
-                    words,
-                    f"latency to {each.value}",
-                    f"{each.amount} ms",
+                    summary,
+                    f"latency to {requirement.value}",
+                    f"{requirement.amount} ms",
                     "not placed",
-                    f"a replica of {each.value}",
+                    f"a replica of {requirement.value}",
                 )
-                found[waiting] = np.ones(rows.count, np.bool_)
-        return found
+                rejections[waiting] = np.ones(rows.count, np.bool_)
+        return rejections

@@ -1,4 +1,5 @@
-"""Overflow: where a data center could take the replica, the cloud is open only past its trigger, and only its target is."""
+"""Overflow: while an eligible data center is below its trigger, cloud offers are closed; above, only the
+overflow target is open."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,7 +8,6 @@ from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.offer import Offer
 from lattice.placement.model.rejection_reasons import fleet_of, offer_mask
 from lattice.placement.plugins.filters.eligibility import eligible_offers
 from lattice.placement.plugins.filters.region import Region
@@ -17,9 +17,13 @@ MILLIONTHS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class OverflowClosed:
+    """The overflow rule of a data center closes the cloud offers for the replica."""
+
     static: str
-    includes_reserve: bool = True  # what is kept for others counts as room
-    is_triggered: bool = False  # its trigger is reached: it has room all the same, or overflows to elsewhere
+    # Utilisation counts the reserved machines too.
+    includes_reserve: bool = True
+    # The trigger is reached, but the data center still has free capacity or overflows to another cloud.
+    is_triggered: bool = False
     is_enabled: bool = True
     plugin: str = "Overflow"
 
@@ -34,10 +38,10 @@ class OverflowClosed:
 
     def detail(self, table: Table, row: int) -> Shortfall:
         fleet = fleet_of(table)
-        at = fleet.row(self.static)
+        static_row = fleet.row(self.static)
         overflow, used = (
-            fleet.offers[at].overflow,
-            offer_utilisation(fleet, at, includes_reserve=self.includes_reserve),
+            fleet.offers[static_row].overflow,
+            offer_utilisation(fleet, static_row, includes_reserve=self.includes_reserve),
         )
         if overflow is None or not overflow.enabled:
             return Shortfall(f"overflow of {self.static}", "enabled: true", "enabled: false", "enabled: true")
@@ -66,6 +70,8 @@ class OverflowClosed:
 
 @dataclass(frozen=True, slots=True)
 class NotOverflowTarget:
+    """The replica overflows from a data center, and the offer is not in the target cloud of the data center."""
+
     static: str
     target: str
     plugin: str = "Overflow"
@@ -83,19 +89,22 @@ def _percent(millionths: int) -> str:
 
 
 def offer_utilisation(fleet: Fleet, row: int, *, includes_reserve: bool = True) -> int:
-    """Millionths taken of cores or memory, whichever is more, by what replicas ask for; where neither is stated, of machines.
+    """Millionths of cores or memory that replicas request, the larger of the two; without stated cores and
+    memory, of machines.
 
-    `with_reserve`: counted is all that is there; else only what is not kept for others. A place without machines is full.
+    With `includes_reserve` the reserved machines count; otherwise only the unreserved part. An offer without
+    machines is full.
     """
     offer = fleet.offers[row]
-    nodes = _nodes(offer, includes_reserve)
+    nodes = offer.limits.nodes - (0 if includes_reserve else offer.reserved_nodes)
     if nodes <= 0:
         return MILLIONTHS
-    used = {
-        name: sum(cluster.used[name] for cluster in fleet.clusters_by_offer[row].values())
-        for name in ("cpu", "memory")
-    }
+    used = {"cpu": 0, "memory": 0}
+    for cluster in fleet.clusters_by_offer[row].values():
+        for name in used:
+            used[name] += cluster.used[name]
     limits = {"cpu": offer.limits.milli, "memory": offer.limits.memory}
+    # Limits shrink in proportion to the machines that count.
     usable = {
         name: limit * nodes // offer.limits.nodes for name, limit in limits.items() if 0 < limit < 1 << 60
     }
@@ -104,35 +113,28 @@ def offer_utilisation(fleet: Fleet, row: int, *, includes_reserve: bool = True) 
     return max(used[name] * MILLIONTHS // max(1, limit) for name, limit in usable.items())
 
 
-def _nodes(offer: Offer, with_reserve: bool) -> int:
-    return offer.limits.nodes - (0 if with_reserve else offer.reserved_nodes)
-
-
 def _nodes_in_use(fleet: Fleet, row: int, with_reserve: bool) -> int:
-    """Machines with replicas on them; without the reserve, those of clusters that are not kept for anybody."""
-    counted = (
-        cluster
-        for cluster in fleet.clusters_by_offer[row].values()
-        if with_reserve or not cluster.is_reserved
-    )
-    return sum(
-        1 for cluster in counted for machine in cluster.machines if fleet.machines.replica_counts[machine]
-    )
+    """Machines with replicas; without the reserve, machines of clusters that are not on the reserve."""
+    counts, used = fleet.machines.replica_counts, 0
+    for cluster in fleet.clusters_by_offer[row].values():
+        if with_reserve or not cluster.is_reserved:
+            used += sum(1 for machine in cluster.machines if counts[machine])
+    return used
 
 
 def overflow_candidates(ask: ReplicaAsk, fleet: Fleet) -> list[int]:
-    """Data centers with an overflow rule that could take this replica, were there room."""
-    holding = fleet.overflow_rows
-    if not holding or "overflow" in ask.demand.ignored_limits:
+    """Rows of the data centers with an overflow rule that are eligible for the replica, full or not."""
+    overflow_rows = fleet.overflow_rows
+    if not overflow_rows or "overflow" in ask.demand.ignored_limits:
         return []
-    may = eligible_offers(ask, fleet)
+    eligible = eligible_offers(ask, fleet)
     for mask in Region().filter(ask, fleet.table).values():
-        may &= ~mask
-    return sorted((row for row in holding if may[row]), key=lambda row: fleet.offers[row].name)
+        eligible &= ~mask
+    return sorted((row for row in overflow_rows if eligible[row]), key=lambda row: fleet.offers[row].name)
 
 
 def _is_triggered(fleet: Fleet, row: int, ask: ReplicaAsk) -> bool:
-    """Is the trigger reached, of what this service may use?"""
+    """Whether the part of the data center that the service may use has reached the overflow trigger."""
     offer = fleet.offers[row]
     if offer.overflow is None or not offer.overflow.enabled:
         return False
@@ -143,7 +145,7 @@ def _is_triggered(fleet: Fleet, row: int, ask: ReplicaAsk) -> bool:
 
 
 def overflow_sources(ask: ReplicaAsk, fleet: Fleet) -> list[str]:
-    """Of those, the ones that may overflow now."""
+    """Names of the overflow candidates whose trigger is reached."""
     return [
         fleet.offers[row].name for row in overflow_candidates(ask, fleet) if _is_triggered(fleet, row, ask)
     ]
@@ -151,7 +153,11 @@ def overflow_sources(ask: ReplicaAsk, fleet: Fleet) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
+    """Filter plugin: rejects cloud offers while a data center is preferred, and offers that are not the
+    overflow target."""
+
     name: ClassVar[str] = "Overflow"
+    # The utilisation of one data center decides over every cloud offer.
     scope: ClassVar[Scope] = "table"
 
     def applies(self, ask: ReplicaAsk) -> bool:
@@ -166,12 +172,13 @@ class Overflow:
                 rows, ("outside", target), lambda offer: offer.is_static or offer.owner != target
             )
             return {NotOverflowTarget(ask.overflow_source, target): outside}
-        gates = overflow_candidates(ask, fleet)
-        if not gates:
+        candidates = overflow_candidates(ask, fleet)
+        if not candidates:
             return {}
-        static, overflow = fleet.offers[gates[0]].name, fleet.offers[gates[0]].overflow
+        # Of several data centers, the first by name gives the reason.
+        static, overflow = fleet.offers[candidates[0]].name, fleet.offers[candidates[0]].overflow
         is_enabled = overflow is not None and overflow.enabled
-        gate = OverflowClosed(
-            static, ask.demand.may_use_reserve(static), _is_triggered(fleet, gates[0], ask), is_enabled
+        closed = OverflowClosed(
+            static, ask.demand.may_use_reserve(static), _is_triggered(fleet, candidates[0], ask), is_enabled
         )
-        return {gate: offer_mask(rows, "metered", lambda offer: not offer.is_static)}
+        return {closed: offer_mask(rows, "metered", lambda offer: not offer.is_static)}

@@ -1,4 +1,4 @@
-"""Region: this replica must go to a region that still lacks one, or to one where the service is not yet."""
+"""Region: a replica must be placed in its required region, or in a region without a replica of the service."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,6 +11,8 @@ from lattice.placement.model.rejection_reasons import offer_at, offer_mask
 
 @dataclass(frozen=True, slots=True)
 class NotInRequiredRegion:
+    """The offer is outside of the region where a replica is required."""
+
     region: str
     plugin: str = "Region"
 
@@ -23,7 +25,7 @@ class NotInRequiredRegion:
 
 @dataclass(frozen=True, slots=True)
 class RegionAlreadyUsed:
-    """Another region is needed."""
+    """The region of the offer already has a replica, and the service needs a further region."""
 
     regions: frozenset[str]
     plugin: str = "Region"
@@ -42,20 +44,23 @@ class RegionAlreadyUsed:
 
 @dataclass(frozen=True, slots=True)
 class Region:
+    """Filter plugin: rejects offers outside of the required region, and offers in excluded regions."""
+
     name: ClassVar[str] = "Region"
+    # The regions are not part of the shape of an ask, so no answer is cached by shape.
     scope: ClassVar[Scope] = "table"
 
     def applies(self, ask: ReplicaAsk) -> bool:
         return True
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        found: dict[Reason, Flags] = {}
+        rejections: dict[Reason, Flags] = {}
         if ask.region:
-            found[NotInRequiredRegion(ask.region)] = offer_mask(
+            rejections[NotInRequiredRegion(ask.region)] = offer_mask(
                 rows, ("is in", ask.region), lambda offer: not offer.is_in(ask.region)
             )
         if ask.excluded_regions:
-            found[RegionAlreadyUsed(ask.excluded_regions)] = offer_mask(
+            rejections[RegionAlreadyUsed(ask.excluded_regions)] = offer_mask(
                 rows, ("regions", ask.excluded_regions), lambda offer: offer.region in ask.excluded_regions
             )
-        return found
+        return rejections

@@ -1,4 +1,4 @@
-"""Residency: data must stay in the jurisdiction that is required."""
+"""Residency: the offer must keep data in the required jurisdiction."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,10 @@ from lattice.placement.model.rejection_reasons import MissingProperty, offer_mas
 
 @dataclass(frozen=True, slots=True)
 class Residency:
+    """Filter plugin: rejects offers outside of the required jurisdiction."""
+
     name: ClassVar[str] = "Residency"
+    # The answer depends on properties of the offer only: the engine asks once per fixed shape.
     scope: ClassVar[Scope] = "fixed"
 
     def applies(self, ask: ReplicaAsk) -> bool:
@@ -19,10 +22,11 @@ class Residency:
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
         return {
-            MissingProperty(self.name, each): _offers_without(rows, each.value)
-            for each in ask.demand.residency
+            MissingProperty(self.name, requirement): _offers_without(rows, requirement.value)
+            for requirement in ask.demand.residency
         }
 
 
 def _offers_without(rows: Rows, value: str) -> Flags:
+    # The mask cache keeps the predicate, so every value needs a predicate of its own.
     return offer_mask(rows, ("residency", value), lambda offer: value not in offer.residency)

@@ -1,4 +1,5 @@
-"""Spread: no region (zone, provider, pool) may get further ahead of the emptiest one than the skew allows."""
+"""Spread: no domain (region, zone, provider or pool) may exceed the emptiest domain by more replicas than the
+skew."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,19 +16,22 @@ from lattice.placement.plugins.filters.eligibility import eligible_offers
 
 
 def domain_of(offer: Offer, key: str) -> str:
+    """The domain of the offer by the topology key."""
     match key:
         case "region":
             return offer.region
         case "zone":
+            # Zone names repeat between regions.
             return f"{offer.region}/{offer.place.zone}"
         case "provider":
             return offer.place.provider
     return offer.name
 
 
-def replicas_by_domain(fleet: Fleet, service: str, key: str, may: Flags) -> dict[str, int]:
-    """Of a service, in the domains that it may go to: where replicas are left over from other requirements nothing is compared with."""
-    counts = {domain_of(fleet.offers[row], key): 0 for row in np.flatnonzero(may).tolist()}
+def replicas_by_domain(fleet: Fleet, service: str, key: str, eligible: Flags) -> dict[str, int]:
+    """Replicas of a service by eligible domain; replicas in other domains, left from earlier requirements, do
+    not count."""
+    counts = {domain_of(fleet.offers[row], key): 0 for row in np.flatnonzero(eligible).tolist()}
     for row, replicas in fleet.replicas_by_offer(service).items():
         domain = domain_of(fleet.offers[row], key)
         if domain in counts:
@@ -37,6 +41,8 @@ def replicas_by_domain(fleet: Fleet, service: str, key: str, may: Flags) -> dict
 
 @dataclass(frozen=True, slots=True)
 class SkewExceeded:
+    """One more replica in the domain of the offer would exceed the skew."""
+
     requirement: Requirement
     counts: tuple[tuple[str, int], ...]
     plugin: str = "Spread"
@@ -46,34 +52,39 @@ class SkewExceeded:
 
     def detail(self, table: Table, row: int) -> Shortfall:
         counts, key = dict(self.counts), self.requirement.value
-        here = counts.get(domain_of(fleet_of(table).offers[row], key), 0)
+        replicas = counts.get(domain_of(fleet_of(table).offers[row], key), 0)
         least = min(counts, key=lambda name: (counts[name], name))
-        have = f"{here + 1} here against {counts[least]} in {least}"
+        have = f"{replicas + 1} here against {counts[least]} in {least}"
         return Shortfall(
             f"skew over {key}",
             f"at most {self.requirement.amount}",
             have,
-            f"{here + 1 - counts[least] - self.requirement.amount}",
+            f"{replicas + 1 - counts[least] - self.requirement.amount}",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
+    """Filter plugin: rejects offers in domains that are ahead of the emptiest eligible domain."""
+
     name: ClassVar[str] = "Spread"
+    # The replicas in all domains count.
     scope: ClassVar[Scope] = "table"
 
     def applies(self, ask: ReplicaAsk) -> bool:
         return bool(ask.demand.spread)
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        """Counted are all domains that the service may go to by its other requirements, full ones included."""
+        """Every domain that is eligible by the other requirements counts, full domains included."""
         fleet = fleet_of(rows)
-        may = eligible_offers(ask, fleet)
-        found: dict[Reason, Flags] = {}
-        for each in ask.demand.spread:
-            counts = replicas_by_domain(fleet, ask.demand.name, each.value, may)
+        eligible = eligible_offers(ask, fleet)
+        rejections: dict[Reason, Flags] = {}
+        for requirement in ask.demand.spread:
+            counts = replicas_by_domain(fleet, ask.demand.name, requirement.value, eligible)
             least = min(counts.values(), default=0)
-            ahead = {domain for domain, count in counts.items() if count + 1 - least > each.amount}
-            mask = np.array([domain_of(offer, each.value) in ahead for offer in fleet.offers], np.bool_)
-            found[SkewExceeded(each, tuple(sorted(counts.items())))] = mask
-        return found
+            ahead = {domain for domain, count in counts.items() if count + 1 - least > requirement.amount}
+            mask = np.array(
+                [domain_of(offer, requirement.value) in ahead for offer in fleet.offers], np.bool_
+            )
+            rejections[SkewExceeded(requirement, tuple(sorted(counts.items())))] = mask
+        return rejections

@@ -1,4 +1,4 @@
-"""AvailableCapacity: prefer offers of which a larger share is still free."""
+"""AvailableCapacity: prefer offers with a larger free share of their limits."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,9 +13,11 @@ from lattice.placement.model.offer import NO_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class LeastAllocated:
-    """`most_first`: else the fullest is best."""
+    """Score plugin: ranks offers by free share; without `least_allocated_first` the fullest offer scores
+    best."""
 
     name: ClassVar[str] = "AvailableCapacity"
+    # The score depends on the usage of the offer alone.
     scope: ClassVar[Scope] = "row"
     least_allocated_first: bool = True
 
@@ -23,13 +25,13 @@ class LeastAllocated:
         return True
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
-        """The free share of machines, cores or memory, whichever is least; an offer without limits is all free."""
+        """The smallest free share of machines, cores and memory; an offer without limits is entirely free."""
         free = np.ones(rows.count, np.float32)
         for resource in ("nodes", "cpu", "memory"):
-            number = rows.table.resource_index[resource]
-            total = rows.total(number)
+            resource_row = rows.table.resource_index[resource]
+            total = rows.total(resource_row)
             limited = (total > 0) & (total < NO_LIMIT)
-            share = np.divide(rows.free(number), total, out=np.ones(rows.count), where=limited)
+            share = np.divide(rows.free(resource_row), total, out=np.ones(rows.count), where=limited)
             np.minimum(free, share.astype(np.float32), out=free)
         free = np.clip(free, 0, 1)
         return free if self.least_allocated_first else np.float32(1) - free

@@ -1,4 +1,5 @@
-"""OverflowRegion: of the regions that a data center overflows to, those that it names come first, in its order."""
+"""OverflowRegion: among the regions that a data center overflows to, prefer the named regions, in the stated
+order."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +14,10 @@ from lattice.placement.model.rejection_reasons import fleet_of
 
 @dataclass(frozen=True, slots=True)
 class OverflowOrder:
+    """Score plugin: ranks overflow regions by their position in the overflow rule."""
+
     name: ClassVar[str] = "OverflowRegion"
+    # Scores are computed for all offers at once.
     scope: ClassVar[Scope] = "table"
 
     def applies(self, ask: ReplicaAsk) -> bool:
@@ -23,5 +27,6 @@ class OverflowOrder:
         fleet = fleet_of(rows)
         overflow = fleet.offers[fleet.row(ask.overflow_source)].overflow
         named = overflow.regions if overflow else ()
-        worth = {region: 1 - position / len(named) for position, region in enumerate(named)}
-        return np.array([worth.get(offer.place.region, 0.0) for offer in fleet.offers], np.float32)
+        # The first named region scores 1, an unnamed region 0.
+        scores = {region: 1 - position / len(named) for position, region in enumerate(named)}
+        return np.array([scores.get(offer.place.region, 0.0) for offer in fleet.offers], np.float32)

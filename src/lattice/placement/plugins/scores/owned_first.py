@@ -1,4 +1,4 @@
-"""Tier: what is owned comes before what is rented."""
+"""Tier: prefer owned data centers to rented machines."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,10 @@ from lattice.placement.model.rejection_reasons import offer_mask
 
 @dataclass(frozen=True, slots=True)
 class OwnedFirst:
+    """Score plugin: 1 for a data center, 0 for a pool or a cloud region."""
+
     name: ClassVar[str] = "Tier"
+    # The kind of an offer never changes.
     scope: ClassVar[Scope] = "fixed"
 
     def applies(self, ask: ReplicaAsk) -> bool:

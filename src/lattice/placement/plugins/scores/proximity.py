@@ -1,4 +1,5 @@
-"""Proximity: prefer offers near the services that this one talks to: where it may share their cluster, then the offer, zone, region."""
+"""Proximity: prefer offers near the called and calling services: a shared cluster first, then the offer, zone
+and region."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,43 +13,44 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import Offer
 from lattice.placement.model.rejection_reasons import fleet_of
 
-SAME_CLUSTER_SCORE, SAME_OFFER_SCORE, SAME_ZONE_SCORE, SAME_REGION_SCORE, SAME_PROVIDER_SCORE = (
-    1.0,
-    0.875,
-    0.75,
-    0.5,
-    0.125,
-)
+SAME_CLUSTER_SCORE = 1.0
+SAME_OFFER_SCORE = 0.875
+SAME_ZONE_SCORE = 0.75
+SAME_REGION_SCORE = 0.5
+SAME_PROVIDER_SCORE = 0.125
 
 
-def proximity_score(one: Offer, other: Offer) -> float:
-    here, there = one.place, other.place
-    if one is other:
+def proximity_score(a: Offer, b: Offer) -> float:
+    """How near two offers are, from 0 to SAME_OFFER_SCORE."""
+    place_a, place_b = a.place, b.place
+    if a is b:
         return SAME_OFFER_SCORE
-    if one.region == other.region:
-        return SAME_ZONE_SCORE if here.zone and here.zone == there.zone else SAME_REGION_SCORE
-    return SAME_PROVIDER_SCORE if here.provider and here.provider == there.provider else 0.0
+    if a.region == b.region:
+        return SAME_ZONE_SCORE if place_a.zone and place_a.zone == place_b.zone else SAME_REGION_SCORE
+    return SAME_PROVIDER_SCORE if place_a.provider and place_a.provider == place_b.provider else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Proximity:
+    """Score plugin: ranks offers by the nearest replica of every neighbour."""
+
     name: ClassVar[str] = "Proximity"
+    # Replicas of neighbours may be in any offer.
     scope: ClassVar[Scope] = "table"
 
     def applies(self, ask: ReplicaAsk) -> bool:
         return bool(ask.demand.neighbours)
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
-        """The mean over the neighbours that are placed, of how near their nearest replica is."""
+        """The mean proximity to the nearest replica, over the neighbours that are placed."""
         fleet, total, counted = fleet_of(rows), np.zeros(rows.count, np.float32), 0
         for service in ask.demand.neighbours:
             places = frozenset(fleet.offer_rows_of(service))
             if places:
-                total += _scores_to_nearest(
-                    fleet,
-                    places,
-                    places if service == ask.demand.name else _offers_sharing_cluster(ask, fleet, service),
-                )
+                # Replicas of one service share clusters wherever the service is placed.
+                is_own = service == ask.demand.name
+                shared = places if is_own else _offers_sharing_cluster(ask, fleet, service)
+                total += _scores_to_nearest(fleet, places, shared)
                 counted += 1
         if counted:
             total /= np.float32(counted)
@@ -56,20 +58,22 @@ class Proximity:
 
 
 def _offers_sharing_cluster(ask: ReplicaAsk, fleet: Fleet, service: str) -> frozenset[int]:
-    """Where it would be put into clusters that the other one is in: services share clusters under equal rules only."""
-    clusters = (fleet.clusters[name] for name in fleet.clusters_of(service))
-    return frozenset(
-        each.offer_row
-        for each in clusters
-        if each.group == fleet.group_of(ask.demand, ask.overflow_source, each.offer_row)
-    )
+    """Rows of the offers where the replica could join a cluster of the service: clusters are shared under
+    equal rules only."""
+    rows: set[int] = set()
+    for name in fleet.clusters_of(service):
+        cluster = fleet.clusters[name]
+        if cluster.group == fleet.group_of(ask.demand, ask.overflow_source, cluster.offer_row):
+            rows.add(cluster.offer_row)
+    return frozenset(rows)
 
 
 def _scores_to_nearest(fleet: Fleet, places: frozenset[int], shared: frozenset[int]) -> Floats:
+    # Cached: the score depends on the offers of the replicas only, and many asks share them.
     key = ("near", places, shared)
-    found = fleet.table.scores.get(key)
-    if found is None:
+    scores = fleet.table.scores.get(key)
+    if scores is None:
         best = [max(proximity_score(offer, fleet.offers[row]) for row in places) for offer in fleet.offers]
-        found = fleet.table.scores[key] = np.array(best, np.float32)
-        found[list(shared)] = SAME_CLUSTER_SCORE
-    return found
+        scores = fleet.table.scores[key] = np.array(best, np.float32)
+        scores[list(shared)] = SAME_CLUSTER_SCORE
+    return scores

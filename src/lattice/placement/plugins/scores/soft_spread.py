@@ -1,4 +1,5 @@
-"""Even: of regions (zones, providers, pools) that a service would like to be spread over, prefer those that are not ahead of the others."""
+"""Even: among the domains (regions, zones, providers, pools) of a soft spread rule, prefer domains that are
+not ahead."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,22 +16,26 @@ from lattice.placement.plugins.filters.spread import domain_of, replicas_by_doma
 
 @dataclass(frozen=True, slots=True)
 class SoftSpread:
+    """Score plugin: ranks offers by how far the domain would exceed the skew."""
+
     name: ClassVar[str] = "Even"
+    # The replicas in all domains count.
     scope: ClassVar[Scope] = "table"
 
     def applies(self, ask: ReplicaAsk) -> bool:
         return bool(ask.demand.soft_spread)
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
-        """1 within the skew, the less the further beyond; the mean of all such wishes. Full domains are counted, too."""
+        """1 within the skew, less the further beyond, as the mean over all soft spread rules; full domains
+        count too."""
         fleet = fleet_of(rows)
-        may = eligible_offers(ask, fleet)
+        eligible = eligible_offers(ask, fleet)
         total = np.zeros(rows.count, np.float32)
         for key, skew in ask.demand.soft_spread:
-            counts = replicas_by_domain(fleet, ask.demand.name, key, may)
+            counts = replicas_by_domain(fleet, ask.demand.name, key, eligible)
             least = min(counts.values(), default=0)
-            beyond = [
+            excess = [
                 max(0, counts.get(domain_of(offer, key), 0) + 1 - least - skew) for offer in fleet.offers
             ]
-            total += 1 - np.array(beyond, np.float32) / np.float32(1 + max(beyond, default=0))
+            total += 1 - np.array(excess, np.float32) / np.float32(1 + max(excess, default=0))
         return total / np.float32(len(ask.demand.soft_spread))

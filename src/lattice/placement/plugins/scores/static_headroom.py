@@ -1,4 +1,4 @@
-"""Suited: of data centers, prefer the one that has most left of what the replica takes most of."""
+"""Suited: among data centers, prefer the most free capacity of the resource that the replica uses most."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,14 +15,18 @@ from lattice.placement.model.rejection_reasons import fleet_of
 
 @dataclass(frozen=True, slots=True)
 class StaticHeadroom:
+    """Score plugin: ranks data centers by weighted free capacity; every other offer scores 0."""
+
     name: ClassVar[str] = "Suited"
+    # The score depends on the usage of the offer alone.
     scope: ClassVar[Scope] = "row"
 
     def applies(self, ask: ReplicaAsk) -> bool:
         return True
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
-        """The free share of cores and memory, each weighed by how much of it one replica takes; 0 for what is rented."""
+        """The free share of cores and memory, weighted by the share that one replica takes; 0 for rented
+        machines."""
         fleet = fleet_of(rows)
         score = np.zeros(rows.count, np.float32)
         pairs = (
@@ -37,20 +41,17 @@ class StaticHeadroom:
 
 
 def _free_share(fleet: Fleet, row: int, needs: dict[str, int]) -> float:
-    weights, shares = 0.0, 0.0
-    for name, limit in (
-        ("cpu", fleet.offers[row].limits.milli),
-        ("memory", fleet.offers[row].limits.memory),
-    ):
-        whole = limit if limit < NO_LIMIT else _capacity_by_machines(fleet, row, name)
-        if 0 < whole < NO_LIMIT and needs.get(name):
-            used = sum(cluster.used[name] for cluster in fleet.clusters_by_offer[row].values())
-            weight = needs[name] / whole
-            weights += weight
-            shares += weight * max(0.0, 1 - used / whole)
-    return shares / weights if weights else 0.0
-
-
-def _capacity_by_machines(fleet: Fleet, row: int, name: str) -> int:
     offer = fleet.offers[row]
-    return offer.limits.nodes * max((each.size.get(name, 0) for each in offer.types), default=0)
+    weights, shares = 0.0, 0.0
+    for name, limit in (("cpu", offer.limits.milli), ("memory", offer.limits.memory)):
+        capacity = limit
+        if limit >= NO_LIMIT:
+            # Without a stated limit, the largest machine type times the number of machines is the capacity.
+            largest = max((kind.size.get(name, 0) for kind in offer.types), default=0)
+            capacity = offer.limits.nodes * largest
+        if 0 < capacity < NO_LIMIT and needs.get(name):
+            used = sum(cluster.used[name] for cluster in fleet.clusters_by_offer[row].values())
+            weight = needs[name] / capacity
+            weights += weight
+            shares += weight * max(0.0, 1 - used / capacity)
+    return shares / weights if weights else 0.0
