@@ -196,6 +196,8 @@ class ShapeCache:
         fixed, aggregates_version = self.fixed, table.aggregates_version
         if fixed.version != table.fixed_version:
             fixed = fixed_cache_of(ask, table, self.plugins)
+        # The cached masks are valid row by row only if neither the fixed reasons nor an aggregate has changed
+        # for all rows.
         is_incremental = (
             fixed is self.fixed
             and fixed.full_evaluations == self._fixed_evaluations
@@ -295,6 +297,7 @@ def shape_cache_of(ask: Ask, table: Table, profile: Profile) -> ShapeCache:
     cache: ShapeCache | None = table.shape_caches.get(key)
     if cache is not None:
         return cache
+    # A cache entry is kept only for the second decision of a shape: many shapes occur once.
     plugins: ActivePlugins | None = table.shapes_seen_once.pop(key, None)
     if plugins is None:
         drop_oldest_half(table.shapes_seen_once, MAX_SHAPES_SEEN_ONCE)
@@ -335,6 +338,7 @@ def best_two(table: Table, totals: Floats) -> tuple[int, int]:
     decides."""
     if not len(totals):
         return NO_ROW, NO_ROW
+    # The first maximum in row order is then also the first in tie order.
     if table.is_in_tie_order:
         return _first_two(totals)
     order = table.rows_by_rank()

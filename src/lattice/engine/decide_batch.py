@@ -99,6 +99,7 @@ class _Lookahead:
             self._pending_rows[: -self._lookahead_rows],
         )
         near = [other_row for other_row in near if other_row != row and other_row not in self._next_totals]
+        # A batch that reaches further rows is likely to reach many of them.
         self._lookahead_rows = min(MAX_LOOKAHEAD_ROWS, 2 * self._lookahead_rows)
         self._evaluate([row, *near], 0, INITIAL_LOOKAHEAD_LEVELS)
 
@@ -187,7 +188,8 @@ class _Domain:
         self.domain_score = domain_score
 
     def best(self) -> tuple[float, int] | None:
-        """Return (−total, rank) of the best row, which `pop` removes; None: the domain has no feasible row."""
+        """Return (−total, rank) of the best row, which `pop` removes; None: the domain has no feasible row.
+        """
         levels = self._levels
         if not levels:
             return None
@@ -274,6 +276,7 @@ class _Domains:
     def _update_offers(self, code: int) -> None:
         """Count a placement in the domain and renew the offers of the domains whose score changed."""
         changed = self._scores.place(code)
+        # Every domain gets a new offer below, so that all present offers are stale.
         if changed is None:
             self._heap.clear()
             changed = self._domains

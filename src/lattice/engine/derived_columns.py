@@ -33,6 +33,7 @@ class ChangeLog:
         self._rows.append(row)
         self.version += 1
         if len(self._rows) > MAX_CHANGES_KEPT:
+            # Half of the log is dropped at once, so that dropping stays rare.
             drop = MAX_CHANGES_KEPT // 2
             del self._rows[:drop]
             self._start += drop
@@ -131,6 +132,8 @@ class Aggregates:
         entry = self._values.get(key)
         if entry is None:
             if len(self._values) >= MAX_COLUMNS_KEPT:
+                # Dropped aggregates are no longer compared: a new version invalidates the answers that used
+                # them.
                 self._values.clear()
                 self._version += 1
             entry = self._values[key] = (make(table), make)

@@ -45,7 +45,8 @@ class Ask(Protocol):
 
 
 class Reason(Protocol):
-    """The reason of a rejection. A value: equal reasons are the same reason. The text is rendered on demand."""
+    """The reason of a rejection. A value: equal reasons are the same reason. The text is rendered on demand.
+    """
 
     @property
     def plugin(self) -> str: ...
@@ -129,7 +130,8 @@ class DomainScores(Protocol):
     codes: Rowids
 
     def value(self, code: int) -> np.float32:
-        """The score of the rows of the domain without weight, bit for bit equal to the result of the plugin."""
+        """The score of the rows of the domain without weight, bit for bit equal to the result of the plugin.
+        """
         ...
 
     def values(self) -> Floats:
@@ -177,8 +179,7 @@ class Profile:
         weighted = []
         for score, weight in self.scores:
             if weight:
-                for part in getattr(score, "parts", (score,)):
-                    weighted.append((part, np.float32(weight)))
+                weighted += [(part, np.float32(weight)) for part in getattr(score, "parts", (score,))]
         return {
             reach: [pair for pair in weighted if REACH_BY_SCOPE[pair[0].scope] == reach]
             for reach in get_args(Reach)

@@ -199,6 +199,7 @@ class Table:
         return RowSubset(self, np.array(rows, np.intp))
 
     def float_buffer(self) -> Floats:
+        # Buffers have the length of the table: a new row makes them useless.
         if not self._buffers or len(self._buffers[0]) != self.count:
             self._buffers = [np.empty(self.count, np.float32) for _ in range(FLOAT_BUFFER_COUNT)]
         self._next_buffer = (self._next_buffer + 1) % FLOAT_BUFFER_COUNT
@@ -221,6 +222,7 @@ class Table:
         to other resources."""
         if self._line_by_resource[resource] != EMPTY_LINE:
             return self._line_by_resource[resource]
+        # Lines are reclaimed only when the arrays are full: the search reads every line.
         if not self._free_lines and len(self._resource_by_line) == len(self._total):
             self._reclaim_lines()
         if self._free_lines:
@@ -311,6 +313,7 @@ class Table:
         return self.count - 1
 
     def _grow(self) -> None:
+        # The capacity doubles, so that appending a row has a constant cost on average.
         extra = self._capacity
         self._capacity += extra
         for array in LINE_ARRAYS:
@@ -331,6 +334,7 @@ class Table:
         # The total of a removed row is -inf, so that no decision chooses the row: any rank will do.
         self._columns["rank"][row] = self._columns["rank"][row - 1] if row else 0
         self._tie_order.add(row)
+        # The removed row may have been the only row out of order.
         self.is_in_tie_order = self.is_in_tie_order or self._are_ranks_sorted()
         self.touch_fixed(row)
         return row

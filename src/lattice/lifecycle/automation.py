@@ -78,10 +78,8 @@ def evaluate_rule(
     minimum, required_seconds = threshold(rule)
     cooldown = timedelta(milliseconds=rule.spec.cooldown_ms)
     crossed = {name: since for name, since in rule.status.crossed.items() if name in unmeasured}
-    cooling_down: dict[str, str] = {}
-    for name, last in rule.status.quiet.items():
-        if _cooldown_left(last, cooldown, now) > 0:
-            cooling_down[name] = last
+    recent = rule.status.quiet.items()
+    cooling_down = {name: last for name, last in recent if _cooldown_left(last, cooldown, now) > 0}
     firings: list[Firing] = []
     waits: list[float] = []
     for measurement in sorted(measures, key=lambda measure: measure.object):

@@ -1,11 +1,11 @@
 """Workload templates of a service: the spec, name, labels and slot of a replica."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
-from lattice.kinds.constraint import Constraints, Spread
+from lattice.kinds.constraint import Constraints
 from lattice.kinds.container import Quantities
 from lattice.kinds.meta.base import Metadata, OwnerReference
 from lattice.kinds.service import LatticeService, ServiceSpec
@@ -64,7 +64,7 @@ def _requests(spec: ServiceSpec) -> Quantities:
     own."""
     if any(container.resources and container.resources.requests for container in spec.containers.values()):
         return {}
-    requests = {}
+    requests: Quantities = {}
     for name, amount in sorted(spec.requests.items()):
         requests[name] = f"{amount}m" if name in MILLI_RESOURCES else amount
     return requests

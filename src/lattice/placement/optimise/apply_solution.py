@@ -48,6 +48,7 @@ def apply_solution(state: FleetState, targets: Targets, deadline: Deadline) -> F
         staying = set(broken)
         for name in broken:
             staying.update(near for _, near in demands[name].latency_to)
+        # Without a target to withdraw, another attempt would break the same rules.
         if deadline.is_over or not staying & remaining.keys():
             return state
         remaining = {name: counts for name, counts in remaining.items() if name not in staying}

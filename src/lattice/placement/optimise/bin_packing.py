@@ -52,6 +52,7 @@ def fill(bins: Bins, needs: Vector, replicas: int) -> tuple[Bins, int]:
             continue
         full, partial = divmod(min(replicas, fitting * count), fitting)
         replicas -= full * fitting + partial
+        # Full machines, the partially filled machine, and unchanged machines.
         split = [
             (subtract_needs(free, needs, fitting), full),
             (subtract_needs(free, needs, partial), 1 if partial else 0),
@@ -76,17 +77,17 @@ def pack(size: Vector, items: Iterable[tuple[Vector, int]]) -> int:
     listed = [(needs, count) for needs, count in items if count]
     if not listed:
         return 0
+    sized = []
+    for needs, count in listed:
+        shares = [need / max(1, capacity) for need, capacity in zip(needs, size, strict=True)]
+        sized.append((shares, needs, count))
     best = SOLVER_NO_LIMIT
-    for order in (max, sum):
+    for measure in (max, sum):
         bins: Bins = ()
-        for needs, count in sorted(listed, key=lambda item: (-order(_shares(item[0], size)), item[0])):
+        for _, needs, count in sorted(sized, key=lambda item: (-measure(item[0]), item[1])):
             bins = fill_or_open(bins, size, needs, count)
         best = min(best, sum(count for _, count in bins))
     return best
-
-
-def _shares(needs: Vector, size: Vector) -> list[float]:
-    return [need / max(1, capacity) for need, capacity in zip(needs, size, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,9 @@ class _Consolidation:
 
     def _target_machines(self, machine: int) -> list[int]:
         """Other machines in use, of clusters below their utilisation threshold."""
-        targets = []
+        counts = self.fleet.machines.replica_counts
+        targets: list[int] = []
         for cluster in self.clusters:
             if cluster.is_below_threshold:
-                for candidate in cluster.machines:
-                    if candidate != machine and self.fleet.machines.replica_counts[candidate]:
-                        targets.append(candidate)
-        return targets
+                targets += [other_machine for other_machine in cluster.machines if counts[other_machine]]
+        return [target for target in targets if target != machine]

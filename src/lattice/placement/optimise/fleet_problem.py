@@ -260,8 +260,9 @@ def _source(view: _FleetView, row: int) -> MachineSource:
                 size = view.vector(machine_type.size)
                 models.append(MachineModel(name, size, machine_type.rate, listed[name]))
     unlisted = view.unlisted[row].values()
-    for group in unlisted:
-        models.append(MachineModel(group.name, group.size, group.price, group.count, group.count))
+    models += [
+        MachineModel(group.name, group.size, group.price, group.count, group.count) for group in unlisted
+    ]
     limits = {"cpu": offer.limits.milli, "memory": offer.limits.memory}
     most: list[int | None] = []
     for position, name in enumerate(view.resources):
@@ -318,10 +319,8 @@ def _load(view: _FleetView, demand: Demand, allowed: Mapping[str, Flags], move_c
     present = [fleet.offers[row] for row in counts]
     candidates = [fleet.offers[row] for row in np.flatnonzero(allowed_rows).tolist()]
     # A region rule that is broken today does not bind the optimiser.
-    groups = []
-    for rule in demand.regions:
-        if any(offer.is_in(rule.value) for offer in present):
-            groups.append(frozenset(offer.name for offer in candidates if offer.is_in(rule.value)))
+    regions = [rule.value for rule in demand.regions if any(offer.is_in(rule.value) for offer in present)]
+    groups = [frozenset(offer.name for offer in candidates if offer.is_in(region)) for region in regions]
     return Load(
         name=demand.name,
         replicas=counts.total(),

@@ -39,8 +39,10 @@ def greedy_solution(index: ProblemIndex, hint: PlacementHint) -> tuple[ReplicaCo
         previous = state.used.copy(), dict(counts[load.name])
         _place_load(state, load, counts[load.name], _proximate_keys(index, load, counts))
         if any(load_violations(index, load, counts[load.name])):
+            # The partial placement of the load is undone before the load is dropped.
             state.used, counts[load.name] = previous
             state.drop(load, counts)
+    # Dropping a load may break proximity rules of further loads.
     while violation := next(iter(proximity_violations(index, counts)), None):
         state.drop(index.loads[violation[0]], counts)
     return counts, state.used.machines

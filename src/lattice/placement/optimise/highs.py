@@ -93,16 +93,11 @@ def _read(solver: "highspy.Highs", matrix: Matrix, columns: list[Column], is_int
         proven = info.objective_function_value if finished else -math.inf
     # Costs are sums of prices: every cost is a multiple of their greatest common divisor.
     step = math.gcd(*matrix.cost.values()) or 1
-    return SolverResult(
-        values,
-        _safe(proven, step) + matrix.offset if math.isfinite(proven) else min(0, matrix.offset),
-        finished,
-    )
-
-
-def _safe(bound: float, step: int) -> int:
-    """The bound rounded up to the next possible cost, after subtracting the error of floating point."""
-    return math.ceil((bound - BOUND_TOLERANCE * max(1.0, abs(bound))) / step) * step
+    if not math.isfinite(proven):
+        return SolverResult(values, min(0, matrix.offset), finished)
+    # Rounded up to the next possible cost, after the error of floating point is subtracted.
+    bound = math.ceil((proven - BOUND_TOLERANCE * max(1.0, abs(proven))) / step) * step
+    return SolverResult(values, bound + matrix.offset, finished)
 
 
 def _model(matrix: Matrix, columns: list[Column], is_integer: bool) -> "highspy.HighsLp":

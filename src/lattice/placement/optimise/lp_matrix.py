@@ -54,7 +54,12 @@ def build_matrix(index: ProblemIndex, allow_unplaced: bool = False) -> Matrix:
     use = _ModelUse(index)
     matrix = Matrix()
     for name, load in index.loads.items():
-        slack = _add_slack(matrix, load) if allow_unplaced and load.replicas else None
+        slack = None
+        if allow_unplaced and load.replicas:
+            slack = _Slack(("u", load.name), ("w", load.name))
+            matrix.add_column(slack.unplaced, load.replicas)
+            matrix.add_column(slack.all_unplaced, 1)
+            matrix.add_at_least({slack.unplaced: 1, slack.all_unplaced: -load.replicas}, 0)
         _add_load(matrix, index, load, (use.keys[name], slack))
         _add_moves(matrix, index, load, use.keys[name])
     for key in sorted({*use.users, *use.in_minimums}):
@@ -64,6 +69,7 @@ def build_matrix(index: ProblemIndex, allow_unplaced: bool = False) -> Matrix:
         _add_proximity(matrix, index.loads[name], use)
     _add_move_limit(matrix, index)
     if allow_unplaced:
+        # Only unplaced replicas cost anything.
         matrix.cost = {column: 1 if column[0] == "u" else 0 for column in matrix.cost}
         matrix.offset = 0
     return matrix
@@ -71,18 +77,11 @@ def build_matrix(index: ProblemIndex, allow_unplaced: bool = False) -> Matrix:
 
 @dataclass(frozen=True)
 class _Slack:
-    """Columns that let replicas stay unplaced; the rules of a load are void if all its replicas are unplaced."""
+    """Columns that let replicas stay unplaced; the rules of a load are void if all its replicas are unplaced.
+    """
 
     unplaced: Column
     all_unplaced: Column
-
-
-def _add_slack(matrix: Matrix, load: Load) -> _Slack:
-    slack = _Slack(("u", load.name), ("w", load.name))
-    matrix.add_column(slack.unplaced, load.replicas)
-    matrix.add_column(slack.all_unplaced, 1)
-    matrix.add_at_least({slack.unplaced: 1, slack.all_unplaced: -load.replicas}, 0)
-    return slack
 
 
 class _ModelUse:
@@ -100,13 +99,15 @@ class _ModelUse:
                 keys = [(name, model) for model in minimum.models]
                 if any(key in candidates for key in keys):
                     self.in_minimums.update(keys)
-        self.single_replica = {
-            key
-            for key, loads in candidates.items()
-            if key not in self.in_minimums
-            and index.models[key].max_machines is None
-            and _no_two_fit(index.models[key].size, loads)
-        }
+        # Models on which no two replicas fit, by a resource of which every replica needs more than half.
+        self.single_replica: set[ModelKey] = set()
+        for key, loads in candidates.items():
+            if key in self.in_minimums or index.models[key].max_machines is not None:
+                continue
+            for resource, capacity in enumerate(index.models[key].size):
+                if 2 * min(load.needs[resource] for load in loads) > capacity:
+                    self.single_replica.add(key)
+                    break
         self.keys = {
             name: self._undominated(index, index.loads[name], keys) for name, keys in index.keys.items()
         }
@@ -138,13 +139,11 @@ class _ModelUse:
                 undominated.append(key)
         return tuple(sorted(undominated))
 
-
-def _no_two_fit(size: tuple[int, ...], loads: list[Load]) -> bool:
-    """Whether no two replicas of the loads fit on one machine, by a resource of which every replica needs
-    more than half."""
-    return any(
-        2 * min(load.needs[resource] for load in loads) > capacity for resource, capacity in enumerate(size)
-    )
+    def machine_terms(self, key: ModelKey) -> list[Column]:
+        """The columns whose sum is the number of machines of the model."""
+        if key in self.single_replica:
+            return [replica_column(load, key) for load in self.users.get(key, ())]
+        return [("n", *key)] if key in self.users or key in self.in_minimums else []
 
 
 def _dominates(index: ProblemIndex, candidate: ModelKey, key: ModelKey) -> bool:
@@ -203,6 +202,7 @@ def _add_regions(
             terms | ({slack.unplaced: 1, slack.all_unplaced: 1 - min_regions} if slack else {}),
             load.replicas - min_regions + 1,
         )
+    # With two regions the rows above suffice.
     if min_regions > 2 or min_regions > len(regions):
         for region, terms in regions.items():
             matrix.add_column(("y", load.name, region), 1)
@@ -214,10 +214,8 @@ def _add_regions(
 def _add_moves(matrix: Matrix, index: ProblemIndex, load: Load, keys: tuple[ModelKey, ...]) -> None:
     """Add a column for the replicas that leave each model, priced per move."""
     price = index.problem.move_price(load)
-    staying = {}
-    for key, count in sorted(load.current_counts.items()):
-        if count and key in index.keys[load.name]:
-            staying[key] = count
+    current, usable = sorted(load.current_counts.items()), index.keys[load.name]
+    staying = {key: count for key, count in current if count and key in usable}
     if not price and index.problem.max_moves is None:
         return
     for key, count in staying.items():
@@ -252,11 +250,13 @@ def _add_machines(matrix: Matrix, index: ProblemIndex, key: ModelKey, users: tup
             matrix.cost[replica_column(load, key)] += model.price
         return
     machines: Column = ("n", *key)
-    matrix.add_column(
-        machines,
-        min(_machine_upper_bound(index, key, loads), index.machine_limit(index.sources[key[0]])),
-        model.price,
-    )
+    source = index.sources[key[0]]
+    minimums = [rule.min_machines for rule in source.minimums if key[1] in rule.models]
+    # One machine per replica is always enough, unless a minimum requires more machines.
+    useful = max(max(minimums, default=0), sum(load.replicas for load in loads))
+    if model.max_machines is not None:
+        useful = min(useful, model.max_machines)
+    matrix.add_column(machines, min(useful, index.machine_limit(source)), model.price)
     for resource, capacity in enumerate(model.size):
         needs = {replica_column(load, key): load.needs[resource] for load in loads if load.needs[resource]}
         if not needs:
@@ -272,15 +272,6 @@ def _add_machines(matrix: Matrix, index: ProblemIndex, key: ModelKey, users: tup
             matrix.add_at_most({replica_column(load, key): 1, machines: -load.replicas}, 0)
 
 
-def _machine_upper_bound(index: ProblemIndex, key: ModelKey, loads: list[Load]) -> int:
-    """The largest number of machines of the model that can be useful or allowed."""
-    model = index.models[key]
-    minimums = [rule.min_machines for rule in index.sources[key[0]].minimums if key[1] in rule.models]
-    least = max(minimums, default=0)
-    needed = max(least, sum(load.replicas for load in loads))
-    return needed if model.max_machines is None else min(needed, model.max_machines)
-
-
 def _rounded(need: int, capacity: int, k: int) -> int:
     """The share of a machine, rounded by the k-th dual feasible function, in units of 1 / k(k + 1)."""
     steps, remainder = divmod(need * (k + 1), capacity)
@@ -291,7 +282,7 @@ def _add_supply_limits(matrix: Matrix, index: ProblemIndex, use: _ModelUse) -> N
     """Add the limits of sources and ledgers, and the minimums of sources."""
     paid: dict[str, dict[Column, int]] = {}
     for name, source in index.sources.items():
-        columns = {model.name: _machine_terms(use, (name, model.name)) for model in source.models}
+        columns = {model.name: use.machine_terms((name, model.name)) for model in source.models}
         users: dict[str, Load] = {}
         for model_name in columns:
             users.update({load.name: load for load in use.users.get((name, model_name), ())})
@@ -354,10 +345,3 @@ def _add_proximity(matrix: Matrix, load: Load, use: _ModelUse) -> None:
                 if key[0] in reachable
             ]
             matrix.add_at_most({**terms, **dict.fromkeys(targets, -load.replicas)}, 0)
-
-
-def _machine_terms(use: _ModelUse, key: ModelKey) -> list[Column]:
-    """The columns whose sum is the number of machines of the model."""
-    if key in use.single_replica:
-        return [replica_column(load, key) for load in use.users.get(key, ())]
-    return [("n", *key)] if key in use.users or key in use.in_minimums else []

@@ -61,6 +61,7 @@ def split_counts(merged: MergedProblem, counts: ReplicaCounts) -> ReplicaCounts:
         remaining = dict(sorted(placed.items()))
         loads = merged.members[name]
         parts |= {load.name: {} for load in loads}
+        # Replicas that exist stay with their own load: a split must not cause moves.
         if len(loads) > 1:
             for load in loads:
                 for key, count in sorted(load.current_counts.items()):

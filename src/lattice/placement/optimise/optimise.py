@@ -1,4 +1,5 @@
-"""Optimise the placement of the whole fleet: the moves, the saving, and a proven gap to the cheapest fleet."""
+"""Optimise the placement of the whole fleet: the moves, the saving, and a proven gap to the cheapest fleet.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -92,6 +93,7 @@ def optimise(
     better start."""
     deadline = Deadline.within(options.time_limit_s, clock)
     first = best = _improve_once(state, state, options, deadline)
+    # The bound of the first step holds for the whole optimisation: later steps start elsewhere.
     while (
         best.moves
         and best.plan.state_after is not None
@@ -103,25 +105,19 @@ def optimise(
         if improved.total >= best.total:
             break
         best = replace(improved, lower_bound=first.lower_bound)
-    return _with_status(
-        best,
-        TIMED_OUT
-        if deadline.is_over and not _is_within_gap(best.total, first.lower_bound, options)
-        else first.status,
-        options,
-    )
+    is_within_gap = _is_within_gap(best.total, first.lower_bound, options)
+    status = first.status
+    if deadline.is_over and not is_within_gap:
+        status = TIMED_OUT
+    elif status in (OPTIMAL, PACKED):
+        # A solution that is optimal for the solver is only packed if applying it costs more than the bound
+        # allows.
+        status = OPTIMAL if _is_within_gap(best.total, best.lower_bound, options) else PACKED
+    return replace(best, status=status)
 
 
 def _is_within_gap(total: int, lower_bound: int, options: OptimiserOptions) -> bool:
     return total - lower_bound <= options.gap * total
-
-
-def _with_status(plan: FleetPlan, solver_status: str, options: OptimiserOptions) -> FleetPlan:
-    """The plan with its status: a solution that is optimal for the solver counts as packed if applying it
-    cost more than the bound allows."""
-    if solver_status not in (OPTIMAL, PACKED):
-        return replace(plan, status=solver_status)
-    return replace(plan, status=OPTIMAL if _is_within_gap(plan.total, plan.lower_bound, options) else PACKED)
 
 
 def _improve_once(
@@ -138,6 +134,7 @@ def _improve_once(
     best, moves, cost = start, count_moves(state, start), sum(start.offer_rates.values())
     for candidate in _candidate_states(state, start, solution, (options, deadline)):
         candidate_moves, candidate_cost = count_moves(state, candidate), sum(candidate.offer_rates.values())
+        # Machines without a price would make a candidate look cheaper than it is.
         is_allowed = candidate_moves <= options.move_limit and count_unpriced(candidate) <= count_unpriced(
             start
         )

@@ -116,6 +116,7 @@ def solve(
         index, note = _restrict_to_placed(index, best.counts), str(error)
     counts = split_counts(merged, best.counts)
     final = _undo_moves(_restrict_to_placed(full_index, counts), replace(best, counts=counts))
+    # The simple bound may exceed a bound of a solver that was stopped early.
     bound = max(bound, _simple_bound(index))
     status: SolverStatus = "packed" if is_finished else "time limit"
     if note:
@@ -217,7 +218,8 @@ def _hint_from_result(result: SolverResult) -> dict[str, dict[ModelKey, int]]:
 
 
 def _columns(index: ProblemIndex, matrix: Matrix, solution: _CandidateSolution) -> dict[Column, int] | None:
-    """The solution as column values of the matrix; None if the solution uses a model that the matrix omits."""
+    """The solution as column values of the matrix; None if the solution uses a model that the matrix omits.
+    """
     machines = with_minimums(index, solution.machines)
     values: dict[Column, int] = {}
     for key, count in machines.items():

@@ -1,4 +1,5 @@
-"""Queries about the fleet: one query in, one document out, equal for the offline command line and the server."""
+"""Queries about the fleet: one query in, one document out, equal for the offline command line and the server.
+"""
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,7 +32,8 @@ MAX_LISTED_NAMES = 10
 
 @dataclass(frozen=True, slots=True)
 class QueryContext:
-    """The input of a query: the settled state, the present world, and a clock for queries with a time limit."""
+    """The input of a query: the settled state, the present world, and a clock for queries with a time limit.
+    """
 
     state: FleetState
     world: World
@@ -51,7 +53,11 @@ def answer_query(
     query is answered for the world after them.
     """
     if query["ask"] == "plan":
-        return _document_of_plan(_plan(world, changes, deleted), world)
+        if changes or deleted:
+            return _document_of_plan(plan(world, changes, deleted), world)
+        # Without changes the plan shows the remaining work for the declared objects.
+        pending = compare(FleetState.current(world), converge(world, max_decisions=1))
+        return _document_of_plan(pending, world)
     handler = QUERY_HANDLERS.get(query["ask"])
     if handler is None:
         raise Malformed(
@@ -64,13 +70,6 @@ def answer_query(
             raise NotFound(f"there is no service {service}", fix=_suggest_name(service, services, "services"))
     state = converge_both(world, changes, deleted)[1] if changes or deleted else converge(world)
     return handler(query, QueryContext(state, world, clock))
-
-
-def _plan(world: World, changes: Sequence[Kind], deleted: Sequence[ObjectKey]) -> Plan:
-    """The plan of the changes; without changes the plan of the remaining work for the declared objects."""
-    if changes or deleted:
-        return plan(world, changes, deleted)
-    return compare(FleetState.current(world), converge(world, max_decisions=1))
 
 
 def _document_of_plan(plan: Plan, world: World) -> Document:
@@ -105,6 +104,7 @@ def _fit(query: Query, context: QueryContext) -> Document:
     figures["serviceCost"] = rate_document(state.service_rates.get(service, 0))
     with unplaced_replicas(state, service) as missing:
         if missing is None:
+            # The service is placed: no change is needed.
             return {**fit_document(service, (), None), **figures}
         verdict = judge(missing.placement, state.fleet, state.world.services)
         orphaned_cost = state.orphaned.service_cost(service)
@@ -135,6 +135,7 @@ def _whatif(query: Query, context: QueryContext) -> Document:
 
 def _event(query: Query) -> WhatIfEvent:
     """The what-if event of the query, without repeated pools and certificates."""
+    # Certificates are compared without case.
     drop = {(pool, certificate.lower()): (pool, certificate) for pool, certificate in query.get("drop", ())}
     return WhatIfEvent(
         tuple(dict.fromkeys(query.get("lose", ()))),

@@ -17,7 +17,7 @@ def plan_differences(earlier: PlanDocument, later: PlanDocument) -> list[str]:
     Raises Malformed if a document is not a plan.
     """
     try:
-        lines = []
+        lines: list[str] = []
         for section in SECTIONS:
             lines += _section(section, earlier, later)
     except (KeyError, TypeError, AttributeError) as e:

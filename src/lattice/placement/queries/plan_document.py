@@ -8,20 +8,18 @@ from typing import Any
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.meta.quantity import format_dollars
 from lattice.placement.explain.blockers import Blocker
-from lattice.placement.explain.verdict import ConflictingRequirements, Verdict, judge
+from lattice.placement.explain.verdict import Verdict, judge
 from lattice.placement.greedy.place_all import by_priority
 from lattice.placement.inputs.ledger_math import rate_per_30_days
 from lattice.placement.model.costs import fleet_costs, placed_costs
 from lattice.placement.model.demand import Demand, service_source
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.offer import MachineType
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import (
     BudgetChange,
     ClusterChange,
     FleetState,
     ManifestChange,
-    MisplacedService,
     PlacementKey,
     Plan,
     ServiceChange,
@@ -80,6 +78,12 @@ def shortfall_document(shortfall: Shortfall, plugin: str = "") -> Document:
 def plan_document(plan: Plan, before: FleetState, after: FleetState, world: World) -> Document:
     """Return the plan as a document; `world` is the present world without assumed changes."""
     changed = [service.name for service in plan.services]
+    would_move = []
+    for service in plan.would_move:
+        # An unplaced service is listed as unplaced only.
+        if service.name not in plan.unplaced:
+            destination = None if service.destination is None else place_documents(service.destination)
+            would_move.append({"name": service.name, "reasons": list(service.reasons), "to": destination})
     return {
         "ask": "plan",
         "id": plan.id,
@@ -94,9 +98,7 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
         "overhead": rate_change_document(_overhead(before), _overhead(after)),
         "month": after.world.now.strftime("%Y-%m") if after.world.now else None,
         "budgets": [_budget(budget, before) for budget in plan.budgets],
-        "wouldMove": [
-            _misplaced_service(service) for service in plan.would_move if service.name not in plan.unplaced
-        ],
+        "wouldMove": would_move,
         "unplaced": [
             {**document, "isUntouched": document["name"] in plan.untouched}
             for document in unplaced_documents(plan.unplaced, before, after)
@@ -180,6 +182,7 @@ def _bill_of(cluster: str, state: FleetState) -> int:
 def _budget(change: BudgetChange, before: FleetState) -> Document:
     """The change of a budget; the limit may change too, and a new budget had no limit."""
     previous = before.world.supply.budgets.get(change.ledger)
+    # Without a previous limit both percentages refer to the new limit.
     old_limit = change.limit if previous is None or previous.limit is None else previous.limit
     return {
         "ledger": change.ledger,
@@ -197,14 +200,6 @@ def _budget(change: BudgetChange, before: FleetState) -> Document:
         if change.cheapest_machine_rate is None
         else rate_document(change.cheapest_machine_rate),
         "isUsedUp": change.is_exhausted,
-    }
-
-
-def _misplaced_service(service: MisplacedService) -> Document:
-    return {
-        "name": service.name,
-        "reasons": list(service.reasons),
-        "to": None if service.destination is None else place_documents(service.destination),
     }
 
 
@@ -255,8 +250,10 @@ def _demand_signature(demand: Demand) -> object:
 
 
 def _with_own_source(demand: Demand, first: str, verdict: Document) -> Document:
-    """The verdict of another service with equal demand, with this service as the source of its requirements."""
+    """The verdict of another service with equal demand, with this service as the source of its requirements.
+    """
     own = service_source(demand.name)
+    # Blockers that the first service declares itself are declared by this service here.
     conflicts = [
         [
             {**blocker, "source": own if blocker["source"] == first else blocker["source"]}
@@ -268,23 +265,20 @@ def _with_own_source(demand: Demand, first: str, verdict: Document) -> Document:
 
 
 def verdict_document(verdict: Verdict) -> Document:
+    contradictions = []
+    for conflict in verdict.conflicting_requirements:
+        sides = [{"text": side.text, "source": side.source} for side in (conflict.first, conflict.second)]
+        contradictions.append({"sides": sides, "because": conflict.reason, "text": str(conflict)})
     return {
         "verdict": verdict.kind,
         "reason": verdict.reason,
         "conflicts": [
             [blocker_document(blocker) for blocker in blockers] for blockers in verdict.blocker_sets
         ],
-        "contradictions": [
-            _conflicting_requirements(conflict) for conflict in verdict.conflicting_requirements
-        ],
+        "contradictions": contradictions,
         "waits": list(verdict.waits),
         "required": verdict.required.properties(),
     }
-
-
-def _conflicting_requirements(conflict: ConflictingRequirements) -> Document:
-    sides = [{"text": side.text, "source": side.source} for side in (conflict.first, conflict.second)]
-    return {"sides": sides, "because": conflict.reason, "text": str(conflict)}
 
 
 def blocker_document(blocker: Blocker) -> Document:
@@ -309,13 +303,27 @@ def price_document(fleet: Fleet) -> Document:
     """Return the sources and dates of the machine prices, and the classes without a known price."""
     used: Counter[tuple[str, _PricedClass]] = Counter()
     for row, machine_type in fleet.machines.machine_type.items():
-        used[fleet.offers[fleet.machines.cluster[row].offer_row].name, _priced_class(machine_type)] += 1
-    classes = []
+        price = machine_type.price
+        source, as_of = (price.source, price.as_of) if price else ("unknown", "")
+        pool = fleet.offers[fleet.machines.cluster[row].offer_row].name
+        used[pool, _PricedClass(machine_type.name, machine_type.rate, source, as_of)] += 1
+    classes: list[Document] = []
     for (pool, priced), count in sorted(used.items(), key=lambda item: (item[0][0], item[0][1].name)):
-        classes.append(_priced(pool, priced, count))
+        classes.append(
+            {
+                "pool": pool,
+                "class": priced.name,
+                "machines": count,
+                **rate_document(priced.micros),
+                "source": priced.source,
+                "asOf": priced.as_of,
+                "isDeclared": priced.source.startswith(DECLARED_PRICE_PREFIX),
+            }
+        )
     sources: Counter[tuple[str, str]] = Counter()
     for document in classes:
         source = document["source"]
+        # Declared prices name their class: without the class they are one source.
         if document["isDeclared"]:
             suffix = source[len(document["class"]) + len(DECLARED_PRICE_PREFIX) :]
             source = "costPerHour of node classes" + suffix
@@ -337,34 +345,12 @@ def price_document(fleet: Fleet) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class _PricedClass:
-    """A node class of an offer with its price; hashable, unlike a machine type."""
+    """A node class with its price, hashable by the figures that the document shows."""
 
     name: str
     micros: int
     source: str
     as_of: str
-
-
-def _priced_class(machine_type: MachineType) -> _PricedClass:
-    price = machine_type.price
-    return _PricedClass(
-        machine_type.name,
-        machine_type.rate,
-        price.source if price else "unknown",
-        price.as_of if price else "",
-    )
-
-
-def _priced(pool: str, priced: _PricedClass, count: int) -> Document:
-    return {
-        "pool": pool,
-        "class": priced.name,
-        "machines": count,
-        **rate_document(priced.micros),
-        "source": priced.source,
-        "asOf": priced.as_of,
-        "isDeclared": priced.source.startswith(DECLARED_PRICE_PREFIX),
-    }
 
 
 def latency_documents(state: FleetState, names: Iterable[str]) -> list[Document]:
@@ -376,12 +362,13 @@ def latency_documents(state: FleetState, names: Iterable[str]) -> list[Document]
         for limit in demand.latency:
             target = dict(demand.latency_to)[limit.value]
             for row in sorted(state.fleet.replicas_by_offer(demand.name)):
+                nearest = _nearest(state, row, target)
                 documents.append(
                     {
                         "service": demand.name,
                         "dependency": limit.value,
                         "maxMs": limit.amount,
-                        **_nearest(state, row, target),
+                        **nearest,
                     }
                 )
     return documents
@@ -412,18 +399,27 @@ def cost_document(state: FleetState, by: str, namespace: str = "") -> Document:
 
     With a namespace only costs of its services are returned, without machines that hold no replicas.
     """
+    # Each row is a name, micro-dollars per hour, and the part of machines without replicas.
     rows = _costs(state, by) if not namespace else _costs_in(state, by, namespace)
     total, overhead = sum(row[1] for row in rows), sum(row[2] for row in rows)
-    short = []
-    for demand in by_priority(state.world.demands[name] for name in state.unplaced):
-        if _is_in(demand.name, namespace):
-            short.append(demand)
+    unplaced = by_priority(state.world.demands[name] for name in state.unplaced)
+    short = [demand for demand in unplaced if _is_in(demand.name, namespace)]
     placed = {demand.name: state.placed_replicas(demand.name) for demand in short}
+    row_documents = []
+    for name, micros, empty in rows:
+        row_documents.append(
+            {
+                "name": name,
+                **rate_document(micros),
+                "shareMillionths": micros * 1_000_000 // total if total else 0,
+                "overhead": rate_document(empty),
+            }
+        )
     return {
         "ask": "cost",
         "by": by,
         "namespace": namespace or None,
-        "rows": [_cost_row(total, *row) for row in rows],
+        "rows": row_documents,
         "overhead": rate_document(overhead),
         "total": rate_document(total),
         "unplaced": [demand.name for demand in short if not placed[demand.name]],
@@ -454,21 +450,15 @@ def _costs_in(state: FleetState, by: str, namespace: str) -> list[tuple[str, int
 def _row_name(state: FleetState, by: str, service: str, pool: str) -> str:
     if by in ("pool", "service"):
         return pool if by == "pool" else service
-    return _label(state, service, by.removeprefix("label:"))
-
-
-def _cost_row(total: int, name: str, micros: int, overhead: int) -> Document:
-    share = micros * 1_000_000 // total if total else 0
-    return {
-        "name": name,
-        **rate_document(micros),
-        "shareMillionths": share,
-        "overhead": rate_document(overhead),
-    }
+    key = by.removeprefix("label:")
+    stored = state.world.services.get(service)
+    labels = (stored.metadata.labels or {}) if stored else {}
+    return labels.get(key, f"(no label {key})")
 
 
 def _costs(state: FleetState, by: str) -> list[tuple[str, int, int]]:
     """Name, micro-dollars per hour, and the part of machines without replicas; most expensive first."""
+    # Machines without replicas belong to no service; they get rows of their own unless rows are pools.
     overhead = {**fleet_costs(state.fleet).overhead, **state.orphaned.overhead}
     if by == "pool":
         rows = [(name, micros, overhead.get(name, 0)) for name, micros in state.offer_rates.items()]
@@ -481,9 +471,3 @@ def _costs(state: FleetState, by: str) -> list[tuple[str, int, int]]:
         *sorted(((name, micros, 0) for name, micros in names.items()), key=lambda row: (-row[1], row[0])),
         *empty,
     ]
-
-
-def _label(state: FleetState, service: str, key: str) -> str:
-    stored = state.world.services.get(service)
-    labels = (stored.metadata.labels or {}) if stored else {}
-    return labels.get(key, f"(no label {key})")

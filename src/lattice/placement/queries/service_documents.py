@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from lattice.engine.explain import RankedCandidate
 from lattice.placement.explain.verdict import Verdict
 from lattice.placement.fit.fit import Suggestion
 from lattice.placement.greedy.profile import FILTERS
@@ -75,7 +74,16 @@ def _pools(counts: dict[Any, int]) -> dict[str, int]:
 
 def _step(step: DecisionStep, pool: str) -> Document:
     pools = step.ranked_pools
+    # Without a runner-up no score decided.
     has_rival = len(pools) > 1
+    ranked = []
+    for candidate in pools:
+        if pool in ("", candidate.name):
+            parts = [
+                {"plugin": part.plugin, "score": round(part.score, 2), "weight": round(part.weight, 4)}
+                for part in candidate.parts
+            ]
+            ranked.append({"name": candidate.name, "score": round(candidate.score, 3), "parts": parts})
     return {
         "firstReplica": step.first_replica,
         "replicas": step.replicas,
@@ -85,16 +93,8 @@ def _step(step: DecisionStep, pool: str) -> Document:
         "deciding": pools[0].deciding_score(pools[1]).plugin if has_rival else None,
         "overflowOf": step.overflow or None,
         "summary": step.summary,
-        "ranked": [_ranked(candidate) for candidate in pools if pool in ("", candidate.name)],
+        "ranked": ranked,
     }
-
-
-def _ranked(candidate: RankedCandidate) -> Document:
-    parts = [
-        {"plugin": part.plugin, "score": round(part.score, 2), "weight": round(part.weight, 4)}
-        for part in candidate.parts
-    ]
-    return {"name": candidate.name, "score": round(candidate.score, 3), "parts": parts}
 
 
 def _pool(rejection: Rejection, state: FleetState) -> Document:

@@ -54,6 +54,7 @@ def unplaced_replicas(state: FleetState, service: str) -> Iterator[UnplacedRepli
         yield None
         return
     with fleet.what_if():
+        # The saving of withdrawn replicas is subtracted from the cost of suggestions.
         paid = sum(run_rate(fleet).values())
         remove_assignments(fleet, list(fleet.assignments.get(service, ())))
         with fleet.what_if():
@@ -121,7 +122,9 @@ class Rejection:
 
     @property
     def reasons(self) -> list[tuple[str, Shortfall, str]]:
-        """Filter, shortfall and rejected replicas of each reason, such as `1-4, 6`, or "" for all replicas."""
+        """Filter, shortfall and rejected replicas of each reason, such as `1-4, 6`, or "" for all replicas.
+        """
+        # A reason that concerns a single replica matters only if no replica fits.
         shown = self.lasting_reasons or ({} if self.fits else self.replica_reasons)
         return [
             (
@@ -204,6 +207,7 @@ def _replay(placement: Placement, fleet: Fleet) -> tuple[tuple[DecisionStep, ...
     with fleet.what_if():
         for step in _steps(placement.decisions):
             best = tuple(top_candidates(placement.decisions[step.first_replica - 1], fleet.table.count))
+            # Beyond the limit the first and the last replica stand for the step.
             detailed = (
                 step.replica_numbers
                 if len(placement.decisions) * fleet.table.count <= MAX_DETAILED_REJECTIONS
@@ -214,6 +218,7 @@ def _replay(placement: Placement, fleet: Fleet) -> tuple[tuple[DecisionStep, ...
                 decision = placement.decisions[number - 1]
                 if number in detailed:
                     summary = _record_rejections(decision, number, rejections, fleet)
+                # The next decision depends on this assignment.
                 if decision.fits:
                     assign_in_offer(_ask(decision), fleet, decision.chosen)
             steps.append(replace(step, ranked_pools=best, summary=summary))
@@ -275,6 +280,7 @@ def _add_rejections(decision: Decision, number: int, rejections: dict[str, Rejec
         if decision.totals[row] > RULED_OUT:
             rejection.fits = True
             continue
+        # An unplaced replica means that the pool is not feasible after all.
         rejection.fits = rejection.fits and decision.fits
         for plugin, shortfall in reason_shortfalls(
             _relevant_reasons(decision, row), _ask(decision), fleet_of(table), row
@@ -285,6 +291,7 @@ def _add_rejections(decision: Decision, number: int, rejections: dict[str, Rejec
                 else rejection.lasting_reasons
             )
             reason = reasons.setdefault((plugin, shortfall.what, shortfall.need), RejectionReason(shortfall))
+            # The shortfall of the last replica is shown.
             reason.shortfall = shortfall
             reason.replicas.append(number)
 
