@@ -78,7 +78,7 @@ class _UnlistedMachines:
 
     name: str
     rules: str
-    kind: MachineType
+    machine_type: MachineType
     size: Vector
     price: int
     closed: bool
@@ -201,7 +201,11 @@ class _FleetView:
             if serves[self.fleet.type_ids[machine_type.name]]:
                 yield self.model_name(machine_type.name, rules)
         for unlisted in self.unlisted[row].values():
-            if unlisted.rules == rules and not unlisted.closed and is_type_allowed(demand, unlisted.kind):
+            if (
+                unlisted.rules == rules
+                and not unlisted.closed
+                and is_type_allowed(demand, unlisted.machine_type)
+            ):
                 yield unlisted.name
 
     @cached_property
@@ -270,7 +274,7 @@ def _source(view: _FleetView, row: int) -> MachineSource:
             # Unlisted machines may count as larger than their class, because their services need the space:
             # the limit grows by the difference.
             extra = sum(
-                group.count * max(0, group.size[position] - group.kind.size.get(name, 0))
+                group.count * max(0, group.size[position] - group.machine_type.size.get(name, 0))
                 for group in unlisted
             )
             most.append(limits[name] + extra)
