@@ -1,5 +1,5 @@
-"""The result of a batch of equal asks: for every ask the decision that `decide` would have made at its turn.
-"""
+"""The result of a batch of equal asks: for every ask the decision that `decide` would have made at its
+turn."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

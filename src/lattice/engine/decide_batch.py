@@ -188,8 +188,8 @@ class _Domain:
         self.domain_score = domain_score
 
     def best(self) -> tuple[float, int] | None:
-        """Return (−total, rank) of the best row, which `pop` removes; None: the domain has no feasible row.
-        """
+        """Return (−total, rank) of the best row, which `pop` removes; None: the domain has no feasible
+        row."""
         levels = self._levels
         if not levels:
             return None

@@ -45,8 +45,8 @@ class Ask(Protocol):
 
 
 class Reason(Protocol):
-    """The reason of a rejection. A value: equal reasons are the same reason. The text is rendered on demand.
-    """
+    """The reason of a rejection. A value: equal reasons are the same reason. The text is rendered on
+    demand."""
 
     @property
     def plugin(self) -> str: ...
@@ -130,8 +130,8 @@ class DomainScores(Protocol):
     codes: Rowids
 
     def value(self, code: int) -> np.float32:
-        """The score of the rows of the domain without weight, bit for bit equal to the result of the plugin.
-        """
+        """The score of the rows of the domain without weight, bit for bit equal to the result of the
+        plugin."""
         ...
 
     def values(self) -> Floats:

@@ -73,8 +73,8 @@ def name_of(service: LatticeService) -> Name:
 
 
 def _named_services(service: LatticeService) -> Iterator[tuple[Name, Dependency]]:
-    """Yield the services that the service lists by name, without the wildcard and without the service itself.
-    """
+    """Yield the services that the service lists by name, without the wildcard and without the service
+    itself."""
     own = name_of(service)
     for key, dependency in service.spec.resources.items():
         peer = Name(dependency.namespace or own.namespace, dependency.id or key)

@@ -164,8 +164,8 @@ def is_existing(node: LatticeNode) -> bool:
 
 
 def is_newly_ready(node: LatticeNode, timeout: SchedulingTimeout) -> bool:
-    """Whether the node became ready within the timeout: a waiting replica is about to be bound to the node.
-    """
+    """Whether the node became ready within the timeout: a waiting replica is about to be bound to the
+    node."""
     ready = next(
         (
             condition

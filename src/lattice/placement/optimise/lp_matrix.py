@@ -77,7 +77,8 @@ def build_matrix(index: ProblemIndex, allow_unplaced: bool = False) -> Matrix:
 
 @dataclass(frozen=True)
 class _Slack:
-    """Columns that let replicas stay unplaced; the rules of a load are void if all its replicas are unplaced."""
+    """Columns that let replicas stay unplaced; the rules of a load are void if all its replicas are
+    unplaced."""
 
     unplaced: Column
     all_unplaced: Column

@@ -1,4 +1,5 @@
-"""Optimise the placement of the whole fleet: the moves, the saving, and a proven gap to the cheapest fleet."""
+"""Optimise the placement of the whole fleet: the moves, the saving, and a proven gap to the cheapest
+fleet."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

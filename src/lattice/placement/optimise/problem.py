@@ -37,7 +37,8 @@ class MachineModel:
 
 @dataclass(frozen=True, slots=True)
 class MachineMinimum:
-    """The smallest number of machines of these models together, if at least one of the models has a machine."""
+    """The smallest number of machines of these models together, if at least one of the models has a
+    machine."""
 
     models: tuple[str, ...]
     min_machines: int

@@ -218,7 +218,8 @@ def _hint_from_result(result: SolverResult) -> dict[str, dict[ModelKey, int]]:
 
 
 def _columns(index: ProblemIndex, matrix: Matrix, solution: _CandidateSolution) -> dict[Column, int] | None:
-    """The solution as column values of the matrix; None if the solution uses a model that the matrix omits."""
+    """The solution as column values of the matrix; None if the solution uses a model that the matrix
+    omits."""
     machines = with_minimums(index, solution.machines)
     values: dict[Column, int] = {}
     for key, count in machines.items():

@@ -1,5 +1,5 @@
-"""Queries about the fleet: one query in, one document out, equal for the offline command line and the server.
-"""
+"""Queries about the fleet: one query in, one document out, equal for the offline command line and the
+server."""
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,8 +32,8 @@ MAX_LISTED_NAMES = 10
 
 @dataclass(frozen=True, slots=True)
 class QueryContext:
-    """The input of a query: the settled state, the present world, and a clock for queries with a time limit.
-    """
+    """The input of a query: the settled state, the present world, and a clock for queries with a time
+    limit."""
 
     state: FleetState
     world: World

@@ -250,8 +250,8 @@ def _demand_signature(demand: Demand) -> object:
 
 
 def _with_own_source(demand: Demand, first: str, verdict: Document) -> Document:
-    """The verdict of another service with equal demand, with this service as the source of its requirements.
-    """
+    """The verdict of another service with equal demand, with this service as the source of its
+    requirements."""
     own = service_source(demand.name)
     # Blockers that the first service declares itself are declared by this service here.
     conflicts = [

@@ -122,8 +122,8 @@ class Rejection:
 
     @property
     def reasons(self) -> list[tuple[str, Shortfall, str]]:
-        """Filter, shortfall and rejected replicas of each reason, such as `1-4, 6`, or "" for all replicas.
-        """
+        """Filter, shortfall and rejected replicas of each reason, such as `1-4, 6`, or "" for all
+        replicas."""
         # A reason that concerns a single replica matters only if no replica fits.
         shown = self.lasting_reasons or ({} if self.fits else self.replica_reasons)
         return [
