@@ -1,4 +1,5 @@
-"""What equal asks got that were decided together: for each what `decide` would have said at its turn."""
+"""The result of a batch of equal asks: for every ask the decision that `decide` would have made at its
+turn."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,18 +15,24 @@ from lattice.engine.table import Flags, RowSubset, Table
 
 
 class Pick(NamedTuple):
+    """The row that one ask of the batch gets; totals are sums of weighted scores."""
+
     row: int
-    total: float  # summed weighted scores
-    runner_up: int  # NOWHERE: nobody else would have done
-    runner_up_total: float  # the runner-up's total
-    domain_total: float = 0.0  # of the total, what is the same all over the row's domain
+    total: float
+    # NO_ROW without another feasible row.
+    runner_up: int
+    runner_up_total: float
+    # The part of the total that is equal for all rows of the domain.
+    domain_total: float = 0.0
 
 
 @dataclass(slots=True)
 class BatchResult:
-    """One after the other, each placed before the next is decided. Valid until the table changes.
+    """Decisions for equal asks in order, each ask placed before the next is decided. Valid until the table
+    changes.
 
-    Filters and scores say of a row what they said before unless it was picked: reasons change only there.
+    Answers of filters and scores for a row change only when the row is picked; hence reasons change only on
+    picked rows.
     """
 
     ask: Ask
@@ -46,101 +53,105 @@ class BatchResult:
 
     @property
     def reasons(self) -> Mapping[Reason, Flags]:
-        """As they were for the first."""
+        """The rejections for the first ask."""
         return self.shape_cache.reasons
 
     def decision(self, place: int) -> Decision:
-        """All of it, as it was when that one was decided: every total, and every reason's mask."""
-        pick, state = self.picks[place], self.shape_cache
-        totals, reasons = state.totals.copy(), {reason: mask.copy() for reason, mask in state.reasons.items()}
-        if times := Counter(self.rows[:place]):
-            some = self._rows_after_picks(list(times), list(times.values()))
-            there, why = evaluate(self.ask, some, state.plugins.row_filters, state.plugins.row_scores)
-            totals[some.rows] = there + state.fixed.totals[some.rows]
-            for reason, mask in why.items():
-                reasons[reason][some.rows] = mask
-        if state.plugins.domain_score:
-            score, weight = state.plugins.domain_score
-            tiers = score.domain_scores(self.ask, self.table)
+        """Return the full decision for the ask at `place`: totals and reasons of all rows as of its turn."""
+        pick, cache = self.picks[place], self.shape_cache
+        totals, reasons = cache.totals.copy(), {reason: mask.copy() for reason, mask in cache.reasons.items()}
+        if pick_counts := Counter(self.rows[:place]):
+            subset = self._rows_after_picks(list(pick_counts), list(pick_counts.values()))
+            row_totals, row_reasons = evaluate(
+                self.ask, subset, cache.plugins.row_filters, cache.plugins.row_scores
+            )
+            totals[subset.rows] = row_totals + cache.fixed.totals[subset.rows]
+            for reason, mask in row_reasons.items():
+                reasons[reason][subset.rows] = mask
+        if cache.plugins.domain_score:
+            score, weight = cache.plugins.domain_score
+            domain_scores = score.domain_scores(self.ask, self.table)
             for row in self.rows[:place]:
-                tiers.place(int(tiers.codes[row]))
-            totals = (tiers.values() * weight).take(tiers.codes, mode="wrap") + totals
+                domain_scores.place(int(domain_scores.codes[row]))
+            totals = (domain_scores.values() * weight).take(domain_scores.codes, mode="wrap") + totals
         return Decision(self.ask, self.table, self.profile, pick.row, pick.runner_up, totals, reasons)
 
     def _rows_after_picks(self, rows: list[int], times: list[int]) -> RowSubset:
-        """These rows with so many more of the ask on each."""
+        """The rows with `times` further asks placed on each."""
         return RowSubset(self.table, np.array(rows, np.intp), self.ask.needs, np.array(times, np.int64))
 
     def ranked(self) -> Iterator[tuple[RankedCandidate, ...]]:
-        """For each the row that it got, with what its score is made of, and the runner-up, all as of its turn."""
+        """Yield for every ask the picked row with its plugin scores, and the runner-up, as of its turn."""
         names = self.table.names
         weights = {
-            each.name: weight for each, weight in self.profile.scores if weight and each.applies(self.ask)
+            score.name: weight for score, weight in self.profile.scores if weight and score.applies(self.ask)
         }
-        whole, values = sum(weights.values()), self._values()
+        total_weight, values = sum(weights.values()), self._values()
         for place, pick in enumerate(self.picks):
             parts = tuple(
                 PluginScore(name, MAX_SCORE * values[name][place], weight) for name, weight in weights.items()
             )
-            mine = RankedCandidate(names[pick.row], _mean(pick.total, whole), parts)
-            other = (
+            picked = RankedCandidate(names[pick.row], _mean(pick.total, total_weight), parts)
+            runner_up = (
                 ()
                 if pick.runner_up == NO_ROW
-                else (RankedCandidate(names[pick.runner_up], _mean(pick.runner_up_total, whole), ()),)
+                else (RankedCandidate(names[pick.runner_up], _mean(pick.runner_up_total, total_weight), ()),)
             )
-            yield (mine, *other)
+            yield (picked, *runner_up)
 
     def _values(self) -> dict[str, list[float]]:
-        """By score, what it gave to each row that was picked; a score that is a sum of several has one name."""
-        plan, some = self.shape_cache.plugins, self._rows_after_picks(self.rows, self._earlier_picks())
+        """The values of each score on the picked rows, by name; scores that are parts of one plugin share a
+        name and are summed."""
+        plugins, subset = self.shape_cache.plugins, self._rows_after_picks(self.rows, self._earlier_picks())
         columns = [
-            (score.name, score.score(self.ask, some).tolist())
-            for score, _ in (*plan.fixed_scores, *plan.row_scores)
+            (score.name, score.score(self.ask, subset).tolist())
+            for score, _ in (*plugins.fixed_scores, *plugins.row_scores)
         ]
-        if plan.domain_score:
-            score, weight = plan.domain_score
+        if plugins.domain_score:
+            score, weight = plugins.domain_score
             columns.append((score.name, [pick.domain_total / float(weight) for pick in self.picks]))
-        found: dict[str, list[float]] = {}
+        by_name: dict[str, list[float]] = {}
         for name, values in columns:
-            found[name] = (
-                [one + other for one, other in zip(found[name], values, strict=True)]
-                if name in found
-                else values
-            )
-        return found
+            if name in by_name:
+                values = [first + second for first, second in zip(by_name[name], values, strict=True)]
+            by_name[name] = values
+        return by_name
 
     def _earlier_picks(self) -> list[int]:
-        """For each, how many before it got the same row."""
-        seen: Counter[int] = Counter()
+        """The number of earlier picks of the same row, per pick."""
+        picked: Counter[int] = Counter()
         times = []
         for pick in self.picks:
-            times.append(seen[pick.row])
-            seen[pick.row] += 1
+            times.append(picked[pick.row])
+            picked[pick.row] += 1
         return times
 
     def rejection_counts(self) -> Iterator[list[tuple[Reason, int]]]:
-        """For each how many rows each reason ruled out at its turn, as `explain.counts` says it: the same list until that changes."""
-        now = dict(rejection_counts(self.decision(0))) if self.picks else {}
-        filled, told = self._newly_rejected(), sort_by_count(now)
+        """Yield for every ask the rejection counts as of its turn, as `explain.rejection_counts` returns
+        them; the same list until a count changes."""
+        counts = dict(rejection_counts(self.decision(0))) if self.picks else {}
+        newly_rejected, ordered = self._newly_rejected(), sort_by_count(counts)
         for place in range(len(self.picks)):
-            if place in filled:
-                now[filled[place]] = now.get(filled[place], 0) + 1
-                told = sort_by_count(now)
-            yield told
+            if place in newly_rejected:
+                counts[newly_rejected[place]] = counts.get(newly_rejected[place], 0) + 1
+                ordered = sort_by_count(counts)
+            yield ordered
 
     def _newly_rejected(self) -> dict[int, Reason]:
-        """Where a pick left a row that would not do for another: whose turn was next, and the first reason there."""
+        """Rows that a pick made infeasible, by the place of the next ask, with the first reason of the
+        rejection."""
         times, last = self._earlier_picks(), {pick.row: place for place, pick in enumerate(self.picks)}
         places = list(last.values())
-        some = self._rows_after_picks(list(last), [times[place] + 1 for place in places])
-        found: dict[int, Reason] = {}
+        subset = self._rows_after_picks(list(last), [times[place] + 1 for place in places])
+        rejected: dict[int, Reason] = {}
+        # In reverse, so that the first reason of a row overwrites later reasons.
         for reason, mask in reversed(
-            collect_rejections(self.ask, some, self.shape_cache.plugins.row_filters).items()
+            collect_rejections(self.ask, subset, self.shape_cache.plugins.row_filters).items()
         ):
-            found.update((places[at] + 1, reason) for at in np.flatnonzero(mask).tolist())
-        return found
+            rejected.update((places[index] + 1, reason) for index in np.flatnonzero(mask).tolist())
+        return rejected
 
 
 def _mean(total: float, weights: float) -> float:
-    """Of the parts, 0..100."""
+    """The weighted mean of the plugin scores, 0..100."""
     return MAX_SCORE * total / weights if weights else 0.0

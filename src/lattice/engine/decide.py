@@ -1,4 +1,5 @@
-"""decide(ask, table, profile): which candidate, which is next best, and why not each of the others."""
+"""`decide`: choose the best candidate for an ask, with the runner-up and the reasons that reject the other
+candidates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,37 +12,43 @@ from lattice.engine.plugin import Ask, DomainScorePlugin, Filter, Profile, Reaso
 from lattice.engine.table import Flags, Floats, Rows, Table
 
 NO_ROW = -1
-COLUMNS_PER_FIXED_CACHE = 16  # about, with its reasons
+# Approximate memory of one cache entry with its reasons, in columns.
+COLUMNS_PER_FIXED_CACHE = 16
 COLUMNS_PER_SHAPE_CACHE = 4
 RULED_OUT = np.float32(-np.inf)
-MAX_SHAPES_SEEN_ONCE = (
-    4096  # shapes remembered as seen once, which earns a place among those whose answers are kept up to date
-)
+# A shape earns a cache entry when it is decided a second time; until then only its plugins are remembered.
+MAX_SHAPES_SEEN_ONCE = 4096
 
 
 class FrozenExplanation(NamedTuple):
-    """What a decision says, in words, and of which candidates there were."""
+    """The rendered explanation of a decision, independent of later changes of the table."""
 
-    name: str  # of the chosen one
+    # The chosen candidate.
+    name: str
     alive: Flags
-    rejected: Mapping[str, Sequence[Shortfall]]  # by name
-    ranked: Sequence[Any]  # the best few, as explain.py has them
+    # Shortfalls by candidate name.
+    rejected: Mapping[str, Sequence[Shortfall]]
+    # The best candidates, as RankedCandidate of explain.py.
+    ranked: Sequence[Any]
 
 
 @dataclass(slots=True)
 class Decision:
-    """What was decided, valid until the table changes; to keep it longer, see `copied`, and `freeze` in explain.py."""
+    """The decision for one ask, valid until the table changes.
+
+    `copy` keeps totals and reasons; `freeze` in explain.py also keeps the explanation.
+    """
 
     ask: Ask
     table: Table
     profile: Profile
     chosen: int
     runner_up: int
-    totals: Floats  # summed weighted scores; -inf where ruled out
+    # Sums of weighted scores; -inf for a rejected row.
+    totals: Floats
     reasons: dict[Reason, Flags]
-    explanation: "FrozenExplanation | None" = (
-        None  # once it is frozen: else its words are made when somebody asks, of the table as it is then
-    )
+    # Set by `freeze`; without it the explanation is rendered on demand from the present table.
+    explanation: "FrozenExplanation | None" = None
 
     @property
     def fits(self) -> bool:
@@ -59,90 +66,95 @@ class Decision:
         return self.explanation.alive if self.explanation else self.table.column("alive")
 
     def copy(self) -> "Decision":
-        """Totals and reasons stay as they are; what is said about them is of the table as it is when that is asked."""
-        kept = {reason: mask.copy() for reason, mask in self.reasons.items()}
+        """Copy totals and reasons; explanations of the copy are rendered from the table at that time."""
+        reasons = {reason: mask.copy() for reason, mask in self.reasons.items()}
         return Decision(
-            self.ask, self.table, self.profile, self.chosen, self.runner_up, self.totals.copy(), kept
+            self.ask, self.table, self.profile, self.chosen, self.runner_up, self.totals.copy(), reasons
         )
 
 
 class ActivePlugins:
-    """The plugins of a profile that have something to say about a shape, by how far their answers reach."""
+    """The plugins of a profile that apply to a shape, by the reach of their answers."""
 
     __slots__ = ("ask", "domain_score", "profile", "row_filters", "row_scores", "wide_filters", "wide_scores")
 
     def __init__(self, ask: Ask, profile: Profile) -> None:
         self.ask, self.profile = ask, profile
         filters, scores = profile.filters_by_reach, profile.scores_by_reach
-        self.row_filters: Sequence[Filter] = [each for each in filters["moving"] if each.applies(ask)]
-        self.row_scores: WeightedScores = [each for each in scores["moving"] if each[0].applies(ask)]
-        self.wide_filters: Sequence[Filter] = [each for each in filters["wide"] if each.applies(ask)]
-        self.wide_scores: WeightedScores = [each for each in scores["wide"] if each[0].applies(ask)]
-        alone = len(self.wide_scores) == 1 and hasattr(self.wide_scores[0][0], "domain_scores")
+        self.row_filters: Sequence[Filter] = [plugin for plugin in filters["moving"] if plugin.applies(ask)]
+        self.row_scores: WeightedScores = [pair for pair in scores["moving"] if pair[0].applies(ask)]
+        self.wide_filters: Sequence[Filter] = [plugin for plugin in filters["wide"] if plugin.applies(ask)]
+        self.wide_scores: WeightedScores = [pair for pair in scores["wide"] if pair[0].applies(ask)]
+        is_single = len(self.wide_scores) == 1 and hasattr(self.wide_scores[0][0], "domain_scores")
+        # Set only if a single wide score applies and has one value per domain.
         self.domain_score = (
-            cast("tuple[DomainScorePlugin, np.float32]", self.wide_scores[0]) if alone else None
-        )  # the only wide score, if it is
+            cast("tuple[DomainScorePlugin, np.float32]", self.wide_scores[0]) if is_single else None
+        )
 
     @property
     def fixed_filters(self) -> Sequence[Filter]:
-        return [each for each in self.profile.filters_by_reach["fixed"] if each.applies(self.ask)]
+        return [plugin for plugin in self.profile.filters_by_reach["fixed"] if plugin.applies(self.ask)]
 
     @property
     def fixed_scores(self) -> WeightedScores:
-        return [each for each in self.profile.scores_by_reach["fixed"] if each[0].applies(self.ask)]
+        return [pair for pair in self.profile.scores_by_reach["fixed"] if pair[0].applies(self.ask)]
 
     @property
     def max_total(self) -> float:
-        """No total is above this: scores are at most 1."""
+        """An upper bound of every total: scores are at most 1."""
         return float(
             sum(abs(weight) for _, weight in (*self.fixed_scores, *self.row_scores, *self.wide_scores))
         )
 
 
 class FixedCache:
-    """What plugins with fixed answers say: totals, -inf where they rule out, and reasons. Shared by asks alike in what those look at."""
+    """Cached totals and reasons of plugins of scope "fixed"; totals are -inf for rejected rows. Asks of equal
+    fixed shape share one entry."""
 
     __slots__ = ("aggregates_version", "full_evaluations", "reasons", "totals", "version")
 
     def __init__(self) -> None:
         self.version = self.aggregates_version = -1
-        self.full_evaluations = 0  # how often every row was looked at
+        # Counts evaluations of all rows, so that a ShapeCache notices that its copy of the reasons is stale.
+        self.full_evaluations = 0
         self.totals: Floats = np.empty(0, np.float32)
         self.reasons: dict[Reason, Flags] = {}
 
-    def refresh(self, ask: Ask, table: Table, plan: ActivePlugins) -> None:
+    def refresh(self, ask: Ask, table: Table, plugins: ActivePlugins) -> None:
         if self.version == table.fixed_version:
             return
+        # Beyond a quarter of all rows a full evaluation is cheaper than an update row by row.
         changed = (
             table.fixed_since(self.version) if self.aggregates_version == table.aggregates_version else None
         )
         if (
             changed is None
             or len(changed) * 4 > table.count
-            or not self._update_rows(ask, table, plan, changed)
+            or not self._update_rows(ask, table, plugins, changed)
         ):
-            self.totals, self.reasons = self._evaluate_fixed(ask, table, plan)
+            self.totals, self.reasons = self._evaluate_fixed(ask, table, plugins)
             self.full_evaluations += 1
         self.version, self.aggregates_version = table.fixed_version, table.aggregates_version
 
     def _evaluate_fixed(
-        self, ask: Ask, rows: Rows, plan: ActivePlugins
+        self, ask: Ask, rows: Rows, plugins: ActivePlugins
     ) -> tuple[Floats, dict[Reason, Flags]]:
-        totals, reasons = evaluate(ask, rows, plan.fixed_filters, plan.fixed_scores)
+        totals, reasons = evaluate(ask, rows, plugins.fixed_filters, plugins.fixed_scores)
         np.copyto(totals, RULED_OUT, where=~rows.column("alive"))
         return totals, reasons
 
-    def _update_rows(self, ask: Ask, table: Table, plan: ActivePlugins, changed: list[int]) -> bool:
-        """False: there are other reasons now, so that the rows that did not change have to be looked at, too."""
-        some = table.subset(changed)
-        totals, reasons = self._evaluate_fixed(ask, some, plan)
+    def _update_rows(self, ask: Ask, table: Table, plugins: ActivePlugins, changed: list[int]) -> bool:
+        """Evaluate only the changed rows. False: the reasons differ from the cached reasons, so that every
+        row must be evaluated."""
+        subset = table.subset(changed)
+        totals, reasons = self._evaluate_fixed(ask, subset, plugins)
         if reasons.keys() != self.reasons.keys():
             return False
         if len(self.totals) < table.count:
             self.totals, self.reasons = _grow_to(table.count, self.totals, self.reasons)
-        self.totals[some.selection] = totals
+        self.totals[subset.selection] = totals
         for reason, mask in reasons.items():
-            self.reasons[reason][some.selection] = mask
+            self.reasons[reason][subset.selection] = mask
         return True
 
 
@@ -153,9 +165,10 @@ def _grow_to(
 
 
 class ShapeCache:
-    """What is known of one shape by plugins that look at one row at a time, kept up to date row by row.
+    """Cached answers of the row plugins for one shape, updated row by row.
 
-    The base is added last, so that sums come out the same everywhere.
+    The totals of fixed plugins are added last everywhere, so that float sums are equal however a total was
+    computed.
     """
 
     __slots__ = (
@@ -169,8 +182,8 @@ class ShapeCache:
         "version",
     )
 
-    def __init__(self, plan: ActivePlugins) -> None:
-        self.plugins = plan
+    def __init__(self, plugins: ActivePlugins) -> None:
+        self.plugins = plugins
         self.version = self._aggregates_version = self._fixed_evaluations = -1
         self.totals: Floats = np.empty(0, np.float32)
         self.fixed = FixedCache()
@@ -180,21 +193,23 @@ class ShapeCache:
     def refresh(self, ask: Ask, table: Table) -> None:
         if self.version == table.version:
             return
-        base, facts_version = self.fixed, table.aggregates_version
-        if base.version != table.fixed_version:
-            base = fixed_cache_of(ask, table, self.plugins)
-        is_known = (
-            base is self.fixed
-            and base.full_evaluations == self._fixed_evaluations
-            and facts_version == self._aggregates_version
+        fixed, aggregates_version = self.fixed, table.aggregates_version
+        if fixed.version != table.fixed_version:
+            fixed = fixed_cache_of(ask, table, self.plugins)
+        # The cached masks are valid row by row only if neither the fixed reasons nor an aggregate has changed
+        # for all rows.
+        is_incremental = (
+            fixed is self.fixed
+            and fixed.full_evaluations == self._fixed_evaluations
+            and aggregates_version == self._aggregates_version
         )
-        self.fixed, changed = base, table.changed_since(self.version) if is_known else None
+        self.fixed, changed = fixed, table.changed_since(self.version) if is_incremental else None
         if changed is None or len(changed) * 4 > table.count or not self._update_rows(ask, table, changed):
             self._evaluate_all(ask, table)
         self.version, self._fixed_evaluations, self._aggregates_version = (
             table.version,
-            base.full_evaluations,
-            facts_version,
+            fixed.full_evaluations,
+            aggregates_version,
         )
 
     def _evaluate_all(self, ask: Ask, table: Table) -> None:
@@ -205,55 +220,58 @@ class ShapeCache:
         self.reasons = {**self.fixed.reasons, **self._row_reasons}
 
     def _update_rows(self, ask: Ask, table: Table, changed: list[int]) -> bool:
-        """False: there are other reasons now."""
-        some = table.subset(changed)
-        totals, reasons = evaluate(ask, some, self.plugins.row_filters, self.plugins.row_scores)
+        """Evaluate only the changed rows. False: the reasons differ from the cached reasons."""
+        subset = table.subset(changed)
+        totals, reasons = evaluate(ask, subset, self.plugins.row_filters, self.plugins.row_scores)
         if reasons.keys() != self._row_reasons.keys():
             return False
         if len(self.totals) < table.count:
             self.totals, self._row_reasons = _grow_to(table.count, self.totals, self._row_reasons)
             self.reasons = {**self.fixed.reasons, **self._row_reasons}
-        totals += self.fixed.totals[some.selection]
-        self.totals[some.selection] = totals
+        totals += self.fixed.totals[subset.selection]
+        self.totals[subset.selection] = totals
         for reason, mask in reasons.items():
-            self._row_reasons[reason][some.selection] = mask
+            self._row_reasons[reason][subset.selection] = mask
         return True
 
 
-def fixed_cache_of(ask: Ask, table: Table, plan: ActivePlugins) -> FixedCache:
-    key = (plan.profile, ask.fixed_shape)
-    base: FixedCache | None = table.fixed_caches.get(key)
-    if base is None:
+def fixed_cache_of(ask: Ask, table: Table, plugins: ActivePlugins) -> FixedCache:
+    """Return the current cache entry for the fixed shape of the ask; the oldest entries are dropped when the
+    caches are full."""
+    key = (plugins.profile, ask.fixed_shape)
+    cache: FixedCache | None = table.fixed_caches.get(key)
+    if cache is None:
         drop_oldest_half(table.fixed_caches, max_columns(table.count) // COLUMNS_PER_FIXED_CACHE)
-        base = table.fixed_caches[key] = FixedCache()
-    base.refresh(ask, table, plan)
-    return base
+        cache = table.fixed_caches[key] = FixedCache()
+    cache.refresh(ask, table, plugins)
+    return cache
 
 
 def evaluate(
     ask: Ask, rows: Rows, filters: Sequence[Filter], scores: WeightedScores
 ) -> tuple[Floats, dict[Reason, Flags]]:
-    """Totals (-inf where ruled out) and reasons, by these plugins."""
+    """Return totals (-inf for rejected rows) and rejection reasons of the plugins."""
     reasons = collect_rejections(ask, rows, filters)
     return weighted_totals(ask, rows, scores, reasons), reasons
 
 
 def collect_rejections(ask: Ask, rows: Rows, filters: Sequence[Filter]) -> dict[Reason, Flags]:
+    """Return the rejected rows by reason."""
     reasons: dict[Reason, Flags] = {}
-    for each in filters:
-        reasons.update(each.filter(ask, rows))
+    for plugin in filters:
+        reasons.update(plugin.filter(ask, rows))
     return reasons
 
 
 def weighted_totals(ask: Ask, rows: Rows, scores: WeightedScores, reasons: Mapping[Reason, Flags]) -> Floats:
+    """Return the weighted sum of the scores per row; -inf for rows that a reason rejects."""
     totals: Floats | None = None
     for score, weight in scores:
         values = score.score(ask, rows)
         values = np.multiply(values, weight, out=values)
         if totals is None:
-            totals = (
-                values.copy()
-            )  # what scores return is one of the buffers, which go round while the others compute
+            # Scores return one of the rotating buffers, which later scores overwrite.
+            totals = values.copy()
         else:
             totals += values
     if totals is None:
@@ -266,77 +284,83 @@ def weighted_totals(ask: Ask, rows: Rows, scores: WeightedScores, reasons: Mappi
 def _any_mask(masks: list[Flags]) -> Flags:
     if len(masks) == 1:
         return masks[0]
-    found = np.logical_or(masks[0], masks[1])
+    merged = np.logical_or(masks[0], masks[1])
     for mask in masks[2:]:
-        found |= mask
-    return found
+        merged |= mask
+    return merged
 
 
 def shape_cache_of(ask: Ask, table: Table, profile: Profile) -> ShapeCache:
-    """What is remembered of this shape; a shape seen for the first time is not worth remembering yet."""
+    """Return the cache entry of the ask's shape; for a shape decided for the first time, an entry that is not
+    kept."""
     key = (profile, ask.shape)
-    state: ShapeCache | None = table.shape_caches.get(key)
-    if state is not None:
-        return state
-    plan: ActivePlugins | None = table.shapes_seen_once.pop(key, None)
-    if plan is None:
+    cache: ShapeCache | None = table.shape_caches.get(key)
+    if cache is not None:
+        return cache
+    # A cache entry is kept only for the second decision of a shape: many shapes occur once.
+    plugins: ActivePlugins | None = table.shapes_seen_once.pop(key, None)
+    if plugins is None:
         drop_oldest_half(table.shapes_seen_once, MAX_SHAPES_SEEN_ONCE)
-        plan = table.shapes_seen_once[key] = ActivePlugins(ask, profile)
-        return ShapeCache(plan)
+        plugins = table.shapes_seen_once[key] = ActivePlugins(ask, profile)
+        return ShapeCache(plugins)
     drop_oldest_half(table.shape_caches, max_columns(table.count) // COLUMNS_PER_SHAPE_CACHE)
-    state = table.shape_caches[key] = ShapeCache(plan)
-    return state
+    cache = table.shape_caches[key] = ShapeCache(plugins)
+    return cache
 
 
 def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
-    """Every candidate filtered, every one that is left scored, the best taken; ties go by the table's fixed order."""
-    state = shape_cache_of(ask, table, profile)
-    state.refresh(ask, table)
-    plan, totals, reasons = state.plugins, state.totals, state.reasons
-    more = collect_rejections(ask, table, plan.wide_filters)
-    if plan.domain_score and not more:
-        score, weight = plan.domain_score
-        tiers = score.domain_scores(ask, table)
-        wide = (tiers.values() * weight).take(
-            tiers.codes, mode="wrap"
-        )  # as below, with less to multiply; -1 is the last one
+    """Filter all candidates, score the feasible candidates and choose the best; ties follow the tie order of
+    the table."""
+    cache = shape_cache_of(ask, table, profile)
+    cache.refresh(ask, table)
+    plugins, totals, reasons = cache.plugins, cache.totals, cache.reasons
+    wide_reasons = collect_rejections(ask, table, plugins.wide_filters)
+    if plugins.domain_score and not wide_reasons:
+        score, weight = plugins.domain_score
+        domain_scores = score.domain_scores(ask, table)
+        # Equal to the weighted totals below, with fewer multiplications; mode "wrap" maps code -1 to the last
+        # value.
+        wide = (domain_scores.values() * weight).take(domain_scores.codes, mode="wrap")
         totals = np.add(wide, totals, out=wide)
-    elif plan.wide_scores:
-        wide = weighted_totals(ask, table, plan.wide_scores, more)
+    elif plugins.wide_scores:
+        wide = weighted_totals(ask, table, plugins.wide_scores, wide_reasons)
         totals = np.add(wide, totals, out=wide)
-    elif more:
+    elif wide_reasons:
         totals = totals.copy()
-        np.copyto(totals, RULED_OUT, where=_any_mask(list(more.values())))
-    reasons = {**reasons, **more} if more else reasons
+        np.copyto(totals, RULED_OUT, where=_any_mask(list(wide_reasons.values())))
+    reasons = {**reasons, **wide_reasons} if wide_reasons else reasons
     chosen, runner_up = best_two(table, totals)
     return Decision(ask, table, profile, chosen, runner_up, totals, reasons)
 
 
 def best_two(table: Table, totals: Floats) -> tuple[int, int]:
-    """The row with the highest total, among equals the one that comes first in the fixed order; and who would be next."""
+    """Return the rows with the highest and the second highest total; among equal totals the tie order
+    decides."""
     if not len(totals):
         return NO_ROW, NO_ROW
+    # The first maximum in row order is then also the first in tie order.
     if table.is_in_tie_order:
         return _first_two(totals)
     order = table.rows_by_rank()
-    first, second = _first_two(
-        np.take(totals, order, mode="clip", out=table.float_buffer())
-    )  # clip: the fastest, and no number is out of bounds
+    # Mode "clip" is the fastest, and no index is out of bounds.
+    first, second = _first_two(np.take(totals, order, mode="clip", out=table.float_buffer()))
     return (int(order[first]) if first != NO_ROW else NO_ROW), (
         int(order[second]) if second != NO_ROW else NO_ROW
     )
 
 
 def _first_two(totals: Floats) -> tuple[int, int]:
+    """The indices of the highest and the second highest total; `totals` is overwritten for a moment and
+    restored."""
     first = int(totals.argmax())
-    kept = totals[first]
-    if kept == RULED_OUT:
+    best = totals[first]
+    if best == RULED_OUT:
         return NO_ROW, NO_ROW
     totals[first] = RULED_OUT
     second = int(totals.argmax())
-    none = totals[second] == RULED_OUT
-    totals[first] = kept
-    return first, (NO_ROW if none else second)
+    is_rejected = totals[second] == RULED_OUT
+    totals[first] = best
+    return first, (NO_ROW if is_rejected else second)
 
 
 def best_row(table: Table, totals: Floats) -> int:

@@ -1,4 +1,5 @@
-"""Many equal asks at once: the same rows as one at a time, found by looking at each row's next few answers together."""
+"""Decide many equal asks at once, with the same result as one at a time, by evaluating the next totals of
+many rows together."""
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
@@ -11,90 +12,103 @@ from lattice.engine.decide import NO_ROW, RULED_OUT, ActivePlugins, ShapeCache, 
 from lattice.engine.plugin import Ask, DomainScores, Profile
 from lattice.engine.table import Floats, Rowids, RowSubset, Table
 
-INITIAL_LOOKAHEAD_LEVELS = 2  # how many more placements on a row are looked at together, the first time
+# Further placements on a row that are evaluated together the first time; doubled from then on.
+INITIAL_LOOKAHEAD_LEVELS = 2
 MAX_LOOKAHEAD_LEVELS = 64
-INITIAL_LOOKAHEAD_ROWS = 32  # rows looked at together, the first time; then more and more
+# Rows that are evaluated together the first time; doubled from then on.
+INITIAL_LOOKAHEAD_ROWS = 32
 MAX_LOOKAHEAD_ROWS = 512
-NO_RUNNER_UP = (-float(RULED_OUT), 0, NO_ROW)  # no next best: (−total, rank, row)
-TIE_MARGIN_SHARE = (
-    2.0**-20
-)  # totals that differ by less, as a share of the highest, may be equal once a domain's part is added: 32-bit floats
+# (−total, rank, row)
+NO_RUNNER_UP = (-float(RULED_OUT), 0, NO_ROW)
+# Share of the highest possible total: totals that differ by less may become equal in 32-bit floats once the
+# score of a domain is added.
+TIE_MARGIN_SHARE = 2.0**-20
 
 
 def can_batch(ask: Ask, profile: Profile, table: Table | None = None) -> bool:
-    """Does the answer for a row depend on that row only, besides one part that is the same all over a domain? Else each placement may
-    change every other row in its own way.
+    """Whether equal asks can be decided in a batch: the answer for a row depends on the row alone, apart from
+    one score per domain.
 
-    With the table at hand, wide filters that have nothing to say now do not count: placing such an ask does not make them speak.
+    With the table, wide filters that reject no row now are ignored: placing an additive ask does not make
+    such a filter reject.
     """
-    plan = ActivePlugins(ask, profile)
-    if not ask.is_additive or (plan.wide_scores and not plan.domain_score):
+    plugins = ActivePlugins(ask, profile)
+    if not ask.is_additive or (plugins.wide_scores and not plugins.domain_score):
         return False
-    return not plan.wide_filters or (
-        table is not None and not any(each.filter(ask, table) for each in plan.wide_filters)
+    return not plugins.wide_filters or (
+        table is not None and not any(plugin.filter(ask, table) for plugin in plugins.wide_filters)
     )
 
 
 def decide_batch(ask: Ask, table: Table, profile: Profile, count: int) -> BatchResult:
-    """What `count` asks of this shape would get, one after the other, each placed before the next is decided, and who is next best.
+    """Return the picks of `count` asks of one shape, each ask placed before the next is decided, with
+    runners-up.
 
-    Fewer than asked: the rest fits nowhere. The table is not changed. Only for groupable asks.
+    Fewer picks than `count` mean that the remaining asks fit on no row. The table is not changed. Only for
+    asks that `can_batch` accepts.
     """
-    state = table.shape_caches.get((profile, ask.shape)) or ShapeCache(ActivePlugins(ask, profile))
-    state.refresh(ask, table)
-    futures = _Lookahead(ask, table, state)
+    cache = table.shape_caches.get((profile, ask.shape)) or ShapeCache(ActivePlugins(ask, profile))
+    cache.refresh(ask, table)
+    lookahead = _Lookahead(ask, table, cache)
     if count <= 0:
-        found = []
-    elif state.plugins.domain_score is None:
-        found = _merge(futures, count)
+        picks = []
+    elif cache.plugins.domain_score is None:
+        picks = _merge(lookahead, count)
     else:
-        score, weight = state.plugins.domain_score
-        found = _Domains(futures, score.domain_scores(ask, table), weight).run(count)
-    return BatchResult(ask, table, state, found)
+        score, weight = cache.plugins.domain_score
+        picks = _Domains(lookahead, score.domain_scores(ask, table), weight).run(count)
+    return BatchResult(ask, table, cache, picks)
 
 
 class _Lookahead:
-    """The totals of rows after one, two … more placements there."""
+    """The totals of rows after one, two … further placements."""
 
-    def __init__(self, ask: Ask, table: Table, state: ShapeCache) -> None:
-        self.ask, self.table, self.plugins = ask, table, state.plugins
-        self.totals, self._base = state.totals, state.fixed.totals
+    def __init__(self, ask: Ask, table: Table, cache: ShapeCache) -> None:
+        self.ask, self.table, self.plugins = ask, table, cache.plugins
+        self.totals, self._fixed_totals = cache.totals, cache.fixed.totals
         self.ranks = table.column("rank")
-        self._placed: dict[int, int] = {}  # row -> how often chosen so far
+        # Row -> placements so far.
+        self._placed: dict[int, int] = {}
         self._next_totals: dict[int, list[float]] = {}
-        self._untouched: list[int] = []  # rows, those last that come up first
-        self._ahead = INITIAL_LOOKAHEAD_ROWS
+        # Rows not evaluated yet; the row that is expected next is last.
+        self._pending_rows: list[int] = []
+        self._lookahead_rows = INITIAL_LOOKAHEAD_ROWS
 
     def set_expected_order(self, rows: Rowids) -> None:
-        """These come up, about in this order."""
-        self._untouched = rows[::-1].tolist()
+        """Set the order in which rows are expected to be picked."""
+        self._pending_rows = rows[::-1].tolist()
 
     def place(self, row: int) -> float:
-        """One more is there: its total now."""
+        """Count one more placement on the row and return the total of the row after it."""
         times = self._placed[row] = self._placed.get(row, 0) + 1
-        known = self._next_totals.get(row)
-        if known is None or len(known) < times:
+        totals = self._next_totals.get(row)
+        if totals is None or len(totals) < times:
             self._look_ahead(row)
-            known = self._next_totals[row]
-        return known[times - 1]
+            totals = self._next_totals[row]
+        return totals[times - 1]
 
     def _look_ahead(self, row: int) -> None:
-        """Evaluate the next totals of this row; the first time, of those that come after it, too."""
-        known = self._next_totals.get(row)
-        if known is not None:
-            self._evaluate([row], len(known), min(MAX_LOOKAHEAD_LEVELS, len(known)))
+        """Evaluate the next totals of the row, and on the first call for a row also of the rows expected
+        next."""
+        totals = self._next_totals.get(row)
+        if totals is not None:
+            self._evaluate([row], len(totals), min(MAX_LOOKAHEAD_LEVELS, len(totals)))
             return
-        near, self._untouched = self._untouched[-self._ahead :], self._untouched[: -self._ahead]
-        near = [each for each in near if each != row and each not in self._next_totals]
-        self._ahead = min(MAX_LOOKAHEAD_ROWS, 2 * self._ahead)
+        near, self._pending_rows = (
+            self._pending_rows[-self._lookahead_rows :],
+            self._pending_rows[: -self._lookahead_rows],
+        )
+        near = [other_row for other_row in near if other_row != row and other_row not in self._next_totals]
+        # A batch that reaches further rows is likely to reach many of them.
+        self._lookahead_rows = min(MAX_LOOKAHEAD_ROWS, 2 * self._lookahead_rows)
         self._evaluate([row, *near], 0, INITIAL_LOOKAHEAD_LEVELS)
 
-    def _evaluate(self, rows: list[int], beyond: int, levels: int) -> None:
-        steps = np.tile(np.arange(beyond + 1, beyond + levels + 1, dtype=np.int64), len(rows))
+    def _evaluate(self, rows: list[int], first_level: int, levels: int) -> None:
+        steps = np.tile(np.arange(first_level + 1, first_level + levels + 1, dtype=np.int64), len(rows))
         repeated = np.repeat(np.array(rows, np.intp), levels)
-        some = RowSubset(self.table, repeated, self.ask.needs, steps)
-        totals: Floats = evaluate(self.ask, some, self.plugins.row_filters, self.plugins.row_scores)[0]
-        totals += self._base[repeated]
+        subset = RowSubset(self.table, repeated, self.ask.needs, steps)
+        totals: Floats = evaluate(self.ask, subset, self.plugins.row_filters, self.plugins.row_scores)[0]
+        totals += self._fixed_totals[repeated]
         for row, values in zip(rows, totals.reshape(len(rows), levels).tolist(), strict=True):
             self._next_totals.setdefault(row, []).extend(values)
 
@@ -102,89 +116,103 @@ class _Lookahead:
         return rows[np.lexsort((self.ranks[rows], -self.totals[rows]))]
 
 
-def _merge(futures: _Lookahead, count: int) -> list[Pick]:
-    """A heap of (−total, rank, row): the top is what decide() would choose, and the next best is the better of the two below it.
+def _merge(lookahead: _Lookahead, count: int) -> list[Pick]:
+    """Pick rows from a heap of (−total, rank, row): the top is the choice of `decide`, and the better of its
+    two children is the runner-up.
 
-    A chosen row comes back with its next total.
+    A picked row returns to the heap with its next total.
     """
-    rows = futures.best_first(
-        _reachable_rows(futures, np.flatnonzero(futures.totals > RULED_OUT), count + 1, 0.0)
+    rows = lookahead.best_first(
+        _reachable_rows(lookahead, np.flatnonzero(lookahead.totals > RULED_OUT), count + 1, 0.0)
     )
-    futures.set_expected_order(rows)
+    lookahead.set_expected_order(rows)
+    # Sorted, and therefore a heap.
     heap = list(
-        zip((-futures.totals[rows]).tolist(), futures.ranks[rows].tolist(), rows.tolist(), strict=True)
-    )  # sorted: a heap
-    chosen: list[Pick] = []
-    while heap and len(chosen) < count:
+        zip((-lookahead.totals[rows]).tolist(), lookahead.ranks[rows].tolist(), rows.tolist(), strict=True)
+    )
+    picks: list[Pick] = []
+    while heap and len(picks) < count:
         best, rank, row = heap[0]
         second, _, runner_up = min(heap[1:3], default=NO_RUNNER_UP)
-        chosen.append(Pick(row, -best, runner_up, -second))
-        total = futures.place(row)
+        picks.append(Pick(row, -best, runner_up, -second))
+        total = lookahead.place(row)
         if total == RULED_OUT:
             heappop(heap)
         else:
             heapreplace(heap, (-total, rank, row))
-    return chosen
+    return picks
 
 
-def _reachable_rows(futures: _Lookahead, rows: Rowids, count: int, margin: float) -> Rowids:
-    """The best `count` rows, and all that are not behind the last of them by more than the margin: no other can be reached before these.
+def _reachable_rows(lookahead: _Lookahead, rows: Rowids, count: int, margin: float) -> Rowids:
+    """Return the best `count` rows and all rows within the margin behind the last of them: no other row can
+    be picked by `count` asks.
 
-    Within the margin any two may turn out equal, and then rank decides: better ones leave no fewer places for those that are equal now.
+    Within the margin any two totals may become equal, and then rank decides: rows with a better total do not
+    reduce the number of rows of equal total that must stay.
     """
     if len(rows) <= count:
         return rows
-    totals = futures.totals[rows]
+    totals = lookahead.totals[rows]
     worst = np.partition(totals, len(rows) - count)[len(rows) - count]
     equal, better = rows[totals == worst], rows[totals > worst]
     places = count if margin else count - len(better)
     if len(equal) > places:
-        equal = equal[np.argsort(futures.ranks[equal], kind="stable")][:places]
+        equal = equal[np.argsort(lookahead.ranks[equal], kind="stable")][:places]
     behind = rows[(totals < worst) & (totals >= worst - margin)] if margin else equal[:0]
     return np.concatenate([better, equal, behind])
 
 
 class _Domain:
-    """The rows of one domain, those of equal total together: its own part, added to all, leaves their order, but may make more equal."""
+    """The rows of one domain, grouped by equal total.
 
-    __slots__ = ("_levels", "_margin", "_next", "_ranked", "domain_score")
+    The score of the domain is added to every row: it preserves the order of totals, but rounding may make
+    more totals equal.
+    """
 
-    def __init__(self, rows: Iterable[tuple[float, int, int]], part: np.float32, margin: float) -> None:
-        """Rows as (−total, rank, row), best first; totals further apart than the margin stay different with any part added."""
+    __slots__ = ("_best_level", "_levels", "_margin", "_ranked", "domain_score")
+
+    def __init__(
+        self, rows: Iterable[tuple[float, int, int]], domain_score: np.float32, margin: float
+    ) -> None:
+        """Rows are (−total, rank, row), best first; totals further apart than the margin stay different with
+        any domain score added."""
         self._ranked = {
-            level: [each[1:] for each in equal] for level, equal in groupby(rows, key=lambda each: each[0])
+            level: [entry[1:] for entry in equal]
+            for level, equal in groupby(rows, key=lambda entry: entry[0])
         }
-        self._levels = list(self._ranked)  # sorted: a heap
+        # Sorted, and therefore a heap.
+        self._levels = list(self._ranked)
         self._margin = margin
-        self._next = 0.0  # the level that the best row is of
-        self.domain_score = part
+        # The negative total of the best row.
+        self._best_level = 0.0
+        self.domain_score = domain_score
 
     def best(self) -> tuple[float, int] | None:
-        """(−total, rank) of the row to choose here, which `take` takes; None: no row is left."""
+        """Return (−total, rank) of the best row, which `pop` removes; None: the domain has no feasible
+        row."""
         levels = self._levels
         if not levels:
             return None
-        self._next = best = levels[0]
+        self._best_level = best = levels[0]
         total = np.float32(-best) + self.domain_score
         near, count = best + self._margin, len(levels)
-        if (count > 1 and levels[1] <= near) or (
-            count > 2 and levels[2] <= near
-        ):  # the next best is one of these two: it is a heap
+        # The second best level of a heap is one of these two.
+        if (count > 1 and levels[1] <= near) or (count > 2 and levels[2] <= near):
             tied = [
-                each for each in levels if each <= near and np.float32(-each) + self.domain_score == total
+                level for level in levels if level <= near and np.float32(-level) + self.domain_score == total
             ]
-            self._next = min(tied, key=lambda each: self._ranked[each][0])
-        return -float(total), self._ranked[self._next][0][0]
+            self._best_level = min(tied, key=lambda level: self._ranked[level][0])
+        return -float(total), self._ranked[self._best_level][0][0]
 
     @property
     def best_row(self) -> int:
-        """The one that `best` was about."""
-        return self._ranked[self._next][0][1]
+        """The row that the last call of `best` described."""
+        return self._ranked[self._best_level][0][1]
 
     def pop(self) -> tuple[int, int]:
-        """(rank, row)."""
-        level = self._next
-        found = heappop(self._ranked[level])
+        """Remove the best row and return its (rank, row)."""
+        level = self._best_level
+        entry = heappop(self._ranked[level])
         if not self._ranked[level]:
             del self._ranked[level]
             if level == self._levels[0]:
@@ -192,7 +220,7 @@ class _Domain:
             else:
                 self._levels.remove(level)
                 heapify(self._levels)
-        return found
+        return entry
 
     def push(self, total: float, rank: int, row: int) -> None:
         level = -total
@@ -204,55 +232,58 @@ class _Domain:
 
 
 class _Domains:
-    """A heap of domains, by the best that each has to offer with its own part added."""
+    """A heap of domains by the total of their best rows, domain scores included."""
 
-    def __init__(self, futures: _Lookahead, tiers: DomainScores, weight: np.float32) -> None:
-        self._futures, self._scores, self._weight = futures, tiers, weight
+    def __init__(self, lookahead: _Lookahead, domain_scores: DomainScores, weight: np.float32) -> None:
+        self._lookahead, self._scores, self._weight = lookahead, domain_scores, weight
         self._domains: dict[int, _Domain] = {}
-        self._heap: list[
-            tuple[float, int, int, int]
-        ] = []  # −total, rank, domain, which offer of it: older ones do not count
+        # −total, rank, domain, offer number: entries with an older offer number are stale.
+        self._heap: list[tuple[float, int, int, int]] = []
         self._offers: dict[int, int] = {}
 
     def run(self, count: int) -> list[Pick]:
+        """Pick up to `count` rows."""
         self._build(count + 1)
-        chosen: list[Pick] = []
-        while self._has_offer() and len(chosen) < count:
+        picks: list[Pick] = []
+        while self._has_offer() and len(picks) < count:
             best, _, code, _ = heappop(self._heap)
             domain = self._domains[code]
             rank, row = domain.pop()
             runner_up, second = self._next_best(domain)
-            chosen.append(Pick(row, -best, runner_up, second, float(domain.domain_score)))
-            total = self._futures.place(row)
+            picks.append(Pick(row, -best, runner_up, second, float(domain.domain_score)))
+            total = self._lookahead.place(row)
             if total != RULED_OUT:
                 domain.push(total, rank, row)
             self._update_offers(code)
-        return chosen
+        return picks
 
     def _has_offer(self) -> bool:
-        """Is anything on offer? If so it is on top."""
+        """Whether any domain has a feasible row; drops stale entries, so that the best offer is on top of the
+        heap."""
         heap, offers = self._heap, self._offers
         while heap and heap[0][3] != offers[heap[0][2]]:
             heappop(heap)
         return bool(heap)
 
     def _next_best(self, domain: _Domain) -> tuple[int, float]:
-        """Row and total of who would be next: what is left in the same domain, or what another one offers."""
-        here, there = domain.best(), self._heap[0] if self._has_offer() else None
-        if here and (there is None or here < there[:2]):
-            return domain.best_row, -here[0]
-        return (self._domains[there[2]].best_row, -there[0]) if there else (NO_ROW, float(RULED_OUT))
+        """Row and total of the runner-up: the next row of the same domain or the best offer of another
+        domain."""
+        own, rival = domain.best(), self._heap[0] if self._has_offer() else None
+        if own and (rival is None or own < rival[:2]):
+            return domain.best_row, -own[0]
+        return (self._domains[rival[2]].best_row, -rival[0]) if rival else (NO_ROW, float(RULED_OUT))
 
     def _update_offers(self, code: int) -> None:
-        """One was placed there: what other domains offer is as before, unless their part changed."""
+        """Count a placement in the domain and renew the offers of the domains whose score changed."""
         changed = self._scores.place(code)
+        # Every domain gets a new offer below, so that all present offers are stale.
         if changed is None:
             self._heap.clear()
             changed = self._domains
-        for each in changed:
-            if each in self._domains:
-                self._domains[each].domain_score = self._weighted_score(each)
-                self._offer(each)
+        for changed_code in changed:
+            if changed_code in self._domains:
+                self._domains[changed_code].domain_score = self._weighted_score(changed_code)
+                self._offer(changed_code)
 
     def _weighted_score(self, code: int) -> np.float32:
         return np.float32(self._scores.value(code) * self._weight)
@@ -264,23 +295,32 @@ class _Domains:
             heappush(self._heap, (*best, code, offer))
 
     def _build(self, count: int) -> None:
-        futures, totals = self._futures, self._futures.totals
+        """Build the domains from the rows that `count` asks can reach."""
+        lookahead, totals = self._lookahead, self._lookahead.totals
         rows = np.flatnonzero(totals > RULED_OUT)
         codes = self._scores.codes[rows]
-        margin = TIE_MARGIN_SHARE * futures.plugins.max_total
+        margin = TIE_MARGIN_SHARE * lookahead.plugins.max_total
         order = np.argsort(codes, kind="stable")
         rows, codes = rows[order], codes[order]
         starts = np.flatnonzero(np.diff(codes, prepend=-2))
-        kept = (
-            [_reachable_rows(futures, each, count, margin) for each in np.split(rows, starts[1:])]
+        reachable = (
+            [
+                _reachable_rows(lookahead, domain_rows, count, margin)
+                for domain_rows in np.split(rows, starts[1:])
+            ]
             if len(rows)
             else []
         )
-        for each in kept:
-            code = int(self._scores.codes[each[0]])
-            each = futures.best_first(each)
-            listed = zip((-totals[each]).tolist(), futures.ranks[each].tolist(), each.tolist(), strict=True)
+        for domain_rows in reachable:
+            code = int(self._scores.codes[domain_rows[0]])
+            domain_rows = lookahead.best_first(domain_rows)
+            listed = zip(
+                (-totals[domain_rows]).tolist(),
+                lookahead.ranks[domain_rows].tolist(),
+                domain_rows.tolist(),
+                strict=True,
+            )
             self._domains[code] = _Domain(listed, self._weighted_score(code), margin)
             self._offer(code)
-        if kept:
-            futures.set_expected_order(futures.best_first(np.concatenate(kept)))
+        if reachable:
+            lookahead.set_expected_order(lookahead.best_first(np.concatenate(reachable)))

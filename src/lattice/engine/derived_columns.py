@@ -1,4 +1,4 @@
-"""What follows from fixed columns: by row, kept up to date where they changed; and for the table as a whole."""
+"""Columns and aggregates derived from fixed columns, cached and updated where fixed columns change."""
 
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,14 +10,17 @@ if TYPE_CHECKING:
     from lattice.engine.table import Rows, Table
 
 Value = TypeVar("Value")
-MAX_CHANGES_KEPT = 1 << 16  # who looked longer ago looks at everything again
-MAX_COLUMNS_KEPT = 4096  # columns, and whole-table facts
-MAX_CELLS_KEPT = 1 << 25  # in all columns together
+# A reader that is further behind evaluates all rows again.
+MAX_CHANGES_KEPT = 1 << 16
+# Derived columns, and also aggregates.
+MAX_COLUMNS_KEPT = 4096
+# Cells of all derived columns together.
+MAX_CELLS_KEPT = 1 << 25
 MIN_COLUMNS_KEPT = 64
 
 
 class ChangeLog:
-    """Rows in the order in which they changed."""
+    """Changed rows in the order of their changes."""
 
     __slots__ = ("_rows", "_start", "version")
 
@@ -30,26 +33,28 @@ class ChangeLog:
         self._rows.append(row)
         self.version += 1
         if len(self._rows) > MAX_CHANGES_KEPT:
+            # Half of the log is dropped at once, so that dropping stays rare.
             drop = MAX_CHANGES_KEPT // 2
             del self._rows[:drop]
             self._start += drop
 
     def since(self, version: int) -> list[int] | None:
-        """The rows that changed after `version`, each once; None: too long ago to say."""
+        """Return the rows that changed after `version`, without repeats; None: the log no longer reaches back
+        so far."""
         if version < self._start:
             return None
         return list(dict.fromkeys(self._rows[version - self._start :]))
 
 
 def pad_rows(values: NDArray[Any], count: int) -> NDArray[Any]:
-    """As many rows as that; new ones are zero."""
+    """Return the values extended with zeros to `count` rows."""
     if len(values) >= count:
         return values
     return np.concatenate([values, np.zeros((count - len(values), *values.shape[1:]), values.dtype)])
 
 
 class DerivedColumn:
-    """One column that is made from fixed columns, each row from its own."""
+    """A column computed from fixed columns of the same row."""
 
     __slots__ = ("_values", "_version")
 
@@ -58,49 +63,52 @@ class DerivedColumn:
         self._values: NDArray[Any] = np.empty(0)
 
     def refresh(self, table: "Table", make: "Callable[[Rows], NDArray[Any]]") -> NDArray[Any]:
+        """Return the current values; only changed rows are computed again, unless more than a quarter of the
+        rows changed."""
         if self._version != table.fixed_version:
             changed = table.fixed_since(self._version)
             if changed is None or len(changed) * 4 > table.count:
                 self._values = make(table)
             else:
-                some = table.subset(changed)
+                subset = table.subset(changed)
                 self._values = pad_rows(self._values, table.count)
-                self._values[some.selection] = make(some)
+                self._values[subset.selection] = make(subset)
             self._version = table.fixed_version
         return self._values
 
 
 class DerivedColumns:
-    """Those in use, most recently made last; as many as there is room for."""
+    """The derived columns in use, oldest first, limited in number by `max_columns`."""
 
     def __init__(self) -> None:
         self._columns: dict[Hashable, DerivedColumn] = {}
 
     def column(self, table: "Table", key: Hashable, make: "Callable[[Rows], NDArray[Any]]") -> NDArray[Any]:
-        kept = self._columns.get(key)
-        if kept is None:
+        column = self._columns.get(key)
+        if column is None:
             drop_oldest_half(self._columns, max_columns(table.count))
-            kept = self._columns[key] = DerivedColumn()
-        return kept.refresh(table, make)
+            column = self._columns[key] = DerivedColumn()
+        return column.refresh(table, make)
 
     def __len__(self) -> int:
         return len(self._columns)
 
 
 def max_columns(count: int) -> int:
-    """How many columns over so many rows may be kept."""
+    """Return how many cached columns of `count` rows are allowed."""
     return min(MAX_COLUMNS_KEPT, max(MIN_COLUMNS_KEPT, MAX_CELLS_KEPT // max(1, count)))
 
 
-def drop_oldest_half(kept: dict[Any, Any], most: int) -> None:
-    """Make room for one more: if there is none, the older half goes."""
-    if len(kept) >= most:
-        for key in list(kept)[: len(kept) - most // 2]:
-            del kept[key]
+def drop_oldest_half(cache: dict[Any, Any], most: int) -> None:
+    """Drop the older half of the cache if the cache holds `most` entries or more."""
+    if len(cache) >= most:
+        for key in list(cache)[: len(cache) - most // 2]:
+            del cache[key]
 
 
 class Aggregates:
-    """What holds for the table as a whole, and when that last turned out different."""
+    """Values computed from all rows of the table, such as the highest price, with a version that grows when a
+    value changes."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, tuple[Any, Callable[[Any], Any]]] = {}
@@ -108,7 +116,7 @@ class Aggregates:
         self._version = 0
 
     def version(self, table: "Table") -> int:
-        """Grows when anything that was asked for is no longer what it was."""
+        """Grows when an aggregate in use changes."""
         if self._seen_version != table.fixed_version:
             self._seen_version = table.fixed_version
             for key, (value, make) in list(self._values.items()):
@@ -119,12 +127,15 @@ class Aggregates:
         return self._version
 
     def get(self, table: "Table", key: Hashable, make: "Callable[[Table], Value]") -> Value:
+        """Return the aggregate of the key, computed by `make` on first use."""
         self.version(table)
-        kept = self._values.get(key)
-        if kept is None:
+        entry = self._values.get(key)
+        if entry is None:
             if len(self._values) >= MAX_COLUMNS_KEPT:
+                # Dropped aggregates are no longer compared: a new version invalidates the answers that used
+                # them.
                 self._values.clear()
                 self._version += 1
-            kept = self._values[key] = (make(table), make)
-        value: Value = kept[0]
+            entry = self._values[key] = (make(table), make)
+        value: Value = entry[0]
         return value

@@ -1,4 +1,5 @@
-"""Decision -> sentences and JSON: what was chosen, by how much, and why not each of the others."""
+"""Explanations of a decision as sentences and JSON: the chosen candidate, its scores, and the reasons that
+reject other candidates."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,63 +11,71 @@ from lattice.engine.decide import RULED_OUT, Decision, FrozenExplanation, best_r
 from lattice.engine.plugin import BulkReason, Reason, Score, Shortfall
 from lattice.engine.table import Rowids, RowSubset, Table
 
-DEFAULT_TOP_COUNT = 3  # candidates that are told of
-MAX_CODED_REASONS = 60  # reasons that one number tells apart
-MAX_SCORE = 100.0  # scores are 0..1 inside, 0..100 to people
+DEFAULT_TOP_COUNT = 3
+# Reasons that fit into one 64-bit code before the codes are renumbered.
+MAX_CODED_REASONS = 60
+# Scores are 0..1 in the engine and 0..100 in explanations.
+MAX_SCORE = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class PluginScore:
+    """The score of one plugin for a candidate, 0..100."""
+
     plugin: str
-    score: float  # 0..100
+    score: float
     weight: float
 
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidate:
-    """A candidate that would do, with what its score is made of."""
+    """A feasible candidate with the scores of the plugins."""
 
     name: str
-    score: float  # 0..100: the weighted mean of its parts
+    # 0..100: the weighted mean of the parts.
+    score: float
     parts: tuple[PluginScore, ...]
 
-    def deciding_score(self, other: "RankedCandidate") -> PluginScore:
-        """The part that put it furthest ahead of another one."""
-        lead = {part.plugin: part.weight * part.score for part in other.parts}
-        return max(self.parts, key=lambda part: part.weight * part.score - lead.get(part.plugin, 0.0))
+    def deciding_score(self, rival: "RankedCandidate") -> PluginScore:
+        """Return the plugin score that puts this candidate furthest ahead of the rival."""
+        rival_scores = {part.plugin: part.weight * part.score for part in rival.parts}
+        return max(self.parts, key=lambda part: part.weight * part.score - rival_scores.get(part.plugin, 0.0))
 
 
 def top_candidates(decision: Decision, top: int = DEFAULT_TOP_COUNT) -> list[RankedCandidate]:
-    """The best few, best first. Only while the table is as it was when deciding, or of a frozen one."""
+    """Return the best candidates, best first. Valid only while the table is unchanged since the decision, or
+    for a frozen decision."""
     if decision.explanation:
         return list(decision.explanation.ranked[:top])
     rows = best_rows(decision, top)
     if not rows:
         return []
-    some = RowSubset(decision.table, np.array(rows, np.intp))
+    subset = RowSubset(decision.table, np.array(rows, np.intp))
     scores = [
-        (each, weight) for each, weight in decision.profile.scores if weight and each.applies(decision.ask)
+        (score, weight) for score, weight in decision.profile.scores if weight and score.applies(decision.ask)
     ]
-    columns = [(each.name, weight, _values(decision, each, rows, some)) for each, weight in scores]
-    whole = sum(weight for _, weight, _ in columns)
-    found = []
+    columns = [(score.name, weight, _values(decision, score, rows, subset)) for score, weight in scores]
+    total_weight = sum(weight for _, weight, _ in columns)
+    candidates = []
     for position, row in enumerate(rows):
         parts = tuple(
             PluginScore(name, MAX_SCORE * values[position], weight) for name, weight, values in columns
         )
-        mean = sum(part.score * part.weight for part in parts) / whole if whole else 0.0
-        found.append(RankedCandidate(decision.table.names[row], mean, parts))
-    return found
+        mean = sum(part.score * part.weight for part in parts) / total_weight if total_weight else 0.0
+        candidates.append(RankedCandidate(decision.table.names[row], mean, parts))
+    return candidates
 
 
-def _values(decision: Decision, score: Score, rows: list[int], some: RowSubset) -> list[float]:
+def _values(decision: Decision, score: Score, rows: list[int], subset: RowSubset) -> list[float]:
+    """The values of a score on the rows. Scores of wide reach need the whole table."""
     if score.scope in ("fixed", "row"):
-        return [float(value) for value in score.score(decision.ask, some)]
-    everywhere = score.score(decision.ask, decision.table)
-    return [float(everywhere[row]) for row in rows]
+        return [float(value) for value in score.score(decision.ask, subset)]
+    values = score.score(decision.ask, decision.table)
+    return [float(values[row]) for row in rows]
 
 
 def best_rows(decision: Decision, top: int) -> list[int]:
+    """Return up to `top` feasible rows, best first."""
     totals, rows = decision.totals.copy(), []
     for _ in range(top):
         row = best_row(decision.table, totals)
@@ -78,36 +87,42 @@ def best_rows(decision: Decision, top: int) -> list[int]:
 
 
 def rejection_counts(decision: Decision) -> list[tuple[Reason, int]]:
-    """How many candidates each reason ruled out, counting each candidate once, by the first reason that did."""
-    left = decision.alive.copy()
-    found = []
+    """Return the number of candidates per rejection reason, most first; a candidate counts once, for the
+    first reason that rejects it."""
+    uncounted = decision.alive.copy()
+    counts = []
     for reason, mask in decision.reasons.items():
-        hit = left & mask
-        if count := int(np.count_nonzero(hit)):
-            found.append((reason, count))
-            left &= ~mask
-    return sort_by_count(dict(found))
+        rejected = uncounted & mask
+        if count := int(np.count_nonzero(rejected)):
+            counts.append((reason, count))
+            uncounted &= ~mask
+    return sort_by_count(dict(counts))
 
 
-def sort_by_count(found: Mapping[Reason, int]) -> list[tuple[Reason, int]]:
-    """Equals stay in the order in which reasons are looked at."""
-    return sorted(found.items(), key=lambda pair: -pair[1])
+def sort_by_count(counts: Mapping[Reason, int]) -> list[tuple[Reason, int]]:
+    """Sort by count, largest first; equal counts stay in the order of the filters."""
+    return sorted(counts.items(), key=lambda pair: -pair[1])
 
 
 def summarize(decision: Decision, noun: str = "node") -> str:
-    """`chose n1 of 40 nodes`, or `0 of 2 nodes: 1 without 2 cpu free; 1 without 1 gpu free`."""
+    """Return `n1: best of 38 that fit, of 40 nodes`, or `0 of 2 nodes: 1 without 2 cpu free; 1 without 1 gpu
+    free`."""
     total = int(np.count_nonzero(decision.alive))
     fitting = int(np.count_nonzero(decision.totals > RULED_OUT))
     nouns = f"{noun}s" if total != 1 else noun
-    refused = "; ".join(f"{count:,} {reason.summary()}" for reason, count in rejection_counts(decision))
+    rejections = "; ".join(f"{count:,} {reason.summary()}" for reason, count in rejection_counts(decision))
     if not decision.fits:
-        return f"0 of {total:,} {nouns}: {refused}" if refused else f"0 of {total:,} {nouns}: there are none"
+        return (
+            f"0 of {total:,} {nouns}: {rejections}"
+            if rejections
+            else f"0 of {total:,} {nouns}: there are none"
+        )
     chosen = f"{decision.name}: best of {fitting:,} that fit, of {total:,} {nouns}"
-    return f"{chosen} ({refused})" if refused else chosen
+    return f"{chosen} ({rejections})" if rejections else chosen
 
 
 def rejections_of(decision: Decision, name: str) -> list[Shortfall]:
-    """Everything that rules one candidate out; nothing: it would do."""
+    """Return every shortfall that rejects the candidate; empty for a feasible candidate."""
     if decision.explanation:
         return list(decision.explanation.rejected.get(name, ()))
     row = decision.table.row_of[name]
@@ -115,50 +130,57 @@ def rejections_of(decision: Decision, name: str) -> list[Shortfall]:
 
 
 def freeze(decision: Decision, top: int = DEFAULT_TOP_COUNT) -> Decision:
-    """What can be said of it is said now, and stays true of that moment whatever becomes of the table."""
-    told = FrozenExplanation(
+    """Return a copy of the decision with its explanation rendered now, so that later changes of the table do
+    not alter the explanation."""
+    explanation = FrozenExplanation(
         decision.name, decision.alive.copy(), dict(all_rejections(decision)), top_candidates(decision, top)
     )
-    return replace(decision.copy(), explanation=told)
+    return replace(decision.copy(), explanation=explanation)
 
 
 def all_rejections(decision: Decision) -> Iterator[tuple[str, Sequence[Shortfall]]]:
-    """Every candidate that is ruled out, with all its reasons, by name."""
+    """Yield every rejected candidate by name, with all reasons."""
     if decision.explanation:
         return iter(decision.explanation.rejected.items())
-    names, found = decision.table.names, dict[str, Sequence[Shortfall]]()
+    names, rejections = decision.table.names, dict[str, Sequence[Shortfall]]()
     for rows, reasons in _group_by_reasons(decision):
-        found.update(zip(map(names.__getitem__, rows.tolist()), zip(*reasons, strict=True), strict=True))
-    return ((name, found[name]) for name in sorted(found))
+        rejections.update(zip(map(names.__getitem__, rows.tolist()), zip(*reasons, strict=True), strict=True))
+    return ((name, rejections[name]) for name in sorted(rejections))
 
 
 def _group_by_reasons(decision: Decision) -> Iterator[tuple[Rowids, Sequence[Iterable[Shortfall]]]]:
-    """Rows that the same reasons rule out, together with what each of these says of each row."""
-    count, alike = decision.table.count, np.zeros(decision.table.count, np.int64)
-    said: list[
-        tuple[Rowids, Sequence[Shortfall]]
-    ] = []  # of each row, where in the words of the reason it comes; -1: nowhere
+    """Yield groups of rows that equal sets of reasons reject, with the shortfalls of each reason for the rows
+    of the group.
+
+    A row is coded by one bit per reason, so that grouping is vectorised over rows.
+    """
+    count, codes = decision.table.count, np.zeros(decision.table.count, np.int64)
+    # Per reason: the position of each row among the shortfalls of the reason, -1 for a row not rejected.
+    details: list[tuple[Rowids, Sequence[Shortfall]]] = []
     for number, (reason, mask) in enumerate(decision.reasons.items()):
         rows = np.flatnonzero(mask & decision.alive)
         if len(rows):
-            places = np.full(count, -1, np.intp)
-            places[rows] = np.arange(len(rows))
-            said.append((places, reason_details(reason, decision.table, rows)))
-            alike *= 2
-            alike[rows] += 1
+            positions = np.full(count, -1, np.intp)
+            positions[rows] = np.arange(len(rows))
+            details.append((positions, reason_details(reason, decision.table, rows)))
+            codes *= 2
+            codes[rows] += 1
+        # Renumbering keeps distinct codes distinct, and frees the bits for further reasons.
         if number % MAX_CODED_REASONS == MAX_CODED_REASONS - 1:
-            alike = np.unique(alike, return_inverse=True)[1]
-    for code in np.unique(alike).tolist():
-        rows = np.flatnonzero(alike == code)
+            codes = np.unique(codes, return_inverse=True)[1]
+    for code in np.unique(codes).tolist():
+        rows = np.flatnonzero(codes == code)
         reasons = [
-            map(words.__getitem__, places[rows].tolist()) for places, words in said if places[rows[0]] >= 0
+            map(shortfalls.__getitem__, positions[rows].tolist())
+            for positions, shortfalls in details
+            if positions[rows[0]] >= 0
         ]
         if reasons:
             yield rows, reasons
 
 
 def reason_details(reason: Reason, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-    """Of each row, in one go if the reason can."""
+    """Return the shortfall of each row, in one call if the reason supports bulk details."""
     if hasattr(reason, "details"):
         return cast("BulkReason", reason).details(table, rows)
     return [reason.detail(table, row) for row in rows.tolist()]
@@ -167,8 +189,9 @@ def reason_details(reason: Reason, table: Table, rows: Rowids) -> Sequence[Short
 def as_json(
     decision: Decision, top: int = DEFAULT_TOP_COUNT, *, with_rejections: bool = False
 ) -> dict[str, Any]:
-    """For machines, and for keeping: the best few with their parts, counts per reason, on request every refusal."""
-    best_few = top_candidates(decision, top)
+    """Return the decision record: the best candidates with plugin scores, counts per reason, and on request
+    every rejection."""
+    candidates = top_candidates(decision, top)
     document: dict[str, Any] = {
         "ask": decision.ask.name,
         "profile": decision.profile.name,
@@ -176,11 +199,13 @@ def as_json(
         "summary": summarize(decision),
         "ranked": [
             {
-                "name": each.name,
-                "score": round(each.score, 2),
-                "parts": {p.plugin: {"score": round(p.score, 2), "weight": p.weight} for p in each.parts},
+                "name": candidate.name,
+                "score": round(candidate.score, 2),
+                "parts": {
+                    p.plugin: {"score": round(p.score, 2), "weight": p.weight} for p in candidate.parts
+                },
             }
-            for each in best_few
+            for candidate in candidates
         ],
         "reasons": [
             {"plugin": reason.plugin, "reason": reason.summary(), "count": count}
@@ -192,13 +217,15 @@ def as_json(
     return document
 
 
-def _rejections_json(found: Iterable[tuple[str, Sequence[Shortfall]]]) -> dict[str, list[dict[str, str]]]:
-    """By name; those that are told the same share it."""
-    written: dict[Sequence[Shortfall], list[dict[str, str]]] = {}
+def _rejections_json(
+    rejections: Iterable[tuple[str, Sequence[Shortfall]]],
+) -> dict[str, list[dict[str, str]]]:
+    """Shortfalls by candidate name; candidates with equal shortfalls share one list."""
+    encoded: dict[Sequence[Shortfall], list[dict[str, str]]] = {}
     document: dict[str, list[dict[str, str]]] = {}
-    for name, reasons in found:
-        told = written.get(reasons)
-        if told is None:
-            told = written[reasons] = [each._asdict() for each in reasons]
-        document[name] = told
+    for name, reasons in rejections:
+        entries = encoded.get(reasons)
+        if entries is None:
+            entries = encoded[reasons] = [shortfall._asdict() for shortfall in reasons]
+        document[name] = entries
     return document

@@ -1,4 +1,4 @@
-"""The two extension points, Filter and Score, and what they are asked."""
+"""The extension points Filter and Score, and the protocols of asks and rejection reasons."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,15 @@ import numpy as np
 
 from lattice.engine.table import Flags, Floats, Rowids, Rows, Table
 
-# What an answer for a row depends on: fixed columns of that row alone; also what is taken there; the other things in its topology
-# domain too; or anything in the table.
+# What the answer of a plugin for a row depends on: "fixed" on fixed columns of the row; "row" also on the
+# resources allocated on the row; "domain" also on further asks in the topology domain of the row; "table" on
+# the whole table.
 Scope = Literal["fixed", "row", "domain", "table"]
 
 
 class Ask(Protocol):
-    """Something to place. Equal shapes get equal answers: `shape` holds everything that plugins look at."""
+    """A replica or workload to place. `shape` holds every property that plugins read: asks of equal shape get
+    equal answers."""
 
     @property
     def name(self) -> str: ...
@@ -25,45 +27,49 @@ class Ask(Protocol):
 
     @property
     def fixed_shape(self) -> Hashable:
-        """Everything that plugins with fixed answers look at, which many shapes may share. The shape itself is always right."""
+        """Every property that plugins of scope "fixed" read, which many shapes may share. The shape itself is
+        always a valid value."""
         ...
 
     @property
     def needs(self) -> tuple[tuple[int, int], ...]:
-        """(resource, amount) for everything asked for, in the table's numbers; amounts above zero."""
+        """(resource, amount) pairs of the request, with the resource numbers of the table; amounts are above
+        zero."""
         ...
 
     @property
     def is_additive(self) -> bool:
-        """Does placing it change its row in nothing but these amounts? Else equal asks cannot be looked at together."""
+        """Whether placing the ask changes nothing on its row but these amounts; asks that are not additive
+        cannot be decided in batches."""
         ...
 
 
 class Reason(Protocol):
-    """Why a row is ruled out. A value: equal reasons are the same reason. Its words are made when somebody asks."""
+    """The reason of a rejection. A value: equal reasons are the same reason. The text is rendered on
+    demand."""
 
     @property
     def plugin(self) -> str: ...
 
     def summary(self) -> str:
-        """After a count: 7 *without 2 gpu free*."""
+        """The text that follows a count: 7 *without 2 gpu free*."""
         ...
 
     def detail(self, table: Table, row: int) -> "Shortfall":
-        """For one row, in numbers and units where there are any."""
+        """The shortfall of one row, in numbers and units where the reason has amounts."""
         ...
 
 
 class BulkReason(Reason, Protocol):
-    """A reason that can be told of many rows at once, for less than of one after the other."""
+    """A reason that renders the details of many rows at once, faster than row by row."""
 
     def details(self, table: Table, rows: Rowids) -> "Sequence[Shortfall]":
-        """What `detail` says of each of them; if they are very many, it may name fewer examples."""
+        """The result of `detail` for every row; for very many rows the details may name fewer examples."""
         ...
 
 
 class Shortfall(NamedTuple):
-    """Need, have, missing, as people read them. A tuple: thousands are made for one explanation."""
+    """Need, have and missing amounts as users read them. A tuple, because one explanation holds thousands."""
 
     what: str
     need: str = ""
@@ -71,7 +77,7 @@ class Shortfall(NamedTuple):
     missing: str = ""
 
     def __str__(self) -> str:
-        """What is no amount, and missing as a whole, is not said twice."""
+        """The text omits the missing amount where it only repeats the need."""
         if not self.need:
             return self.what
         missing = (
@@ -82,67 +88,78 @@ class Shortfall(NamedTuple):
         return f"{self.what}: need {self.need}, have {self.have}{missing}"
 
 
-Rejections = Mapping[
-    Reason, Flags
-]  # reason -> which rows; for one ask always the same reasons, whichever rows are looked at
+# Reason -> rejected rows. For one ask the set of reasons is the same whichever rows are evaluated.
+Rejections = Mapping[Reason, Flags]
 
 
 class Filter(Protocol):
+    """A plugin that rejects rows, with a reason."""
+
     name: ClassVar[str]
     scope: ClassVar[Scope]
 
     def applies(self, ask: Ask) -> bool:
-        """Could it rule out anything for this ask? False: it is not called."""
+        """Whether the filter can reject a row for the ask; if False, the engine does not call the filter."""
         ...
 
     def filter(self, ask: Ask, rows: Rows) -> Rejections: ...
 
 
 class Score(Protocol):
+    """A plugin that rates rows."""
+
     name: ClassVar[str]
     scope: ClassVar[Scope]
 
     def applies(self, ask: Ask) -> bool: ...
 
     def score(self, ask: Ask, rows: Rows) -> Floats:
-        """0 worst to 1 best, one per row. Only + - * / and comparisons, so that a row's score never depends on its neighbours."""
+        """Scores from 0 (worst) to 1 (best), one per row.
+
+        Implementations use only + - * / and comparisons, so that the score of a row never depends on
+        neighbouring rows.
+        """
         ...
 
 
 class DomainScores(Protocol):
-    """What a score gives by domain: the same to every row of it. Counts along while more of the ask are taken to be placed."""
+    """A score by topology domain, equal for all rows of a domain. Placements are counted while a batch is
+    decided."""
 
-    codes: Rowids  # of each row, its domain; -1: it is in none
+    # The domain of each row; -1 for a row in no domain.
+    codes: Rowids
 
     def value(self, code: int) -> np.float32:
-        """What rows of this domain get, weights apart, bit for bit what the score gives them."""
+        """The score of the rows of the domain without weight, bit for bit equal to the result of the
+        plugin."""
         ...
 
     def values(self) -> Floats:
-        """That of every domain, and last of those in none."""
+        """The scores of all domains by code, followed by the score of rows in no domain."""
         ...
 
     def place(self, code: int) -> Iterable[int] | None:
-        """One more is there: which domains may get another value now, its own among them? None: all of them."""
+        """Count one more placement in the domain, and return the domains whose score may change, the domain
+        itself included; None: every domain."""
         ...
 
 
 class DomainScorePlugin(Score, Protocol):
-    """A wide score that is one value for all rows of a domain, so that equal asks can be looked at together."""
+    """A score of wide reach with one value per domain, so that equal asks can be decided in batches."""
 
     def domain_scores(self, ask: Ask, table: Table) -> DomainScores: ...
 
 
 WeightedScores = Sequence[tuple[Score, np.float32]]
-Reach = Literal[
-    "fixed", "moving", "wide"
-]  # when an answer is looked for again: never, when the row changes, always
+# When an answer is evaluated again: never, when its row changes, or for every decision.
+Reach = Literal["fixed", "moving", "wide"]
 REACH_BY_SCOPE: Mapping[Scope, Reach] = {"fixed": "fixed", "row": "moving", "domain": "wide", "table": "wide"}
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Which plugins, with what weights. Compared by identity: make one and keep it."""
+    """Plugins with their weights. Compared by identity: caches are keyed by profile, so that a profile is
+    built once and kept."""
 
     name: str
     filters: tuple[Filter, ...]
@@ -151,19 +168,18 @@ class Profile:
     @cached_property
     def filters_by_reach(self) -> Mapping[Reach, Sequence[Filter]]:
         return {
-            reach: [each for each in self.filters if REACH_BY_SCOPE[each.scope] == reach]
+            reach: [plugin for plugin in self.filters if REACH_BY_SCOPE[plugin.scope] == reach]
             for reach in get_args(Reach)
         }
 
     @cached_property
     def scores_by_reach(self) -> Mapping[Reach, WeightedScores]:
-        """A score may be the sum of `parts`, of which some look at each row alone and others further: what can be kept by row is."""
-        weighted = [
-            (part, np.float32(weight))
-            for each, weight in self.scores
-            if weight
-            for part in getattr(each, "parts", (each,))
-        ]
+        """Scores by reach. A score with `parts` counts as its parts, so that the engine caches the parts that
+        depend on a row alone."""
+        weighted = []
+        for score, weight in self.scores:
+            if weight:
+                weighted += [(part, np.float32(weight)) for part in getattr(score, "parts", (score,))]
         return {
             reach: [pair for pair in weighted if REACH_BY_SCOPE[pair[0].scope] == reach]
             for reach in get_args(Reach)
@@ -171,5 +187,5 @@ class Profile:
 
     __hash__ = object.__hash__
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    def __eq__(self, value: object) -> bool:
+        return self is value

@@ -1,4 +1,4 @@
-"""Candidates as columns: what each has, what is taken of it, and which rows changed since somebody looked."""
+"""Tables of candidates in columns: capacity, allocation, further columns, and a log of changed rows."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -25,13 +25,16 @@ Value = TypeVar("Value")
 
 FIRST_CAPACITY = 64
 FIRST_LINES = 8
-EMPTY_LINE = 0  # the line of every resource that no row has and nobody takes
+# The line that all resources without capacity and allocation share; every value in it is zero.
+EMPTY_LINE = 0
 LINE_ARRAYS = ("_total", "_allocated", "_free", "_inverse", "_share")
-FLOAT_BUFFER_COUNT = 12  # float buffers in rotation: a score needs a few at a time
+# Buffers in rotation: a score needs a few at a time.
+FLOAT_BUFFER_COUNT = 12
 
 
 class Rows(Protocol):
-    """What a plugin sees: all rows of a table, or some of them, perhaps as they would be after more was placed there."""
+    """The rows that a plugin evaluates: all rows of a table or a subset, perhaps as they would be after
+    further placements."""
 
     count: int
 
@@ -40,52 +43,55 @@ class Rows(Protocol):
 
     @property
     def extra_asks(self) -> Integers | int:
-        """How many more of what is asked are taken to be there, besides what the table knows of."""
+        """Hypothetical placements of the ask on each row, in addition to the allocations of the table."""
         ...
 
     def free(self, resource: int) -> Integers:
-        """What is left, exactly; below zero where more is taken than there is."""
+        """Free amount, exact; below zero on an overcommitted row."""
         ...
 
     def total(self, resource: int) -> Integers: ...
 
     def share(self, resource: int) -> Floats:
-        """Taken ÷ total; 0 where there is none of it."""
+        """Allocated ÷ total; 0 where the row has none of the resource."""
         ...
 
     def inverse(self, resource: int) -> Floats:
-        """1 ÷ total; 0 where there is none of it."""
+        """1 ÷ total; 0 where the row has none of the resource."""
         ...
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column that the owner of the table keeps."""
+        """A column that the owner of the table maintains."""
         ...
 
     def derived(self, key: Hashable, make: Callable[["Rows"], NDArray[Any]]) -> NDArray[Any]:
-        """A column that follows from fixed columns, each row from its own: made once, and again for the rows where those change."""
+        """A column computed from fixed columns of the same row; cached, and computed again only for changed
+        rows."""
         ...
 
     def aggregate(self, key: Hashable, make: Callable[["Table"], Value]) -> Value:
-        """What follows from the fixed columns of all rows, the highest price, say. Cheap to make: that is done at each fixed change."""
+        """A value computed from the fixed columns of all rows, such as the highest price. `make` runs at
+        every fixed change and must be cheap."""
         ...
 
     def select(self, column: NDArray[Any]) -> NDArray[Any]:
-        """The values of these rows, of a column that somebody else keeps."""
+        """The values of these rows, from a column with one value per row of the table."""
         ...
 
     def select_list(self, listed: Sequence[Value]) -> Sequence[Value]:
-        """The same for a list."""
+        """The values of these rows, from a list with one value per row of the table."""
         ...
 
     def float_buffer(self) -> Floats:
-        """A buffer to compute in, with undefined content; reused soon after the plugin returns."""
+        """A buffer with undefined content for intermediate results; reused soon after the plugin returns."""
         ...
 
 
 class Table:
     """All candidates. Rows are appended, and reused after removal; a change touches only its row.
 
-    `taken` counts exactly, in integers; shares for scoring are 32-bit floats derived from it, the same however they came about.
+    Allocations are exact integers; shares for scoring are 32-bit floats derived from the integers, equal
+    whatever the order of allocations.
     """
 
     def __init__(self, resources: Sequence[str] = (), seed: int = 0) -> None:
@@ -95,17 +101,18 @@ class Table:
         self.names: list[str] = []
         self.row_of: dict[str, int] = {}
         self.count = 0
-        self.is_in_tie_order = True  # rows stand in tie order, so that the first best one is the one to take
-        self._order = TieOrder()
+        # Rows stand in tie order: the first row with the best total is the choice.
+        self.is_in_tie_order = True
+        self._tie_order = TieOrder()
         self._changes = ChangeLog()
-        self._fixed_changes = (
-            ChangeLog()
-        )  # a row came, went, or changed in a column that something is derived from
+        # Added and removed rows, and rows with a change in a column from which values are derived.
+        self._fixed_changes = ChangeLog()
         self._free_rows: list[int] = []
         self._capacity = FIRST_CAPACITY
-        self._line: list[int] = []  # of each resource, in the arrays below
-        self._owner: list[int] = [EMPTY_LINE]  # of each line in use, its resource
-        self._spare: list[int] = []
+        # Each resource has a line in the arrays below; a line is a row of the array.
+        self._line_by_resource: list[int] = []
+        self._resource_by_line: list[int] = [EMPTY_LINE]
+        self._free_lines: list[int] = []
         self._total = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.int64)
         self._allocated = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.int64)
         self._free = np.zeros((FIRST_LINES, FIRST_CAPACITY), np.int64)
@@ -115,17 +122,17 @@ class Table:
             "alive": np.zeros(FIRST_CAPACITY, np.bool_),
             "rank": np.zeros(FIRST_CAPACITY, np.uint64),
         }
-        self._fills: dict[str, Any] = {}
+        self._fill_values: dict[str, Any] = {}
         self._memos: dict[Hashable, tuple[int, NDArray[Any]]] = {}
         self._derived = DerivedColumns()
         self._aggregates = Aggregates()
         self._buffers: list[Floats] = []
         self._next_buffer = 0
-        self.shapes_seen_once: dict[Hashable, Any] = {}  # what decide() remembers: shapes seen once,
-        self.shape_caches: dict[Hashable, Any] = {}  # the answers for shapes that came again,
-        self.fixed_caches: dict[
-            Hashable, Any
-        ] = {}  # and of these the fixed part, which many shapes share; see decide.py
+        # Caches of decide.py: plugins of shapes decided once, answers of shapes decided again, and the
+        # answers of fixed plugins, which many shapes share.
+        self.shapes_seen_once: dict[Hashable, Any] = {}
+        self.shape_caches: dict[Hashable, Any] = {}
+        self.fixed_caches: dict[Hashable, Any] = {}
         for resource in resources:
             self.add_resource(resource)
 
@@ -134,19 +141,19 @@ class Table:
         return self
 
     def free(self, resource: int) -> Integers:
-        return self._free[self._line[resource], : self.count]
+        return self._free[self._line_by_resource[resource], : self.count]
 
     def total(self, resource: int) -> Integers:
-        return self._total[self._line[resource], : self.count]
+        return self._total[self._line_by_resource[resource], : self.count]
 
     def allocated(self, resource: int) -> Integers:
-        return self._allocated[self._line[resource], : self.count]
+        return self._allocated[self._line_by_resource[resource], : self.count]
 
     def share(self, resource: int) -> Floats:
-        return self._share[self._line[resource], : self.count]
+        return self._share[self._line_by_resource[resource], : self.count]
 
     def inverse(self, resource: int) -> Floats:
-        return self._inverse[self._line[resource], : self.count]
+        return self._inverse[self._line_by_resource[resource], : self.count]
 
     def column(self, name: str) -> NDArray[Any]:
         return self._columns[name][: self.count]
@@ -168,19 +175,23 @@ class Table:
         return self._aggregates.get(self, key, make)
 
     def memo(self, key: Hashable, make: Callable[["Table"], NDArray[Any]]) -> NDArray[Any]:
-        """Anything else that follows from fixed columns, made anew when one of them changes. Not for answers that are kept by row."""
-        kept = self._memos.get(key)
-        if kept is None or kept[0] != self.fixed_version:
+        """Return an array computed from fixed columns, computed again when a fixed column changes.
+
+        Not for answers that are cached by row: the log of changed rows does not cover the array.
+        """
+        entry = self._memos.get(key)
+        if entry is None or entry[0] != self.fixed_version:
             drop_oldest_half(self._memos, max_columns(self.count))
-            kept = self._memos[key] = (self.fixed_version, make(self))
-        return kept[1]
+            entry = self._memos[key] = (self.fixed_version, make(self))
+        return entry[1]
 
     def rows_by_rank(self) -> Rowids:
-        """All rows in tie order."""
-        return self._order.rows(self.column("rank"))
+        """Return all rows in tie order."""
+        return self._tie_order.rows(self.column("rank"))
 
     def _are_ranks_sorted(self) -> bool:
-        """Now that one left which stood out of order."""
+        """Whether the ranks of all rows ascend; checked after the removal of a row, which may have been the
+        row out of order."""
         ranks = self.column("rank")
         return bool((ranks[1:] >= ranks[:-1]).all())
 
@@ -188,52 +199,58 @@ class Table:
         return RowSubset(self, np.array(rows, np.intp))
 
     def float_buffer(self) -> Floats:
+        # Buffers have the length of the table: a new row makes them useless.
         if not self._buffers or len(self._buffers[0]) != self.count:
             self._buffers = [np.empty(self.count, np.float32) for _ in range(FLOAT_BUFFER_COUNT)]
         self._next_buffer = (self._next_buffer + 1) % FLOAT_BUFFER_COUNT
         return self._buffers[self._next_buffer]
 
     def add_resource(self, name: str) -> int:
-        """The number of a resource, for ever; a new one is none anywhere until rows say otherwise, and takes no room until then."""
+        """Return the number of the resource, which never changes.
+
+        A new resource is zero on every row, and takes no memory until a row has some of the resource.
+        """
         if name in self.resource_index:
             return self.resource_index[name]
         self.resource_index[name] = len(self.resources)
         self.resources.append(name)
-        self._line.append(EMPTY_LINE)
+        self._line_by_resource.append(EMPTY_LINE)
         return self.resource_index[name]
 
     def _line_of(self, resource: int) -> int:
-        """Its line, to write to; those of resources that nobody has or takes any more are given to others."""
-        if self._line[resource] != EMPTY_LINE:
-            return self._line[resource]
-        if not self._spare and len(self._owner) == len(self._total):
+        """The line of the resource for writing. Lines of resources without capacity and allocation are given
+        to other resources."""
+        if self._line_by_resource[resource] != EMPTY_LINE:
+            return self._line_by_resource[resource]
+        # Lines are reclaimed only when the arrays are full: the search reads every line.
+        if not self._free_lines and len(self._resource_by_line) == len(self._total):
             self._reclaim_lines()
-        if self._spare:
-            line = self._spare.pop()
-            self._owner[line] = resource
+        if self._free_lines:
+            line = self._free_lines.pop()
+            self._resource_by_line[line] = resource
         else:
-            self._owner.append(resource)
-            line = len(self._owner) - 1
+            self._resource_by_line.append(resource)
+            line = len(self._resource_by_line) - 1
             if line == len(self._total):
-                for kind in LINE_ARRAYS:
-                    setattr(self, kind, np.pad(getattr(self, kind), ((0, line), (0, 0))))
-        self._line[resource] = line
+                for array in LINE_ARRAYS:
+                    setattr(self, array, np.pad(getattr(self, array), ((0, line), (0, 0))))
+        self._line_by_resource[resource] = line
         return line
 
     def _reclaim_lines(self) -> None:
-        for line in range(1, len(self._owner)):
+        for line in range(1, len(self._resource_by_line)):
             if not self._total[line].any() and not self._allocated[line].any():
-                self._line[self._owner[line]] = EMPTY_LINE
-                self._spare.append(line)
+                self._line_by_resource[self._resource_by_line[line]] = EMPTY_LINE
+                self._free_lines.append(line)
 
     def add_column(self, name: str, dtype: Any, fill: Any = 0) -> None:
-        """`fill` is what rows have that nobody set it for, those that come later included."""
+        """Add a column; `fill` is the value of every row until set, also of rows added later."""
         if name not in self._columns:
             self._columns[name] = np.full(self._capacity, fill, dtype)
-            self._fills[name] = fill
+            self._fill_values[name] = fill
 
     def add(self, name: str, totals: Mapping[str, int]) -> int:
-        """A new row; `totals` in whole units by resource."""
+        """Add a row; `totals` holds the capacity in base units by resource."""
         if name in self.row_of:
             raise KeyError(name)
         row = self._free_rows.pop() if self._free_rows else self._append()
@@ -242,19 +259,19 @@ class Table:
         self._columns["alive"][row] = True
         self._columns["rank"][row] = rank = tie_rank(self.seed, name)
         self._allocated[:, row] = 0
-        self.is_in_tie_order = self.is_in_tie_order and self._stands_in_order(row, rank)
-        self._order.add(row)
+        self.is_in_tie_order = self.is_in_tie_order and self._is_between_neighbours(row, rank)
+        self._tie_order.add(row)
         self.resize(name, totals)
         return row
 
     def add_identical(self, names: Sequence[str], totals: Mapping[str, int]) -> list[int]:
-        """As `add`, many at once that have the same."""
+        """Add many rows of equal capacity at once, as `add` does."""
         if self._free_rows or len(names) == 1:
             return [self.add(name, totals) for name in names]
         first, count = self.count, len(names)
         rows = range(first, first + count)
-        if known := [name for name, times in Counter(names).items() if times > 1 or name in self.row_of]:
-            raise KeyError(known[0])
+        if duplicates := [name for name, times in Counter(names).items() if times > 1 or name in self.row_of]:
+            raise KeyError(duplicates[0])
         while self._capacity < first + count:
             self._grow()
         self.count += count
@@ -263,18 +280,18 @@ class Table:
         ranks = [tie_rank(self.seed, name) for name in names]
         self._columns["alive"][first : self.count] = True
         self._columns["rank"][first : self.count] = ranks
-        before = [int(self._columns["rank"][first - 1])] if first else []
+        previous_rank = [int(self._columns["rank"][first - 1])] if first else []
         self.is_in_tie_order = self.is_in_tie_order and all(
-            one <= next_one for one, next_one in pairwise([*before, *ranks])
+            rank <= next_rank for rank, next_rank in pairwise([*previous_rank, *ranks])
         )
         self._fill(slice(first, self.count), totals)
         for row in rows:
-            self._order.add(row)
+            self._tie_order.add(row)
             self.touch_fixed(row)
         return list(rows)
 
     def _fill(self, rows: slice, totals: Mapping[str, int]) -> None:
-        """Fresh rows: nothing is taken of them."""
+        """Set the capacity of new rows without allocations."""
         for resource, total in totals.items():
             number = self.add_resource(resource)
             if total:
@@ -282,8 +299,9 @@ class Table:
                 self._total[line, rows] = self._free[line, rows] = total
                 self._inverse[line, rows] = 1.0 / total if total > 0 else 0.0
 
-    def _stands_in_order(self, row: int, rank: int) -> bool:
-        """Between its neighbours; one that left has the rank of the one before."""
+    def _is_between_neighbours(self, row: int, rank: int) -> bool:
+        """Whether the rank lies between the ranks of the neighbours; a removed row has the rank of the row
+        before."""
         ranks = self._columns["rank"]
         return (row == 0 or ranks[row - 1] <= rank) and (row == self.count - 1 or rank <= ranks[row + 1])
 
@@ -295,32 +313,34 @@ class Table:
         return self.count - 1
 
     def _grow(self) -> None:
+        # The capacity doubles, so that appending a row has a constant cost on average.
         extra = self._capacity
         self._capacity += extra
-        for kind in LINE_ARRAYS:
-            setattr(self, kind, np.pad(getattr(self, kind), ((0, 0), (0, extra))))
+        for array in LINE_ARRAYS:
+            setattr(self, array, np.pad(getattr(self, array), ((0, 0), (0, extra))))
         for name, column in self._columns.items():
             self._columns[name] = np.concatenate(
-                [column, np.full(extra, self._fills.get(name, 0), column.dtype)]
+                [column, np.full(extra, self._fill_values.get(name, 0), column.dtype)]
             )
 
     def remove(self, name: str) -> int:
+        """Remove the candidate and return its row, which a later `add` reuses."""
         row = self.row_of.pop(name)
         self.names[row] = ""
         self._columns["alive"][row] = False
-        for kind in (self._total, self._allocated, self._free, self._inverse, self._share):
-            kind[:, row] = 0
+        for array in (self._total, self._allocated, self._free, self._inverse, self._share):
+            array[:, row] = 0
         self._free_rows.append(row)
-        self._columns["rank"][row] = (
-            self._columns["rank"][row - 1] if row else 0
-        )  # nobody chooses it: it may stand anywhere
-        self._order.add(row)
+        # The total of a removed row is -inf, so that no decision chooses the row: any rank will do.
+        self._columns["rank"][row] = self._columns["rank"][row - 1] if row else 0
+        self._tie_order.add(row)
+        # The removed row may have been the only row out of order.
         self.is_in_tie_order = self.is_in_tie_order or self._are_ranks_sorted()
         self.touch_fixed(row)
         return row
 
     def resize(self, name: str, totals: Mapping[str, int]) -> None:
-        """Its capacity is now this; what is taken stays taken."""
+        """Set the capacity of the row; allocations stay."""
         row = self.row_of[name]
         self._total[:, row] = 0
         self._inverse[:, row] = 0
@@ -330,11 +350,11 @@ class Table:
                 line = self._line_of(number)
                 self._total[line, row] = total
                 self._inverse[line, row] = 1.0 / total if total > 0 else 0.0
-        self._settle(row)
+        self._recompute_row(row)
         self.touch_fixed(row)
 
     def set(self, row: int, column: str, value: Any, *, fixed: bool = True) -> None:
-        """fixed: something may have been derived from this column."""
+        """Set a value of a column; `fixed` tells whether values may be derived from the column."""
         self._columns[column][row] = value
         if fixed:
             self.touch_fixed(row)
@@ -342,8 +362,8 @@ class Table:
             self.touch(row)
 
     def allocate(self, row: int, needs: Iterable[tuple[int, int]]) -> None:
-        """Place something there: (resource, amount) pairs. Amounts below zero give back."""
-        taken, free, total, share, inverse = (
+        """Allocate (resource, amount) pairs on the row; negative amounts release."""
+        allocated, free, total, share, inverse = (
             self._allocated,
             self._free,
             self._total,
@@ -351,30 +371,32 @@ class Table:
             self._inverse,
         )
         for resource, amount in needs:
-            line = self._line[resource]
+            line = self._line_by_resource[resource]
             if line == EMPTY_LINE:
                 line = self._line_of(resource)
-                taken, free, total, share, inverse = (
+                # The arrays may have been replaced by larger arrays.
+                allocated, free, total, share, inverse = (
                     self._allocated,
                     self._free,
                     self._total,
                     self._share,
                     self._inverse,
                 )
-            used = int(taken[line, row]) + amount
-            taken[line, row] = used
+            used = int(allocated[line, row]) + amount
+            allocated[line, row] = used
             free[line, row] = int(total[line, row]) - used
             share[line, row] = np.float32(used) * inverse[line, row]
         self.touch(row)
 
     def allocate_many(self, resource: int, rows: Sequence[int], amounts: Sequence[int]) -> None:
-        """As `take` of one resource on each of these rows; a row may stand several times. Whoever takes touches them."""
+        """Allocate one resource on many rows at once; a row may occur several times. The caller touches the
+        rows."""
         line = self._line_of(resource)
         np.add.at(self._allocated[line], rows, amounts)
         self._free[line, rows] = self._total[line, rows] - self._allocated[line, rows]
         self._share[line, rows] = as_floats(self._allocated[line, rows]) * self._inverse[line, rows]
 
-    def _settle(self, row: int) -> None:
+    def _recompute_row(self, row: int) -> None:
         np.subtract(self._total[:, row], self._allocated[:, row], out=self._free[:, row])
         self._share[:, row] = as_floats(self._allocated[:, row]) * self._inverse[:, row]
 
@@ -385,12 +407,12 @@ class Table:
 
     @property
     def fixed_version(self) -> int:
-        """Grows when a row comes, goes, or changes in a fixed column."""
+        """Grows when a row is added, removed, or changes in a fixed column."""
         return self._fixed_changes.version
 
     @property
     def aggregates_version(self) -> int:
-        """Grows when something that holds for the table as a whole is no longer what it was: see `fact`."""
+        """Grows when an aggregate of the table changes: see `aggregate`."""
         return self._aggregates.version(self)
 
     def touch(self, row: int) -> None:
@@ -401,64 +423,70 @@ class Table:
         self._changes.add(row)
 
     def changed_since(self, version: int) -> list[int] | None:
-        """The rows that changed after `version`, each once; None: too long ago to say."""
+        """Return the rows that changed after `version`, without repeats; None: the log no longer reaches back
+        so far."""
         return self._changes.since(version)
 
     def fixed_since(self, version: int) -> list[int] | None:
-        """Those of them that changed in a fixed column after `fixed_version` was this."""
+        """Return the rows that changed in a fixed column after the fixed version; None: the log no longer
+        reaches back so far."""
         return self._fixed_changes.since(version)
 
 
 def as_floats(amounts: Integers) -> Floats:
-    """Rounded twice, as np.float32(int) does it: the same to the last bit beyond 2^53, too."""
-    found: Floats = amounts.astype(np.float64).astype(np.float32)
-    return found
+    """Convert with two roundings, as np.float32(int) does: equal to the last bit, also beyond 2^53."""
+    converted: Floats = amounts.astype(np.float64).astype(np.float32)
+    return converted
 
 
 class RowSubset:
-    """Some rows of a table (a row may stand several times), with `more` asks that need so much there besides: what would be, if."""
+    """A subset of the rows of a table, with `extra_asks` hypothetical placements of `needs` on each row; a
+    row may occur several times."""
 
     def __init__(
-        self, table: Table, rows: Rowids, needs: Iterable[tuple[int, int]] = (), more: Integers | int = 0
+        self,
+        table: Table,
+        rows: Rowids,
+        needs: Iterable[tuple[int, int]] = (),
+        extra_asks: Integers | int = 0,
     ) -> None:
         self.count = len(rows)
         self.rows = rows
-        self.selection: Rowids | slice = (
-            slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows
-        )  # a slice is looked up faster
+        # A slice is faster than an index array.
+        self.selection: Rowids | slice = slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else rows
         self.table = table
-        self.extra_asks = more
+        self.extra_asks = extra_asks
         self._extra_amounts: dict[int, Integers | int] = {
-            resource: amount * more for resource, amount in needs
+            resource: amount * extra_asks for resource, amount in needs
         }
         self._shares: dict[int, Floats] = {}
         self._inverses: dict[int, Floats] = {}
 
     def free(self, resource: int) -> Integers:
-        found = self.table.free(resource)[self.selection]
-        return found - self._extra_amounts[resource] if resource in self._extra_amounts else found
+        free = self.table.free(resource)[self.selection]
+        return free - self._extra_amounts[resource] if resource in self._extra_amounts else free
 
     def total(self, resource: int) -> Integers:
         return self.table.total(resource)[self.selection]
 
     def share(self, resource: int) -> Floats:
-        found = self._shares.get(resource)
-        if found is None:
-            found = self._shares[resource] = self._share(resource)
-        return found
+        share = self._shares.get(resource)
+        if share is None:
+            share = self._shares[resource] = self._share(resource)
+        return share
 
     def _share(self, resource: int) -> Floats:
         if resource not in self._extra_amounts:
             return self.table.share(resource)[self.selection]
-        taken = self.table.allocated(resource)[self.selection] + self._extra_amounts[resource]
-        shares: Floats = as_floats(taken) * self.inverse(resource)
+        allocated = self.table.allocated(resource)[self.selection] + self._extra_amounts[resource]
+        shares: Floats = as_floats(allocated) * self.inverse(resource)
         return shares
 
     def inverse(self, resource: int) -> Floats:
-        found = self._inverses.get(resource)
-        if found is None:
-            found = self._inverses[resource] = self.table.inverse(resource)[self.selection]
-        return found
+        inverse = self._inverses.get(resource)
+        if inverse is None:
+            inverse = self._inverses[resource] = self.table.inverse(resource)[self.selection]
+        return inverse
 
     def column(self, name: str) -> NDArray[Any]:
         return self.table.column(name)[self.selection]

@@ -1,4 +1,4 @@
-"""In which order do equals come? Rows by rank, kept up to date as rows come."""
+"""The tie order: rows by a rank derived from their names, updated as rows are added."""
 
 import hashlib
 
@@ -10,7 +10,8 @@ Ranks = NDArray[np.uint64]
 
 
 def tie_rank(seed: int, name: str) -> int:
-    """Where a name stands among equals: a fixed order that has nothing to do with how rows came to be where they are."""
+    """Return the rank of a name among candidates of equal total: a fixed order that does not depend on the
+    order of rows."""
     return int.from_bytes(
         hashlib.blake2b(name.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest(),
         "little",
@@ -18,19 +19,22 @@ def tie_rank(seed: int, name: str) -> int:
 
 
 class TieOrder:
-    """Rows that left are among them: nobody chooses those."""
+    """All rows by rank. Removed rows stay included: their totals are -inf, so that no decision chooses
+    them."""
 
     def __init__(self) -> None:
         self._rows: Rowids = np.empty(0, np.intp)
-        self._pending: dict[int, None] = {}  # rows that were named since
+        # Rows whose rank changed since the last merge.
+        self._pending: dict[int, None] = {}
 
     def add(self, row: int) -> None:
         self._pending[row] = None
 
     def rows(self, ranks: Ranks) -> Rowids:
-        """All of them, best rank first."""
+        """Return all rows, lowest rank first."""
         if not self._pending:
             return self._rows
+        # Beyond an eighth of all rows a full sort is used instead of a merge.
         if len(self._pending) * 8 > len(ranks):
             self._rows = np.argsort(ranks, kind="stable")
         else:
@@ -39,9 +43,9 @@ class TieOrder:
         return self._rows
 
     def _merge_pending(self, ranks: Ranks) -> Rowids:
-        late = np.array(list(self._pending), np.intp)
-        late = late[np.argsort(ranks[late], kind="stable")]
-        stays = np.ones(len(ranks), np.bool_)
-        stays[late] = False
-        others = self._rows[stays[self._rows]]
-        return np.insert(others, np.searchsorted(ranks[others], ranks[late]), late)
+        pending = np.array(list(self._pending), np.intp)
+        pending = pending[np.argsort(ranks[pending], kind="stable")]
+        is_sorted = np.ones(len(ranks), np.bool_)
+        is_sorted[pending] = False
+        sorted_rows = self._rows[is_sorted[self._rows]]
+        return np.insert(sorted_rows, np.searchsorted(ranks[sorted_rows], ranks[pending]), pending)

@@ -1,9 +1,14 @@
-"""Who may call whom, and where: an agreement for each pair of services of which one names the other, active only while both declare it."""
+"""Agreements between a caller and a callee service.
+
+A service declares the services that it calls and the services that may call it. An agreement exists for every
+pair that at least one of the two services declares by name, and is active only while both services declare
+the pair.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from lattice.kinds.agreement import (
     AgreementSpec,
@@ -20,10 +25,12 @@ from lattice.kinds.workload import LatticeWorkload
 ANY_SERVICE = "*"
 _NON_ENV_CHARS = re.compile(r"[^A-Z0-9]+")
 DEFAULT_NAMESPACE = "default"
-MAX_NAME_CHARS = 253  # characters of a name
+MAX_NAME_CHARS = 253
 
 
 class Name(NamedTuple):
+    """Namespace and name of a service."""
+
     namespace: str
     name: str
 
@@ -32,25 +39,33 @@ class Name(NamedTuple):
 
 
 class Pair(NamedTuple):
+    """Caller and callee of one agreement."""
+
     caller: Name
     callee: Name
 
     @property
     def object_name(self) -> str:
-        """In the caller's namespace. No two pairs share one: where names could run together, a digest keeps them apart."""
-        other = (
+        """The name of the agreement object, which lives in the caller's namespace.
+
+        Names of different pairs differ: where joined service names could be ambiguous or too long, a digest
+        of the pair follows.
+        """
+        callee = (
             self.callee.name
             if self.callee.namespace == self.caller.namespace
             else f"{self.callee.name}.{self.callee.namespace}"
         )
-        plain = f"{self.caller.name}--{other}"
+        joined = f"{self.caller.name}--{callee}"
         if (
             "--" not in self.caller.name + self.callee.name
             and "." not in self.caller.name + self.callee.name
-            and len(plain) <= MAX_NAME_CHARS
+            and len(joined) <= MAX_NAME_CHARS
         ):
-            return plain
-        return f"{plain[: MAX_NAME_CHARS - 13].rstrip('-.')}-{sha256(repr(self).encode()).hexdigest()[:12]}"
+            return joined
+        # A hyphen and 12 hexadecimal digits follow the shortened name. The digest covers the class names Pair
+        # and Name: stored agreements keep their names only while these classes keep theirs.
+        return f"{joined[: MAX_NAME_CHARS - 13].rstrip('-.')}-{sha256(repr(self).encode()).hexdigest()[:12]}"
 
 
 def name_of(service: LatticeService) -> Name:
@@ -58,41 +73,52 @@ def name_of(service: LatticeService) -> Name:
 
 
 def _named_services(service: LatticeService) -> Iterator[tuple[Name, Dependency]]:
-    """What it lists, everybody aside; itself is nobody to agree with."""
+    """Yield the services that the service lists by name, without the wildcard and without the service
+    itself."""
     own = name_of(service)
-    for key, each in service.spec.resources.items():
-        other = Name(each.namespace or own.namespace, each.id or key)
-        if key != ANY_SERVICE and each.is_service and other != own:
-            yield other, each
+    for key, dependency in service.spec.resources.items():
+        peer = Name(dependency.namespace or own.namespace, dependency.id or key)
+        if key != ANY_SERVICE and dependency.is_service and peer != own:
+            yield peer, dependency
 
 
-def _declares(service: LatticeService | None, other: Name, direction: Callable[[Dependency], bool]) -> bool:
+def _declares(service: LatticeService | None, peer: Name, direction: Callable[[Dependency], bool]) -> bool:
+    """Whether the service declares the peer in the direction, by name or by the wildcard."""
     if service is None:
         return False
-    everybody = service.spec.resources.get(ANY_SERVICE)
-    if everybody is not None and direction(everybody):
+    wildcard = service.spec.resources.get(ANY_SERVICE)
+    if wildcard is not None and direction(wildcard):
         return True
-    return any(name == other and direction(each) for name, each in _named_services(service))
+    return any(name == peer and direction(dependency) for name, dependency in _named_services(service))
 
 
 def declared_pairs(service: LatticeService) -> set[Pair]:
-    """Those that it names itself."""
+    """Return the pairs of services that the service declares by name."""
     own = name_of(service)
-    found = set()
-    for other, each in _named_services(service):
-        found |= {Pair(own, other)} if each.is_outbound else set()
-        found |= {Pair(other, own)} if each.is_inbound else set()
-    return found
+    pairs = set()
+    for peer, dependency in _named_services(service):
+        if dependency.is_outbound:
+            pairs.add(Pair(own, peer))
+        if dependency.is_inbound:
+            pairs.add(Pair(peer, own))
+    return pairs
 
 
 def agreement_status(pair: Pair, services: Mapping[Name, LatticeService]) -> AgreementStatus:
-    """Without addresses: these are for whoever knows where replicas are."""
-    calls = _declares(services.get(pair.caller), pair.callee, lambda each: each.is_outbound)
-    admits = _declares(services.get(pair.callee), pair.caller, lambda each: each.is_inbound)
-    missing = (
-        None if calls and admits else "both" if not calls and not admits else "callee" if calls else "caller"
-    )
-    return AgreementStatus(active=calls and admits, missing=missing)  # type: ignore[arg-type]
+    """Return whether the pair is active and which side has not declared it, without endpoints.
+
+    The agreements controller adds the endpoints from the replicas of the callee.
+    """
+    calls = _declares(services.get(pair.caller), pair.callee, lambda dependency: dependency.is_outbound)
+    admits = _declares(services.get(pair.callee), pair.caller, lambda dependency: dependency.is_inbound)
+    missing: Literal["caller", "callee", "both"] | None = None
+    if not calls and not admits:
+        missing = "both"
+    elif not admits:
+        missing = "callee"
+    elif not calls:
+        missing = "caller"
+    return AgreementStatus(active=calls and admits, missing=missing)
 
 
 def build_agreement(pair: Pair, status: AgreementStatus) -> LatticeAgreement:
@@ -110,57 +136,62 @@ def build_agreement(pair: Pair, status: AgreementStatus) -> LatticeAgreement:
     )
 
 
-def pair_of(found: LatticeAgreement) -> Pair:
-    spec, here = found.spec, found.metadata.namespace
+def pair_of(agreement: LatticeAgreement) -> Pair:
+    """Return the caller and the callee of the agreement; a missing namespace means the namespace of the
+    agreement."""
+    spec, namespace = agreement.spec, agreement.metadata.namespace
     return Pair(
-        Name(spec.caller.namespace or here, spec.caller.name),
-        Name(spec.callee.namespace or here, spec.callee.name),
+        Name(spec.caller.namespace or namespace, spec.caller.name),
+        Name(spec.callee.namespace or namespace, spec.callee.name),
     )
 
 
 def endpoints(
     replicas: Iterable[LatticeWorkload], nodes: Callable[[str], LatticeNode | None]
 ) -> tuple[Endpoint, ...]:
-    """Where ready replicas answer, in order of their names."""
-    found = []
-    for each in sorted(replicas, key=lambda replica: (replica.spec.slot, replica.metadata.name)):
-        binding = each.status.binding
-        node = nodes(binding.node) if binding and each.status.ready else None
+    """Return the addresses and ports of ready replicas, ordered by slot and name."""
+    addresses = []
+    for replica in sorted(replicas, key=lambda replica: (replica.spec.slot, replica.metadata.name)):
+        binding = replica.status.binding
+        node = nodes(binding.node) if binding and replica.status.ready else None
         address = node.status.addresses[0].address if node is not None and node.status.addresses else ""
-        if address:
-            ports: list[tuple[str, int | None]] = [*sorted(each.status.allocated_ports.items())] or [
-                ("", None)
-            ]
-            found += [
-                Endpoint(address=address, port=port, name=name, workload=each.metadata.name)
-                for name, port in ports
-            ]
-    return tuple(found)
+        if not address:
+            continue
+        # A replica without ports still gets one endpoint, with its address alone.
+        ports: list[tuple[str, int | None]] = [*sorted(replica.status.allocated_ports.items())] or [
+            ("", None)
+        ]
+        for name, port in ports:
+            addresses.append(Endpoint(address=address, port=port, name=name, workload=replica.metadata.name))
+    return tuple(addresses)
 
 
 def environment(agreements: Sequence[LatticeAgreement]) -> dict[str, str]:
-    """What the caller's replicas are told of those that they may call: API_ENDPOINTS=10.0.0.4:31000,10.0.0.5:31000."""
-    told: dict[str, str] = {}
-    active = [each for each in agreements if each.status.active and each.status.endpoints]
-    for each in sorted(active, key=lambda found: (bool(found.spec.callee.namespace), found.metadata.name)):
-        word = _variable(each.spec.callee)
-        if (
-            f"{word}_HOST" in told
-        ):  # such as of order-api and order.api: the later gets a name that nobody else has
-            word += f"_{sha256(repr(pair_of(each)).encode()).hexdigest()[:6].upper()}"
-        first = each.status.endpoints[0]
-        told[f"{word}_ENDPOINTS"] = ",".join(_format_endpoint(end) for end in each.status.endpoints)
-        told[f"{word}_HOST"] = first.address
+    """Return the environment variables of the caller's replicas, such as
+    API_ENDPOINTS=10.0.0.4:31000,10.0.0.5:31000.
+
+    Only active agreements with endpoints contribute variables; callees of the caller's own namespace come
+    first.
+    """
+    variables: dict[str, str] = {}
+    active = [agreement for agreement in agreements if agreement.status.active and agreement.status.endpoints]
+    for agreement in sorted(active, key=lambda item: (bool(item.spec.callee.namespace), item.metadata.name)):
+        callee = agreement.spec.callee
+        # ORDER_API, and ORDER_API_SHOP for a callee of the namespace shop.
+        prefix = _NON_ENV_CHARS.sub("_", f"{callee.name} {callee.namespace}".strip().upper())
+        # The callees order-api and order.api share a prefix: the later callee gets a digest behind its
+        # prefix.
+        if f"{prefix}_HOST" in variables:
+            prefix += f"_{sha256(repr(pair_of(agreement)).encode()).hexdigest()[:6].upper()}"
+        first = agreement.status.endpoints[0]
+        variables[f"{prefix}_ENDPOINTS"] = ",".join(map(_format_endpoint, agreement.status.endpoints))
+        variables[f"{prefix}_HOST"] = first.address
         if first.port is not None:
-            told[f"{word}_PORT"] = str(first.port)
-    return told
+            variables[f"{prefix}_PORT"] = str(first.port)
+    return variables
 
 
-def _variable(callee: ServiceReference) -> str:
-    """ORDER_API; of another namespace with its name behind: ORDER_API_SHOP."""
-    return _NON_ENV_CHARS.sub("_", f"{callee.name} {callee.namespace}".strip().upper())
-
-
-def _format_endpoint(end: Endpoint) -> str:
-    host = f"[{end.address}]" if ":" in end.address else end.address
-    return host if end.port is None else f"{host}:{end.port}"
+def _format_endpoint(endpoint: Endpoint) -> str:
+    """Format an endpoint as host:port; an IPv6 address stands in brackets."""
+    host = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
+    return host if endpoint.port is None else f"{host}:{endpoint.port}"

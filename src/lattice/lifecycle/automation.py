@@ -1,7 +1,7 @@
-"""When does an automation rule act? Once for each object that crosses its mark; again only after the object was back below it.
+"""The decision when an automation rule fires: once per object that crosses the rule's threshold.
 
-Pure: what was measured comes in, what has crossed goes out. Which objects are beyond the mark already is remembered in the rule's
-status, so that another server does not act on the same crossing once more.
+A rule fires again for the same object only after the object was below the threshold. The rule's status
+records the objects beyond the threshold, so that a new leader does not fire again for the same crossing.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -15,32 +15,43 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One object and how far it is: millionths of what it has, or a count. `since`: how many seconds it has been beyond the mark."""
+    """The measured amount of one object, in millionths of its capacity or as a count."""
 
-    object: str  # kind/name, kind/namespace/name
+    # kind/name or kind/namespace/name
+    object: str
     amount: int
-    message: str  # what is the case, for people
+    # The measured state in words, for users.
+    message: str
+    # How long the object has been beyond the threshold.
     seconds_beyond: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
+    """An object for which the rule's action runs now."""
+
     object: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class RuleDecision:
-    """Which to act on now, which are beyond the mark after that, which are left alone until when, and when time alone could change it."""
+    """The firings of a rule, and the rule's status after them.
+
+    `crossed` holds the objects beyond the threshold with the timestamps of their crossings; `cooling_down`
+    holds the objects in their cooldown with the timestamps of their last firings.
+    """
 
     firings: tuple[Firing, ...]
     crossed: Mapping[str, str]
     cooling_down: Mapping[str, str]
-    requeue_after: float | None = None  # in seconds
+    # Seconds until the passage of time alone can change the decision; None: only a new measurement can.
+    requeue_after: float | None = None
 
 
 def threshold(rule: AutomationRule) -> tuple[int, float]:
-    """How much is too much, in millionths or as a count, and for how many seconds it must be."""
+    """Return the smallest amount at which the rule fires, in millionths or as a count, and the seconds that
+    the amount must last."""
     when = rule.spec.when
     if when.node_cpu:
         return when.node_cpu.above_millionths + 1, when.node_cpu.for_ms / 1000
@@ -58,48 +69,58 @@ def evaluate_rule(
     written: str,
     unmeasured: Container[str] = (),
 ) -> RuleDecision:
-    """`written` is the present time as status has it; `unmeasured` is what is there though nobody can say how far: what was known of
-    it stands."""
-    least, lasting = threshold(rule)
+    """Decide which of the measured objects the rule fires for at the time `now`.
+
+    `written` is `now` as the status stores timestamps. `unmeasured` holds objects that exist without a
+    measurement: a recorded crossing of such an object stays recorded. A suspended rule fires for no object,
+    but records crossings.
+    """
+    minimum, required_seconds = threshold(rule)
     cooldown = timedelta(milliseconds=rule.spec.cooldown_ms)
     crossed = {name: since for name, since in rule.status.crossed.items() if name in unmeasured}
-    quiet = {
-        name: last for name, last in rule.status.quiet.items() if _cooldown_left(last, cooldown, now) > 0
-    }
-    fire: list[Firing] = []
+    recent = rule.status.quiet.items()
+    cooling_down = {name: last for name, last in recent if _cooldown_left(last, cooldown, now) > 0}
+    firings: list[Firing] = []
     waits: list[float] = []
-    for each in sorted(measures, key=lambda measure: measure.object):
-        if each.amount < least:
+    for measurement in sorted(measures, key=lambda measure: measure.object):
+        if measurement.amount < minimum:
             continue
-        if (known := rule.status.crossed.get(each.object)) is not None:
-            crossed[each.object] = known
-        elif each.seconds_beyond < lasting:
-            waits.append(lasting - each.seconds_beyond)
-        elif each.object in quiet:
-            waits.append(_cooldown_left(quiet[each.object], cooldown, now))
+        if (crossed_at := rule.status.crossed.get(measurement.object)) is not None:
+            crossed[measurement.object] = crossed_at
+        elif measurement.seconds_beyond < required_seconds:
+            waits.append(required_seconds - measurement.seconds_beyond)
+        elif measurement.object in cooling_down:
+            waits.append(_cooldown_left(cooling_down[measurement.object], cooldown, now))
         else:
-            crossed[each.object] = written
-            fire.append(Firing(each.object, each.message))
+            crossed[measurement.object] = written
+            firings.append(Firing(measurement.object, measurement.message))
     if rule.spec.suspend:
-        return RuleDecision((), crossed, quiet, min(waits, default=None))
+        return RuleDecision((), crossed, cooling_down, min(waits, default=None))
     if cooldown:
-        quiet |= {each.object: written for each in fire}
-    return RuleDecision(tuple(fire), crossed, quiet, min(waits, default=None))
+        for firing in firings:
+            cooling_down[firing.object] = written
+    return RuleDecision(tuple(firings), crossed, cooling_down, min(waits, default=None))
 
 
 def _cooldown_left(last: str, cooldown: timedelta, now: datetime) -> float:
-    """Seconds of the quiet time after it acted."""
+    """Seconds of the object's cooldown that remain after its last firing."""
     return (datetime.fromisoformat(last) + cooldown - now).total_seconds()
 
 
-def split_decision(verdict: RuleDecision, most: int) -> list[RuleDecision]:
-    """So many firings at a time, each with as much of what is remembered as belongs to it and to those before it."""
-    fires = [verdict.firings[index : index + most] for index in range(0, len(verdict.firings), most)] or [()]
-    later = {each.object for each in verdict.firings}
-    found = []
-    for fire in fires:
-        later -= {each.object for each in fire}
-        crossed = {name: since for name, since in verdict.crossed.items() if name not in later}
-        quiet = {name: last for name, last in verdict.cooling_down.items() if name not in later}
-        found.append(RuleDecision(fire, crossed, quiet, verdict.requeue_after))
-    return found
+def split_decision(decision: RuleDecision, most: int) -> list[RuleDecision]:
+    """Split a decision into decisions with at most `most` firings.
+
+    The status of a part covers the firings of that part and of the parts before. The controller can therefore
+    commit the parts in order: a part that is not committed is decided again.
+    """
+    # A decision without firings still has a status to commit.
+    starts = range(0, len(decision.firings) or 1, most)
+    batches = [decision.firings[start : start + most] for start in starts]
+    later = {firing.object for firing in decision.firings}
+    parts = []
+    for batch in batches:
+        later -= {firing.object for firing in batch}
+        crossed = {name: since for name, since in decision.crossed.items() if name not in later}
+        cooling_down = {name: last for name, last in decision.cooling_down.items() if name not in later}
+        parts.append(RuleDecision(batch, crossed, cooling_down, decision.requeue_after))
+    return parts

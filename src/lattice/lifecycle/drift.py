@@ -1,6 +1,6 @@
-"""Where does what a node says differ from what it was told? Orphans, what is missing, wrong state, wrong revision."""
+"""Drift between the assignments of a node and the workloads that its agent reports."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,56 +11,67 @@ DriftType = Literal["orphan_on_agent", "missing_on_agent", "state_mismatch", "re
 
 @dataclass(frozen=True, slots=True)
 class AssignedWorkload:
-    """What the node was told of one workload, and had time to do."""
+    """A workload that the leader assigned to the node long enough ago for the agent to have applied it."""
 
     uid: str
     revision: str
-    should_run: bool  # whether it is to run
+    should_run: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedWorkload:
+    """A workload that the agent of the node reports."""
+
     uid: str
     report: Report
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """An orphan is stopped: it was replaced, deleted, or was never ours. The rest is for the workload's own look to mend."""
+    """One difference for one workload.
+
+    The agent stops an orphan: the workload was replaced or deleted, or belongs to no assignment. The workload
+    controller repairs drift of the other types.
+    """
 
     workload: str
     type: DriftType
     message: str
 
 
-def find_drift(assigned: Mapping[str, AssignedWorkload], held: Mapping[str, ReportedWorkload]) -> list[Drift]:
-    """By path, sorted: the same words for the same state."""
-    found = [*_orphans(assigned, held)]
-    for path, wanted in assigned.items():
-        has = held.get(path)
-        if has is None or has.uid != wanted.uid:
-            if wanted.should_run:
-                found.append(Drift(path, "missing_on_agent", "the node does not have it"))
-        elif has.report.revision != wanted.revision:
-            found.append(
+def find_drift(
+    assigned: Mapping[str, AssignedWorkload], reported: Mapping[str, ReportedWorkload]
+) -> list[Drift]:
+    """Compare assigned with reported workloads by path; the result is sorted, so that equal states give equal
+    messages."""
+    drifts: list[Drift] = []
+    for path, report in reported.items():
+        assignment = assigned.get(path)
+        if assignment is None:
+            drifts.append(Drift(path, "orphan_on_agent", "the node was not told to have it"))
+        elif assignment.uid != report.uid:
+            drifts.append(
+                Drift(path, "orphan_on_agent", f"it is an earlier one of the same name, {report.uid}")
+            )
+    for path, assignment in assigned.items():
+        reported_workload = reported.get(path)
+        if reported_workload is None or reported_workload.uid != assignment.uid:
+            if assignment.should_run:
+                drifts.append(Drift(path, "missing_on_agent", "the node does not have it"))
+        elif reported_workload.report.revision != assignment.revision:
+            drifts.append(
                 Drift(
                     path,
                     "revision_mismatch",
-                    f"revision is {has.report.revision or 'unknown'}, not {wanted.revision}",
+                    f"revision is {reported_workload.report.revision or 'unknown'}, "
+                    f"not {assignment.revision}",
                 )
             )
-        elif (has.report.state in LIVE_STATES) != wanted.should_run:
-            want = "running" if wanted.should_run else "stopped"
-            found.append(Drift(path, "state_mismatch", f"it is {has.report.state}, and is to be {want}"))
-    return sorted(found, key=lambda each: (each.workload, each.type))
-
-
-def _orphans(
-    assigned: Mapping[str, AssignedWorkload], held: Mapping[str, ReportedWorkload]
-) -> Iterator[Drift]:
-    for path, has in held.items():
-        wanted = assigned.get(path)
-        if wanted is None:
-            yield Drift(path, "orphan_on_agent", "the node was not told to have it")
-        elif wanted.uid != has.uid:
-            yield Drift(path, "orphan_on_agent", f"it is an earlier one of the same name, {has.uid}")
+        elif (reported_workload.report.state in LIVE_STATES) != assignment.should_run:
+            desired = "running" if assignment.should_run else "stopped"
+            drifts.append(
+                Drift(
+                    path, "state_mismatch", f"it is {reported_workload.report.state}, and is to be {desired}"
+                )
+            )
+    return sorted(drifts, key=lambda drift: (drift.workload, drift.type))

@@ -1,4 +1,5 @@
-"""Which marks on a node make workloads leave it, and who are the workloads and services that this is about?"""
+"""Eviction from draining and tainted nodes: taints that evict, availability of services, disruption budgets
+and the Drained condition."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
@@ -15,9 +16,12 @@ from lattice.lifecycle.node_health import DRAIN_REASON, DrainPlan, Eviction, Nod
 from lattice.lifecycle.workload import LIVE_STATES, Action
 from lattice.lifecycle.workload_status import desired_state
 
-PLACED_CONDITION = "Placed"  # a condition of services
-DRAINED_CONDITION = "Drained"  # a condition of nodes
-DRAIN_BLOCKED_REASON = "NoRoomForOneMore"  # its reason while the drain cannot go on
+# Condition type of services.
+PLACED_CONDITION = "Placed"
+# Condition type of nodes.
+DRAINED_CONDITION = "Drained"
+# The reason of the Drained condition while no node accepts the surge replica.
+DRAIN_BLOCKED_REASON = "NoRoomForOneMore"
 
 
 def workload_path(workload: LatticeWorkload) -> str:
@@ -25,27 +29,38 @@ def workload_path(workload: LatticeWorkload) -> str:
 
 
 def service_path(workload: LatticeWorkload) -> str:
-    """Path of its service; empty without one."""
+    """Path of the workload's service; empty for a workload without a service."""
     return f"{workload.metadata.namespace}/{workload.spec.service}" if workload.spec.service else ""
 
 
 def is_draining(node: LatticeNode) -> bool:
-    """Whatever the effect of the mark, nobody tolerates it; a node that is being removed is drained first."""
+    """Whether the node carries the draining taint, with whatever effect, or is being deleted: a deleted node
+    is drained first.
+
+    No toleration covers the draining taint.
+    """
     return bool(node.metadata.deletion_timestamp) or any(
         taint.key == DRAINING_TAINT for taint in node.spec.taints
     )
 
 
 def no_execute_taints(node: LatticeNode) -> list[Taint]:
+    """Return the NoExecute taints of the node, without the draining taint."""
     return [
         taint for taint in node.spec.taints if taint.effect == "NoExecute" and taint.key != DRAINING_TAINT
     ]
 
 
 def needs_eviction_check(node: LatticeNode) -> bool:
-    """Also while something of a former mark is left in its status."""
-    is_told = any(each.type == DRAINED_CONDITION for each in node.status.conditions)
-    return is_draining(node) or bool(no_execute_taints(node)) or bool(node.status.taints_since) or is_told
+    """Whether the eviction controller has work on the node, which includes clearing the status of a former
+    taint or drain."""
+    has_drained_condition = any(condition.type == DRAINED_CONDITION for condition in node.status.conditions)
+    return (
+        is_draining(node)
+        or bool(no_execute_taints(node))
+        or bool(node.status.taints_since)
+        or has_drained_condition
+    )
 
 
 def taint_key(taint: Taint) -> str:
@@ -53,21 +68,27 @@ def taint_key(taint: Taint) -> str:
 
 
 def taints_first_seen(node: LatticeNode, now: str) -> dict[str, str]:
-    """When each taint that expels was first seen."""
-    return {
-        taint_key(taint): node.status.taints_since.get(taint_key(taint), now)
-        for taint in no_execute_taints(node)
-    }
+    """Return the timestamp at which each NoExecute taint was first seen, by taint key."""
+    first_seen = {}
+    for taint in no_execute_taints(node):
+        first_seen[taint_key(taint)] = node.status.taints_since.get(taint_key(taint), now)
+    return first_seen
 
 
 def taint_ages(node: LatticeNode, times: Mapping[str, str], now: datetime) -> dict[Taint, float]:
-    """Seconds since each came."""
-    seen = {taint: parse_time(times[taint_key(taint)]) or now for taint in no_execute_taints(node)}
-    return {taint: max(0.0, (now - when).total_seconds()) for taint, when in seen.items()}
+    """Return the seconds since each NoExecute taint was first seen."""
+    ages = {}
+    for taint in no_execute_taints(node):
+        first_seen = parse_time(times[taint_key(taint)]) or now
+        ages[taint] = max(0.0, (now - first_seen).total_seconds())
+    return ages
 
 
-def node_workload(workload: LatticeWorkload, told: Collection[str] = ()) -> NodeWorkload:
-    """`told`: paths of workloads that were found to have to leave; it may not be stored yet."""
+def node_workload(workload: LatticeWorkload, evicting: Collection[str] = ()) -> NodeWorkload:
+    """Return the workload as the drain planner sees it.
+
+    `evicting` holds paths of workloads whose eviction is decided but perhaps not stored yet.
+    """
     path = workload_path(workload)
     return NodeWorkload(
         path,
@@ -75,11 +96,12 @@ def node_workload(workload: LatticeWorkload, told: Collection[str] = ()) -> Node
         workload.spec.priority,
         workload.spec.constraints.tolerations,
         is_available(workload),
-        path in told or is_evicting(workload),
+        path in evicting or is_evicting(workload),
     )
 
 
 def is_available(workload: LatticeWorkload) -> bool:
+    """Whether the workload runs, is ready and should run."""
     return (
         bool(workload.status.ready)
         and workload.status.actual_state == "Running"
@@ -88,91 +110,110 @@ def is_available(workload: LatticeWorkload) -> bool:
 
 
 def is_evicting(workload: LatticeWorkload) -> bool:
-    """Was it told to stop though it is to run?"""
+    """Whether the workload should run, but was ordered to stop on its node and has not stopped yet."""
     status = workload.status
     was_stopped = status.last_action == Action.APPLY_STOPPED and status.actual_state in LIVE_STATES
     return was_stopped and status.binding is not None and desired_state(workload) == "Running"
 
 
 def preemption_reason(workload: LatticeWorkload) -> str:
-    """Why it has to make room for another; empty if it has not."""
-    return next(
-        (
-            each.message or each.reason
-            for each in workload.status.conditions
-            if each.type == EVICTED and each.status == "True"
-        ),
-        "",
-    )
+    """Return the reason of the workload's preemption; empty for a workload that is not a victim."""
+    for condition in workload.status.conditions:
+        if condition.type == EVICTED and condition.status == "True":
+            return condition.message or condition.reason
+    return ""
 
 
 def service_availability(
     service: LatticeService | None,
     replicas: Iterable[LatticeWorkload],
-    told: Collection[str],
+    evicting: Collection[str],
     *,
     is_surged: bool = False,
 ) -> ServiceAvailability:
-    """`is_surged`: one more than were placed was asked for, and is not taken away again."""
-    available = leaving = live = 0
-    for each in replicas:
-        live += desired_state(each) != "Deleted"
-        if is_evicting(each) or workload_path(each) in told or preemption_reason(each):
-            leaving += each.status.binding is not None
+    """Count the available and the evicting replicas of a service.
+
+    `evicting` holds paths of replicas whose eviction is decided but perhaps not stored yet. `is_surged`: a
+    surge replica was requested for a drain, and does not count as a replica to remove.
+    """
+    available = evicting_count = live = 0
+    for replica in replicas:
+        live += desired_state(replica) != "Deleted"
+        if is_evicting(replica) or workload_path(replica) in evicting or preemption_reason(replica):
+            evicting_count += replica.status.binding is not None
         else:
-            available += is_available(each)
-    staying = _expected_replicas(service) if service else None
-    is_changing = staying is not None and live > staying + is_surged
-    return ServiceAvailability(available, service.spec.min_replicas if service else 0, leaving, is_changing)
+            available += is_available(replica)
+    expected = _expected_replicas(service) if service else None
+    is_changing = expected is not None and live > expected + is_surged
+    return ServiceAvailability(
+        available, service.spec.min_replicas if service else 0, evicting_count, is_changing
+    )
 
 
 def _expected_replicas(service: LatticeService) -> int | None:
-    """So many replicas stay: as decided; if it was changed since, no more than it asks for now, and who goes is about to be decided.
-    One for which no place was found keeps as many as it asks for where they are; None: nobody places it."""
-    placed = sum(each.replicas or 0 for each in service.status.placements)
-    said = next((each for each in service.status.conditions if each.type == PLACED_CONDITION), None)
-    is_decided = said is None or said.observed_generation == service.metadata.generation
+    """The number of replicas that stay after the placement of the service; None for a service without
+    placement decisions.
+
+    If the service changed since its placement was decided, the lower of the placed and the desired count
+    stays, because the choice of removed replicas is still open (I-28). An unplaced service keeps its desired
+    count on the present nodes.
+    """
+    placed = sum(placement.replicas or 0 for placement in service.status.placements)
+    condition = next((item for item in service.status.conditions if item.type == PLACED_CONDITION), None)
+    is_decided = condition is None or condition.observed_generation == service.metadata.generation
     if not placed:
-        return None if said is None else service.spec.desired_replicas()
+        return None if condition is None else service.spec.desired_replicas()
     return placed if is_decided else min(placed, service.spec.desired_replicas())
 
 
 def eviction_reasons(
-    here: Iterable[NodeWorkload], expelled: Iterable[Eviction], found: DrainPlan | None
+    residents: Iterable[NodeWorkload], taint_evictions: Iterable[Eviction], drain: DrainPlan | None
 ) -> dict[str, str]:
-    """Why each workload that must leave now must; whoever was told to leave because of a drain goes on doing so while it lasts."""
-    going = {each.name: DRAIN_REASON for each in here if found is not None and each.is_evicting}
-    leaves = [*expelled, *(found.evictions if found is not None else ())]
-    return going | {each.name: each.reason for each in leaves if each.delay <= 0}
+    """Return the reason for every workload that must leave the node now.
+
+    A workload that a drain has begun to evict stays evicted while the drain lasts.
+    """
+    reasons = {}
+    if drain is not None:
+        for resident in residents:
+            if resident.is_evicting:
+                reasons[resident.name] = DRAIN_REASON
+    for eviction in [*taint_evictions, *(drain.evictions if drain is not None else ())]:
+        if eviction.delay <= 0:
+            reasons[eviction.name] = eviction.reason
+    return reasons
 
 
 def without_drained_condition(status: NodeStatus) -> NodeStatus:
-    return replace(
-        status, conditions=tuple(each for each in status.conditions if each.type != DRAINED_CONDITION)
-    )
+    conditions = tuple(condition for condition in status.conditions if condition.type != DRAINED_CONDITION)
+    return replace(status, conditions=conditions)
 
 
-def drained_condition(found: DrainPlan, residents: int) -> Condition:
+def drained_condition(drain: DrainPlan, residents: int) -> Condition:
+    """Return the Drained condition of a node with `residents` bound workloads; the message names the first
+    three blocked workloads."""
     if not residents:
         return Condition(
             type=DRAINED_CONDITION, status="True", reason="Empty", message="nothing is bound to it any more"
         )
-    why = [f"{name}: {reason}" for name, reason in sorted(found.blocked.items())]
-    words = "; ".join(
-        [f"{residents} still here", *why[:3], *([f"and {len(why) - 3} more"] if len(why) > 3 else [])]
-    )
+    blocked = [f"{name}: {reason}" for name, reason in sorted(drain.blocked.items())]
+    parts = [f"{residents} still here", *blocked[:3]]
+    if len(blocked) > 3:
+        parts.append(f"and {len(blocked) - 3} more")
     return Condition(
         type=DRAINED_CONDITION,
         status="False",
-        reason=DRAIN_BLOCKED_REASON if found.is_surge_unschedulable else "Leaving",
-        message=words,
+        reason=DRAIN_BLOCKED_REASON if drain.is_surge_unschedulable else "Leaving",
+        message="; ".join(parts),
     )
 
 
 class DisruptionBudget(dict[str, int]):
-    """By service (namespace/service), of those that were asked about: looked up once, then counted down, until all is cleared.
+    """Remaining disruptions by service path: looked up from `source` on first use, then counted down by the
+    scheduler until cleared.
 
-    `source` says None of one that is not limited. Never empty as a truth value: there is always more to ask about.
+    `source` returns None for a service without a limit; such a service is not contained. A budget without
+    entries is still true, because further services can be looked up.
     """
 
     def __init__(self, source: Callable[[str], int | None]) -> None:
@@ -193,6 +234,9 @@ class DisruptionBudget(dict[str, int]):
         return True
 
 
-def disruptions_allowed(found: ServiceAvailability) -> int:
-    """Never so many that fewer are left than the service must keep; none while its replicas are being replaced or removed."""
-    return 0 if found.is_changing else max(0, found.available - found.min_available)
+def disruptions_allowed(availability: ServiceAvailability) -> int:
+    """Return how many replicas of the service may be evicted now without falling below its minimum (I-28).
+
+    No replica may be evicted while a rollout or scale-down replaces or removes replicas.
+    """
+    return 0 if availability.is_changing else max(0, availability.available - availability.min_available)

@@ -1,7 +1,11 @@
-"""Which machines must a cluster get, start again, give up or lose? What is wanted beside what is there; none with work on it is removed."""
+"""The plan for the machines of one cluster: which machines the provider creates, starts or removes, and which
+nodes are decommissioned.
+
+A node is removed only while no workload runs on the node (I-27).
+"""
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -10,130 +14,138 @@ from lattice.kinds.workload import LatticeWorkload
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
+    """A node of the cluster as the cluster controller sees it."""
+
     name: str
     node_class: str
     has_joined: bool = False
     is_ready: bool = False
-    workloads: int = 0  # that are there; of one that is not ready, only those that leave by themselves
-    is_decommissioned: bool = False  # marked for removal
+    # Workloads bound to the node; on a node that is not ready only workloads that do not fail over are
+    # counted.
+    workloads: int = 0
+    is_decommissioned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMachines:
-    """What there is of a cluster. `running`: machines that their provider says are up; `paid`: by class, None if nobody counts."""
+    """Desired and present machines of a cluster, by node class and by name."""
 
     desired: Mapping[str, int]
     nodes: Sequence[ClusterNode]
+    # Machines that the provider reports as running.
     running: Collection[str] = ()
-    provider_machines: Collection[str] = ()  # machines that the provider has, up or not
+    # Machines that the provider has, running or not.
+    provider_machines: Collection[str] = ()
+    # Machines that the ledgers pay for, by node class; None where no ledger counts machines.
     paid_counts: Mapping[str, int] | None = None
-    used_names: Container[str] = ()  # names that nodes have, of this cluster or not
+    # Names of nodes of this and of other clusters.
+    used_names: Container[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MachineSteps:
-    create: tuple[tuple[str, str], ...] = ()  # node, class: neither node nor machine is there
-    start: tuple[str, ...] = ()  # the node is there, its machine is not, or has ended
-    decommission: tuple[str, ...] = ()  # more than wanted: nothing new goes there, and what is there leaves
-    remove: tuple[
-        str, ...
-    ] = ()  # given up and empty; or its machine is gone or has ended, and whatever was there with it
-    orphaned: tuple[str, ...] = ()  # machines without a node
+    """Steps that the cluster controller applies to machines and nodes, by name."""
+
+    # Node name and node class, where neither the node nor the machine exists.
+    create: tuple[tuple[str, str], ...] = ()
+    # The node exists, but its machine is absent or has ended.
+    start: tuple[str, ...] = ()
+    # Nodes above the desired count: the scheduler binds no workload to them, and their workloads are evicted.
+    decommission: tuple[str, ...] = ()
+    # Decommissioned nodes without workloads, and nodes whose machines are gone or have ended.
+    remove: tuple[str, ...] = ()
+    # Machines without a node.
+    orphaned: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         return not (self.create or self.start or self.decommission or self.remove or self.orphaned)
 
 
-def plan_machines(cluster: str, found: ClusterMachines) -> MachineSteps:
-    staying = [each for each in found.nodes if not each.is_decommissioned]
-    gone = {each.name for each in found.nodes if _is_gone(each, found)}
-    remove = {
-        each.name
-        for each in found.nodes
-        if each.is_decommissioned and (not each.workloads or _has_ended(each, found))
-    } | gone
-    names = {each.name for each in found.nodes}
-    give_up: list[str] = []
-    make: list[tuple[str, str]] = []
-    taken = {*names, *found.provider_machines}
-    for kind in sorted({*found.desired, *(each.node_class for each in staying)}):
-        here = sorted((each for each in staying if each.node_class == kind), key=_decommission_order)
-        missing = found.desired.get(kind, 0) - len(here)
-        give_up.extend(each.name for each in here[: max(0, -missing)])
-        free = (
-            name
-            for name in _numbered(f"{cluster}-{kind}")
-            if name not in taken and name not in found.used_names
+def plan_machines(cluster: str, state: ClusterMachines) -> MachineSteps:
+    """Return the steps from the present machines of the cluster to the desired counts."""
+    remove: set[str] = set()
+    gone: set[str] = set()
+    for node in state.nodes:
+        has_machine = node.name in state.provider_machines
+        # The agent of a joined node has fallen silent, and the provider reports no running machine.
+        is_lost = node.has_joined and not node.is_ready and node.name not in state.running
+        if is_lost and not has_machine:
+            gone.add(node.name)
+        # A decommissioned machine that ended by itself is not started again: its agent never reports the end
+        # of the workloads, so that waiting for them would never finish (I-32).
+        elif node.is_decommissioned and (not node.workloads or is_lost):
+            remove.add(node.name)
+    staying = [node for node in state.nodes if not node.is_decommissioned]
+    names = {node.name for node in state.nodes}
+    taken_names = {*names, *state.provider_machines}
+    decommission: set[str] = set()
+    create: list[tuple[str, str]] = []
+    for node_class in sorted({*state.desired, *(node.node_class for node in staying)}):
+        nodes = [node for node in staying if node.node_class == node_class]
+        # The cheapest loss first: a node that never joined, then a node that is not ready, then the node with
+        # the fewest workloads.
+        nodes.sort(key=lambda node: (node.has_joined, node.is_ready, node.workloads, node.name))
+        missing = state.desired.get(node_class, 0) - len(nodes)
+        decommission.update(node.name for node in nodes[: max(0, -missing)])
+        missing = min(missing, _creatable_count(node_class, state))
+        numbers = count(1)
+        while missing > 0:
+            name = f"{cluster}-{node_class}-{next(numbers)}"
+            if name not in taken_names and name not in state.used_names:
+                create.append((name, node_class))
+                missing -= 1
+    start = []
+    for node in staying:
+        # A machine that the provider does not report counts as running while its agent sends heartbeats.
+        is_down = node.name not in state.running and (
+            node.name in state.provider_machines or not node.is_ready
         )
-        make.extend((next(free), kind) for _ in range(min(missing, _creatable_count(kind, found))))
+        if is_down and node.name not in decommission and node.name not in gone:
+            start.append(node.name)
     return MachineSteps(
-        create=tuple(make),
-        start=tuple(
-            sorted(
-                each.name for each in staying if _is_down(each, found) and each.name not in (*give_up, *gone)
-            )
-        ),
-        decommission=tuple(sorted(set(give_up) - gone)),
-        remove=tuple(sorted(remove)),
-        orphaned=tuple(sorted(set(found.provider_machines) - names)),
+        create=tuple(create),
+        start=tuple(sorted(start)),
+        decommission=tuple(sorted(decommission - gone)),
+        remove=tuple(sorted(remove | gone)),
+        orphaned=tuple(sorted(set(state.provider_machines) - names)),
     )
-
-
-def _has_ended(node: ClusterNode, found: ClusterMachines) -> bool:
-    """Its machine is down for good, since it is not started again: whatever is bound there waits in vain for its agent to say so."""
-    return (
-        node.has_joined
-        and not node.is_ready
-        and node.name in found.provider_machines
-        and node.name not in found.running
-    )
-
-
-def _is_gone(node: ClusterNode, found: ClusterMachines) -> bool:
-    """Its provider has no such machine any more, and its agent, which was heard once, is silent."""
-    return (
-        node.has_joined
-        and not node.is_ready
-        and node.name not in found.provider_machines
-        and node.name not in found.running
-    )
-
-
-def _is_down(node: ClusterNode, found: ClusterMachines) -> bool:
-    """Its machine is not up, as its provider says; one that the provider does not know is up as long as its agent is heard."""
-    return node.name not in found.running and (node.name in found.provider_machines or not node.is_ready)
 
 
 def fails_over(workload: LatticeWorkload) -> bool:
-    """From a node that is silent for too long: it is put elsewhere. Others only wait to hear of their node, which may be for ever."""
+    """Whether the workload is replaced on another node after its node has been silent for too long.
+
+    A workload that should not run, is deleted or has exhausted its retries instead waits for its agent,
+    without a time limit.
+    """
     retry, spec = workload.status.retry, workload.spec
     has_failed = retry is not None and retry.revision == spec.effective_revision and retry.is_exhausted
     return spec.desired_state == "Running" and not workload.metadata.deletion_timestamp and not has_failed
 
 
-def _decommission_order(node: ClusterNode) -> tuple[bool, bool, int, str]:
-    """The first is missed least: one that never joined, then one that is not ready, then the one with least on it."""
-    return (node.has_joined, node.is_ready, node.workloads, node.name)
+def _creatable_count(node_class: str, state: ClusterMachines) -> int:
+    """The number of machines that the ledgers pay for and that do not exist yet.
+
+    A decommissioned machine is paid for until it is gone, so that no other machine uses its payment before
+    (I-22).
+    """
+    if state.paid_counts is None:
+        return state.desired.get(node_class, 0)
+    existing = sum(node.node_class == node_class for node in state.nodes)
+    return max(0, state.paid_counts.get(node_class, 0) - existing)
 
 
-def _creatable_count(kind: str, found: ClusterMachines) -> int:
-    """A machine that goes is paid for until it is gone: its place is taken only then."""
-    if found.paid_counts is None:
-        return found.desired.get(kind, 0)
-    there = sum(each.node_class == kind for each in found.nodes)
-    return max(0, found.paid_counts.get(kind, 0) - there)
+def machines_to_refund(remove: Collection[str], state: ClusterMachines) -> frozenset[str]:
+    """Return the removed machines whose payment ends; the payment of the remaining removed machines passes to
+    successors.
 
-
-def _numbered(stem: str) -> Iterator[str]:
-    return (f"{stem}-{number}" for number in count(1))
-
-
-def machines_to_refund(remove: Collection[str], found: ClusterMachines) -> frozenset[str]:
-    """Of machines that are confirmed to be gone: which are paid for no longer, and which leave their place to another?"""
-    left = Counter(each.node_class for each in found.nodes if each.name not in remove)
-    back: list[str] = []
-    for kind, paid in (found.paid_counts or {}).items():
-        going = sorted(each.name for each in found.nodes if each.node_class == kind and each.name in remove)
-        back += going[: max(0, paid - max(found.desired.get(kind, 0), left[kind]))]
-    return frozenset(back)
+    `remove` holds machines that the provider has confirmed to be gone. The ledgers keep paying for the
+    desired count of a class (I-22).
+    """
+    staying = Counter(node.node_class for node in state.nodes if node.name not in remove)
+    refunds: list[str] = []
+    for node_class, paid in (state.paid_counts or {}).items():
+        removed = [node.name for node in state.nodes if node.node_class == node_class and node.name in remove]
+        needed = max(state.desired.get(node_class, 0), staying[node_class])
+        refunds += sorted(removed)[: max(0, paid - needed)]
+    return frozenset(refunds)

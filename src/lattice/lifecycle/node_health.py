@@ -1,6 +1,8 @@
-"""Which nodes are silent, when may what they ran start elsewhere, and who must leave a node that is drained or tainted?
+"""Health of nodes by heartbeat, failover of workloads from silent nodes, and evictions from draining or
+tainted nodes.
 
-Silence is measured by the leader's monotonic clock, from the last heartbeat or from its own election, whichever came later.
+The leader measures silence by its monotonic clock, from the last heartbeat or from its election, whichever
+came later.
 """
 
 from collections import Counter
@@ -14,45 +16,49 @@ from lattice.kinds.container import REPLACE_AFTER_MS, Disconnect
 from lattice.kinds.node import NodeUsage
 from lattice.kinds.workload import LatticeWorkload
 
-ROUNDING = 1e-9  # 0.55 of 100 is a little more than 55 here, and 0.55 of something else may be a little less
+# Float rounding tolerance: 0.55 * 100 is slightly more than 55, and 0.55 of another total may be slightly
+# less.
+SHARE_TOLERANCE = 1e-9
 DRAIN_REASON = "its node is drained"
 
 
-USAGE_CHANGE_SHARE = (
-    0.2  # of what the node has; less is the breathing of a machine, and a system at rest writes nothing
-)
-USAGE_WRITE_INTERVAL_S = 60.0  # seconds at least between two writes
+# Share of the node's capacity; smaller changes are ordinary fluctuation, and an idle system writes no status.
+USAGE_CHANGE_SHARE = 0.2
+# The shortest time between two writes of the usage.
+USAGE_WRITE_INTERVAL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTimeouts:
-    """Seconds, unless said otherwise."""
+    """Timeouts and limits of node health; durations are in seconds."""
 
     heartbeat_interval: float = 10.0
     not_ready_after: float = 40.0
     replace_after: float = 120.0
-    outage_share: float = 0.55  # of the nodes of a zone: above it the fault is likely between us and them
-    outage_min_nodes: int = (
-        3  # so many silent nodes make a mass: in a zone of one or two, each is lost by itself
-    )
-    evictions_per_second: float = 0.1  # nodes of one zone
-    clock_error: float = (
-        0.05  # share by which the rate of a clock may be wrong, of ours and of a node's alike
-    )
-    kill_grace: float = 10.0  # from a node's deadline until its copies are certainly dead
-    max_stop_after: float = (
-        REPLACE_AFTER_MS / 1000
-    )  # of all that `stopAfter` may be, however soon nodes are given up
+    # Share of the nodes of a zone: above it the fault is likely in the network between leader and zone.
+    outage_share: float = 0.55
+    # The fewest silent nodes that can be an outage: in a zone of one or two nodes, nodes are lost singly.
+    outage_min_nodes: int = 3
+    # Nodes of one zone.
+    evictions_per_second: float = 0.1
+    # Share by which the rate of a clock may be wrong, for the clock of the leader and of a node alike.
+    clock_error: float = 0.05
+    # From the deadline of a node until the node has certainly killed its copies.
+    kill_grace: float = 10.0
+    # The longest valid `stopAfter`, even where `replace_after` is shorter.
+    max_stop_after: float = REPLACE_AFTER_MS / 1000
 
     @property
     def eviction_interval(self) -> float:
         return 1 / self.evictions_per_second if self.evictions_per_second > 0 else inf
 
     def certain_after(self, stop_after: float) -> float:
-        """Silence, on our clock, after which a node that counts `stop_after` on its own clock has surely killed its copies.
+        """Silence, on the leader's clock, after which a node that counts `stop_after` on its own clock has
+        surely killed its copies (I-13).
 
-        The node counts from when it sent the last heartbeat that a leader answered, which is never later than when the leader heard
-        it. Its clock may run slow and ours fast, each by `clock_error`; hence the square. With 90 s: (90 + 10) · 1.05² = 110.25 s.
+        The node counts from the time at which it sent the last heartbeat that a leader answered; the leader
+        never received that heartbeat earlier. The node's clock may run slow and the leader's clock fast, both
+        by `clock_error`; hence the square. With 90 s: (90 + 10) · 1.05² = 110.25 s.
         """
         return (stop_after + self.kill_grace) * (1 + self.clock_error) ** 2
 
@@ -62,19 +68,29 @@ DEFAULT_TIMEOUTS = NodeTimeouts()
 
 @dataclass(frozen=True, slots=True)
 class NodeObservation:
+    """A node as the leader sees it; `is_ready` is the stored condition."""
+
     name: str
     zone: str
-    heartbeat_age: float  # seconds
-    is_ready: bool  # as stored
-    has_joined: bool = True  # an agent has ever spoken for it
-    is_heard_by_leader: bool = True  # by this leader
-    quarantine: str = ""  # why nothing it says is believed
-    is_quarantine_recorded: bool = False  # that it is quarantined
+    # Seconds.
+    heartbeat_age: float
+    is_ready: bool
+    has_joined: bool = True
+    # Whether the present leader has received a heartbeat of the node.
+    is_heard_by_leader: bool = True
+    # The reason why the leader ignores reports of the node.
+    quarantine: str = ""
+    # Whether the stored condition shows the quarantine.
+    is_quarantine_recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """`event` only when the state changes: NodeLost, NodeReady, NodeQuarantined. `again`: seconds until time alone could change it."""
+    """The readiness of a node.
+
+    `event` is set only when the state changes: NodeLost, NodeReady, NodeQuarantined. `requeue_after` is the
+    number of seconds after which time alone can change the verdict.
+    """
 
     state: Literal["Ready", "NotReady", "Joining"]
     reason: str
@@ -83,7 +99,8 @@ class NodeVerdict:
     requeue_after: float | None = None
 
 
-def evaluate_node(node: NodeObservation, times: NodeTimeouts = DEFAULT_TIMEOUTS) -> NodeVerdict:
+def evaluate_node(node: NodeObservation, timeouts: NodeTimeouts = DEFAULT_TIMEOUTS) -> NodeVerdict:
+    """Decide from heartbeats and quarantine whether the node is ready."""
     if node.quarantine:
         return NodeVerdict(
             "NotReady",
@@ -93,21 +110,26 @@ def evaluate_node(node: NodeObservation, times: NodeTimeouts = DEFAULT_TIMEOUTS)
         )
     if not node.has_joined:
         return NodeVerdict("Joining", "NotJoined", "no agent has joined for this node yet")
-    was_lost = not node.is_heard_by_leader and not node.is_ready  # a new leader knows no better yet
-    if was_lost or node.heartbeat_age >= times.not_ready_after:
+    # A new leader has received no heartbeat yet: the stored state stands.
+    was_lost = not node.is_heard_by_leader and not node.is_ready
+    if was_lost or node.heartbeat_age >= timeouts.not_ready_after:
         event = "NodeLost" if node.is_ready else ""
         return NodeVerdict(
-            "NotReady", "HeartbeatMissed", f"nothing was heard of it for {times.not_ready_after:g} s", event
+            "NotReady",
+            "HeartbeatMissed",
+            f"nothing was heard of it for {timeouts.not_ready_after:g} s",
+            event,
         )
     event = "" if node.is_ready else "NodeReady"
     return NodeVerdict(
-        "Ready", "Heartbeat", "its agent reports", event, times.not_ready_after - node.heartbeat_age
+        "Ready", "Heartbeat", "its agent reports", event, timeouts.not_ready_after - node.heartbeat_age
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneOutage:
-    """Most of a zone is silent: nothing of it is put elsewhere, since more likely we are cut off than they are dead."""
+    """Most nodes of a zone are silent: the leader is more likely cut off from the zone than the nodes are
+    dead, so that no workload of the zone fails over."""
 
     zone: str
     silent: int
@@ -118,27 +140,35 @@ class ZoneOutage:
 
     @property
     def reason(self) -> str:
-        """Without the counts: what is said of each workload is not written anew with every node that comes or goes."""
-        return f"most nodes of zone {self.zone or 'unnamed'} are silent at once, and nothing is moved until some are back"
+        """The reason without counts, so that workload statuses are not rewritten whenever a node of the zone
+        changes."""
+        return (
+            f"most nodes of zone {self.zone or 'unnamed'} are silent at once, "
+            "and nothing is moved until some are back"
+        )
 
 
 def zone_outages(
-    nodes: Iterable[NodeObservation], times: NodeTimeouts = DEFAULT_TIMEOUTS
+    nodes: Iterable[NodeObservation], timeouts: NodeTimeouts = DEFAULT_TIMEOUTS
 ) -> dict[str, ZoneOutage]:
-    """Zones in which re-placement is halted."""
+    """Return the zones in which failover is halted because most nodes are silent."""
     joined = [node for node in nodes if node.has_joined]
     total = Counter(node.zone for node in joined)
-    silent = Counter(node.zone for node in joined if node.heartbeat_age >= times.not_ready_after)
+    silent = Counter(node.zone for node in joined if node.heartbeat_age >= timeouts.not_ready_after)
     return {
         zone: ZoneOutage(zone, count, total[zone])
         for zone, count in sorted(silent.items())
-        if count >= times.outage_min_nodes and count > times.outage_share * total[zone] + ROUNDING
+        if count >= timeouts.outage_min_nodes
+        and count > timeouts.outage_share * total[zone] + SHARE_TOLERANCE
     }
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionRateLimiter:
-    """What one leader keeps in memory between looks. `next_at`: when a zone may lose another node, on the monotonic clock."""
+    """State that one leader keeps in memory between evictions of silent nodes.
+
+    `next_at` holds, by zone, the time of the monotonic clock from which the zone may lose another node.
+    """
 
     evicted_nodes: frozenset[str] = frozenset()
     next_at: Mapping[str, float] = field(default_factory=dict)
@@ -146,7 +176,8 @@ class EvictionRateLimiter:
 
 @dataclass(frozen=True, slots=True)
 class SilentNodeEvictions:
-    """Nodes whose workloads may be put elsewhere, as each workload's own policy allows, and why others may not yet."""
+    """Silent nodes whose workloads may fail over, as the disconnect policy of a workload allows, and the
+    reasons that block failover for other nodes."""
 
     rate_limiter: EvictionRateLimiter
     blocked: Mapping[str, str]
@@ -160,56 +191,71 @@ class SilentNodeEvictions:
 
 def evict_silent_nodes(
     nodes: Sequence[NodeObservation],
-    before: EvictionRateLimiter,
+    previous: EvictionRateLimiter,
     now: float,
-    times: NodeTimeouts = DEFAULT_TIMEOUTS,
+    timeouts: NodeTimeouts = DEFAULT_TIMEOUTS,
 ) -> SilentNodeEvictions:
-    """At most so many nodes of a zone per second, the longest silent first; none where most are silent; a node that is back is not."""
-    halted = zone_outages(nodes, times)
+    """Select the silent nodes whose workloads may fail over at the monotonic time `now`.
+
+    The longest silent nodes come first, limited by the eviction rate of their zone; none in a zone outage. A
+    node with a fresh heartbeat is no longer evicted.
+    """
+    outages = zone_outages(nodes, timeouts)
     overdue = {
-        node.name: node for node in nodes if node.has_joined and node.heartbeat_age >= times.replace_after
+        node.name: node for node in nodes if node.has_joined and node.heartbeat_age >= timeouts.replace_after
     }
-    held = {name: halted[node.zone].reason for name, node in overdue.items() if node.zone in halted}
-    released = {name for name in before.evicted_nodes if name in overdue and name not in held}
-    next_at = dict(before.next_at)
+    blocked = {name: outages[node.zone].reason for name, node in overdue.items() if node.zone in outages}
+    evicted = {name for name in previous.evicted_nodes if name in overdue and name not in blocked}
+    next_at = dict(previous.next_at)
     waits = [
-        times.replace_after - node.heartbeat_age
+        timeouts.replace_after - node.heartbeat_age
         for node in nodes
-        if node.has_joined and node.heartbeat_age < times.replace_after
+        if node.has_joined and node.heartbeat_age < timeouts.replace_after
     ]
-    for node in sorted(overdue.values(), key=lambda each: (-each.heartbeat_age, each.name)):
-        if node.name in released or node.name in held:
+    for node in sorted(overdue.values(), key=lambda node: (-node.heartbeat_age, node.name)):
+        if node.name in evicted or node.name in blocked:
             continue
-        if (free := next_at.get(node.zone, now)) <= now:
-            released.add(node.name)
-            next_at[node.zone] = now + times.eviction_interval
+        if (next_slot := next_at.get(node.zone, now)) <= now:
+            evicted.add(node.name)
+            next_at[node.zone] = now + timeouts.eviction_interval
         else:
-            held[node.name] = (
-                f"only {times.evictions_per_second:g} nodes a second are given up in zone {node.zone or 'unnamed'}"
+            blocked[node.name] = (
+                f"only {timeouts.evictions_per_second:g} nodes a second are given up "
+                f"in zone {node.zone or 'unnamed'}"
             )
-            waits.append(free - now)
+            waits.append(next_slot - now)
     return SilentNodeEvictions(
-        EvictionRateLimiter(frozenset(released), next_at), held, halted, min(waits, default=None)
+        EvictionRateLimiter(frozenset(evicted), next_at), blocked, outages, min(waits, default=None)
     )
 
 
 def effective_disconnect(
-    workload: LatticeWorkload, times: NodeTimeouts = DEFAULT_TIMEOUTS
+    workload: LatticeWorkload, timeouts: NodeTimeouts = DEFAULT_TIMEOUTS
 ) -> Disconnect | None:
-    """What the copy on its node goes by: what was asked of it when that last said which revision it runs, or, before it has said so, at
-    worst, unless nothing else was ever asked of it. None: it runs on without contact, though by now it must not."""
-    asked, status, metadata = workload.spec.disconnect, workload.status, workload.metadata
-    is_as_made = metadata.generation == (2 if metadata.deletion_timestamp else 1)
-    if asked.policy != "stop" or status.applied_revision == workload.spec.effective_revision or is_as_made:
-        return asked
+    """Return the disconnect policy that the copy of the workload on its node follows.
+
+    A changed policy holds once the agent has reported the current revision. Before the report the leader
+    assumes the longest `stopAfter` (I-13). None: the agent applied a policy under which the copy keeps
+    running without contact, although the present policy forbids that.
+    """
+    desired, status, metadata = workload.spec.disconnect, workload.status, workload.metadata
+    # The generation is 1 after creation, and 2 after the mark for deletion: the spec never changed.
+    is_unchanged = metadata.generation == (2 if metadata.deletion_timestamp else 1)
+    if (
+        desired.policy != "stop"
+        or status.applied_revision == workload.spec.effective_revision
+        or is_unchanged
+    ):
+        return desired
     if status.applied_revision and not status.strict:
         return None
-    return Disconnect(policy="stop", stop_after=f"{times.max_stop_after:g}s")
+    return Disconnect(policy="stop", stop_after=f"{timeouts.max_stop_after:g}s")
 
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """May a workload of a silent node start elsewhere? If not, `again` says after how many seconds it might, should that be known."""
+    """Whether a workload of a silent node may start on another node; otherwise `requeue_after` is the number
+    of seconds after which failover may be allowed, if known."""
 
     is_allowed: bool
     reason: str
@@ -219,102 +265,121 @@ class Failover:
 def decide_failover(
     disconnect: Disconnect,
     node: NodeObservation,
-    releases: SilentNodeEvictions,
-    times: NodeTimeouts = DEFAULT_TIMEOUTS,
+    evictions: SilentNodeEvictions,
+    timeouts: NodeTimeouts = DEFAULT_TIMEOUTS,
 ) -> Failover:
-    after = times.replace_after
+    """Decide whether the workload may start on another node while its node is silent.
+
+    Under the policy `stop` the silence must also last until the node has surely killed its copy (I-13).
+    """
+    required_silence = timeouts.replace_after
     if disconnect.policy == "stop":
-        after = max(after, times.certain_after(disconnect.stop_after_ms / 1000))
-    if node.heartbeat_age < after:
+        required_silence = max(required_silence, timeouts.certain_after(disconnect.stop_after_ms / 1000))
+    if node.heartbeat_age < required_silence:
         return Failover(
             False,
-            f"its node may be back within {after:g} s of its last heartbeat",
-            after - node.heartbeat_age,
+            f"its node may be back within {required_silence:g} s of its last heartbeat",
+            required_silence - node.heartbeat_age,
         )
-    if node.name not in releases.evicted_nodes:
+    if node.name not in evictions.evicted_nodes:
         return Failover(
             False,
-            releases.blocked.get(node.name, "its node has not been given up yet"),
-            releases.requeue_after,
+            evictions.blocked.get(node.name, "its node has not been given up yet"),
+            evictions.requeue_after,
         )
     if disconnect.policy == "stop":
-        return Failover(True, f"its node was silent for {after:g} s and has surely stopped it")
+        return Failover(True, f"its node was silent for {required_silence:g} s and has surely stopped it")
     return Failover(
-        True, f"its node was silent for {after:g} s; should it come back, the surplus copy is stopped"
+        True,
+        f"its node was silent for {required_silence:g} s; should it come back, the surplus copy is stopped",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class NodeWorkload:
-    """A workload on a node, as far as leaving it is concerned."""
+    """A workload on a draining or tainted node."""
 
     name: str
     service: str = ""
     priority: int = 0
     tolerations: tuple[Toleration, ...] = ()
-    is_available: bool = True  # runs and is ready
-    is_evicting: bool = False  # was told to leave, and is not gone yet
+    # Running and ready.
+    is_available: bool = True
+    # Ordered to stop, and not stopped yet.
+    is_evicting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
+    """A workload that must leave its node after `delay` seconds."""
+
     name: str
     reason: str
-    delay: float = 0.0  # seconds from now
+    delay: float = 0.0
 
 
 def max_toleration_seconds(tolerations: Iterable[Toleration], taint: Taint) -> float | None:
-    """Seconds that a NoExecute taint is put up with, by the most patient toleration; None: for ever."""
-    limits = [each.toleration_seconds for each in tolerations if each.tolerates(taint)]
+    """Seconds that a NoExecute taint is tolerated, by the longest matching toleration; 0 without a match,
+    None without a limit."""
+    limits = [toleration.toleration_seconds for toleration in tolerations if toleration.tolerates(taint)]
     if None in limits:
         return None
     return float(max((seconds for seconds in limits if seconds is not None), default=0))
 
 
 def taint_evictions(residents: Iterable[NodeWorkload], taints: Mapping[Taint, float]) -> list[Eviction]:
-    """Who must leave because of NoExecute taints, each of which came so many seconds ago; soonest first."""
-    marks = sorted(
-        (taint for taint in taints if taint.effect == "NoExecute"), key=lambda each: (each.key, each.value)
+    """Return the evictions due to NoExecute taints, soonest first; `taints` holds the seconds since each
+    taint was first seen."""
+    no_execute = sorted(
+        (taint for taint in taints if taint.effect == "NoExecute"), key=lambda taint: (taint.key, taint.value)
     )
-    found = []
+    evictions = []
     for resident in residents:
-        limits = [
-            (limit - taints[taint], taint)
-            for taint in marks
-            if (limit := max_toleration_seconds(resident.tolerations, taint)) is not None
-        ]
+        limits = []
+        for taint in no_execute:
+            limit = max_toleration_seconds(resident.tolerations, taint)
+            if limit is not None:
+                limits.append((limit - taints[taint], taint))
         if limits:
-            left, taint = min(limits, key=lambda each: each[0])
-            mark = f"{taint.key}={taint.value}" if taint.value else taint.key
-            found.append(
+            remaining, taint = min(limits, key=lambda pair: pair[0])
+            name = f"{taint.key}={taint.value}" if taint.value else taint.key
+            evictions.append(
                 Eviction(
-                    resident.name, f"it does not tolerate taint {mark}:NoExecute any longer", max(0.0, left)
+                    resident.name,
+                    f"it does not tolerate taint {name}:NoExecute any longer",
+                    max(0.0, remaining),
                 )
             )
-    return sorted(found, key=lambda each: (each.delay, each.name))
+    return sorted(evictions, key=lambda eviction: (eviction.delay, eviction.name))
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAvailability:
-    """How a service is, over all nodes: ready replicas that stay, how many it must keep, and how many were told to leave and still run."""
+    """Availability of a service over all nodes."""
 
+    # Ready replicas that are not being evicted.
     available: int
+    # The number of replicas that must stay available.
     min_available: int
+    # Replicas that were ordered to stop and still run.
     evicting: int = 0
-    is_changing: bool = (
-        False  # there are more than were placed: whoever updates or scales it is about to take some away
-    )
-    unschedulable_reason: str = ""  # why no node takes one of its replicas, if there is such a one
+    # More replicas exist than were placed: a rollout or scale-down is about to remove some.
+    is_changing: bool = False
+    # The reason why a replica of the service is unschedulable, if there is such a replica.
+    unschedulable_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainPlan:
-    """Who leaves now, who must wait and why, and which services need a replica elsewhere before they can give one up."""
+    """The next step of a drain."""
 
     evictions: tuple[Eviction, ...]
+    # Workloads that must wait, with the reason.
     blocked: Mapping[str, str]
+    # Services that need a surge replica before the drain can evict a replica of theirs.
     surge_services: tuple[str, ...]
-    is_surge_unschedulable: bool = False  # such a replica is there, and no node takes it
+    # A surge replica exists and is unschedulable.
+    is_surge_unschedulable: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -324,57 +389,68 @@ class DrainPlan:
 def plan_drain(
     residents: Iterable[NodeWorkload], services: Mapping[str, ServiceAvailability], max_evicting: int = 1
 ) -> DrainPlan:
-    """The least important first, at most `most` of a service on the way at once, and never below what the service must keep."""
-    here = sorted(residents, key=lambda each: (each.is_available, each.priority, each.name))
-    leave: list[Eviction] = []
-    held = {each.name: "it is being stopped" for each in here if each.is_evicting}
+    """Choose the workloads that the drain evicts now.
+
+    Unavailable workloads and low priorities come first. At most `max_evicting` replicas of a service are
+    evicted at once, and the service never falls below its minimum (I-24).
+    """
+    ordered = sorted(
+        residents, key=lambda resident: (resident.is_available, resident.priority, resident.name)
+    )
+    evictions: list[Eviction] = []
+    blocked = {resident.name: "it is being stopped" for resident in ordered if resident.is_evicting}
     surge: dict[str, None] = {}
-    going = Counter({name: standing.evicting for name, standing in services.items()})
-    spare = {name: standing.available - standing.min_available for name, standing in services.items()}
-    for each in here:
-        standing = services.get(each.service)
-        if each.is_evicting:
+    evicting = Counter({name: availability.evicting for name, availability in services.items()})
+    spare = {
+        name: availability.available - availability.min_available for name, availability in services.items()
+    }
+    for resident in ordered:
+        availability = services.get(resident.service)
+        if resident.is_evicting:
             continue
-        if standing is None or not each.is_available:
-            leave.append(Eviction(each.name, DRAIN_REASON))
-        elif going[each.service] >= max_evicting:
-            held[each.name] = f"{going[each.service]} of service {each.service} already leave"
-        elif standing.is_changing:
-            held[each.name] = (
-                f"replicas of service {each.service} are being replaced or removed: it waits until that is done"
+        if availability is None or not resident.is_available:
+            evictions.append(Eviction(resident.name, DRAIN_REASON))
+        elif evicting[resident.service] >= max_evicting:
+            blocked[resident.name] = (
+                f"{evicting[resident.service]} of service {resident.service} already leave"
             )
-        elif spare[each.service] < 1:
-            held[each.name] = _surge_reason(each.service, standing)
-            surge[each.service] = None
+        elif availability.is_changing:
+            blocked[resident.name] = (
+                f"replicas of service {resident.service} are being replaced or removed: "
+                "it waits until that is done"
+            )
+        elif spare[resident.service] < 1:
+            reason = availability.unschedulable_reason
+            unschedulable = f", and no node takes it: {reason}" if reason else ""
+            blocked[resident.name] = (
+                f"service {resident.service} has {availability.available} available and needs "
+                f"{availability.min_available}: one more must run first{unschedulable}"
+            )
+            surge[resident.service] = None
         else:
-            going[each.service] += 1
-            spare[each.service] -= 1
-            leave.append(Eviction(each.name, DRAIN_REASON))
+            evicting[resident.service] += 1
+            spare[resident.service] -= 1
+            evictions.append(Eviction(resident.name, DRAIN_REASON))
     return DrainPlan(
-        tuple(leave), held, tuple(surge), any(services[name].unschedulable_reason for name in surge)
+        tuple(evictions), blocked, tuple(surge), any(services[name].unschedulable_reason for name in surge)
     )
-
-
-def _surge_reason(service: str, standing: ServiceAvailability) -> str:
-    stuck = (
-        f", and no node takes it: {standing.unschedulable_reason}" if standing.unschedulable_reason else ""
-    )
-    return f"service {service} has {standing.available} available and needs {standing.min_available}: one more must run first{stuck}"
 
 
 def is_usage_change_significant(
-    before: NodeUsage | None, now: NodeUsage, capacity: Mapping[str, int], age: float
+    previous: NodeUsage | None, now: NodeUsage, capacity: Mapping[str, int], age: float
 ) -> bool:
-    """`age`: seconds since it was last written, by this server."""
-    if before is None:
+    """Whether the usage differs enough from the stored usage to be written; `age` is the number of seconds
+    since this server wrote it."""
+    if previous is None:
         return True
     if age < USAGE_WRITE_INTERVAL_S:
         return False
-    return any(
-        abs((new or 0) - (old or 0)) > USAGE_CHANGE_SHARE * (room or max(old or 0, new or 0))
-        for old, new, room in (
-            (before.cpu, now.cpu, capacity.get("cpu")),
-            (before.memory, now.memory, capacity.get("memory")),
-            (before.disk, now.disk, capacity.get("storage")),
-        )
-    )
+    # Without a known capacity the larger of the two amounts stands for it.
+    for old, new, size in (
+        (previous.cpu, now.cpu, capacity.get("cpu")),
+        (previous.memory, now.memory, capacity.get("memory")),
+        (previous.disk, now.disk, capacity.get("storage")),
+    ):
+        if abs((new or 0) - (old or 0)) > USAGE_CHANGE_SHARE * (size or max(old or 0, new or 0)):
+            return True
+    return False

@@ -1,4 +1,5 @@
-"""What is seen of a service's replicas: which are there, which are bound, which find no node, and which ask for something else by now."""
+"""Observations of the replicas of services: bound, unschedulable, updated and terminating replicas, and nodes
+that have joined."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
@@ -16,26 +17,32 @@ NOT_JOINED = "NotJoined"
 
 @dataclass(frozen=True)
 class ReplicaObservation:
-    """By service, replicas in each cell. `unsettled`: clusters in which something is not where it is meant to be, or not yet."""
+    """Replicas of all services as placement sees them."""
 
+    # Replicas that are unschedulable for longer than the timeout, by service and node group.
     unschedulable: Mapping[str, Counter[NodeGroupKey]] = field(default_factory=dict)
+    # Services whose replicas need other machines than their current template.
     updated_services: frozenset[str] = frozenset()
+    # Clusters in which bound replicas differ from placed replicas.
     unsettled_clusters: frozenset[str] = frozenset()
     joined_nodes: Counter[NodeGroupKey] = field(default_factory=Counter)
-    blocked: frozenset[NodeGroupKey] = (
-        frozenset()
-    )  # none comes there, whatever is wanted: no more are paid for than are there
+    # Node groups that get no new node at any desired count, because a ledger pays for no further machine.
+    blocked: frozenset[NodeGroupKey] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingTimeout:
-    """A workload that no node takes is left to wait for so long: nodes may be about to have room."""
+    """The time that an unschedulable workload waits for free capacity before placement adds a node."""
 
     now: datetime
     grace: timedelta
 
     def has_passed(self, since: str) -> bool:
-        """What is far ahead of this clock was written by another, and nobody knows how long ago."""
+        """Whether the timeout has passed since the timestamp.
+
+        A timestamp far ahead of this clock was written by a leader whose clock was ahead; its age is unknown,
+        and the timeout counts as passed (I-33).
+        """
         return not -self.grace <= self.now - datetime.fromisoformat(since) < self.grace
 
 
@@ -43,65 +50,78 @@ def observe_replicas(
     services: Iterable[LatticeService],
     workloads: Iterable[LatticeWorkload],
     nodes: Iterable[LatticeNode],
-    patience: SchedulingTimeout,
+    timeout: SchedulingTimeout,
     paid: Iterable[Counter[NodeGroupKey]] = (),
 ) -> ReplicaObservation:
-    """`paid`: machines that each ledger pays for."""
-    joined = Counter((each.spec.cluster, each.spec.node_class) for each in nodes if has_joined(each))
-    known = {each.metadata.name for each in nodes if not each.metadata.deletion_timestamp}
-    fresh = {(each.spec.cluster, each.spec.node_class) for each in nodes if is_newly_ready(each, patience)}
+    """Observe the replicas of all services; `paid` holds the machines that each ledger pays for."""
+    joined = Counter(_node_group(node) for node in nodes if has_joined(node))
+    live_nodes = {node.metadata.name for node in nodes if not node.metadata.deletion_timestamp}
+    # A replica that waits for a node of such a group is about to be bound, and needs no further node.
+    newly_ready = {_node_group(node) for node in nodes if is_newly_ready(node, timeout)}
     owned: dict[str, list[LatticeWorkload]] = {}
     unsettled: set[str] = set()
-    for each in workloads:
-        if not each.spec.service:
+    for workload in workloads:
+        if not workload.spec.service:
             continue
-        if is_terminating(each):
-            unsettled.add(each.spec.cluster)
+        if is_terminating(workload):
+            unsettled.add(workload.spec.cluster)
         else:
-            owned.setdefault(f"{each.metadata.namespace or 'default'}/{each.spec.service}", []).append(each)
-    stuck: dict[str, Counter[NodeGroupKey]] = {}
+            key = f"{workload.metadata.namespace or 'default'}/{workload.spec.service}"
+            owned.setdefault(key, []).append(workload)
+    unschedulable: dict[str, Counter[NodeGroupKey]] = {}
     updated: set[str] = set()
     for service in services:
         name = service_key(service)
-        mine, others = _split_by_owner(service, owned.pop(name, []))
-        unsettled.update(each.spec.cluster for each in others)
-        unsettled.update(_unsettled_clusters(service, mine, known))
-        if waiting := Counter(
-            cell
-            for each in mine
-            if (cell := node_group_of(each)) not in fresh and is_unschedulable(each, patience)
-        ):
-            stuck[name] = waiting
-        if has_new_machine_needs(service, mine):
+        replicas: list[LatticeWorkload] = []
+        for workload in owned.pop(name, []):
+            if is_owned(workload, service):
+                replicas.append(workload)
+            else:
+                # The replica belongs to an earlier service of the same name.
+                unsettled.add(workload.spec.cluster)
+        unsettled.update(_unsettled_clusters(service, replicas, live_nodes))
+        waiting: Counter[NodeGroupKey] = Counter()
+        for replica in replicas:
+            group = node_group_of(replica)
+            if group not in newly_ready and is_unschedulable(replica, timeout):
+                waiting[group] += 1
+        if waiting:
+            unschedulable[name] = waiting
+        if has_new_machine_needs(service, replicas):
             updated.add(name)
-    unsettled.update(each.spec.cluster for left in owned.values() for each in left)
+    for orphans in owned.values():
+        unsettled.update(workload.spec.cluster for workload in orphans)
     return ReplicaObservation(
-        stuck, frozenset(updated), frozenset(unsettled), joined, _blocked_node_groups(nodes, paid)
+        unschedulable, frozenset(updated), frozenset(unsettled), joined, _blocked_node_groups(nodes, paid)
     )
 
 
 def _blocked_node_groups(
     nodes: Iterable[LatticeNode], paid: Iterable[Counter[NodeGroupKey]]
 ) -> frozenset[NodeGroupKey]:
-    """Where none is on its way, and some budget pays for no more than are there: one that leaves has its money until it is gone."""
-    there = Counter((each.spec.cluster, each.spec.node_class) for each in nodes)
-    awaited = {
-        (each.spec.cluster, each.spec.node_class)
-        for each in nodes
-        if not each.metadata.deletion_timestamp and not has_joined(each)
-    }
-    kinds: dict[str, list[NodeGroupKey]] = {}
-    for cell in there:
-        kinds.setdefault(cell[0], []).append(cell)
-    known = ((counts, {name for name, _ in counts}) for counts in paid)
-    cells = (
-        cell
-        for counts, names in known
-        for name in names
-        for cell in kinds.get(name, ())
-        if counts[cell] <= there[cell]
-    )
-    return frozenset(cells) - awaited
+    """Node groups without a node on its way, in which some ledger pays for no more machines than exist.
+
+    The ledger pays for a terminating machine until the machine is gone.
+    """
+    existing = Counter(_node_group(node) for node in nodes)
+    awaited: set[NodeGroupKey] = set()
+    for node in nodes:
+        if not node.metadata.deletion_timestamp and not has_joined(node):
+            awaited.add(_node_group(node))
+    groups_by_cluster: dict[str, list[NodeGroupKey]] = {}
+    for group in existing:
+        groups_by_cluster.setdefault(group[0], []).append(group)
+    blocked: set[NodeGroupKey] = set()
+    for counts in paid:
+        for cluster in {cluster for cluster, _ in counts}:
+            for group in groups_by_cluster.get(cluster, ()):
+                if counts[group] <= existing[group]:
+                    blocked.add(group)
+    return frozenset(blocked) - awaited
+
+
+def _node_group(node: LatticeNode) -> NodeGroupKey:
+    return (node.spec.cluster, node.spec.node_class)
 
 
 def is_terminating(workload: LatticeWorkload) -> bool:
@@ -109,7 +129,11 @@ def is_terminating(workload: LatticeWorkload) -> bool:
 
 
 def holds_machine(workload: LatticeWorkload, service: LatticeService | None) -> bool:
-    """Does it hold its machine? Not if it goes, nor if its service is gone or going: it is next, and takes part in no placement."""
+    """Whether the workload keeps its machine in use.
+
+    A terminating workload does not, nor does a replica whose service is deleted or being deleted: such a
+    replica terminates next and takes part in no placement.
+    """
     if is_terminating(workload):
         return False
     if not workload.spec.service:
@@ -118,117 +142,131 @@ def holds_machine(workload: LatticeWorkload, service: LatticeService | None) -> 
 
 
 def has_joined(node: LatticeNode) -> bool:
-    """Its agent was heard of; one that is being removed does not count any more."""
-    reasons = [each.reason for each in node.status.conditions if each.type == "Ready"]
+    """Whether the agent of the node has joined and the node is not being deleted."""
+    reasons = [condition.reason for condition in node.status.conditions if condition.type == "Ready"]
     return bool(reasons) and NOT_JOINED not in reasons and not node.metadata.deletion_timestamp
 
 
 def not_ready_message(node: LatticeNode) -> str:
-    """What is said of one that joined and is not heard of; empty for all others."""
-    said = next(
-        (each for each in node.status.conditions if each.type == "Ready" and each.status == "False"), None
-    )
-    return said.message if said is not None and said.reason != NOT_JOINED else ""
+    """Return the message of a joined node that is not ready; empty for every other node."""
+    for condition in node.status.conditions:
+        if condition.type == "Ready" and condition.status == "False":
+            return condition.message if condition.reason != NOT_JOINED else ""
+    return ""
 
 
 def is_existing(node: LatticeNode) -> bool:
-    """It is there, as far as anybody says, and is not being removed."""
-    is_awaited = any(each.type == "Ready" and each.reason == NOT_JOINED for each in node.status.conditions)
+    """Whether the node is not being deleted and no condition says that its agent has yet to join."""
+    is_awaited = any(
+        condition.type == "Ready" and condition.reason == NOT_JOINED for condition in node.status.conditions
+    )
     return not node.metadata.deletion_timestamp and not is_awaited
 
 
-def is_newly_ready(node: LatticeNode, patience: SchedulingTimeout) -> bool:
-    """It became ready just now: who has waited for it is about to be given it, and needs no other."""
+def is_newly_ready(node: LatticeNode, timeout: SchedulingTimeout) -> bool:
+    """Whether the node became ready within the timeout: a waiting replica is about to be bound to the
+    node."""
     ready = next(
-        (each for each in node.status.conditions if each.type == "Ready" and each.status == "True"), None
+        (
+            condition
+            for condition in node.status.conditions
+            if condition.type == "Ready" and condition.status == "True"
+        ),
+        None,
     )
     since = ready.last_transition_time if ready else None
-    return not patience.has_passed(since) if since else False
+    return not timeout.has_passed(since) if since else False
 
 
-def is_unschedulable(workload: LatticeWorkload, patience: SchedulingTimeout) -> bool:
-    """No node has fitted it for longer than it may take."""
-    for each in workload.status.conditions:
+def is_unschedulable(workload: LatticeWorkload, timeout: SchedulingTimeout) -> bool:
+    """Whether no node has accepted the workload for longer than the timeout."""
+    for condition in workload.status.conditions:
         if (
-            each.type == "Scheduled"
-            and each.status == "False"
-            and each.reason == NO_NODE_FITS
-            and each.last_transition_time
+            condition.type == "Scheduled"
+            and condition.status == "False"
+            and condition.reason == NO_NODE_FITS
+            and condition.last_transition_time
         ):
-            return workload.status.binding is None and patience.has_passed(each.last_transition_time)
+            return workload.status.binding is None and timeout.has_passed(condition.last_transition_time)
     return False
 
 
 def unschedulable_reason(workload: LatticeWorkload) -> str:
-    """Why no node takes it, with what the nearest lacks; empty while it has one, or nobody has looked."""
-    said = next(
-        (each for each in workload.status.conditions if each.type == "Scheduled" and each.status == "False"),
+    """Return the reason why no node accepts the workload, with the resources that the nearest node is short
+    of.
+
+    The reason is empty for a bound workload and for a workload that the scheduler has not tried yet.
+    """
+    condition = next(
+        (item for item in workload.status.conditions if item.type == "Scheduled" and item.status == "False"),
         None,
     )
-    if said is None or said.reason != NO_NODE_FITS or workload.status.binding is not None:
+    if condition is None or condition.reason != NO_NODE_FITS or workload.status.binding is not None:
         return ""
     nearest = workload.status.decision.get("nearest") or {}
-    short = [f"{each['what']} {_numbers(each)}" for each in nearest.get("short", ()) if each.get("missing")]
-    return f"{said.message}; nearest is {nearest['node']}: {'; '.join(short)}" if short else said.message
-
-
-def _numbers(short: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {short[name]}" for name in ("need", "have", "missing") if name in short)
-
-
-def _split_by_owner(
-    service: LatticeService, found: Iterable[LatticeWorkload]
-) -> tuple[list[LatticeWorkload], list[LatticeWorkload]]:
-    """Its own, and those of an earlier service of the same name."""
-    mine: list[LatticeWorkload] = []
-    others: list[LatticeWorkload] = []
-    for each in found:
-        (mine if is_owned(each, service) else others).append(each)
-    return mine, others
+    shortages = []
+    for short in nearest.get("short", ()):
+        if short.get("missing"):
+            amounts = [f"{name} {short[name]}" for name in ("need", "have", "missing") if name in short]
+            shortages.append(f"{short['what']} {', '.join(amounts)}")
+    if not shortages:
+        return condition.message
+    return f"{condition.message}; nearest is {nearest['node']}: {'; '.join(shortages)}"
 
 
 def is_owned(workload: LatticeWorkload, service: LatticeService) -> bool:
-    return any(each.uid == service.metadata.uid for each in workload.metadata.owner_references)
+    """Whether the service owns the workload, by uid: a deleted service of the same name does not."""
+    return any(owner.uid == service.metadata.uid for owner in workload.metadata.owner_references)
 
 
 def _unsettled_clusters(
-    service: LatticeService, mine: Iterable[LatticeWorkload], nodes: set[str]
+    service: LatticeService, replicas: Iterable[LatticeWorkload], nodes: set[str]
 ) -> set[str]:
-    """Clusters where other replicas are bound than are placed."""
-    placed = Counter({(each.cluster, each.node): each.replicas or 0 for each in service.status.placements})
+    """Clusters in which the bound replicas of the service differ from its placed replicas."""
+    placed = Counter(
+        {
+            (placement.cluster, placement.node): placement.replicas or 0
+            for placement in service.status.placements
+        }
+    )
     bound: Counter[NodeGroupKey] = Counter()
-    found = set()
-    for each in mine:
-        if each.status.binding is None or each.status.binding.node not in nodes:
-            found.add(each.spec.cluster)
+    unsettled = set()
+    for replica in replicas:
+        if replica.status.binding is None or replica.status.binding.node not in nodes:
+            unsettled.add(replica.spec.cluster)
         else:
-            bound[node_group_of(each)] += 1
-    return found | {cell[0] for cell in {*placed, *bound} if placed[cell] != bound[cell]}
+            bound[node_group_of(replica)] += 1
+    return unsettled | {group[0] for group in {*placed, *bound} if placed[group] != bound[group]}
 
 
-def has_new_machine_needs(service: LatticeService, mine: list[LatticeWorkload]) -> bool:
-    """Do its replicas ask for other machines than a new one would? Where there are none yet, that is decided from its generation."""
-    if not mine:
-        said = next((each for each in service.status.conditions if each.type == "Placed"), None)
-        return said is not None and said.observed_generation != service.metadata.generation
-    wanted = machine_needs(template(service))
-    seen: dict[str, Hashable] = {}
-    for each in mine:
-        if each.spec.revision not in seen:
-            seen[each.spec.revision] = machine_needs(each.spec)
-    return any(each != wanted for each in seen.values())
+def has_new_machine_needs(service: LatticeService, replicas: list[LatticeWorkload]) -> bool:
+    """Whether the template of the service needs other machines than its replicas.
+
+    For a service without replicas, a placement of an older generation counts as a need for other machines.
+    """
+    if not replicas:
+        condition = next((item for item in service.status.conditions if item.type == "Placed"), None)
+        return condition is not None and condition.observed_generation != service.metadata.generation
+    desired = machine_needs(template(service))
+    # Replicas of one revision share their needs: each revision is computed once.
+    needs_by_revision: dict[str, Hashable] = {}
+    for replica in replicas:
+        if replica.spec.revision not in needs_by_revision:
+            needs_by_revision[replica.spec.revision] = machine_needs(replica.spec)
+    return any(needs != desired for needs in needs_by_revision.values())
 
 
 def machine_needs(spec: WorkloadSpec) -> Hashable:
-    """Of a machine."""
+    """Return the part of a workload spec that decides which machines fit, without the node class; comparable
+    for equality."""
     constraints = spec.constraints
-    selector = tuple(
+    node_selector = tuple(
         sorted((name, value) for name, value in constraints.node_selector.items() if name != NODE_CLASS_LABEL)
     )
     return (
         tuple(sorted(spec.request_amounts.items())),
         constraints.tolerations,
-        selector,
+        node_selector,
         constraints.gpu_models,
         constraints.spread,
     )

@@ -1,46 +1,48 @@
-"""Which workloads does a placement come to: what each is made of, and which slot it has?"""
+"""Workload templates of a service: the spec, name, labels and slot of a replica."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
-from lattice.kinds.constraint import Constraints, Spread
+from lattice.kinds.constraint import Constraints
 from lattice.kinds.container import Quantities
 from lattice.kinds.meta.base import Metadata, OwnerReference
 from lattice.kinds.service import LatticeService, ServiceSpec
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, compute_revision
 
-NODE_CLASS_LABEL = "lattice.dev/node-class"  # label of a node: the class of the machine
+# The label of a node with its node class.
+NODE_CLASS_LABEL = "lattice.dev/node-class"
 SERVICE_LABEL = "lattice.dev/service"
-WORKLOAD_FINALIZER = "lattice.dev/workload"  # it goes only when its node says that it is gone
-FLEET_TOPOLOGY_KEYS = (
-    "region",
-    "provider",
-    "pool",
-    "cluster",
-)  # spread over these is decided when clusters are chosen, not among nodes of one
+# Keeps a deleted workload until its agent reports that the workload has stopped.
+WORKLOAD_FINALIZER = "lattice.dev/workload"
+# Placement spreads over these keys when it chooses clusters; the scheduler only sees nodes of one cluster.
+FLEET_TOPOLOGY_KEYS = ("region", "provider", "pool", "cluster")
+# Resources that a service counts in thousandths.
 MILLI_RESOURCES = ("cpu", "gpu")
 
-NodeGroupKey = tuple[str, str]  # a cluster, and a class of its machines
+# Cluster and node class.
+NodeGroupKey = tuple[str, str]
 
 
 def desired_node_groups(service: LatticeService) -> Counter[NodeGroupKey]:
-    """Replicas by cluster and class, as they were placed and paid for."""
-    found: Counter[NodeGroupKey] = Counter()
-    for each in service.status.placements:
-        found[each.cluster, each.node] += each.replicas or 0
-    return +found
+    """Return the number of replicas per node group, as placed and paid for."""
+    counts: Counter[NodeGroupKey] = Counter()
+    for placement in service.status.placements:
+        counts[placement.cluster, placement.node] += placement.replicas or 0
+    return +counts
 
 
 def node_group_of(workload: LatticeWorkload) -> NodeGroupKey:
+    """Return the node group that the workload's spec requires; the class is empty if the spec requires no
+    class."""
     return (workload.spec.cluster, workload.spec.constraints.node_selector.get(NODE_CLASS_LABEL, ""))
 
 
 def template(service: LatticeService) -> WorkloadSpec:
-    """Any replica of it, wherever it goes."""
+    """Return the spec that the replicas of the service share, before a node group and a slot are chosen."""
     spec = service.spec
-    made = WorkloadSpec(
+    workload = WorkloadSpec(
         containers=spec.containers,
         service=service.metadata.name,
         requests=_requests(spec),
@@ -48,34 +50,33 @@ def template(service: LatticeService) -> WorkloadSpec:
         constraints=Constraints(
             node_selector=dict(sorted(spec.placement.node_selector.items())),
             tolerations=spec.placement.tolerations,
-            spread=_spread(spec.spread),
+            # Spread over fleet topology keys is settled by placement.
+            spread=tuple(entry for entry in spec.spread if entry.topology_key not in FLEET_TOPOLOGY_KEYS),
             gpu_models=(spec.placement.resources.gpu_model,) if spec.placement.resources.gpu_model else (),
         ),
         disconnect=spec.disconnect,
     )
-    return msgspec.structs.replace(made, revision=compute_revision(made))
+    return msgspec.structs.replace(workload, revision=compute_revision(workload))
 
 
 def _requests(spec: ServiceSpec) -> Quantities:
-    """What containers state themselves is theirs to state."""
-    if any(each.resources and each.resources.requests for each in spec.containers.values()):
+    """The requests of the service in the units of a workload; empty where containers state requests of their
+    own."""
+    if any(container.resources and container.resources.requests for container in spec.containers.values()):
         return {}
-    return {
-        name: f"{amount}m" if name in MILLI_RESOURCES else amount
-        for name, amount in sorted(spec.requests.items())
-    }
+    requests: Quantities = {}
+    for name, amount in sorted(spec.requests.items()):
+        requests[name] = f"{amount}m" if name in MILLI_RESOURCES else amount
+    return requests
 
 
-def _spread(stated: Iterable[Spread]) -> tuple[Spread, ...]:
-    return tuple(each for each in stated if each.topology_key not in FLEET_TOPOLOGY_KEYS)
-
-
-def in_node_group(spec: WorkloadSpec, cell: NodeGroupKey) -> WorkloadSpec:
-    """On machines of the class that was paid for."""
-    cluster, kind = cell
+def in_node_group(spec: WorkloadSpec, node_group: NodeGroupKey) -> WorkloadSpec:
+    """Return the spec with the cluster of the node group and a node selector for the node class that was paid
+    for."""
+    cluster, node_class = node_group
     constraints = spec.constraints
-    if kind:
-        selector = constraints.node_selector | {NODE_CLASS_LABEL: kind}
+    if node_class:
+        selector = constraints.node_selector | {NODE_CLASS_LABEL: node_class}
         constraints = msgspec.structs.replace(constraints, node_selector=selector)
     return msgspec.structs.replace(spec, cluster=cluster, constraints=constraints)
 
@@ -106,10 +107,10 @@ def workload_name(service: str, slot: int) -> str:
     return f"{service}-{slot}"
 
 
-def free_slots(taken: Collection[int]) -> Iterator[int]:
-    """The lowest first."""
-    used, slot = set(taken), 0
+def free_slots(used_slots: Collection[int]) -> Iterator[int]:
+    """Yield the slots that are not taken, lowest first, without end."""
+    occupied, slot = set(used_slots), 0
     while True:
-        if slot not in used:
+        if slot not in occupied:
             yield slot
         slot += 1

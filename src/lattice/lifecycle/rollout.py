@@ -1,4 +1,8 @@
-"""Which replicas start and which stop next, so that never fewer are ready than are wanted, and never more than one is beyond them?"""
+"""The steps of a rollout: which replicas start and which stop next.
+
+A ready replica stops only while more replicas are ready than desired (I-24), and at most one surge replica
+runs above the desired count.
+"""
 
 import heapq
 from collections import Counter
@@ -13,15 +17,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Replica:
+    """A replica of the service as the rollout sees it."""
+
     name: str
     slot: int
     node_group: NodeGroupKey
     revision: str
     is_ready: bool = False
-    is_terminating: bool = False  # marked for removal, and still there
+    # Marked for deletion, and its object still exists.
+    is_terminating: bool = False
     node: str = ""
-    failure: str = ""  # why it failed last, while it is down
-    unschedulable_reason: str = ""  # why no node takes it, with what is missing
+    # The reason of the last failure, while the replica is down.
+    failure: str = ""
+    # The reason why no node accepts the replica, with the missing resources.
+    unschedulable_reason: str = ""
 
     @property
     def is_failing(self) -> bool:
@@ -30,20 +39,19 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSteps:
-    """`start`: cells that get a replica more each; `stop`: replicas that go."""
+    """The next steps of a rollout: node groups in which a replica starts, and names of replicas that stop."""
 
     start: tuple[NodeGroupKey, ...] = ()
     stop: tuple[str, ...] = ()
-    is_rolling: bool = (
-        False  # replicas of another revision, or where they are not placed any more, are still there
-    )
-    failure: str = ""  # why the new revision does not come up: nothing more is replaced until it does
-    is_waiting: bool = (
-        False  # too many are there, and which of them goes depends on others that are not ready
-    )
-    unschedulable_reason: str = (
-        ""  # why the replica beyond those that are wanted finds no node: nothing is replaced until it does
-    )
+    # Replicas of another revision, or in a node group without a placement, still exist.
+    is_rolling: bool = False
+    # The reason why the new revision fails; the rollout replaces no replica until the new revision is ready.
+    failure: str = ""
+    # Surplus replicas exist, and the choice among them waits for replicas that are not ready.
+    is_waiting: bool = False
+    # The reason why the surge replica is unschedulable; the rollout replaces no replica until it is
+    # scheduled.
+    unschedulable_reason: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -52,174 +60,200 @@ class RolloutSteps:
 
 @dataclass(frozen=True, slots=True)
 class ScaleDownLimits:
-    """What is where its replicas are; asked only when there are too many of them."""
+    """What a scale-down asks about nodes and clusters; queried only when the service has surplus replicas."""
 
-    is_shared: Callable[[str], bool] = lambda _: False  # is anything of others on this node?
-    min_machines: Callable[[str], int] = lambda _: 1  # machines that this cluster keeps, whoever is on them
+    # Whether workloads of other services run on the node.
+    is_shared: Callable[[str], bool] = lambda _: False
+    # The number of machines that the cluster keeps, even without workloads.
+    min_machines: Callable[[str], int] = lambda _: 1
 
 
 NO_SCALE_DOWN_LIMITS = ScaleDownLimits()
 
 
 class _ReplicaDiff(NamedTuple):
-    outdated: list[Replica]  # of another revision or in another place
-    surplus: list[Replica]  # as they should be, but too many
+    # Replicas of another revision, or in a node group without a placement.
+    outdated: list[Replica]
+    # Replicas of the current revision above the desired count of their node group.
+    surplus: list[Replica]
     missing: Counter[NodeGroupKey]
 
 
 def next_steps(
-    wanted: Mapping[NodeGroupKey, int],
+    desired: Mapping[NodeGroupKey, int],
     revision: str,
     replicas: Sequence[Replica],
     min_ready: int = 0,
     limits: ScaleDownLimits = NO_SCALE_DOWN_LIMITS,
 ) -> RolloutSteps:
-    """`least`: so many stay ready as long as they can, also where fewer could be placed anew."""
-    live = [each for each in replicas if not each.is_terminating]
-    found = _diff_replicas(wanted, revision, live, limits)
-    total, failure = sum(wanted.values()), _first_failure(revision, live)
-    unwanted = _removal_order([*found.outdated, *found.surplus], live)
-    stop = _removable(unwanted, max(total, min_ready), live)
-    start = _node_groups_to_start(
-        found.missing, total, [each for each in live if each.name not in stop], replicas
+    """Return the next replicas to start and to stop on the way to the desired replicas per node group.
+
+    At least `min_ready` replicas stay ready as long as possible, also where fewer replicas can be placed.
+    """
+    live = [replica for replica in replicas if not replica.is_terminating]
+    diff = _diff_replicas(desired, revision, live, limits)
+    total = sum(desired.values())
+    removable = _removal_order([*diff.outdated, *diff.surplus], live)
+    stop = _removable(removable, max(total, min_ready), live)
+    staying = [replica for replica in live if replica.name not in stop]
+    start = _node_groups_to_start(diff.missing, total, staying, replicas)
+    if not diff.outdated:
+        return RolloutSteps(start, stop, is_waiting=len(stop) < len(removable))
+    current = [replica for replica in live if replica.revision == revision]
+    failing = [(replica.slot, replica.failure) for replica in current if replica.is_failing]
+    unschedulable = [replica.unschedulable_reason for replica in current if replica.unschedulable_reason]
+    return RolloutSteps(
+        start,
+        stop,
+        is_rolling=True,
+        failure=min(failing)[1] if failing else "",
+        unschedulable_reason=unschedulable[0] if unschedulable else "",
     )
-    if not found.outdated:
-        return RolloutSteps(start, stop, is_waiting=len(stop) < len(unwanted))
-    no_room = next(
-        (
-            each.unschedulable_reason
-            for each in live
-            if each.revision == revision and each.unschedulable_reason
-        ),
-        "",
-    )
-    return RolloutSteps(start, stop, is_rolling=True, failure=failure, unschedulable_reason=no_room)
 
 
 def _diff_replicas(
-    wanted: Mapping[NodeGroupKey, int], revision: str, live: Sequence[Replica], around: ScaleDownLimits
+    desired: Mapping[NodeGroupKey, int], revision: str, live: Sequence[Replica], limits: ScaleDownLimits
 ) -> _ReplicaDiff:
+    """Compare the live replicas with the desired count of each node group."""
     outdated: list[Replica] = []
-    current: dict[NodeGroupKey, list[Replica]] = {cell: [] for cell in wanted}
-    for each in live:
-        (
-            current[each.node_group] if each.revision == revision and each.node_group in current else outdated
-        ).append(each)
-    many = {cell: len(here) - wanted[cell] for cell, here in current.items() if len(here) > wanted[cell]}
-    surplus = [each for cell, count in many.items() for each in _surplus(current[cell], count, live, around)]
-    return _ReplicaDiff(
-        outdated, surplus, +Counter({cell: wanted[cell] - len(here) for cell, here in current.items()})
-    )
+    current: dict[NodeGroupKey, list[Replica]] = {group: [] for group in desired}
+    for replica in live:
+        if replica.revision == revision and replica.node_group in current:
+            current[replica.node_group].append(replica)
+        else:
+            outdated.append(replica)
+    surplus: list[Replica] = []
+    missing: Counter[NodeGroupKey] = Counter()
+    for group, replicas in current.items():
+        count = len(replicas) - desired[group]
+        if count > 0:
+            surplus += _surplus(replicas, count, live, limits)
+        elif count < 0:
+            missing[group] = -count
+    return _ReplicaDiff(outdated, surplus, missing)
 
 
 def _surplus(
-    here: Sequence[Replica], count: int, live: Sequence[Replica], around: ScaleDownLimits
+    replicas: Sequence[Replica], count: int, live: Sequence[Replica], limits: ScaleDownLimits
 ) -> list[Replica]:
-    """Of one cell. Those that are not ready first, then as placement has it; of those on one node the highest slot."""
-    last_first = sorted(here, key=lambda each: -each.slot)
-    going = [each for each in last_first if not each.is_ready][:count]
-    if len(going) == count:
-        return going
-    ready, mine = [each for each in last_first if each.is_ready], {each.name for each in here}
-    beside = {each.node for each in live if each.name not in mine}
-    least = around.min_machines(here[0].node_group[0])
-    held = Counter(each.node for each in ready)
-    left = removals_by_machine(
-        held, lambda node: node in beside or around.is_shared(node), count - len(going), least
+    """Choose `count` replicas of one node group to stop: replicas that are not ready first, then by machine.
+
+    Placement frees machines by the same rule, so that the machines that it stops paying for are the machines
+    that become empty. On one machine the highest slot stops first.
+    """
+    last_first = sorted(replicas, key=lambda replica: -replica.slot)
+    stopping = [replica for replica in last_first if not replica.is_ready][:count]
+    if len(stopping) == count:
+        return stopping
+    ready = [replica for replica in last_first if replica.is_ready]
+    group_names = {replica.name for replica in replicas}
+    shared_nodes = {replica.node for replica in live if replica.name not in group_names}
+    removals = removals_by_machine(
+        Counter(replica.node for replica in ready),
+        lambda node: node in shared_nodes or limits.is_shared(node),
+        count - len(stopping),
+        limits.min_machines(replicas[0].node_group[0]),
     )
-    return going + first_on_machines(ready, lambda each: each.node, left)
+    return stopping + first_on_machines(ready, lambda replica: replica.node, removals)
 
 
-def _removal_order(unwanted: Sequence[Replica], live: Sequence[Replica]) -> list[Replica]:
-    """Those that are not ready first, then those that share a node with the most others, then the highest slot."""
-    crowd = Counter(each.node for each in live if each.node)
-    going = sorted((each for each in unwanted if not each.is_ready), key=lambda each: -each.slot)
-    crowd.subtract(each.node for each in going if each.node)
-    queue = [(-crowd[each.node], -each.slot, each.name, each) for each in unwanted if each.is_ready]
+def _removal_order(removable: Sequence[Replica], live: Sequence[Replica]) -> list[Replica]:
+    """Order replicas for removal: not ready first, then from the nodes with the most replicas of the service,
+    then the highest slot."""
+    replicas_by_node = Counter(replica.node for replica in live if replica.node)
+    ordered = sorted(
+        (replica for replica in removable if not replica.is_ready), key=lambda replica: -replica.slot
+    )
+    replicas_by_node.subtract(replica.node for replica in ordered if replica.node)
+    queue = [
+        (-replicas_by_node[replica.node], -replica.slot, replica.name, replica)
+        for replica in removable
+        if replica.is_ready
+    ]
     heapq.heapify(queue)
     while queue:
-        counted, slot, name, each = heapq.heappop(queue)
-        if -counted != crowd[each.node]:  # others have left its node meanwhile
-            heapq.heappush(queue, (-crowd[each.node], slot, name, each))
+        counted, slot, name, replica = heapq.heappop(queue)
+        # The count in the heap is stale: a replica of the same node was taken since it was pushed.
+        if -counted != replicas_by_node[replica.node]:
+            heapq.heappush(queue, (-replicas_by_node[replica.node], slot, name, replica))
             continue
-        going.append(each)
-        if each.node:
-            crowd[each.node] -= 1
-    return going
+        ordered.append(replica)
+        if replica.node:
+            replicas_by_node[replica.node] -= 1
+    return ordered
 
 
-def _removable(unwanted: Sequence[Replica], total: int, live: Sequence[Replica]) -> tuple[str, ...]:
-    """As many of them as others can do without: one that is not ready is missed by nobody."""
-    ready = sum(each.is_ready for each in live)
-    found = []
-    for each in unwanted:
-        if each.is_ready:
+def _removable(ordered: Sequence[Replica], total: int, live: Sequence[Replica]) -> tuple[str, ...]:
+    """Return the names of replicas that stop now: at least `total` replicas stay ready; a replica that is not
+    ready always stops."""
+    ready = sum(replica.is_ready for replica in live)
+    stopping = []
+    for replica in ordered:
+        if replica.is_ready:
             if ready <= total:
                 continue
             ready -= 1
-        found.append(each.name)
-    return tuple(found)
+        stopping.append(replica.name)
+    return tuple(stopping)
 
 
 def _node_groups_to_start(
     missing: Counter[NodeGroupKey], total: int, staying: Sequence[Replica], replicas: Sequence[Replica]
 ) -> tuple[NodeGroupKey, ...]:
-    """All that are lacking; one in the place of another only when nothing else is under way. Who finds no room is not waited for."""
-    cells = [cell for cell in sorted(missing) for _ in range(missing[cell])]
+    """Return the node groups in which replicas start now.
+
+    All replicas below `total` start at once. A surge replica starts only when no replica stops or starts
+    meanwhile; unschedulable replicas are not waited for (I-32).
+    """
+    groups: list[NodeGroupKey] = []
+    for group in sorted(missing):
+        groups += [group] * missing[group]
     lacking = total - len(staying)
     if lacking > 0:
-        return tuple(cells[:lacking])
-    going = (
-        sum(each.is_terminating for each in replicas)
-        + sum(not each.is_terminating for each in replicas)
-        - len(staying)
-    )
+        return tuple(groups[:lacking])
+    # Replicas that are terminating already or stop in this step.
+    stopping = len(replicas) - len(staying)
     may_surge = (
-        cells
+        groups
         and len(staying) == total
-        and not going
-        and all(each.is_ready or each.unschedulable_reason for each in staying)
+        and not stopping
+        and all(replica.is_ready or replica.unschedulable_reason for replica in staying)
     )
-    return tuple(cells[:1]) if may_surge else ()
-
-
-def _first_failure(revision: str, live: Iterable[Replica]) -> str:
-    failing = sorted(
-        (each.slot, each.failure) for each in live if each.revision == revision and each.is_failing
-    )
-    return failing[0][1] if failing else ""
+    return tuple(groups[:1]) if may_surge else ()
 
 
 def removals_by_machine(
-    held: Mapping[str, int], is_shared: Callable[[str], bool], count: int, least: int
+    counts: Mapping[str, int], is_shared: Callable[[str], bool], count: int, min_machines: int
 ) -> Counter[str]:
-    """How many leave each machine: as many machines as can be are left to nobody, the rest leaves those with the most of them.
+    """Return how many of `count` removed replicas leave each machine.
 
-    `held`: replicas of one service on machines of one class in a cluster. `is_shared`: is anything else there? `least`: on so many
-    machines it stays as long as it can, since a cluster keeps them whoever is on them.
+    As many machines as possible become empty; the remaining removals come from the machines with the most
+    replicas. `counts` holds the replicas of one service on machines of one node group, and `is_shared` tells
+    whether workloads of other services run on a machine. At least `min_machines` machines keep a replica as
+    long as possible, since the cluster keeps that many machines even without workloads.
     """
-    left, going = Counter(held), Counter[str]()
-    names, rest = sorted(held, reverse=True), count
-    for name in sorted(names, key=lambda each: held[each]):
-        if held[name] > rest or len(left) <= least:
+    staying, removals = Counter(counts), Counter[str]()
+    names, remaining = sorted(counts, reverse=True), count
+    for name in sorted(names, key=lambda name: counts[name]):
+        if counts[name] > remaining or len(staying) <= min_machines:
             break
         if not is_shared(name):
-            going[name] = left.pop(name)
-            rest -= going[name]
-    queue = [(-left[name], order, name) for order, name in enumerate(names) if name in left]
+            removals[name] = staying.pop(name)
+            remaining -= removals[name]
+    queue = [(-staying[name], order, name) for order, name in enumerate(names) if name in staying]
     heapq.heapify(queue)
-    for _ in range(rest):
-        fewer, order, name = queue[0]
-        going[name] += 1
-        heapq.heapreplace(queue, (fewer + 1, order, name))
-    return going
+    for _ in range(remaining):
+        negative_count, order, name = queue[0]
+        removals[name] += 1
+        heapq.heapreplace(queue, (negative_count + 1, order, name))
+    return removals
 
 
-def first_on_machines(several: Iterable[T], machine: Callable[[T], str], counts: Counter[str]) -> list[T]:
-    """The first that are on these machines, so many of each."""
-    left, found = Counter(counts), []
-    for each in several:
-        if left[machine(each)]:
-            left[machine(each)] -= 1
-            found.append(each)
-    return found
+def first_on_machines(items: Iterable[T], machine: Callable[[T], str], counts: Counter[str]) -> list[T]:
+    """Return, in order, the first items on each machine, as many as `counts` says for the machine."""
+    remaining, chosen = Counter(counts), []
+    for item in items:
+        if remaining[machine(item)]:
+            remaining[machine(item)] -= 1
+            chosen.append(item)
+    return chosen

@@ -1,7 +1,9 @@
-"""What is to be done about one workload? Its desired state against what its node says, what was done before, and what time it is.
+"""The lifecycle decision for one workload: desired state against the agent's report, the last action and the
+time.
 
-Doing twice what was done once is prevented by two numbers: a revision names what runs, a run names one start of it. A node starts
-each run once; a run that ended is followed by the next only after its failure was counted.
+Two numbers prevent that an action takes effect twice: a revision names what runs, and a run names one start
+of the revision. An agent starts a run once; the next run follows an ended run only after the failure was
+counted.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +26,7 @@ from lattice.lifecycle.retry import (
 BoundNodeState = Literal["None", "Ready", "Silent", "Abandoned", "Gone"]
 ReportedState = ActualState | Literal["Missing"]
 
-# Trying again would not help: the workload must be changed, or a person must say that the cause is gone.
+# Failures that no retry can mend: the spec must change, or a user must ask for a retry.
 FINAL_FAILURES = frozenset(
     {
         "INVALID_IMAGE",
@@ -35,45 +37,44 @@ FINAL_FAILURES = frozenset(
         "COMMAND_NOT_FOUND",
     }
 )
-PORT_TAKEN = (
-    "PORT_TAKEN"  # one that was chosen for it: a port that it asks for by number is PORT_BIND_CONFLICT
-)
+# A port that Lattice allocated is in use on the node; a port that the spec names is PORT_BIND_CONFLICT.
+PORT_TAKEN = "PORT_TAKEN"
+# Failures that a new binding may mend.
 NODE_FAULTS = {
     "RUNTIME_UNAVAILABLE": "another node may do better",
     PORT_TAKEN: "others are chosen for it",
-}  # what a new binding may mend
-UNCOUNTED_FAILURES = frozenset(
-    {"DISCONNECTED"}
-)  # its node was cut off and ended it, as it was told to: no attempt is lost
+}
+# The node was cut off and stopped the workload, as its disconnect policy demands: no attempt is lost.
+UNCOUNTED_FAILURES = frozenset({"DISCONNECTED"})
 
 
 LIVE_STATES = frozenset({"Pending", "Starting", "Running", "Unknown"})
 
 
 class Action(StrEnum):
-    ASSIGN = "Assign"  # it needs a node
+    """The next action of the workload controller for a workload; stored in the workload status."""
+
+    ASSIGN = "Assign"  # wait for the scheduler
     APPLY = "Apply"
     RECREATE = "Recreate"
     APPLY_STOPPED = "ApplyStopped"
     DELETE = "Delete"
     FINALIZE_DELETE = "FinalizeDelete"  # remove the record
-    RESCHEDULE = "Reschedule"  # take its node away, it needs another
-    RELEASE = "Release"  # take its node away, it needs none
-    RETRY = "Retry"  # a person wants it tried again
+    RESCHEDULE = "Reschedule"  # unbind, and schedule again
+    RELEASE = "Release"  # unbind only
+    RETRY = "Retry"  # a user asks for a retry
     MARK_FAILED = "MarkFailed"
-    FORGIVE = "Forgive"  # it has run so long that earlier failures do not count any more
+    FORGIVE = "Forgive"  # reset the count of failures
     BACKOFF_WAIT = "BackoffWait"
     AWAIT_FAILOVER = "AwaitFailover"
     AWAIT_NODE = "AwaitNode"
     NO_ACTION = "NoAction"
 
 
-START_ACTIONS = frozenset(
-    {Action.APPLY, Action.RECREATE, Action.FORGIVE}
-)  # after these the node has been told to start the run
-AWAIT_ACTIONS = frozenset(
-    {Action.AWAIT_FAILOVER, Action.AWAIT_NODE}
-)  # what they wait for is shown, also when it becomes something else
+# After these actions the agent has an order to start the run.
+START_ACTIONS = frozenset({Action.APPLY, Action.RECREATE, Action.FORGIVE})
+# The status shows the reason of the wait, also when the reason changes.
+AWAIT_ACTIONS = frozenset({Action.AWAIT_FAILOVER, Action.AWAIT_NODE})
 UNSTORED_ACTIONS = frozenset(
     {Action.ASSIGN, Action.BACKOFF_WAIT, Action.AWAIT_FAILOVER, Action.AWAIT_NODE, Action.NO_ACTION}
 )
@@ -94,29 +95,35 @@ EVENT_REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class GracePeriods:
-    """Seconds that something may take before it counts as a failure, or is ordered once more."""
+    """Seconds before a delay counts as a failure, or before an order is repeated."""
 
-    missing: float = 15.0  # from an order until the node has it at all
-    start: float = 300.0  # from an order until it runs; fetching an image included
-    stop: float = 60.0  # from an order until it is gone
+    # From the order until the agent reports the workload at all.
+    missing: float = 15.0
+    # From the order until the workload runs, including the image pull.
+    start: float = 300.0
+    # From the order until the workload has stopped.
+    stop: float = 60.0
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the node says of it; one that has it not says Missing."""
+    """The agent's report of the workload; Missing if the node does not have the workload."""
 
     state: ReportedState = "Missing"
     revision: str = ""
     run: int = 0
-    failure_reason: str = ""  # why it failed, in one word
-    includes_last_order: bool = True  # whether the node had our last order when it said so
-    failure_message: str = ""  # it failed, in words: an exit code, a signal
+    # The failure in one word.
+    failure_reason: str = ""
+    # Whether the agent had received the leader's last order when it reported.
+    includes_last_order: bool = True
+    # The failure in words: an exit code, a signal.
+    failure_message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LastAction:
-    """What was last done about it, as stored; whoever binds it anew writes Assign here."""
+    """The last action for the workload, as stored; the scheduler stores Assign when it binds the workload."""
 
     action: str = ""
     at: datetime | None = None
@@ -124,6 +131,8 @@ class LastAction:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadInput:
+    """All facts that the lifecycle decision depends on."""
+
     desired: DesiredState
     revision: str
     now: datetime
@@ -131,26 +140,34 @@ class WorkloadInput:
     report: Report = Report()
     retry: Retry | None = None
     last_action: LastAction = LastAction()
-    state_since: datetime | None = None  # when it reached the reported state
-    eviction_reason: str = ""  # why it must leave its node: a drain, a taint
-    node_reason: str = (
-        ""  # its node counts as it does: what a silent one is waited for, or why it was given up
-    )
+    # When the workload reached the reported state.
+    state_since: datetime | None = None
+    # Why the node must lose the workload: a drain or a taint.
+    eviction_reason: str = ""
+    # Why the node is Silent or Abandoned.
+    node_reason: str = ""
 
-    def age(self, when: datetime | None) -> float:
-        """Seconds since; never less than none, should the clock have been set back."""
-        return float("inf") if when is None else max(0.0, (self.now - when).total_seconds())
+    def age(self, time: datetime | None) -> float:
+        """Seconds since the time; 0 for a time in the future, which a clock that was set back leaves behind,
+        and infinite for None."""
+        return float("inf") if time is None else max(0.0, (self.now - time).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`retry` and the action are stored before anything is done; then `again` seconds pass at most until the next look."""
+    """The next action for the workload.
+
+    The controller stores `retry` and the action before it acts, and reconciles the workload after
+    `requeue_after` seconds at the latest.
+    """
 
     action: Action
     reason: str
-    retry: Retry | None = None  # None: as it was
+    # None: the retry state stays.
+    retry: Retry | None = None
     requeue_after: float | None = None
-    failure_reason: str = ""  # one word, when a failure was counted
+    # One word, when a failure was counted.
+    failure_reason: str = ""
 
     @property
     def is_stored(self) -> bool:
@@ -158,284 +175,319 @@ class Decision:
 
     @property
     def event(self) -> str:
-        """The event that tells of it; empty for none. Waiting is told of once, when the failure is counted."""
+        """The reason of the event for the decision; empty for no event.
+
+        A back-off has one event, when the failure is counted.
+        """
         return EVENT_REASONS.get(self.action, "") if self.is_stored else ""
 
 
 STOPPED = Decision(Action.NO_ACTION, "it is stopped")
 
 
-def decide(found: WorkloadInput, graces: GracePeriods = GracePeriods()) -> Decision:  # noqa: B008 - frozen
-    match found.desired:
+# The default is frozen: one shared instance is safe.
+DEFAULT_GRACE_PERIODS = GracePeriods()
+
+
+def decide(inputs: WorkloadInput, grace_periods: GracePeriods = DEFAULT_GRACE_PERIODS) -> Decision:
+    """Decide the next action for the workload."""
+    match inputs.desired:
         case "Deleted":
-            return _decide_deleted(found, graces)
+            return _decide_deleted(inputs, grace_periods)
         case "Stopped":
-            return _decide_stopped(found, graces)
+            return _decide_stopped(inputs, grace_periods)
         case "Running":
-            return _decide_running(found, graces)
+            return _decide_running(inputs, grace_periods)
 
 
-def decide_manual_retry(found: WorkloadInput, graces: GracePeriods = GracePeriods()) -> Decision:  # noqa: B008 - frozen
-    """A person asks: at once, with all attempts to come. What has not failed is left alone."""
-    retry = _current_retry(found, graces)
-    if found.desired != "Running" or not retry.attempts:
+def decide_manual_retry(
+    inputs: WorkloadInput, grace_periods: GracePeriods = DEFAULT_GRACE_PERIODS
+) -> Decision:
+    """Decide the answer to a user's request for a retry: start at once with all attempts available.
+
+    A workload that has not failed stays as it is.
+    """
+    retry = _current_retry(inputs, grace_periods)
+    if inputs.desired != "Running" or not retry.attempts:
         return Decision(Action.NO_ACTION, "it has not failed")
-    if found.report.state == "Running" and _reports_run(found, retry):
-        return Decision(Action.FORGIVE, "it runs: its failures are forgotten", _reset_attempts(retry, graces))
+    if inputs.report.state == "Running" and _reports_run(inputs, retry):
+        return Decision(
+            Action.FORGIVE, "it runs: its failures are forgotten", _reset_attempts(retry, grace_periods)
+        )
     return Decision(
-        Action.RETRY, "a person asked for it", manual_retry(retry, found.revision, found.now, graces.retry)
+        Action.RETRY,
+        "a person asked for it",
+        manual_retry(retry, inputs.revision, inputs.now, grace_periods.retry),
     )
 
 
-def _decide_deleted(found: WorkloadInput, graces: GracePeriods) -> Decision:
-    if found.node in ("None", "Gone"):
+def _decide_deleted(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decision:
+    """Keep the record until no node can run the workload any more (I-13)."""
+    if inputs.node in ("None", "Gone"):
         return Decision(Action.FINALIZE_DELETE, "no node has it")
-    if found.node != "Ready":
+    if inputs.node != "Ready":
         return Decision(
             Action.AWAIT_NODE,
             "its node is silent and may still run it: the record stays until the node says otherwise",
         )
     if (
-        found.report.state == "Missing"
-        and found.last_action.action not in START_ACTIONS
-        and found.report.includes_last_order
+        inputs.report.state == "Missing"
+        and inputs.last_action.action not in START_ACTIONS
+        and inputs.report.includes_last_order
     ):
         return Decision(Action.FINALIZE_DELETE, "its node says that it is gone")
-    return _order_once(found, Action.DELETE, "it is to be deleted", graces.stop)
+    return _order_once(inputs, Action.DELETE, "it is to be deleted", grace_periods.stop)
 
 
-def _decide_stopped(found: WorkloadInput, graces: GracePeriods) -> Decision:
-    match found.node:
+def _decide_stopped(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decision:
+    match inputs.node:
         case "None":
             return Decision(Action.NO_ACTION, "it is stopped and has no node")
         case "Gone":
-            return _release(found, "its node is gone, and it is to be stopped", graces)
+            return _release(inputs, "its node is gone, and it is to be stopped", grace_periods)
         case "Silent" | "Abandoned":
             return Decision(Action.AWAIT_NODE, "its node is silent and cannot be told to stop it")
-    if _is_down(found):
-        return (
-            _release(found, f"it is stopped and must leave its node: {found.eviction_reason}", graces)
-            if found.eviction_reason
-            else STOPPED
-        )
-    return _order_once(found, Action.APPLY_STOPPED, "it is to be stopped", graces.stop)
+    if _is_down(inputs):
+        if inputs.eviction_reason:
+            reason = f"it is stopped and must leave its node: {inputs.eviction_reason}"
+            return _release(inputs, reason, grace_periods)
+        return STOPPED
+    return _order_once(inputs, Action.APPLY_STOPPED, "it is to be stopped", grace_periods.stop)
 
 
-def _release(found: WorkloadInput, reason: str, graces: GracePeriods) -> Decision:
-    """Should it be wanted again, that is another run, unless it has failed for good."""
-    retry = _current_retry(found, graces)
+def _release(inputs: WorkloadInput, reason: str, grace_periods: GracePeriods) -> Decision:
+    """Unbind the workload; a later start is another run, unless the workload has failed for good."""
+    retry = _current_retry(inputs, grace_periods)
     return Decision(
         Action.RELEASE,
         reason,
-        None if is_exhausted(retry, graces.retry) else next_run(retry, found.revision, graces.retry),
+        None
+        if is_exhausted(retry, grace_periods.retry)
+        else next_run(retry, inputs.revision, grace_periods.retry),
     )
 
 
-def _decide_running(found: WorkloadInput, graces: GracePeriods) -> Decision:
-    retry = _current_retry(found, graces)
-    spent = is_exhausted(retry, graces.retry)
-    match found.node:
+def _decide_running(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decision:
+    retry = _current_retry(inputs, grace_periods)
+    is_spent = is_exhausted(retry, grace_periods.retry)
+    match inputs.node:
         case "None":
-            return _decide_unbound(found, retry, graces)
-        case "Gone" if spent:
+            return _decide_unbound(inputs, retry, grace_periods)
+        case "Gone" if is_spent:
             return Decision(Action.RELEASE, "it has failed for good, and its node is gone")
         case "Gone":
             return Decision(
-                Action.RESCHEDULE, "its node is gone", next_run(retry, found.revision, graces.retry)
+                Action.RESCHEDULE, "its node is gone", next_run(retry, inputs.revision, grace_periods.retry)
             )
-        case "Abandoned" if not spent:
-            words = found.node_reason or "its node has been silent for too long"
-            return Decision(Action.RESCHEDULE, words, next_run(retry, found.revision, graces.retry))
+        case "Abandoned" if not is_spent:
+            reason = inputs.node_reason or "its node has been silent for too long"
+            return Decision(Action.RESCHEDULE, reason, next_run(retry, inputs.revision, grace_periods.retry))
         case "Silent" | "Abandoned":
             return Decision(
                 Action.AWAIT_FAILOVER,
-                f"its node is silent; {found.node_reason or 'it may be back before the time is up'}",
+                f"its node is silent; {inputs.node_reason or 'it may be back before the time is up'}",
             )
-    if found.eviction_reason:
-        return _decide_evicted(found, retry, graces)
-    if spent:
-        return _decide_exhausted(found, graces)
-    if retry is found.retry and _was_ordered(found, retry):
-        return _decide_ordered(found, retry, graces)
-    return _decide_start(found, retry, graces)
-
-
-def _current_retry(found: WorkloadInput, graces: GracePeriods) -> Retry:
-    """The count that is stored, unless it is of another revision."""
-    if found.retry is not None and found.retry.revision == found.revision:
-        return found.retry
-    return next_run(found.retry, found.revision, graces.retry)
-
-
-def _decide_unbound(found: WorkloadInput, retry: Retry, graces: GracePeriods) -> Decision:
-    if is_exhausted(retry, graces.retry):
+    if inputs.eviction_reason:
+        return _decide_evicted(inputs, retry, grace_periods)
+    if is_spent and inputs.report.state in LIVE_STATES:
+        reason = "it has failed for good, and what is left of it is stopped"
+        return _order_once(inputs, Action.APPLY_STOPPED, reason, grace_periods.stop)
+    if is_spent:
         return Decision(Action.NO_ACTION, "it has failed for good; change it, or ask for a retry")
-    if wait := backoff_remaining(retry, found.now, graces.retry):
+    # An agent that reports the run has received its order, unless a stop order followed.
+    last_action = inputs.last_action.action
+    was_ordered = last_action in START_ACTIONS or (
+        _reports_run(inputs, retry) and last_action != Action.APPLY_STOPPED
+    )
+    if retry is inputs.retry and was_ordered:
+        return _decide_ordered(inputs, retry, grace_periods)
+    return _decide_start(inputs, retry, grace_periods)
+
+
+def _current_retry(inputs: WorkloadInput, grace_periods: GracePeriods) -> Retry:
+    """The stored retry state, or a fresh state if the stored state belongs to another revision."""
+    if inputs.retry is not None and inputs.retry.revision == inputs.revision:
+        return inputs.retry
+    return next_run(inputs.retry, inputs.revision, grace_periods.retry)
+
+
+def _decide_unbound(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
+    if is_exhausted(retry, grace_periods.retry):
+        return Decision(Action.NO_ACTION, "it has failed for good; change it, or ask for a retry")
+    if wait := backoff_remaining(retry, inputs.now, grace_periods.retry):
         return Decision(Action.BACKOFF_WAIT, f"it failed {_times(retry)}", requeue_after=wait)
-    return Decision(Action.ASSIGN, "it has no node")  # a new count is stored with the first order
+    # A fresh retry state is stored with the first order.
+    return Decision(Action.ASSIGN, "it has no node")
 
 
-def _decide_evicted(found: WorkloadInput, retry: Retry, graces: GracePeriods) -> Decision:
-    """Stopped here before it may start elsewhere."""
-    if not _is_down(found):
+def _decide_evicted(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
+    """Stop the workload on its node before another node may start it."""
+    if not _is_down(inputs):
         return _order_once(
-            found, Action.APPLY_STOPPED, f"it must leave its node: {found.eviction_reason}", graces.stop
+            inputs,
+            Action.APPLY_STOPPED,
+            f"it must leave its node: {inputs.eviction_reason}",
+            grace_periods.stop,
         )
-    if is_exhausted(retry, graces.retry):
+    if is_exhausted(retry, grace_periods.retry):
         return Decision(
-            Action.RELEASE, f"it has failed for good and must leave its node: {found.eviction_reason}"
+            Action.RELEASE, f"it has failed for good and must leave its node: {inputs.eviction_reason}"
         )
     return Decision(
         Action.RESCHEDULE,
-        f"it has left its node: {found.eviction_reason}",
-        next_run(retry, found.revision, graces.retry),
+        f"it has left its node: {inputs.eviction_reason}",
+        next_run(retry, inputs.revision, grace_periods.retry),
     )
 
 
-def _decide_exhausted(found: WorkloadInput, graces: GracePeriods) -> Decision:
-    if found.report.state in LIVE_STATES:
-        return _order_once(
-            found,
-            Action.APPLY_STOPPED,
-            "it has failed for good, and what is left of it is stopped",
-            graces.stop,
-        )
-    return Decision(Action.NO_ACTION, "it has failed for good; change it, or ask for a retry")
-
-
-def _decide_start(found: WorkloadInput, retry: Retry, graces: GracePeriods) -> Decision:
-    """Nothing was ordered yet for this run."""
-    report, was_stopped = found.report, found.last_action.action == Action.APPLY_STOPPED
-    if wait := backoff_remaining(retry, found.now, graces.retry):
+def _decide_start(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
+    """Start the run for which the agent has no order yet, after its back-off."""
+    report, was_stopped = inputs.report, inputs.last_action.action == Action.APPLY_STOPPED
+    if wait := backoff_remaining(retry, inputs.now, grace_periods.retry):
         return Decision(
-            Action.BACKOFF_WAIT, f"it failed {_times(retry)}", None if retry is found.retry else retry, wait
+            Action.BACKOFF_WAIT, f"it failed {_times(retry)}", None if retry is inputs.retry else retry, wait
         )
-    if was_stopped and report.state not in LIVE_STATES and retry is found.retry:
-        retry = next_run(retry, found.revision, graces.retry)  # the run that was stopped is over
+    if was_stopped and report.state not in LIVE_STATES and retry is inputs.retry:
+        # The stopped run is over: a start needs a new run number.
+        retry = next_run(retry, inputs.revision, grace_periods.retry)
     if retry.attempts:
         return Decision(
-            Action.RECREATE, f"it failed {_times(retry)} and its wait is over", retry, graces.missing
+            Action.RECREATE, f"it failed {_times(retry)} and its wait is over", retry, grace_periods.missing
         )
-    if report.revision not in ("", found.revision):
+    if report.revision not in ("", inputs.revision):
         return Decision(
             Action.APPLY,
-            f"revision {found.revision} takes the place of {report.revision}",
+            f"revision {inputs.revision} takes the place of {report.revision}",
             retry,
-            graces.missing,
+            grace_periods.missing,
         )
-    words = {"Missing": "its node does not have it yet", "Stopped": "it is stopped and is to run"}
+    reasons = {"Missing": "its node does not have it yet", "Stopped": "it is stopped and is to run"}
     return Decision(
-        Action.APPLY, words.get(report.state, f"it is {report.state} and is to run"), retry, graces.missing
+        Action.APPLY,
+        reasons.get(report.state, f"it is {report.state} and is to run"),
+        retry,
+        grace_periods.missing,
     )
 
 
-def _decide_ordered(found: WorkloadInput, retry: Retry, graces: GracePeriods) -> Decision:
-    """The node was told to start this run."""
-    report, age = found.report, found.age(found.last_action.at)
-    if not _reports_run(found, retry):
-        is_missing = (
-            report.state == "Missing" and report.includes_last_order
-        )  # what was said before the order came tells nothing
-        grace, lost = (graces.missing, "MISSING") if is_missing else (graces.start, "NOT_APPLIED")
+def _decide_ordered(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
+    """Judge a run that the agent was ordered to start."""
+    report, age = inputs.report, inputs.age(inputs.last_action.at)
+    if not _reports_run(inputs, retry):
+        # A report from before the order arrived does not tell whether the node has the run.
+        is_missing = report.state == "Missing" and report.includes_last_order
+        grace, failure = (
+            (grace_periods.missing, "MISSING") if is_missing else (grace_periods.start, "NOT_APPLIED")
+        )
         return _wait_within_grace(grace - age, "its node has been told to start it") or _decide_failure(
-            found, retry, lost, graces
+            inputs, retry, failure, grace_periods
         )
     match report.state:
         case "Running":
-            return _decide_steady(found, retry, graces)
+            return _decide_steady(inputs, retry, grace_periods)
         case "Failed" | "Stopped":
-            return _decide_failure(found, retry, report.failure_reason or "EXITED", graces)
-    return _wait_within_grace(graces.start - age, f"it is {report.state}") or _decide_failure(
-        found, retry, "START_TIMEOUT", graces
+            return _decide_failure(inputs, retry, report.failure_reason or "EXITED", grace_periods)
+    return _wait_within_grace(grace_periods.start - age, f"it is {report.state}") or _decide_failure(
+        inputs, retry, "START_TIMEOUT", grace_periods
     )
 
 
-def _decide_steady(found: WorkloadInput, retry: Retry, graces: GracePeriods) -> Decision:
+def _decide_steady(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
+    """Reset the count of failures once the workload has run long enough."""
     if not retry.attempts:
         return Decision(Action.NO_ACTION, "it runs")
-    left = graces.retry.reset_after - found.age(found.state_since or found.last_action.at)
-    if left > 0:
-        return Decision(Action.NO_ACTION, f"it runs, after it failed {_times(retry)}", requeue_after=left)
+    remaining = grace_periods.retry.reset_after - inputs.age(inputs.state_since or inputs.last_action.at)
+    if remaining > 0:
+        return Decision(
+            Action.NO_ACTION, f"it runs, after it failed {_times(retry)}", requeue_after=remaining
+        )
     return Decision(
-        Action.FORGIVE, f"it has run for {graces.retry.reset_after:g} s", _reset_attempts(retry, graces)
+        Action.FORGIVE,
+        f"it has run for {grace_periods.retry.reset_after:g} s",
+        _reset_attempts(retry, grace_periods),
     )
 
 
-def _reset_attempts(retry: Retry, graces: GracePeriods) -> Retry:
-    return Retry(attempts=0, max=graces.retry.max_attempts, revision=retry.revision, run=retry.run)
+def _reset_attempts(retry: Retry, grace_periods: GracePeriods) -> Retry:
+    return Retry(attempts=0, max=grace_periods.retry.max_attempts, revision=retry.revision, run=retry.run)
 
 
-def _decide_failure(found: WorkloadInput, retry: Retry, why: str, graces: GracePeriods) -> Decision:
-    words = f"{why}, {how}" if (how := failure_message_for(found.report, why)) else why
-    if why in FINAL_FAILURES:
+def _decide_failure(
+    inputs: WorkloadInput, retry: Retry, failure: str, grace_periods: GracePeriods
+) -> Decision:
+    """Count the failure and choose between another attempt, another node and giving up."""
+    details = failure_message_for(inputs.report, failure)
+    words = f"{failure}, {details}" if details else failure
+    if failure in FINAL_FAILURES:
         return Decision(
             Action.MARK_FAILED,
             f"{words}: trying again would not help",
-            fail_permanently(retry, graces.retry),
-            failure_reason=why,
+            fail_permanently(retry, grace_periods.retry),
+            failure_reason=failure,
         )
-    if why in UNCOUNTED_FAILURES:
-        after = postpone(retry, found.now, graces.retry)
+    if failure in UNCOUNTED_FAILURES:
+        next_retry = postpone(retry, inputs.now, grace_periods.retry)
         return Decision(
             Action.BACKOFF_WAIT,
             f"{words}: it is started again",
-            after,
-            backoff_remaining(after, found.now, graces.retry),
-            why,
+            next_retry,
+            backoff_remaining(next_retry, inputs.now, grace_periods.retry),
+            failure,
         )
-    after = count_failure(retry, found.now, graces.retry)
-    if is_exhausted(after, graces.retry):
+    next_retry = count_failure(retry, inputs.now, grace_periods.retry)
+    if is_exhausted(next_retry, grace_periods.retry):
         return Decision(
             Action.MARK_FAILED,
-            f"{words}: it failed {_times(after)}, which was the last attempt",
-            after,
-            failure_reason=why,
+            f"{words}: it failed {_times(next_retry)}, which was the last attempt",
+            next_retry,
+            failure_reason=failure,
         )
-    wait = backoff_remaining(after, found.now, graces.retry)
-    if why in NODE_FAULTS:
-        return Decision(Action.RESCHEDULE, f"{words}: {NODE_FAULTS[why]}", after, wait, why)
-    return Decision(Action.BACKOFF_WAIT, f"{words}: it failed {_times(after)}", after, wait, why)
-
-
-def failure_message_for(report: Report, why: str) -> str:
-    """As its node put it; nothing where it was not the node that said so."""
-    return report.failure_message if why == report.failure_reason else ""
-
-
-def _was_ordered(found: WorkloadInput, retry: Retry) -> bool:
-    """A node that speaks of the run was told of it, unless that was taken back since."""
-    return found.last_action.action in START_ACTIONS or (
-        _reports_run(found, retry) and found.last_action.action != Action.APPLY_STOPPED
+    wait = backoff_remaining(next_retry, inputs.now, grace_periods.retry)
+    if failure in NODE_FAULTS:
+        return Decision(Action.RESCHEDULE, f"{words}: {NODE_FAULTS[failure]}", next_retry, wait, failure)
+    return Decision(
+        Action.BACKOFF_WAIT, f"{words}: it failed {_times(next_retry)}", next_retry, wait, failure
     )
 
 
-def _reports_run(found: WorkloadInput, retry: Retry) -> bool:
-    """Is it this run that the node speaks of? One that runs will do, though a later was ordered when it was thought to be lost."""
-    report = found.report
-    if report.revision != found.revision:
+def failure_message_for(report: Report, failure: str) -> str:
+    """Return the agent's message for the failure; empty for a failure that the leader detected."""
+    return report.failure_message if failure == report.failure_reason else ""
+
+
+def _reports_run(inputs: WorkloadInput, retry: Retry) -> bool:
+    """Whether the agent reports the run of the retry state.
+
+    A running earlier run of the same revision counts too: the leader ordered the later run when the earlier
+    run seemed lost.
+    """
+    report = inputs.report
+    if report.revision != inputs.revision:
         return False
     is_earlier = report.state == "Running" and report.includes_last_order and report.run < (retry.run or 0)
     return report.run == retry.run or is_earlier
 
 
-def _is_down(found: WorkloadInput) -> bool:
-    """Does the node say, knowing what it was told last, that nothing of it runs or is about to?"""
-    report = found.report
-    may_start = found.last_action.action in START_ACTIONS and (
-        found.retry is None or report.run != found.retry.run
+def _is_down(inputs: WorkloadInput) -> bool:
+    """Whether the agent reports, with knowledge of the last order, that no copy of the workload runs or is
+    about to start."""
+    report = inputs.report
+    may_start = inputs.last_action.action in START_ACTIONS and (
+        inputs.retry is None or report.run != inputs.retry.run
     )
     return report.state not in LIVE_STATES and report.includes_last_order and not may_start
 
 
-def _order_once(found: WorkloadInput, action: Action, reason: str, grace: float) -> Decision:
-    left = grace - found.age(found.last_action.at) if found.last_action.action == action else 0.0
-    return _wait_within_grace(left, f"{reason}, and its node has been told") or Decision(
+def _order_once(inputs: WorkloadInput, action: Action, reason: str, grace: float) -> Decision:
+    """Give the order, or wait within the grace period if the order was given already."""
+    remaining = grace - inputs.age(inputs.last_action.at) if inputs.last_action.action == action else 0.0
+    return _wait_within_grace(remaining, f"{reason}, and its node has been told") or Decision(
         action, reason, requeue_after=grace
     )
 
 
-def _wait_within_grace(left: float, reason: str) -> Decision | None:
-    return Decision(Action.NO_ACTION, reason, requeue_after=left) if left > 0 else None
+def _wait_within_grace(remaining: float, reason: str) -> Decision | None:
+    return Decision(Action.NO_ACTION, reason, requeue_after=remaining) if remaining > 0 else None
 
 
 def _times(retry: Retry) -> str:
@@ -443,16 +495,18 @@ def _times(retry: Retry) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-# Nothing is ordered: it was only just bound, or has to go.
+# The agent has no assignment: the workload was just bound, or must leave.
 NO_RUN_ACTIONS = frozenset(
     {"", Action.ASSIGN, Action.DELETE, Action.FINALIZE_DELETE, Action.RESCHEDULE, Action.RELEASE}
 )
 
 
 def desired_run(workload: LatticeWorkload) -> DesiredRun | None:
-    """None: it is not to be there. Otherwise what its node is told; one that failed and waits is told to stay stopped, and keeps its log.
+    """Return the run that the agent is ordered to have; None: the agent must not have the workload.
 
-    A new revision is ordered as its own first run, the number that the next look stores: whoever sees it first, it starts once.
+    A failed workload in back-off stays on its node as stopped, so that its log remains available. A new
+    revision is ordered as its first run, with the number that the next reconcile stores, so that the run
+    starts once whether the agent or the controller sees the revision first.
     """
     spec, status = workload.spec, workload.status
     if status.binding is None or status.last_action in NO_RUN_ACTIONS:
@@ -463,5 +517,5 @@ def desired_run(workload: LatticeWorkload) -> DesiredRun | None:
         return DesiredRun("Stopped", revision, run)
     if status.retry is not None and status.retry.revision == revision:
         return DesiredRun("Running", revision, run)
-    is_to_run = spec.desired_state == "Running" and not workload.metadata.deletion_timestamp
-    return DesiredRun("Running" if is_to_run else "Stopped", revision, run + 1)
+    should_run = spec.desired_state == "Running" and not workload.metadata.deletion_timestamp
+    return DesiredRun("Running" if should_run else "Stopped", revision, run + 1)

@@ -1,4 +1,5 @@
-"""What does all that is known of a workload come to: the situation to decide about, and the status to show?"""
+"""The input of a workload decision, built from record and observation, and the workload status after the
+decision."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,93 +20,97 @@ from lattice.lifecycle.workload import (
     failure_message_for,
 )
 
-MAX_LOG_CHARS = 2048  # characters of the last lines
-FAILURE_CLEARING_ACTIONS = frozenset(
-    {Action.APPLY, Action.FORGIVE, Action.RETRY}
-)  # after these the last failure is history
+# Characters of the last log lines.
+MAX_LOG_CHARS = 2048
+# Actions that clear the last failure from the status.
+FAILURE_CLEARING_ACTIONS = frozenset({Action.APPLY, Action.FORGIVE, Action.RETRY})
 MISSING_REPORT = Report()
 EMPTY_STATUS = WorkloadStatus()
 STATES: tuple[ActualState, ...] = get_args(ActualState)
-UNBINDING_ACTIONS = frozenset(
-    {Action.RESCHEDULE, Action.RELEASE, Action.FINALIZE_DELETE}
-)  # after these it has no node
+# Actions after which the workload is bound to no node.
+UNBINDING_ACTIONS = frozenset({Action.RESCHEDULE, Action.RELEASE, Action.FINALIZE_DELETE})
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is known of a workload besides its record."""
+    """What the leader knows of a workload besides the stored record."""
 
     node: BoundNodeState
-    is_node_heard: bool = (
-        True  # False: its node counts as silent only because this server has not heard all of it yet
-    )
+    # False: the node counts as silent only because this leader has not received its whole report yet.
+    is_node_heard: bool = True
     report: Report = MISSING_REPORT
     ready: bool = False
     log: str = ""
-    connected_for: float | None = (
-        None  # seconds that its node could have been told anything: since it connected
-    )
+    # Seconds since the node connected: for so long its agent could receive orders.
+    connected_for: float | None = None
     eviction_reason: str = ""
-    node_reason: str = ""  # its node is not Ready
-    since_last_action: float | None = (
-        None  # seconds since its last action, timed by whoever looks; None: only the stored time tells
-    )
-    since_state_change: float | None = None  # seconds that it has been in its present state, likewise
+    # The reason why the node is not Ready.
+    node_reason: str = ""
+    # Seconds since the last action by the controller's monotonic clock; None: only the stored time is known.
+    since_last_action: float | None = None
+    # Seconds in the present state, by the same clock.
+    since_state_change: float | None = None
 
 
 def parse_actual_state(state: str) -> ActualState:
-    """What a node says, if it is a word that we know."""
-    known: ActualState = next((each for each in STATES if each == state), "Unknown")
-    return known
+    """Return the state that an agent reports, or Unknown for a state that this version does not know."""
+    actual: ActualState = next((name for name in STATES if name == state), "Unknown")
+    return actual
 
 
 def desired_state(workload: LatticeWorkload) -> DesiredState:
+    """Return the desired state of the workload; a workload that is marked for deletion is Deleted."""
     return "Deleted" if workload.metadata.deletion_timestamp else workload.spec.desired_state
 
 
-def build_input(workload: LatticeWorkload, sight: Observation, now: datetime) -> WorkloadInput:
+def build_input(workload: LatticeWorkload, observation: Observation, now: datetime) -> WorkloadInput:
+    """Build the input of the lifecycle decision from the stored workload and the observation."""
     status = workload.status
-    at, since = parse_time(status.last_action_at), parse_time(status.state_since)
-    if at is not None and sight.since_last_action is not None:
-        at = now - timedelta(
-            seconds=min(
-                sight.since_last_action,
-                sight.since_last_action if sight.connected_for is None else sight.connected_for,
-            )
-        )
-    elif at is not None and sight.connected_for is not None:
-        told = now - timedelta(seconds=sight.connected_for)
-        at = (
-            told if at > now + timedelta(seconds=MAX_CLOCK_SKEW_S) else max(at, told)
-        )  # the clock was set back: it says nothing any more
+    action_at, state_since = parse_time(status.last_action_at), parse_time(status.state_since)
+    if action_at is not None and observation.since_last_action is not None:
+        # An order cannot age before the agent is connected: grace periods start at the connection.
+        age = observation.since_last_action
+        if observation.connected_for is not None:
+            age = min(age, observation.connected_for)
+        action_at = now - timedelta(seconds=age)
+    elif action_at is not None and observation.connected_for is not None:
+        connected_at = now - timedelta(seconds=observation.connected_for)
+        # A stored time in the future means that the clock was set back: only the connection time counts.
+        is_in_future = action_at > now + timedelta(seconds=MAX_CLOCK_SKEW_S)
+        action_at = connected_at if is_in_future else max(action_at, connected_at)
+    if _actual_state(workload, observation) != status.actual_state:
+        state_since = now
+    elif observation.since_state_change is not None:
+        state_since = now - timedelta(seconds=observation.since_state_change)
     return WorkloadInput(
         desired=desired_state(workload),
         revision=workload.spec.effective_revision,
         now=now,
-        node=sight.node,
-        report=sight.report,
+        node=observation.node,
+        report=observation.report,
         retry=status.retry,
-        last_action=LastAction(status.last_action, at),
-        state_since=(
-            since if sight.since_state_change is None else now - timedelta(seconds=sight.since_state_change)
-        )
-        if _actual_state(workload, sight) == status.actual_state
-        else now,
-        eviction_reason=sight.eviction_reason,
-        node_reason=sight.node_reason,
+        last_action=LastAction(status.last_action, action_at),
+        state_since=state_since,
+        eviction_reason=observation.eviction_reason,
+        node_reason=observation.node_reason,
     )
 
 
 def next_status(
-    workload: LatticeWorkload, sight: Observation, decision: Decision, now: datetime
+    workload: LatticeWorkload, observation: Observation, decision: Decision, now: datetime
 ) -> WorkloadStatus:
-    """The status once this was seen and decided; equal to the present one if there is nothing to write."""
-    status = _observed_status(workload, sight, now)
+    """Return the workload status after the observation and the decision; equal to the present status if there
+    is no change to write."""
+    status = _observed_status(workload, observation, now)
     if decision.retry is not None:
         status = replace(status, retry=decision.retry)
     if decision.failure_reason:
-        status = replace(status, failure_reason=decision.failure_reason, last_log=sight.log[-MAX_LOG_CHARS:])
-        status = replace(status, failure_message=failure_message_for(sight.report, decision.failure_reason))
+        status = replace(
+            status, failure_reason=decision.failure_reason, last_log=observation.log[-MAX_LOG_CHARS:]
+        )
+        status = replace(
+            status, failure_message=failure_message_for(observation.report, decision.failure_reason)
+        )
     if not decision.is_stored:
         return status
     status = replace(status, last_action=str(decision.action), last_action_at=format_micro_time(now))
@@ -114,74 +119,78 @@ def next_status(
     if decision.action is Action.MARK_FAILED:
         status = _in_state(status, "Failed", now)
     if decision.action in UNBINDING_ACTIONS:
-        conditions = tuple(each for each in status.conditions if each.type != EVICTED)
-        bare = replace(
+        conditions = tuple(condition for condition in status.conditions if condition.type != EVICTED)
+        unbound = replace(
             status, binding=None, allocated_ports={}, decision={}, ready=False, conditions=conditions
         )
-        status = _in_state(bare, _unbound_state(workload), now)
+        status = _in_state(unbound, _unbound_state(workload), now)
     return status
 
 
-def _observed_status(workload: LatticeWorkload, sight: Observation, now: datetime) -> WorkloadStatus:
-    state = _actual_state(workload, sight)
-    if not sight.is_node_heard:
+def _observed_status(workload: LatticeWorkload, observation: Observation, now: datetime) -> WorkloadStatus:
+    """The status with the reported state, readiness, revision and disconnect policy, before the decision is
+    applied."""
+    state = _actual_state(workload, observation)
+    if not observation.is_node_heard:
         return workload.status
-    is_ready = sight.node == "Ready" and sight.ready and sight.report.state == "Running"
-    before = workload.status
-    is_known = before.ready is not None or (sight.node == "Ready" and sight.report.state != "Missing")
-    status = replace(before, ready=is_ready if is_known else None)
-    if sight.node == "Ready":
-        is_current = sight.report.revision == workload.spec.effective_revision
+    is_ready = observation.node == "Ready" and observation.ready and observation.report.state == "Running"
+    previous = workload.status
+    is_readiness_known = previous.ready is not None or (
+        observation.node == "Ready" and observation.report.state != "Missing"
+    )
+    status = replace(previous, ready=is_ready if is_readiness_known else None)
+    if observation.node == "Ready":
+        # The policy of an older revision is unknown here: the recorded policy stays until the agent reports
+        # the current revision.
+        is_current = observation.report.revision == workload.spec.effective_revision
         strict = (
             workload.spec.disconnect.policy == "stop"
             if is_current
-            else status.strict and bool(sight.report.revision)
+            else status.strict and bool(observation.report.revision)
         )
-        status = replace(status, applied_revision=sight.report.revision, strict=strict)
+        status = replace(status, applied_revision=observation.report.revision, strict=strict)
     return _in_state(status, state, now)
 
 
 def _in_state(status: WorkloadStatus, state: ActualState, now: datetime) -> WorkloadStatus:
-    return (
-        status
-        if status.actual_state == state
-        else replace(status, actual_state=state, state_since=format_micro_time(now))
-    )
+    """The status in the state; the time of the change is set only if the state differs."""
+    if status.actual_state == state:
+        return status
+    return replace(status, actual_state=state, state_since=format_micro_time(now))
 
 
-def _actual_state(workload: LatticeWorkload, sight: Observation) -> ActualState:
+def _actual_state(workload: LatticeWorkload, observation: Observation) -> ActualState:
+    """The state to show: reported by the agent, or derived from the record where no report counts."""
     status = workload.status
-    if not sight.is_node_heard:
+    if not observation.is_node_heard:
         return status.actual_state
-    if sight.node in ("Silent", "Abandoned"):
+    if observation.node in ("Silent", "Abandoned"):
         return "Unknown"
-    if sight.node != "Ready":
+    if observation.node != "Ready":
         return _unbound_state(workload)
     state = _unbound_state(workload)
     has_failed = desired_state(workload) == "Running" and (
         state == "Failed" or status.last_action in (Action.BACKOFF_WAIT, Action.MARK_FAILED)
     )
-    if has_failed and sight.report.state in (
-        "Missing",
-        "Stopped",
-    ):  # it was told to stay stopped until it is tried again
+    # The agent was ordered to keep the failed workload stopped until the next attempt.
+    if has_failed and observation.report.state in ("Missing", "Stopped"):
         return "Failed"
-    return state if sight.report.state == "Missing" else sight.report.state
+    return state if observation.report.state == "Missing" else observation.report.state
 
 
 def _unbound_state(workload: LatticeWorkload) -> ActualState:
+    """The state of a workload without a running copy: Stopped, Failed or Pending."""
     retry = workload.status.retry
     if desired_state(workload) == "Stopped":
         return "Stopped"
-    return (
-        "Failed"
-        if retry is not None and retry.is_exhausted and retry.revision == workload.spec.effective_revision
-        else "Pending"
+    has_failed = (
+        retry is not None and retry.is_exhausted and retry.revision == workload.spec.effective_revision
     )
+    return "Failed" if has_failed else "Pending"
 
 
 def awaits_node(workload: LatticeWorkload) -> bool:
-    """Was nothing done about it yet, and is there nothing to do but to find it a node?"""
+    """Whether the workload is new and only waits for the scheduler."""
     return (
         workload.status == EMPTY_STATUS
         and not workload.metadata.annotations
@@ -190,12 +199,13 @@ def awaits_node(workload: LatticeWorkload) -> bool:
 
 
 def is_settled(workload: LatticeWorkload) -> bool:
-    """Runs as it should: only news of itself, or of its node, could change that."""
+    """Whether the workload runs without failures: only a new report or a change of its node can require an
+    action."""
     status = workload.status
     runs = status.actual_state == "Running" and status.last_action in START_ACTIONS
-    is_same = (
+    is_current = (
         status.retry is not None
         and status.retry.revision == workload.spec.effective_revision
         and not status.retry.attempts
     )
-    return runs and is_same and desired_state(workload) == "Running"
+    return runs and is_current and desired_state(workload) == "Running"

@@ -1,4 +1,5 @@
-"""Carries the optimiser's numbers out on a copy of the fleet, by the functions that place; what breaks a rule is not done."""
+"""Apply a solution of the optimiser to a trial fleet with the functions of the placer; assignments that break
+a rule are not made."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,114 +17,130 @@ from lattice.placement.plan.plan import FleetState
 from lattice.placement.plugins.filters.eligibility import eligible_offers
 from lattice.placement.plugins.filters.overflow import overflow_candidates, overflow_sources
 
-OfferClassKey = tuple[str, str]  # offer and class; "" for any class
-Targets = Mapping[str, Counter[OfferClassKey]]  # by service
+# Offer and node class; "" for any class.
+OfferClassKey = tuple[str, str]
+# Replicas by service.
+Targets = Mapping[str, Counter[OfferClassKey]]
 
 
-def targets(shares: Iterable[ReplicaAllocation], *, by_class: bool) -> dict[str, Counter[OfferClassKey]]:
-    found: dict[str, Counter[OfferClassKey]] = {}
-    for share in shares:
-        spot = (share.source, class_of(share.model) if by_class else "")
-        found.setdefault(share.load, Counter())[spot] += share.replicas
-    return found
+def targets(allocations: Iterable[ReplicaAllocation], *, by_class: bool) -> dict[str, Counter[OfferClassKey]]:
+    """Return the desired replicas of each service by offer, and by node class if `by_class` is set."""
+    counts: dict[str, Counter[OfferClassKey]] = {}
+    for allocation in allocations:
+        key = (allocation.source, class_of(allocation.model) if by_class else "")
+        counts.setdefault(allocation.load, Counter())[key] += allocation.replicas
+    return counts
 
 
-def apply_solution(settled: FleetState, target: Targets, deadline: Deadline) -> FleetState:
-    """On a fleet of its own. Whoever would break a rule that the numbers do not know stays, and so does what it has to be near."""
-    world, wanted = settled.resulting_world(), dict(target)
+def apply_solution(state: FleetState, targets: Targets, deadline: Deadline) -> FleetState:
+    """Return the state after the targets are applied, computed on a fleet of its own.
+
+    A service for which the targets would break a rule that the optimiser does not model stays in place, and
+    so do the services that it must be near. The state is returned unchanged after the deadline.
+    """
+    world, remaining = state.resulting_world(), dict(targets)
     demands = world.demands
     while True:
         fleet = world.build_fleet()
-        broken = _apply_targets(fleet, demands, wanted)
+        broken = _apply_targets(fleet, demands, remaining)
         if not broken:
-            return FleetState(world, fleet, settled.placements, settled.orphaned)
-        staying = broken | {near for name in broken for _, near in demands[name].latency_to}
-        if deadline.is_over or not staying & wanted.keys():
-            return settled
-        wanted = {name: counts for name, counts in wanted.items() if name not in staying}
+            return FleetState(world, fleet, state.placements, state.orphaned)
+        staying = set(broken)
+        for name in broken:
+            staying.update(near for _, near in demands[name].latency_to)
+        # Without a target to withdraw, another attempt would break the same rules.
+        if deadline.is_over or not staying & remaining.keys():
+            return state
+        remaining = {name: counts for name, counts in remaining.items() if name not in staying}
 
 
-def _apply_targets(fleet: Fleet, demands: Mapping[str, Demand], target: Targets) -> set[str]:
-    """First everybody who moves leaves, then each goes where the numbers say, or stays if that does not work. Answers who is worse off."""
-    before = {name: _violations(demands[name], fleet) for name in fleet.assignments if name in demands}
-    moving = {
-        name: leaving
-        for name, wanted in sorted(target.items())
-        if (leaving := _assignments_to_move(fleet, name, wanted))
-    }
-    for seats in moving.values():
-        for seat in seats:
-            fleet.unassign(seat)
+def _apply_targets(fleet: Fleet, demands: Mapping[str, Demand], targets: Targets) -> set[str]:
+    """Unassign all moving replicas, then assign them at their targets, or where placement finds a place;
+    return services that are worse off than before."""
+    previous = {name: _violations(demands[name], fleet) for name in fleet.assignments if name in demands}
+    moving: list[Demand] = []
+    unassigned: list[Assignment] = []
+    for name, counts in sorted(targets.items()):
+        assignments = _assignments_to_move(fleet, name, counts)
+        if assignments:
+            moving.append(demands[name])
+        unassigned += assignments
+    for assignment in unassigned:
+        fleet.unassign(assignment)
     remove_empty_machines(fleet, list(fleet.clusters))
-    order = sorted((demands[name] for name in moving), key=_largest_first)
-    for owned in (True, False):  # what is owned fills up before it overflows
-        for demand in order:
-            _assign_at(demand, fleet, target[demand.name], owned=owned)
-    for demand in order:  # who found no room where it was meant to be goes where it is best; who lacked replicas before does so after
-        place(replace(demand, replicas=min(demand.replicas, target[demand.name].total())), fleet)
-    return {name for name, wrongs in before.items() if not _violations(demands[name], fleet) <= wrongs}
+    moving.sort(key=lambda demand: (-demand.needs.get("cpu", 0), -demand.needs.get("memory", 0), demand.name))
+    # Owned capacity fills up before services overflow from it.
+    for owned in (True, False):
+        for demand in moving:
+            _assign_at(demand, fleet, targets[demand.name], owned=owned)
+    # Replicas without free capacity at their targets go to the best offer; a service keeps its number of
+    # placed replicas.
+    for demand in moving:
+        place(replace(demand, replicas=min(demand.replicas, targets[demand.name].total())), fleet)
+    return {
+        name for name, violations in previous.items() if not _violations(demands[name], fleet) <= violations
+    }
 
 
-def _largest_first(demand: Demand) -> tuple[int, int, str]:
-    return (-demand.needs.get("cpu", 0), -demand.needs.get("memory", 0), demand.name)
+def _assignments_to_move(fleet: Fleet, service: str, desired: Counter[OfferClassKey]) -> list[Assignment]:
+    """The assignments beyond the desired counts.
 
+    Assignments on cheap machines and on machines with many replicas stay first.
+    """
+    remaining, machines = Counter(desired), fleet.machines
 
-def _assignments_to_move(fleet: Fleet, service: str, wanted: Counter[OfferClassKey]) -> list[Assignment]:
-    """Replicas beyond what is wanted where they are: of the dearest machines, and of those the emptiest."""
-    left, machines = Counter(wanted), fleet.machines
-
-    def rank(seat: Assignment) -> tuple[int, int, str]:
+    def rank(assignment: Assignment) -> tuple[int, int, str]:
         return (
-            machines.machine_type[seat.machine].rate,
-            -sum(machines.replica_counts[seat.machine].values()),
-            machines.names[seat.machine],
+            machines.machine_type[assignment.machine].rate,
+            -sum(machines.replica_counts[assignment.machine].values()),
+            machines.names[assignment.machine],
         )
 
-    leaving = []
-    for seat in sorted(fleet.assignments[service], key=rank):
-        offer = fleet.offers[machines.cluster[seat.machine].offer_row].name
-        spot = next(
-            (
-                each
-                for each in ((offer, machines.machine_type[seat.machine].name), (offer, ""))
-                if left[each] > 0
-            ),
-            None,
-        )
-        if spot:
-            left[spot] -= 1
+    moving = []
+    for assignment in sorted(fleet.assignments[service], key=rank):
+        offer = fleet.offers[machines.cluster[assignment.machine].offer_row].name
+        by_class, any_class = (offer, machines.machine_type[assignment.machine].name), (offer, "")
+        if remaining[by_class] > 0:
+            remaining[by_class] -= 1
+        elif remaining[any_class] > 0:
+            remaining[any_class] -= 1
         else:
-            leaving.append(seat)
-    return leaving
+            moving.append(assignment)
+    return moving
 
 
-def _assign_at(demand: Demand, fleet: Fleet, wanted: Counter[OfferClassKey], *, owned: bool) -> None:
-    """Each replica where it is meant to be, as far as it may be there and finds room."""
-    for (name, kind), count in sorted(wanted.items()):
+def _assign_at(demand: Demand, fleet: Fleet, desired: Counter[OfferClassKey], *, owned: bool) -> None:
+    """Assign replicas at their targets, as far as rules and free capacity allow; only at owned offers or only
+    at other offers."""
+    for (name, node_class), count in sorted(desired.items()):
         row = fleet.row(name)
         if fleet.offers[row].is_static is not owned:
             continue
-        for _ in range(count - _count_at(fleet, demand.name, (name, kind))):
+        for _ in range(count - _count_at(fleet, demand.name, (name, node_class))):
             ask = _ask_for_offer(demand, fleet, row)
-            if ask is None or not _try_assign(ask, fleet, row, kind):
+            if ask is None or not _try_assign(ask, fleet, row, node_class):
                 break
 
 
-def _count_at(fleet: Fleet, service: str, spot: OfferClassKey) -> int:
-    row, kind = fleet.row(spot[0]), spot[1]
-    if not kind:
+def _count_at(fleet: Fleet, service: str, key: OfferClassKey) -> int:
+    row, node_class = fleet.row(key[0]), key[1]
+    if not node_class:
         return fleet.replicas_by_offer(service)[row]
-    machines = (seat.machine for seat in fleet.assignments.get(service, ()))
-    return sum(
-        1
-        for each in machines
-        if each in fleet.machines_by_offer[row] and fleet.machines.machine_type[each].name == kind
-    )
+    count = 0
+    for assignment in fleet.assignments.get(service, ()):
+        machine = assignment.machine
+        count += (
+            machine in fleet.machines_by_offer[row]
+            and fleet.machines.machine_type[machine].name == node_class
+        )
+    return count
 
 
-def _try_assign(ask: ReplicaAsk, fleet: Fleet, row: int, kind: str) -> bool:
-    if kind:
-        return assign_on_type(ask, fleet, row, kind) is not None
+def _try_assign(ask: ReplicaAsk, fleet: Fleet, row: int, node_class: str) -> bool:
+    """Assign the replica in the offer, on any class if `node_class` is empty; False without free capacity,
+    limits or budget."""
+    if node_class:
+        return assign_on_type(ask, fleet, row, node_class) is not None
     quote = fleet.table.quotes.quote_for(ask)
     if not (quote.has_free_capacity[row] or (quote.within_limits[row] and quote.affordable[row])):
         return False
@@ -132,60 +149,61 @@ def _try_assign(ask: ReplicaAsk, fleet: Fleet, row: int, kind: str) -> bool:
 
 
 def _ask_for_offer(demand: Demand, fleet: Fleet, row: int) -> ReplicaAsk | None:
-    """How a replica may go there: by itself, or as overflow of a data center; None if it may not. Who has to be near may come later."""
-    apart = replace(
-        demand, requirements=tuple(each for each in demand.requirements if each.kind != "latency")
-    )
+    """Return how a replica may go to the offer: directly or as overflow of a data center; None if no rule
+    admits the replica.
+
+    Latency is not checked: the services that the replica must be near may move later.
+    """
+    requirements = tuple(item for item in demand.requirements if item.kind != "latency")
+    without_latency = replace(demand, requirements=requirements)
     ask, offer = ReplicaAsk(demand, region=fleet.offers[row].name), fleet.offers[row]
-    if not eligible_offers(ReplicaAsk(apart), fleet)[row]:
+    if not eligible_offers(ReplicaAsk(without_latency), fleet)[row]:
         return None
     if offer.is_static or not overflow_candidates(ReplicaAsk(demand), fleet):
         return ask
-    for static in overflow_sources(ReplicaAsk(demand), fleet):
-        overflow = fleet.offers[fleet.row(static)].overflow
+    for data_center in overflow_sources(ReplicaAsk(demand), fleet):
+        overflow = fleet.offers[fleet.row(data_center)].overflow
         if overflow and overflow.target == offer.owner:
-            return replace(ask, overflow_source=static)
+            return replace(ask, overflow_source=data_center)
     return None
 
 
 def _violations(demand: Demand, fleet: Fleet) -> Counter[str]:
-    """Replicas that are lacking or where they may not be, and how far rules over all of them are from holding."""
+    """Count missing and misplaced replicas, and the distance from every rule over all replicas."""
     counts = fleet.replicas_by_offer(demand.name)
-    here = [fleet.offers[row] for row in counts]
-    wrongs = Counter(
+    offers = [fleet.offers[row] for row in counts]
+    counted = Counter(
         {"lacking": demand.replicas - counts.total(), "misplaced": len(misplaced_assignments(demand, fleet))}
     )
     if not counts:
-        return wrongs
-    wrongs.update(
-        {
-            f"region {each.value}": 1
-            for each in demand.regions
-            if not any(offer.is_in(each.value) for offer in here)
-        }
-    )
-    wrongs["regions"] = max(0, demand.min_regions - len({offer.region for offer in here}))
-    wrongs.update(
-        {
-            f"spread {each.value}": max(0, skew(demand, fleet, each.value) - each.amount)
-            for each in demand.spread
-        }
-    )
-    return wrongs
+        return counted
+    for rule in demand.regions:
+        if not any(offer.is_in(rule.value) for offer in offers):
+            counted[f"region {rule.value}"] += 1
+    counted["regions"] = max(0, demand.min_regions - len({offer.region for offer in offers}))
+    for rule in demand.spread:
+        counted[f"spread {rule.value}"] += max(0, skew(demand, fleet, rule.value) - rule.amount)
+    return counted
 
 
-def count_moves(before: FleetState, after: FleetState) -> int:
-    """Replicas that leave their machine."""
-    return sum(
-        sum((_machines(before.fleet, name) - _machines(after.fleet, name)).values())
-        for name in before.replica_counts
-    )
+def count_moves(start: FleetState, result: FleetState) -> int:
+    """Return the number of replicas that leave their machine between the two states."""
+    moves = 0
+    for name in start.replica_counts:
+        moves += (_machines(start.fleet, name) - _machines(result.fleet, name)).total()
+    return moves
 
 
 def _machines(fleet: Fleet, service: str) -> Counter[str]:
-    return Counter(fleet.machines.names[seat.machine] for seat in fleet.assignments.get(service, ()))
+    """Replicas of the service by machine name."""
+    return Counter(
+        fleet.machines.names[assignment.machine] for assignment in fleet.assignments.get(service, ())
+    )
 
 
-def count_unpriced(settled: FleetState) -> int:
-    """Machines whose price nobody knows: what they cost is not counted, so there must not be more of them for saving."""
-    return sum(1 for kind in settled.fleet.machines.machine_type.values() if not kind.is_priced)
+def count_unpriced(state: FleetState) -> int:
+    """Return the number of machines without a known price.
+
+    Their cost is not counted, so that an optimisation must not add any to save money.
+    """
+    return sum(1 for machine_type in state.fleet.machines.machine_type.values() if not machine_type.is_priced)

@@ -1,22 +1,22 @@
-"""Fewer machines for the same replicas in the same offers: half-empty ones are emptied onto others, where that pays for the moves."""
+"""Consolidate machines: empty lightly used machines onto other machines of the same offer where the saving
+pays for the moves."""
 
 from dataclasses import dataclass
 
 from lattice.placement.greedy.machine_choice import pick_machine, remove_empty_machines
 from lattice.placement.model.assignments import assign
 from lattice.placement.model.demand import Demand
-from lattice.placement.model.fleet import Assignment, Cluster, Fleet
+from lattice.placement.model.fleet import Cluster, Fleet
 from lattice.placement.optimise.solve import Deadline
 from lattice.placement.plan.plan import FleetState
 
-MAX_FAILED_MACHINES = (
-    4  # machines in a row that cannot be emptied, from the emptiest on: the others hold more
-)
+# Machines in a row that could not be emptied, lightest first; the machines after them hold more replicas.
+MAX_FAILED_MACHINES = 4
 
 
 @dataclass
 class MoveBudget:
-    """What one move has to save, in micro-dollars per hour, and how many there may be."""
+    """The saving that a move must bring, in micro-dollars per hour, and the number of moves that remain."""
 
     move_price: int
     remaining_moves: int
@@ -25,76 +25,86 @@ class MoveBudget:
         return 0 < moves <= self.remaining_moves and moves * self.move_price < saving
 
 
-def consolidate(settled: FleetState, allowance: MoveBudget, deadline: Deadline) -> FleetState:
-    """On a fleet of its own; offers for which there is no time stay as they are."""
-    world = settled.resulting_world()
+def consolidate(state: FleetState, budget: MoveBudget, deadline: Deadline) -> FleetState:
+    """Return the state with consolidated machines, computed on a fleet of its own; offers beyond the deadline
+    stay as they are."""
+    world = state.resulting_world()
     fleet = world.build_fleet()
     for row in range(fleet.table.count):
-        for group in sorted({each.group for each in fleet.clusters_by_offer[row].values()}):
+        for group in sorted({cluster.group for cluster in fleet.clusters_by_offer[row].values()}):
             if deadline.is_over:
                 break
-            together = [each for each in fleet.clusters_by_offer[row].values() if each.group == group]
-            _Consolidation(fleet, together, world.demands, allowance).run()
-    return FleetState(world, fleet, settled.placements, settled.orphaned)
+            clusters = [
+                cluster for cluster in fleet.clusters_by_offer[row].values() if cluster.group == group
+            ]
+            _Consolidation(fleet, clusters, world.demands, budget).run()
+    return FleetState(world, fleet, state.placements, state.orphaned)
 
 
 @dataclass
 class _Consolidation:
     fleet: Fleet
-    clusters: list[Cluster]  # of one offer and under one set of rules: replicas may go from any to any
+    # Clusters of one offer with equal rules: replicas may move between any two of them.
+    clusters: list[Cluster]
     demands: dict[str, Demand]
     budget: MoveBudget
 
     def run(self) -> None:
         machines, failed = self.fleet.machines, 0
-        every = [each for cluster in self.clusters for each in cluster.machines]
-        for machine in sorted(
-            every,
-            key=lambda each: (
-                machines.replica_counts[each].total(),
-                -machines.machine_type[each].rate,
-                machines.names[each],
-            ),
-        ):
+        candidates: list[int] = []
+        for cluster in self.clusters:
+            candidates += cluster.machines
+        # Machines with few replicas first, and among them the most expensive.
+        candidates.sort(
+            key=lambda machine: (
+                machines.replica_counts[machine].total(),
+                -machines.machine_type[machine].rate,
+                machines.names[machine],
+            )
+        )
+        for machine in candidates:
             moves = machines.replica_counts[machine].total()
-            if failed < MAX_FAILED_MACHINES and self.budget.covers(
+            if failed >= MAX_FAILED_MACHINES or not self.budget.covers(
                 moves, machines.machine_type[machine].rate
             ):
-                is_emptied = machines.replica_counts[machine].keys() <= self.demands.keys() and self._empty(
-                    machine
-                )
-                failed = 0 if is_emptied else failed + 1
-                self.budget.remaining_moves -= moves if is_emptied else 0
+                continue
+            # Replicas that belong to no service cannot move.
+            is_movable = machines.replica_counts[machine].keys() <= self.demands.keys()
+            if is_movable and self._empty(machine):
+                failed = 0
+                self.budget.remaining_moves -= moves
+            else:
+                failed += 1
 
     def _empty(self, machine: int) -> bool:
-        """All of its replicas to other machines, largest first; nothing if they do not all find room, or if it has to stay."""
+        """Move all replicas of the machine to other machines, largest first; undone unless every replica fits
+        and the machine can be removed."""
         fleet, home = self.fleet, self.fleet.machines.cluster[machine]
-        before = len(home.machines)
-        leaving = [
-            self.demands[name]
-            for name, count in fleet.machines.replica_counts[machine].items()
-            for _ in range(count)
-        ]
+        machine_count = len(home.machines)
+        moving: list[Demand] = []
+        for name, count in fleet.machines.replica_counts[machine].items():
+            moving += [self.demands[name]] * count
         with fleet.attempt() as attempt:
-            for demand in leaving:
-                fleet.unassign(self._assignment_on(demand, machine))
-            for demand in sorted(
-                leaving, key=lambda each: (-each.needs.get("cpu", 0), -each.needs.get("memory", 0), each.name)
-            ):
+            for demand in moving:
+                assignments = fleet.assignments[demand.name]
+                fleet.unassign(next(item for item in assignments if item.machine == machine))
+            moving.sort(
+                key=lambda demand: (-demand.needs.get("cpu", 0), -demand.needs.get("memory", 0), demand.name)
+            )
+            for demand in moving:
                 chosen = pick_machine(demand, fleet, self._target_machines(machine))
                 if chosen is None:
                     return False
                 assign(demand, fleet, chosen)
             remove_empty_machines(fleet, [home.name])
-            attempt.succeeded = len(home.machines) < before
+            attempt.succeeded = len(home.machines) < machine_count
         return attempt.succeeded
 
-    def _assignment_on(self, demand: Demand, machine: int) -> Assignment:
-        return next(seat for seat in self.fleet.assignments[demand.name] if seat.machine == machine)
-
     def _target_machines(self, machine: int) -> list[int]:
-        """Machines in use, of clusters that are below their threshold."""
-        filling = (
-            each for cluster in self.clusters if cluster.is_below_threshold for each in cluster.machines
-        )
-        return [each for each in filling if each != machine and self.fleet.machines.replica_counts[each]]
+        """Other machines in use, of clusters below their utilisation threshold."""
+        counts = self.fleet.machines.replica_counts
+        targets: list[int] = []
+        for cluster in self.clusters:
+            if cluster.is_below_threshold:
+                targets += [other_machine for other_machine in cluster.machines if counts[other_machine]]
+        return [target for target in targets if target != machine]

@@ -1,9 +1,10 @@
-"""The fleet as a program for the optimiser: what forbids nothing that may really be done, so that its bound holds for the fleet.
+"""The fleet as a placement problem for the optimiser. The problem forbids no move that is really possible, so
+that its bound holds for the fleet.
 
-A model is a class of machines of one offer, in clusters of one set of rules, for only under equal rules do services share machines.
-Machines that are not as their offer has them now are models of their own, of which there are as many as are there: of a class or at a
-price that the offer no longer has, of another size than listed, without a known price, closed, too full, or with somebody on them who is
-no service.
+A model is a node class of one offer in clusters of equal rules, because services share machines only under
+equal rules. Machines that differ from the present offer are models of their own, as many as exist: machines
+of a class or at a price that the offer no longer has, of a size other than listed, without a known price,
+closed, overcommitted, or with workloads that belong to no service.
 """
 
 from collections import Counter
@@ -38,42 +39,46 @@ Vector = tuple[int, ...]
 
 @dataclass(frozen=True)
 class FleetProblem:
-    """The program, and the price of machines that stay whatever it says."""
+    """The problem, and the price of machines that stay in every solution, in micro-dollars per hour."""
 
     problem: PlacementProblem
     fixed_rate: int
 
 
-def build_fleet_problem(settled: FleetState, move_cost: int) -> FleetProblem:
-    view = _FleetView(settled)
-    rows = {demand.name: _allowed_offers(demand, view.fleet) for demand in view.placed}
-    loads = tuple(_load(view, demand, rows, move_cost) for demand in view.placed)
+def build_fleet_problem(state: FleetState, move_cost: int) -> FleetProblem:
+    """Build the placement problem of the fleet; `move_cost` is the price of one moved replica in
+    micro-dollars."""
+    view = _FleetView(state)
+    allowed = {demand.name: _allowed_offers(demand, view.fleet) for demand in view.placed}
+    loads = tuple(_load(view, demand, allowed, move_cost) for demand in view.placed)
     staying = {machine: view.fleet.machines.machine_type[machine].rate for machine in view.unmanaged_usage}
-    held: Counter[str] = Counter()
+    unmanaged: Counter[str] = Counter()
     for machine, price in staying.items():
         cluster = view.fleet.machines.cluster[machine]
-        held.update(dict.fromkeys(view.fleet.offers[cluster.offer_row].budgets, price))
+        unmanaged.update(dict.fromkeys(view.fleet.offers[cluster.offer_row].budgets, price))
     caps = {name: view.fleet.commit_cap(name) for name in view.fleet.budgets}
-    ledgers = {name: cap - held[name] for name, cap in caps.items() if cap < NO_LIMIT}
+    ledgers = {name: cap - unmanaged[name] for name, cap in caps.items() if cap < NO_LIMIT}
     sources = tuple(_source(view, row) for row in range(view.fleet.table.count))
     return FleetProblem(PlacementProblem(view.resources, sources, loads, ledgers), sum(staying.values()))
 
 
 def class_of(model: str) -> str:
+    """Return the node class of a model name, without the rules and the number of an unlisted model."""
     return model.partition("@")[0].partition("#")[0]
 
 
 def rules_hash(cluster: Cluster) -> str:
+    """Return the hash of the cluster rules, by which clusters share machines."""
     return cluster.group.partition("/")[0]
 
 
 @dataclass
 class _UnlistedMachines:
-    """Machines that are not as listed, all alike."""
+    """Equal machines that differ from the classes of their offer."""
 
     name: str
     rules: str
-    kind: MachineType
+    machine_type: MachineType
     size: Vector
     price: int
     closed: bool
@@ -82,249 +87,286 @@ class _UnlistedMachines:
 
 
 class _FleetView:
-    """What is there, by the names that the program has for it."""
+    """The fleet by the names of sources, models and loads in the problem."""
 
-    def __init__(self, settled: FleetState) -> None:
-        fleet, demands = settled.fleet, settled.world.demands
+    def __init__(self, state: FleetState) -> None:
+        fleet, demands = state.fleet, state.world.demands
         self.fleet = fleet
         self.placed = [demand for name, demand in sorted(demands.items()) if name in fleet.assignments]
-        self.resources = tuple(
-            sorted({name for demand in self.placed for name in demand.effective_needs} | {"cpu", "memory"})
-        )
-        self.unmanaged_usage: dict[
-            int, Counter[str]
-        ] = {}  # machine -> what those take of it who are no service
-        self.service_usage: dict[int, Counter[str]] = {}  # machine -> what services take of it
-        for name, seats in fleet.assignments.items():
-            for seat in seats:
-                (self.service_usage if name in demands else self.unmanaged_usage).setdefault(
-                    seat.machine, Counter()
-                ).update(dict(seat.needs))
+        resources = {"cpu", "memory"}
+        for demand in self.placed:
+            resources.update(demand.effective_needs)
+        self.resources = tuple(sorted(resources))
+        # Machine -> resources of workloads that belong to no service.
+        self.unmanaged_usage: dict[int, Counter[str]] = {}
+        # Machine -> resources of services.
+        self.service_usage: dict[int, Counter[str]] = {}
+        for name, assignments in fleet.assignments.items():
+            usage = self.service_usage if name in demands else self.unmanaged_usage
+            for assignment in assignments:
+                usage.setdefault(assignment.machine, Counter()).update(dict(assignment.needs))
         self.rules: dict[str, ClusterRules] = {demand.rules.hash: demand.rules for demand in self.placed}
         self.has_single_rules = len({*self.rules, *map(rules_hash, fleet.clusters.values())}) == 1
-        self.model_of_machine: dict[int, str] = {}  # of each machine
+        self.model_of_machine: dict[int, str] = {}
         self.listed_counts: list[Counter[str]] = [Counter() for _ in fleet.offers]
         self.unlisted: list[dict[str, _UnlistedMachines]] = [{} for _ in fleet.offers]
         for row in range(len(fleet.offers)):
             self._classify_machines(row)
-        self._serving: dict[object, dict[str, tuple[str, ...]]] = {}
+        self._models_by_demand: dict[object, dict[str, tuple[str, ...]]] = {}
 
     def model_name(self, name: str, rules: str) -> str:
+        """The name of the model; the rules are part of the name only where clusters have different rules."""
         return name if self.has_single_rules else f"{name}@{rules}"
 
     def vector(self, amounts: Mapping[str, int]) -> Vector:
         return tuple(min(amounts.get(name, 0), NO_LIMIT) for name in self.resources)
 
     def _classify_machines(self, row: int) -> None:
+        """Count the machines of the offer by model, listed and unlisted."""
         fleet, names = self.fleet, self.fleet.machines.names
-        listed = {kind.name: kind for kind in fleet.offers[row].types if kind.is_priced}
-        known: dict[object, _UnlistedMachines] = {}
-        for machine in sorted(fleet.machines_by_offer[row], key=lambda each: names[each]):
-            kind, rules = fleet.machines.machine_type[machine], rules_hash(fleet.machines.cluster[machine])
+        listed = {
+            machine_type.name: machine_type
+            for machine_type in fleet.offers[row].types
+            if machine_type.is_priced
+        }
+        by_properties: dict[object, _UnlistedMachines] = {}
+        for machine in sorted(fleet.machines_by_offer[row], key=lambda number: names[number]):
+            machine_type, rules = (
+                fleet.machines.machine_type[machine],
+                rules_hash(fleet.machines.cluster[machine]),
+            )
             closed, size = bool(fleet.machines.column("closed")[machine]), self._service_capacity(machine)
-            usual = listed.get(kind.name)
-            is_listed = usual is not None and (usual.rate, self.vector(usual.size)) == (kind.rate, size)
+            listed_type = listed.get(machine_type.name)
+            is_listed = listed_type is not None and (listed_type.rate, self.vector(listed_type.size)) == (
+                machine_type.rate,
+                size,
+            )
             if is_listed and not closed and machine not in self.unmanaged_usage:
-                self.model_of_machine[machine] = self.model_name(kind.name, rules)
+                self.model_of_machine[machine] = self.model_name(machine_type.name, rules)
                 self.listed_counts[row][self.model_of_machine[machine]] += 1
                 continue
-            price = 0 if machine in self.unmanaged_usage else kind.rate
-            like = (
+            price = 0 if machine in self.unmanaged_usage else machine_type.rate
+            properties = (
                 rules,
-                kind.name,
-                kind.gpu_model,
-                tuple(sorted(kind.labels.items())),
-                kind.taints,
+                machine_type.name,
+                machine_type.gpu_model,
+                tuple(sorted(machine_type.labels.items())),
+                machine_type.taints,
                 size,
                 price,
                 closed,
             )
-            name = self.model_name(f"{kind.name}#{len(known)}", rules)
-            odd = known.setdefault(like, _UnlistedMachines(name, rules, kind, size, price, closed))
-            odd.count += 1
-            odd.tenants |= fleet.machines.replica_counts[machine].keys()
-            self.model_of_machine[machine] = odd.name
-            self.unlisted[row][odd.name] = odd
+            name = self.model_name(f"{machine_type.name}#{len(by_properties)}", rules)
+            unlisted = by_properties.setdefault(
+                properties, _UnlistedMachines(name, rules, machine_type, size, price, closed)
+            )
+            unlisted.count += 1
+            unlisted.tenants |= fleet.machines.replica_counts[machine].keys()
+            self.model_of_machine[machine] = unlisted.name
+            self.unlisted[row][unlisted.name] = unlisted
 
     def _service_capacity(self, machine: int) -> Vector:
-        """For services: what others leave of it, and never less than services have."""
-        size, nothing = self.fleet.machines.machine_type[machine].size, Counter[str]()
-        others, own = self.unmanaged_usage.get(machine, nothing), self.service_usage.get(machine, nothing)
-        left = {name: max(size.get(name, 0) - others[name], own[name]) for name in self.resources}
-        return self.vector(left)
+        """The capacity of the machine for services: without unmanaged usage, and at least the present usage
+        of services."""
+        size, no_usage = self.fleet.machines.machine_type[machine].size, Counter[str]()
+        unmanaged, services = (
+            self.unmanaged_usage.get(machine, no_usage),
+            self.service_usage.get(machine, no_usage),
+        )
+        capacity = {name: max(size.get(name, 0) - unmanaged[name], services[name]) for name in self.resources}
+        return self.vector(capacity)
 
     @cached_property
     def useful(self) -> list[list[MachineType]]:
-        """By offer: classes to make machines of."""
+        """By offer, the node classes of which new machines may be worth creating."""
         return [
             useful_types(offer, self.resources, {class_of(name) for name in self.listed_counts[row]})
             for row, offer in enumerate(self.fleet.offers)
         ]
 
-    def serving(self, demand: Demand, may: Flags) -> dict[str, tuple[str, ...]]:
-        """By offer: models that replicas may run on."""
-        key = (demand.machine_needs, demand.rules.hash, may.tobytes())
-        if key not in self._serving:
-            self._serving[key] = {
+    def serving(self, demand: Demand, allowed: Flags) -> dict[str, tuple[str, ...]]:
+        """By offer, the models on which replicas of the demand may run."""
+        key = (demand.machine_needs, demand.rules.hash, allowed.tobytes())
+        if key not in self._models_by_demand:
+            self._models_by_demand[key] = {
                 self.fleet.offers[row].name: tuple(self._models(demand, row))
-                for row in np.flatnonzero(may).tolist()
+                for row in np.flatnonzero(allowed).tolist()
             }
-        return self._serving[key]
+        return self._models_by_demand[key]
 
     def _models(self, demand: Demand, row: int) -> Iterable[str]:
         quotes, rules = self.fleet.table.quotes, demand.rules.hash
         serves = quotes.machine_fit(demand).can_host[:, row]
-        yield from (
-            self.model_name(kind.name, rules)
-            for kind in self.useful[row]
-            if serves[self.fleet.type_ids[kind.name]]
-        )
-        for odd in self.unlisted[row].values():
-            if odd.rules == rules and not odd.closed and is_type_allowed(demand, odd.kind):
-                yield odd.name
+        for machine_type in self.useful[row]:
+            if serves[self.fleet.type_ids[machine_type.name]]:
+                yield self.model_name(machine_type.name, rules)
+        for unlisted in self.unlisted[row].values():
+            if (
+                unlisted.rules == rules
+                and not unlisted.closed
+                and is_type_allowed(demand, unlisted.machine_type)
+            ):
+                yield unlisted.name
 
     @cached_property
     def milliseconds(self) -> Integers:
-        """To each offer (row) from each (column)."""
+        """Latency to each offer (row) from each offer (column)."""
         return np.stack([self.fleet.ms_to_nearest([row]) for row in range(self.fleet.table.count)])
 
 
-def useful_types(offer: Offer, resources: tuple[str, ...], there: Iterable[str] = ()) -> list[MachineType]:
-    """Classes that are there, and those that no other beats: one as large in everything, alike in the rest, and not dearer.
+def useful_types(
+    offer: Offer, resources: tuple[str, ...], present_names: Iterable[str] = ()
+) -> list[MachineType]:
+    """Return the present classes and the classes that no other class dominates: equal labels, taints and GPU
+    model, as large in every resource, and not more expensive.
 
-    Where cores or memory are limited a smaller machine leaves more for others, and none is left out but what has no price.
+    Where cores or memory of the offer are limited, a smaller machine leaves more for further machines: every
+    priced class is returned.
     """
-    priced, present = [kind for kind in offer.types if kind.is_priced], set(there)
+    priced, present = (
+        [machine_type for machine_type in offer.types if machine_type.is_priced],
+        set(present_names),
+    )
     if offer.limits.milli < NO_LIMIT or offer.limits.memory < NO_LIMIT:
         return priced
-    kept: list[MachineType] = []
-    for kind in sorted(
-        priced, key=lambda each: (each.rate, -sum(each.size.get(name, 0) for name in resources), each.name)
+    useful: list[MachineType] = []
+    for machine_type in sorted(
+        priced,
+        key=lambda machine_type: (
+            machine_type.rate,
+            -sum(machine_type.size.get(name, 0) for name in resources),
+            machine_type.name,
+        ),
     ):
-        alike = (
-            other
-            for other in kept
-            if (other.labels, other.taints, other.gpu_model) == (kind.labels, kind.taints, kind.gpu_model)
+        rivals = (
+            rival
+            for rival in useful
+            if (rival.labels, rival.taints, rival.gpu_model)
+            == (machine_type.labels, machine_type.taints, machine_type.gpu_model)
         )
-        if kind.name in present or not any(
-            all(other.size.get(name, 0) >= kind.size.get(name, 0) for name in resources) for other in alike
+        if machine_type.name in present or not any(
+            all(rival.size.get(name, 0) >= machine_type.size.get(name, 0) for name in resources)
+            for rival in rivals
         ):
-            kept.append(kind)
-    return sorted(kept, key=lambda each: each.name)
+            useful.append(machine_type)
+    return sorted(useful, key=lambda machine_type: machine_type.name)
 
 
 def _source(view: _FleetView, row: int) -> MachineSource:
-    offer, there = view.fleet.offers[row], view.listed_counts[row]
-    groups = sorted({*view.rules, *(rules_hash(each) for each in view.fleet.clusters_by_offer[row].values())})
-    models = [
-        MachineModel(name, view.vector(kind.size), kind.rate, there[name])
-        for rules in groups
-        for kind in view.useful[row]
-        if (name := view.model_name(kind.name, rules)) in there or rules in view.rules
-    ]
+    """The offer as a source of machines."""
+    offer, listed = view.fleet.offers[row], view.listed_counts[row]
+    groups = {*view.rules, *map(rules_hash, view.fleet.clusters_by_offer[row].values())}
+    models = []
+    for rules in sorted(groups):
+        for machine_type in view.useful[row]:
+            name = view.model_name(machine_type.name, rules)
+            if name in listed or rules in view.rules:
+                size = view.vector(machine_type.size)
+                models.append(MachineModel(name, size, machine_type.rate, listed[name]))
+    unlisted = view.unlisted[row].values()
     models += [
-        MachineModel(odd.name, odd.size, odd.price, odd.count, odd.count)
-        for odd in view.unlisted[row].values()
+        MachineModel(group.name, group.size, group.price, group.count, group.count) for group in unlisted
     ]
     limits = {"cpu": offer.limits.milli, "memory": offer.limits.memory}
-    beyond = [
-        sum(
-            odd.count * max(0, odd.size[at] - odd.kind.size.get(name, 0))
-            for odd in view.unlisted[row].values()
-        )
-        for at, name in enumerate(view.resources)
-    ]
-    most = tuple(
-        limits[name] + more if limits.get(name, NO_LIMIT) < NO_LIMIT else None
-        for name, more in zip(view.resources, beyond, strict=True)
-    )
-    nodes = (
-        offer.limits.nodes
-    )  # the reserved ones too: a bound must not lie above what somebody who may use them can reach
+    most: list[int | None] = []
+    for position, name in enumerate(view.resources):
+        if limits.get(name, NO_LIMIT) < NO_LIMIT:
+            # Unlisted machines may count as larger than their class, because their services need the space:
+            # the limit grows by the difference.
+            extra = sum(
+                group.count * max(0, group.size[position] - group.machine_type.size.get(name, 0))
+                for group in unlisted
+            )
+            most.append(limits[name] + extra)
+        else:
+            most.append(None)
+    # Reserved nodes count too: the bound must not exceed the cost of a solution that may use them.
+    nodes = offer.limits.nodes
     return MachineSource(
         offer.name,
         offer.region,
         tuple(models),
         nodes if nodes < SOLVER_NO_LIMIT else None,
-        most,
+        tuple(most),
         offer.budgets,
         tuple(_minimums(view, row, models)),
     )
 
 
 def _minimums(view: _FleetView, row: int, models: Iterable[MachineModel]) -> Iterable[MachineMinimum]:
-    """Machines that a cluster begins with, or one that is there has less than that."""
+    """The smallest number of machines per set of rules: the initial nodes of a new cluster, or fewer where a
+    present cluster has fewer."""
     offer, listed = view.fleet.offers[row], [model.name for model in models]
     for name, rules in sorted(view.rules.items()):
-        here = [each for each in view.fleet.clusters_by_offer[row].values() if rules_hash(each) == name]
-        fewest = [min(each.min_nodes, len(each.machines)) for each in here]
+        clusters = [item for item in view.fleet.clusters_by_offer[row].values() if rules_hash(item) == name]
+        fewest = [min(cluster.min_nodes, len(cluster.machines)) for cluster in clusters]
         least = min(offer.initial_nodes(min(rules.min_nodes, rules.max_nodes)), *fewest, NO_LIMIT)
         if least > 1:
-            yield MachineMinimum(
-                tuple(each for each in listed if view.has_single_rules or each.endswith(f"@{name}")), least
-            )
+            suffix = "" if view.has_single_rules else f"@{name}"
+            yield MachineMinimum(tuple(model for model in listed if model.endswith(suffix)), least)
 
 
-def _load(view: _FleetView, demand: Demand, rows: Mapping[str, Flags], move_cost: int) -> Load:
+def _load(view: _FleetView, demand: Demand, allowed: Mapping[str, Flags], move_cost: int) -> Load:
+    """The service as a load of the problem."""
     fleet, needs = view.fleet, demand.effective_needs
-    may = rows[demand.name]
+    allowed_rows = allowed[demand.name]
     current: Counter[tuple[str, str]] = Counter()
-    for seat in fleet.assignments[demand.name]:
-        current[
-            fleet.offers[fleet.machines.cluster[seat.machine].offer_row].name,
-            view.model_of_machine[seat.machine],
-        ] += 1
-    serves = dict(view.serving(demand, may))
+    for assignment in fleet.assignments[demand.name]:
+        row = fleet.machines.cluster[assignment.machine].offer_row
+        current[fleet.offers[row].name, view.model_of_machine[assignment.machine]] += 1
+    # A replica may stay where it is, even on a model that no rule would choose for it today.
+    usable_models = dict(view.serving(demand, allowed_rows))
     for offer, model in sorted(current):
-        if model not in serves.get(offer, ()):
-            serves[offer] = (*serves.get(offer, ()), model)
+        if model not in usable_models.get(offer, ()):
+            usable_models[offer] = (*usable_models.get(offer, ()), model)
     counts = fleet.replicas_by_offer(demand.name)
-    here = [fleet.offers[row] for row in counts]
-    able_to = [fleet.offers[row] for row in np.flatnonzero(may).tolist()]
+    present = [fleet.offers[row] for row in counts]
+    candidates = [fleet.offers[row] for row in np.flatnonzero(allowed_rows).tolist()]
+    # A region rule that is broken today does not bind the optimiser.
+    regions = [rule.value for rule in demand.regions if any(offer.is_in(rule.value) for offer in present)]
+    groups = [frozenset(offer.name for offer in candidates if offer.is_in(region)) for region in regions]
     return Load(
         name=demand.name,
         replicas=counts.total(),
         needs=tuple(needs.get(name, 0) for name in view.resources),
-        usable_models={name: types for name, types in serves.items() if types},
-        required_source_groups=tuple(
-            frozenset(offer.name for offer in able_to if offer.is_in(each.value))
-            for each in demand.regions
-            if any(offer.is_in(each.value) for offer in here)
-        ),
-        min_regions=max(1, min(demand.min_regions, len({offer.region for offer in here}))),
-        caps=tuple(_caps(demand, fleet, able_to)),
-        proximity_rules=tuple(_proximity_rules(view, demand, rows)),
+        usable_models={name: types for name, types in usable_models.items() if types},
+        required_source_groups=tuple(groups),
+        min_regions=max(1, min(demand.min_regions, len({offer.region for offer in present}))),
+        caps=tuple(_caps(demand, fleet, candidates)),
+        proximity_rules=tuple(_proximity_rules(view, demand, allowed)),
         current_counts=current,
         move_cost=move_cost,
     )
 
 
 def _allowed_offers(demand: Demand, fleet: Fleet) -> Flags:
-    """Where it is, and every offer it may be in; rented ones only where no data center keeps it, or one overflows to them."""
+    """Offers with replicas of the service, and offers that may take replicas.
+
+    Cloud offers are allowed only where no data center holds the service, or where a data center overflows to
+    them.
+    """
     is_waiting = any(
         target != demand.name and target not in fleet.assignments for _, target in demand.latency_to
     )
-    ask = ReplicaAsk(_without_latency(demand))
-    may: Flags = np.zeros(fleet.table.count, np.bool_) if is_waiting else eligible_offers(ask, fleet)
-    if keepers := [] if is_waiting else overflow_candidates(ask, fleet):
-        targets = {rule.target for row in keepers if (rule := fleet.offers[row].overflow) and rule.enabled}
-        may &= np.array([offer.is_static or offer.owner in targets for offer in fleet.offers], np.bool_)
+    # Latency depends on services that may move too: proximity rules cover it.
+    requirements = tuple(item for item in demand.requirements if item.kind != "latency")
+    ask = ReplicaAsk(replace(demand, requirements=requirements))
+    allowed: Flags = np.zeros(fleet.table.count, np.bool_) if is_waiting else eligible_offers(ask, fleet)
+    if holders := [] if is_waiting else overflow_candidates(ask, fleet):
+        rules = [fleet.offers[row].overflow for row in holders]
+        targets = {rule.target for rule in rules if rule and rule.enabled}
+        allowed &= np.array([offer.is_static or offer.owner in targets for offer in fleet.offers], np.bool_)
     for row in fleet.replicas_by_offer(demand.name):
-        may[row] = True
-    return may
-
-
-def _without_latency(demand: Demand) -> Demand:
-    """Without what depends on where others are: they may move too."""
-    return replace(demand, requirements=tuple(each for each in demand.requirements if each.kind != "latency"))
+        allowed[row] = True
+    return allowed
 
 
 def skew(demand: Demand, fleet: Fleet, key: str) -> int:
-    """Replicas in the fullest domain beyond those in the emptiest that it may be in."""
-    counts = {
-        domain_of(fleet.offers[row], key): 0
-        for row in np.flatnonzero(eligible_offers(ReplicaAsk(demand), fleet)).tolist()
-    }
+    """Return the difference between the fullest and the emptiest domain that the service may use, in
+    replicas."""
+    counts: dict[str, int] = {}
+    for row in np.flatnonzero(eligible_offers(ReplicaAsk(demand), fleet)).tolist():
+        counts[domain_of(fleet.offers[row], key)] = 0
     for row, count in fleet.replicas_by_offer(demand.name).items():
         domain = domain_of(fleet.offers[row], key)
         counts[domain] = counts.get(domain, 0) + count
@@ -332,44 +374,49 @@ def skew(demand: Demand, fleet: Fleet, key: str) -> int:
 
 
 def _caps(demand: Demand, fleet: Fleet, offers: Iterable[Offer]) -> Iterable[ReplicaCap]:
-    """With so many domains to spread over, no one can have more than this; an uneven spread may stay as uneven as it is.
+    """The largest number of replicas per spread domain; a spread that is uneven today may stay as uneven.
 
-    How many there are to spread over is not known of a service that has to be near others.
+    A service with latency rules gets no cap: the number of its domains depends on other services.
     """
     if not demand.spread or demand.latency:
         return
-    may = [fleet.offers[row] for row in np.flatnonzero(eligible_offers(ReplicaAsk(demand), fleet)).tolist()]
+    eligible = [
+        fleet.offers[row] for row in np.flatnonzero(eligible_offers(ReplicaAsk(demand), fleet)).tolist()
+    ]
     replicas = fleet.replicas_by_offer(demand.name).total()
-    for each in demand.spread:
-        allowed = max(each.amount, skew(demand, fleet, each.value))
+    for rule in demand.spread:
+        allowed = max(rule.amount, skew(demand, fleet, rule.value))
         domains: dict[str, set[str]] = {}
         for offer in offers:
-            domains.setdefault(domain_of(offer, each.value), set()).add(offer.name)
-        count = max(1, len({domain_of(offer, each.value) for offer in may}))
+            domains.setdefault(domain_of(offer, rule.value), set()).add(offer.name)
+        count = max(1, len({domain_of(offer, rule.value) for offer in eligible}))
         most = allowed + max(0, replicas - allowed) // count
-        yield from (
-            ReplicaCap(frozenset(names), most) for _, names in sorted(domains.items()) if most < replicas
-        )
+        if most < replicas:
+            for _, names in sorted(domains.items()):
+                yield ReplicaCap(frozenset(names), most)
 
 
-def _proximity_rules(view: _FleetView, demand: Demand, rows: Mapping[str, Flags]) -> Iterable[ProximityRule]:
-    """Where it is too far away already, it may stay."""
+def _proximity_rules(
+    view: _FleetView, demand: Demand, allowed: Mapping[str, Flags]
+) -> Iterable[ProximityRule]:
+    """The latency rules of the service; a replica that is too far from its target today may stay."""
     fleet, targets = view.fleet, dict(demand.latency_to)
-    here, names = fleet.replicas_by_offer(demand.name), [offer.name for offer in fleet.offers]
-    for each in demand.latency:
-        target = targets[each.value]
-        if target == demand.name or target not in rows:
+    present, names = fleet.replicas_by_offer(demand.name), [offer.name for offer in fleet.offers]
+    for rule in demand.latency:
+        target = targets[rule.value]
+        if target == demand.name or target not in allowed:
             continue
-        close = view.milliseconds <= each.amount
-        others = np.flatnonzero(rows[target])
-        now = fleet.offer_rows_of(target)
-        known: dict[bytes, frozenset[str]] = {}
-        within = {}
-        for row in np.flatnonzero(rows[demand.name]).tolist():
-            if here[row] and not close[now, row].any():
+        close = view.milliseconds <= rule.amount
+        target_candidates = np.flatnonzero(allowed[target])
+        target_rows = fleet.offer_rows_of(target)
+        reachable_sets: dict[bytes, frozenset[str]] = {}
+        reachable = {}
+        for row in np.flatnonzero(allowed[demand.name]).tolist():
+            if present[row] and not close[target_rows, row].any():
                 continue
-            beside = close[others, row]
-            within[names[row]] = known.setdefault(
-                beside.tobytes(), frozenset(names[other] for other in others[beside].tolist())
+            is_near = close[target_candidates, row]
+            reachable[names[row]] = reachable_sets.setdefault(
+                is_near.tobytes(),
+                frozenset(names[row_number] for row_number in target_candidates[is_near].tolist()),
             )
-        yield ProximityRule(target, within)
+        yield ProximityRule(target, reachable)

@@ -1,4 +1,5 @@
-"""A quick answer that always comes: each load to the cheapest place that still has room, after honouring a wish where one is given."""
+"""A greedy solution: every load goes to the cheapest machines with free capacity, after the replicas that a
+hint suggests."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,107 +18,117 @@ from lattice.placement.optimise.bin_packing import (
 )
 from lattice.placement.optimise.problem import SOLVER_NO_LIMIT, Load
 
-PlacementHint = Mapping[str, Mapping[ModelKey, int]]  # load -> where its replicas should go, if there is room
+# Load -> desired replicas by source and model, if there is free capacity.
+PlacementHint = Mapping[str, Mapping[ModelKey, int]]
 
 
-def greedy_solution(world: ProblemIndex, wish: PlacementHint) -> tuple[ReplicaCounts, Mapping[ModelKey, int]]:
-    """Replicas per load and place, and machines per place. What does not fit is missing; a load whose rules cannot hold, whole."""
-    state = _State(world)
-    counts: ReplicaCounts = {name: {} for name in world.loads}
-    for load in _largest_first(world, world.loads.values()):
-        for key, count in _trim_hint(world, load, wish.get(load.name, {})):
+def greedy_solution(index: ProblemIndex, hint: PlacementHint) -> tuple[ReplicaCounts, Mapping[ModelKey, int]]:
+    """Return replicas per load and model, and machines per model.
+
+    Replicas that fit nowhere are missing; a load whose rules cannot be kept is missing entirely.
+    """
+    state = _State(index)
+    counts: ReplicaCounts = {name: {} for name in index.loads}
+    for load in _largest_first(index, index.loads.values()):
+        for key, count in _trim_hint(index, load, hint.get(load.name, {})):
             state.place(load, counts[load.name], key, count)
     for load in sorted(
-        _largest_first(world, world.loads.values()),
-        key=lambda load: (bool(load.proximity_rules), len(_sources(world, load))),
+        _largest_first(index, index.loads.values()),
+        key=lambda load: (bool(load.proximity_rules), len(_sources(index, load))),
     ):
-        before = state.used.copy(), dict(counts[load.name])
-        _place_load(state, load, counts[load.name], _proximate_keys(world, load, counts))
-        if any(load_violations(world, load, counts[load.name])):
-            state.used, counts[load.name] = before
+        previous = state.used.copy(), dict(counts[load.name])
+        _place_load(state, load, counts[load.name], _proximate_keys(index, load, counts))
+        if any(load_violations(index, load, counts[load.name])):
+            # The partial placement of the load is undone before the load is dropped.
+            state.used, counts[load.name] = previous
             state.drop(load, counts)
-    while far := next(iter(proximity_violations(world, counts)), None):
-        state.drop(world.loads[far[0]], counts)
+    # Dropping a load may break proximity rules of further loads.
+    while violation := next(iter(proximity_violations(index, counts)), None):
+        state.drop(index.loads[violation[0]], counts)
     return counts, state.used.machines
 
 
-def _sources(world: ProblemIndex, load: Load) -> set[str]:
-    return {source for source, _ in world.keys[load.name]}
+def _sources(index: ProblemIndex, load: Load) -> set[str]:
+    """Sources in which a replica of the load fits."""
+    return {source for source, _ in index.keys[load.name]}
 
 
-def _proximate_keys(world: ProblemIndex, load: Load, counts: ReplicaCounts) -> list[ModelKey]:
-    """Where it may go by where those are that it has to be near; cheapest first."""
-    sources = _sources(world, load)
-    for near in load.proximity_rules:
-        others = {source for (source, _), count in counts.get(near.target_load, {}).items() if count}
+def _proximate_keys(index: ProblemIndex, load: Load, counts: ReplicaCounts) -> list[ModelKey]:
+    """Models that the proximity rules of the load admit at the present placement of their target loads,
+    cheapest first."""
+    sources = _sources(index, load)
+    for rule in load.proximity_rules:
+        target_sources = {source for (source, _), count in counts.get(rule.target_load, {}).items() if count}
+        reachable = rule.reachable_sources
         sources = {
-            source
-            for source in sources
-            if source not in near.reachable_sources or near.reachable_sources[source] & others
+            source for source in sources if source not in reachable or reachable[source] & target_sources
         }
-    keys = (key for key in world.keys[load.name] if key[0] in sources)
-    return sorted(keys, key=lambda key: (_unit_price(world, load, key), key))
+    keys = (key for key in index.keys[load.name] if key[0] in sources)
+    return sorted(keys, key=lambda key: (_unit_price(index, load, key), key))
 
 
-def stay_hint(world: ProblemIndex) -> dict[str, dict[ModelKey, int]]:
-    """Everything where it is now; what cannot stay on such machines, on those of the source that are cheapest for it."""
-    wish: dict[str, dict[ModelKey, int]] = {}
-    for name, load in world.loads.items():
+def stay_hint(index: ProblemIndex) -> dict[str, dict[ModelKey, int]]:
+    """Return the hint that keeps every replica in place; a replica that cannot stay on its model goes to the
+    cheapest model of the same source."""
+    hint: dict[str, dict[ModelKey, int]] = {}
+    for name, load in index.loads.items():
         for key, count in sorted(load.current_counts.items()):
-            here = (
-                [key] if key in world.keys[name] else [each for each in world.keys[name] if each[0] == key[0]]
-            )
-            if here and count > 0:
-                chosen = min(here, key=lambda each: (_unit_price(world, load, each), each))
-                wanted = wish.setdefault(name, {})
-                wanted[chosen] = wanted.get(chosen, 0) + count
-    return wish
+            keys = [key]
+            if key not in index.keys[name]:
+                keys = [candidate for candidate in index.keys[name] if candidate[0] == key[0]]
+            if keys and count > 0:
+                chosen = min(keys, key=lambda key: (_unit_price(index, load, key), key))
+                counts = hint.setdefault(name, {})
+                counts[chosen] = counts.get(chosen, 0) + count
+    return hint
 
 
-def _unit_price(world: ProblemIndex, load: Load, key: ModelKey) -> float:
-    model = world.models[key]
+def _unit_price(index: ProblemIndex, load: Load, key: ModelKey) -> float:
+    """The price of a machine per replica of the load that fits on the machine."""
+    model = index.models[key]
     return model.price / min(count_fitting(load.needs, model.size), max(1, load.replicas))
 
 
-def _largest_first(world: ProblemIndex, loads: Iterable[Load]) -> list[Load]:
+def _largest_first(index: ProblemIndex, loads: Iterable[Load]) -> list[Load]:
+    """Loads by the largest share of any resource that a replica needs of the largest machine, descending."""
     largest = [
-        max((model.size[r] for model in world.models.values()), default=1) or 1
-        for r in range(len(world.problem.resources))
+        max((model.size[resource] for model in index.models.values()), default=1) or 1
+        for resource in range(len(index.problem.resources))
     ]
 
-    def part(load: Load) -> float:
-        return max((need / whole for need, whole in zip(load.needs, largest, strict=True)), default=0)
+    def share(load: Load) -> float:
+        return max((need / size for need, size in zip(load.needs, largest, strict=True)), default=0)
 
-    return sorted(loads, key=lambda load: (-part(load), load.name))
+    return sorted(loads, key=lambda load: (-share(load), load.name))
 
 
-def _trim_hint(world: ProblemIndex, load: Load, wish: Mapping[ModelKey, int]) -> list[tuple[ModelKey, int]]:
-    """The wish, less as many replicas as the rules still want elsewhere."""
-    wanted = {key: count for key, count in sorted(wish.items()) if count > 0 and key in world.keys[load.name]}
-    regions = {world.sources[source].region for source, _ in wanted}
-    sources = {source for source, _ in wanted}
+def _trim_hint(index: ProblemIndex, load: Load, hint: Mapping[ModelKey, int]) -> list[tuple[ModelKey, int]]:
+    """The hint without as many replicas as the rules of the load still require elsewhere."""
+    counts = {key: count for key, count in sorted(hint.items()) if count > 0 and key in index.keys[load.name]}
+    regions = {index.sources[source].region for source, _ in counts}
+    sources = {source for source, _ in counts}
     elsewhere = max(
         load.min_regions - len(regions),
         sum(1 for group in load.required_source_groups if not group & sources),
         0,
     )
-    surplus = sum(wanted.values()) - max(0, load.replicas - elsewhere)
+    surplus = sum(counts.values()) - max(0, load.replicas - elsewhere)
     while surplus > 0:
-        most = max(wanted, key=lambda key: (wanted[key], key))
-        wanted[most] -= 1
+        most = max(counts, key=lambda key: (counts[key], key))
+        counts[most] -= 1
         surplus -= 1
-    return [(key, count) for key, count in wanted.items() if count]
+    return [(key, count) for key, count in counts.items() if count]
 
 
 @dataclass
 class _Used:
-    """What is taken so far. Machines that nobody fits on any more are counted, but not looked at again."""
+    """Capacity in use. Machines without free capacity for any load are counted, but not listed in `bins`."""
 
     bins: dict[ModelKey, Bins] = field(default_factory=dict)
     machines: Counter[ModelKey] = field(default_factory=Counter)
-    sources: dict[str, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # machines, then each resource over their sizes
+    # By source: machines, then each resource over the sizes of the machines.
+    sources: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    # Micro-dollars per hour, by ledger.
     spent: Counter[str] = field(default_factory=Counter)
 
     def copy(self) -> "_Used":
@@ -125,49 +136,45 @@ class _Used:
 
 
 class _State:
-    def __init__(self, world: ProblemIndex) -> None:
-        self.world = world
+    """The state of the greedy search: open machines and the limits of sources and ledgers."""
+
+    def __init__(self, index: ProblemIndex) -> None:
+        self.index = index
         self.used = _Used()
-        self.smallest_needs = _smallest_needs(world)
-        self.limits = {
-            name: (
-                world.machine_limit(source),
-                *(world.resource_limit(source, r) for r in range(len(world.problem.resources))),
-            )
-            for name, source in world.sources.items()
-        }
+        self.smallest_needs = _smallest_needs(index)
+        self.limits: dict[str, tuple[int, ...]] = {}
+        for name, source in index.sources.items():
+            resources = [index.resource_limit(source, r) for r in range(len(index.problem.resources))]
+            self.limits[name] = (index.machine_limit(source), *resources)
 
     def openable(self, key: ModelKey) -> int:
-        """Machines that every limit still allows."""
-        source, model = self.world.sources[key[0]], self.world.models[key]
+        """Machines of the model that every limit still allows."""
+        source, model = self.index.sources[key[0]], self.index.models[key]
         used = self.used.sources.get(key[0]) or (0,) * (1 + len(model.size))
         most = SOLVER_NO_LIMIT if model.max_machines is None else model.max_machines - self.used.machines[key]
-        for limit, taken, each in zip(self.limits[key[0]], used, (1, *model.size), strict=True):
-            if limit < SOLVER_NO_LIMIT and each:
-                most = min(most, (limit - taken) // each)
+        for limit, amount, size in zip(self.limits[key[0]], used, (1, *model.size), strict=True):
+            if limit < SOLVER_NO_LIMIT and size:
+                most = min(most, (limit - amount) // size)
         for ledger in source.ledgers if model.price else ():
-            most = min(most, (self.world.ledger_limit(ledger) - self.used.spent[ledger]) // model.price)
+            most = min(most, (self.index.ledger_limit(ledger) - self.used.spent[ledger]) // model.price)
         return max(0, most)
 
     def allowed(self, load: Load, placed: Mapping[ModelKey, int], key: ModelKey) -> int:
-        """Replicas that the load's own rules still let go there."""
-        left = load.replicas - sum(placed.values())
+        """Replicas of the load that its own rules still allow on the model."""
+        remaining = load.replicas - sum(placed.values())
         for cap in load.caps:
             if key[0] in cap.sources:
-                left = min(
-                    left,
-                    cap.max_replicas
-                    - sum(count for (source, _), count in placed.items() if source in cap.sources),
-                )
-        return max(0, left)
+                in_cap = sum(count for (source, _), count in placed.items() if source in cap.sources)
+                remaining = min(remaining, cap.max_replicas - in_cap)
+        return max(0, remaining)
 
     def place(self, load: Load, placed: dict[ModelKey, int], key: ModelKey, count: int) -> int:
-        """As many of them as limits and rules allow; returns how many."""
-        size, bins = self.world.models[key].size, self.used.bins.get(key, ())
+        """Place up to `count` replicas as limits and rules allow, and return the number placed."""
+        size, bins = self.index.models[key].size, self.used.bins.get(key, ())
         count = min(count, self.allowed(load, placed, key))
-        inside = free_slots(bins, load.needs)
-        if count > inside:
-            count = min(count, inside + self.openable(key) * count_fitting(load.needs, size))
+        free = free_slots(bins, load.needs)
+        if count > free:
+            count = min(count, free + self.openable(key) * count_fitting(load.needs, size))
         if count <= 0:
             return 0
         self._record_bins(
@@ -176,54 +183,57 @@ class _State:
         placed[key] = placed.get(key, 0) + count
         return count
 
-    def _record_bins(self, key: ModelKey, bins: Bins, before: int) -> None:
-        """Books the machines that were opened (or closed), and forgets the full ones."""
-        model = self.world.models[key]
-        opened = sum(machines for _, machines in bins) - before
-        least = self.smallest_needs[key]
+    def _record_bins(self, key: ModelKey, bins: Bins, previous_count: int) -> None:
+        """Record opened and closed machines, and drop full machines from the list."""
+        model = self.index.models[key]
+        opened = sum(machines for _, machines in bins) - previous_count
+        smallest_needs = self.smallest_needs[key]
         self.used.bins[key] = tuple(
-            group for group in bins if all(have >= need for have, need in zip(group[0], least, strict=True))
+            group
+            for group in bins
+            if all(have >= need for have, need in zip(group[0], smallest_needs, strict=True))
         )
         self.used.machines[key] += opened
         used = self.used.sources.get(key[0]) or (0,) * (1 + len(model.size))
         self.used.sources[key[0]] = tuple(
-            taken + opened * each for taken, each in zip(used, (1, *model.size), strict=True)
+            amount + opened * size for amount, size in zip(used, (1, *model.size), strict=True)
         )
-        for ledger in self.world.sources[key[0]].ledgers:
+        for ledger in self.index.sources[key[0]].ledgers:
             self.used.spent[ledger] += opened * model.price
 
     def drop(self, load: Load, counts: ReplicaCounts) -> None:
-        """Takes a load out again: the few others of its places are packed anew."""
+        """Remove the load, and pack the remaining loads of its models again."""
         touched = list(counts[load.name])
         counts[load.name] = {}
         for key in touched:
             bins: Bins = ()
-            for other in _largest_first(
-                self.world, [self.world.loads[name] for name, placed in counts.items() if placed.get(key)]
-            ):
-                bins = fill_or_open(bins, self.world.models[key].size, other.needs, counts[other.name][key])
+            staying = [self.index.loads[name] for name, placed in counts.items() if placed.get(key)]
+            for remaining_load in _largest_first(self.index, staying):
+                bins = fill_or_open(
+                    bins, self.index.models[key].size, remaining_load.needs, counts[remaining_load.name][key]
+                )
             self._record_bins(key, bins, self.used.machines[key])
 
 
-def _smallest_needs(world: ProblemIndex) -> dict[ModelKey, tuple[int, ...]]:
-    """The least that any load asks for, where it might go: what a machine must have left to be of use."""
-    least: dict[ModelKey, tuple[int, ...]] = {}
-    for name, load in world.loads.items():
-        for key in world.keys[name]:
-            least[key] = tuple(map(min, least.get(key, load.needs), load.needs))
-    return least
+def _smallest_needs(index: ProblemIndex) -> dict[ModelKey, tuple[int, ...]]:
+    """By model, the smallest need of any load that may use the model: a machine with less free capacity is
+    full."""
+    smallest: dict[ModelKey, tuple[int, ...]] = {}
+    for name, load in index.loads.items():
+        for key in index.keys[name]:
+            smallest[key] = tuple(map(min, smallest.get(key, load.needs), load.needs))
+    return smallest
 
 
 def _place_load(state: _State, load: Load, placed: dict[ModelKey, int], keys: Sequence[ModelKey]) -> None:
-    """First what the rules demand, then the cheapest for the rest."""
-    world = state.world
+    """Place the replicas that the rules require, then the remaining replicas on the cheapest machines."""
+    index = state.index
     for group in load.required_source_groups:
         if not any(source in group for source, _ in placed):
             _place_cheapest(state, load, placed, [key for key in keys if key[0] in group])
-    while len(regions := {world.sources[source].region for source, _ in placed}) < load.min_regions:
-        if not _place_cheapest(
-            state, load, placed, [key for key in keys if world.sources[key[0]].region not in regions]
-        ):
+    while len(regions := {index.sources[source].region for source, _ in placed}) < load.min_regions:
+        in_new_region = [key for key in keys if index.sources[key[0]].region not in regions]
+        if not _place_cheapest(state, load, placed, in_new_region):
             break
     while sum(placed.values()) < load.replicas:
         if not _place_cheapest(state, load, placed, keys, load.replicas):
@@ -233,16 +243,15 @@ def _place_load(state: _State, load: Load, placed: dict[ModelKey, int], keys: Se
 def _place_cheapest(
     state: _State, load: Load, placed: dict[ModelKey, int], keys: Sequence[ModelKey], most: int = 1
 ) -> int:
-    """One step: what fits on open machines, or else one more machine of the first of these keys, the cheapest, that may open one."""
-    opened = [key for key in keys if state.used.bins.get(key)]
-    for key in opened:
-        if (free := free_slots(state.used.bins[key], load.needs)) and (
-            count := state.place(load, placed, key, min(most, free))
-        ):
-            return count
+    """Place up to `most` replicas on open machines, or else on one new machine of the cheapest model that
+    allows it; return the number placed."""
     for key in keys:
-        if count := state.place(
-            load, placed, key, min(most, count_fitting(load.needs, state.world.models[key].size))
-        ):
+        if bins := state.used.bins.get(key):
+            free = free_slots(bins, load.needs)
+            if free and (count := state.place(load, placed, key, min(most, free))):
+                return count
+    for key in keys:
+        fitting = count_fitting(load.needs, state.index.models[key].size)
+        if count := state.place(load, placed, key, min(most, fitting)):
             return count
     return 0

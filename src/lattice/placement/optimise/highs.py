@@ -1,4 +1,5 @@
-"""Runs the linear solver (HiGHS) on a matrix: one thread, one seed, no output; the time limit is its own affair."""
+"""Run the linear solver (HiGHS) on a matrix: one thread, one seed and no output; the solver keeps its own
+time limit."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +13,8 @@ from lattice.placement.optimise.lp_matrix import MAX_COEFFICIENT, Column, Matrix
 if TYPE_CHECKING:
     import highspy
 
-BOUND_TOLERANCE = 1e-6  # of a bound: what floating point may have added to it
+# The share of a bound that floating point may have added.
+BOUND_TOLERANCE = 1e-6
 
 
 OPTIONS: dict[str, bool | int | float | str] = {
@@ -24,12 +26,13 @@ OPTIONS: dict[str, bool | int | float | str] = {
 
 
 class SolverUnavailable(Exception):
-    """The solver is not installed, or gave up."""
+    """The solver is not installed or stopped with an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class SolverResult:
-    """Values by column, none if it found nothing; `bound` holds for every answer, None if there is no answer at all."""
+    """Values by column, empty without a solution; `bound` holds for every solution, None if the matrix has no
+    solution."""
 
     values: Mapping[Column, float]
     bound: int | None
@@ -37,13 +40,14 @@ class SolverResult:
 
 
 def solve_relaxed(matrix: Matrix, seconds: float) -> SolverResult:
-    """Fractions allowed: quick, and a true bound."""
+    """Solve with fractions allowed: fast, and a true lower bound."""
     return _run(matrix, {"time_limit": seconds}, None, integer=False)
 
 
 def solve_integer(
     matrix: Matrix, seconds: float, gap: float = 0.0, start: Mapping[Column, int] | None = None
 ) -> SolverResult:
+    """Solve with whole replicas and machines, from `start` if given."""
     return _run(matrix, {"time_limit": seconds, "mip_rel_gap": gap}, start, integer=True)
 
 
@@ -52,12 +56,13 @@ def _run(
 ) -> SolverResult:
     columns = list(matrix.upper_bounds)
     if not columns:
-        possible = all(lower <= 0 <= upper for lower, _, upper in matrix.rows)
-        return SolverResult({}, matrix.offset if possible else None, True)
+        # Without columns every row is zero: the solver is not needed.
+        is_feasible = all(lower <= 0 <= upper for lower, _, upper in matrix.rows)
+        return SolverResult({}, matrix.offset if is_feasible else None, True)
     try:
         import highspy
-    except ImportError as missing:
-        raise SolverUnavailable("highspy is not installed") from missing
+    except ImportError as error:
+        raise SolverUnavailable("highspy is not installed") from error
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in (OPTIONS | limits).items():
         solver.setOptionValue(option, value)
@@ -70,7 +75,8 @@ def _run(
     return _read(solver, matrix, columns, integer)
 
 
-def _read(solver: "highspy.Highs", matrix: Matrix, columns: list[Column], whole: bool) -> SolverResult:
+def _read(solver: "highspy.Highs", matrix: Matrix, columns: list[Column], is_integer: bool) -> SolverResult:
+    """Read values and bound from the finished solver."""
     from highspy import HighsModelStatus, SolutionStatus
 
     status, info = solver.getModelStatus(), solver.getInfo()
@@ -79,26 +85,26 @@ def _read(solver: "highspy.Highs", matrix: Matrix, columns: list[Column], whole:
     finished = status == HighsModelStatus.kOptimal
     if not finished and status != HighsModelStatus.kTimeLimit:
         raise SolverUnavailable(f"the solver stopped: {solver.modelStatusToString(status)}")
-    found = info.primal_solution_status == SolutionStatus.kSolutionStatusFeasible
-    values = dict(zip(columns, solver.getSolution().col_value, strict=True)) if found else {}
-    proven = info.mip_dual_bound if whole else info.objective_function_value if finished else -math.inf
+    is_feasible = info.primal_solution_status == SolutionStatus.kSolutionStatusFeasible
+    values = dict(zip(columns, solver.getSolution().col_value, strict=True)) if is_feasible else {}
+    if is_integer:
+        proven = info.mip_dual_bound
+    else:
+        proven = info.objective_function_value if finished else -math.inf
+    # Costs are sums of prices: every cost is a multiple of their greatest common divisor.
     step = math.gcd(*matrix.cost.values()) or 1
-    return SolverResult(
-        values,
-        _safe(proven, step) + matrix.offset if math.isfinite(proven) else min(0, matrix.offset),
-        finished,
-    )
+    if not math.isfinite(proven):
+        return SolverResult(values, min(0, matrix.offset), finished)
+    # Rounded up to the next possible cost, after the error of floating point is subtracted.
+    bound = math.ceil((proven - BOUND_TOLERANCE * max(1.0, abs(proven))) / step) * step
+    return SolverResult(values, bound + matrix.offset, finished)
 
 
-def _safe(bound: float, step: int) -> int:
-    """Costs are sums of prices, so a bound may be rounded up to one, once what floating point may have added is taken off."""
-    return math.ceil((bound - BOUND_TOLERANCE * max(1.0, abs(bound))) / step) * step
-
-
-def _model(matrix: Matrix, columns: list[Column], whole: bool) -> "highspy.HighsLp":
+def _model(matrix: Matrix, columns: list[Column], is_integer: bool) -> "highspy.HighsLp":
+    """The matrix in the format of the solver; rows are scaled by `_scale`."""
     import highspy
 
-    number = {column: i for i, column in enumerate(columns)}
+    column_index = {column: position for position, column in enumerate(columns)}
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(columns), len(matrix.rows)
     lp.col_cost_ = np.array([matrix.cost[column] for column in columns], float)
@@ -115,19 +121,24 @@ def _model(matrix: Matrix, columns: list[Column], whole: bool) -> "highspy.Highs
     )
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.start_ = np.cumsum([0, *(len(terms) for _, terms, _ in matrix.rows)])
-    lp.a_matrix_.index_ = np.array([number[column] for _, terms, _ in matrix.rows for column in terms], int)
-    terms_and_scales = zip(matrix.rows, scales, strict=True)
-    lp.a_matrix_.value_ = np.array(
-        [value / scale for (_, terms, _), scale in terms_and_scales for value in terms.values()], float
-    )
-    if whole:
-        moves = highspy.HighsVarType.kContinuous  # whole by themselves once the replicas are
-        lp.integrality_ = [moves if column[0] == "m" else highspy.HighsVarType.kInteger for column in columns]
+    indices: list[int] = []
+    values: list[float] = []
+    for (_, terms, _), scale in zip(matrix.rows, scales, strict=True):
+        for column, value in terms.items():
+            indices.append(column_index[column])
+            values.append(value / scale)
+    lp.a_matrix_.index_ = np.array(indices, int)
+    lp.a_matrix_.value_ = np.array(values, float)
+    if is_integer:
+        # Moves are integers by themselves once the replicas are.
+        continuous, integer = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
+        lp.integrality_ = [continuous if column[0] == "m" else integer for column in columns]
     return lp
 
 
 def _scale(terms: Mapping[Column, int]) -> float:
-    """Bytes against bytes come down to small whole numbers; where they do not, at least to a size that tolerances suit."""
+    """The divisor of a row: coefficients in bytes become small integers, or at least numbers that suit the
+    tolerances of the solver."""
     common = math.gcd(*terms.values()) or 1
     largest = max((abs(value) for value in terms.values()), default=1) / common
     return common * max(1.0, largest / MAX_COEFFICIENT)

@@ -1,8 +1,11 @@
-"""The program as rows and columns for a linear solver, built so that its optimum never exceeds that of the real packing.
+"""The placement problem as a matrix for a linear solver; the optimum of the matrix never exceeds the optimum
+of the real packing.
 
-Replicas are counted per load and model, machines per model. Where no two replicas fit on one machine, the replica is the machine. Elsewhere
-machines have to hold the sum of what their replicas need: in every resource as it is, and once more with needs rounded up by functions
-that no packing can break (dual feasible functions, Fekete and Schepers 2001), which sees that three halves-and-a-bit need three machines.
+Columns count replicas per load and model, and machines per model. Where no two replicas fit on one machine,
+the replica stands for the machine. Elsewhere the machines must hold the sum of the needs of their replicas:
+in every resource as it is, and once more with needs rounded up by functions that no packing can violate (dual
+feasible functions, Fekete and Schepers 2001), which show that three replicas of slightly more than half a
+machine need three machines.
 """
 
 import math
@@ -12,18 +15,22 @@ from dataclasses import dataclass, field
 from lattice.placement.optimise.bin_packing import ModelKey, ProblemIndex
 from lattice.placement.optimise.problem import SOLVER_NO_LIMIT, Load, MachineMinimum
 
+# Parameters k of the dual feasible functions.
 ROUNDINGS = (1, 2, 3, 4)
-MAX_COEFFICIENT = 1e6  # of a row's coefficients; beyond it the solver's tolerances mean nothing
+# The largest coefficient of a row; beyond it the tolerances of the solver lose their meaning.
+MAX_COEFFICIENT = 1e6
 
-# ("x", load, source, model) replicas, ("n", source, model) machines, ("y", load, region) has one, ("m", load, source, model) leave,
-# ("b", source, model) any machine of those that have to be so many, ("u", load) outside, ("w", load) wholly so
+# ("x", load, source, model) replicas; ("n", source, model) machines; ("y", load, region) 1 if the region has
+# a replica; ("m", load, source, model) replicas that leave; ("b", source, model) 1 if a minimum applies;
+# ("u", load) unplaced replicas; ("w", load) 1 if all replicas of the load are unplaced.
 Column = tuple[str, ...]
-ConstraintRow = tuple[float, dict[Column, int], float]  # lower, coefficients, upper
+# Lower limit, coefficients, upper limit.
+ConstraintRow = tuple[float, dict[Column, int], float]
 
 
 @dataclass
 class Matrix:
-    """Columns with their greatest value and cost; rows with their limits."""
+    """Columns with upper bound and cost, and rows with their limits."""
 
     upper_bounds: dict[Column, int] = field(default_factory=dict)
     cost: dict[Column, int] = field(default_factory=dict)
@@ -41,21 +48,28 @@ class Matrix:
         self.rows.append((limit, dict(terms), math.inf))
 
 
-def build_matrix(world: ProblemIndex, allow_unplaced: bool = False) -> Matrix:
-    """The cheapest answer; or with `leave_out` the one that leaves out fewest replicas, whatever it costs."""
-    shape = _ModelUse(world)
+def build_matrix(index: ProblemIndex, allow_unplaced: bool = False) -> Matrix:
+    """Build the matrix of the cheapest solution; with `allow_unplaced` of the solution with the fewest
+    unplaced replicas at any cost."""
+    use = _ModelUse(index)
     matrix = Matrix()
-    for name, load in world.loads.items():
-        slack = _add_slack(matrix, load) if allow_unplaced and load.replicas else None
-        _add_load(matrix, world, load, (shape.keys[name], slack))
-        _add_moves(matrix, world, load, shape.keys[name])
-    for key in sorted({*shape.users, *shape.in_minimums}):
-        _add_machines(matrix, world, key, (shape.users.get(key, []), key in shape.single_replica))
-    _add_supply_limits(matrix, world, shape)
-    for name in world.proximity_bound:
-        _add_proximity(matrix, world.loads[name], shape)
-    _add_move_limit(matrix, world)
+    for name, load in index.loads.items():
+        slack = None
+        if allow_unplaced and load.replicas:
+            slack = _Slack(("u", load.name), ("w", load.name))
+            matrix.add_column(slack.unplaced, load.replicas)
+            matrix.add_column(slack.all_unplaced, 1)
+            matrix.add_at_least({slack.unplaced: 1, slack.all_unplaced: -load.replicas}, 0)
+        _add_load(matrix, index, load, (use.keys[name], slack))
+        _add_moves(matrix, index, load, use.keys[name])
+    for key in sorted({*use.users, *use.in_minimums}):
+        _add_machines(matrix, index, key, (use.users.get(key, []), key in use.single_replica))
+    _add_supply_limits(matrix, index, use)
+    for name in index.proximity_bound:
+        _add_proximity(matrix, index.loads[name], use)
+    _add_move_limit(matrix, index)
     if allow_unplaced:
+        # Only unplaced replicas cost anything.
         matrix.cost = {column: 1 if column[0] == "u" else 0 for column in matrix.cost}
         matrix.offset = 0
     return matrix
@@ -63,74 +77,86 @@ def build_matrix(world: ProblemIndex, allow_unplaced: bool = False) -> Matrix:
 
 @dataclass(frozen=True)
 class _Slack:
-    """What lets a load stay outside: how many replicas, and whether all of them, for then its rules are void."""
+    """Columns that let replicas stay unplaced; the rules of a load are void if all its replicas are
+    unplaced."""
 
     unplaced: Column
     all_unplaced: Column
 
 
-def _add_slack(matrix: Matrix, load: Load) -> _Slack:
-    slack = _Slack(("u", load.name), ("w", load.name))
-    matrix.add_column(slack.unplaced, load.replicas)
-    matrix.add_column(slack.all_unplaced, 1)
-    matrix.add_at_least({slack.unplaced: 1, slack.all_unplaced: -load.replicas}, 0)
-    return slack
-
-
 class _ModelUse:
-    """Which models hold one replica each, and which models each load need not look at."""
+    """Models that hold a single replica, and the models that each load has to consider."""
 
-    def __init__(self, world: ProblemIndex) -> None:
-        everyone: dict[ModelKey, list[Load]] = {}
-        for name, load in world.loads.items():
-            for key in world.keys[name] if load.replicas else ():
-                everyone.setdefault(key, []).append(load)
-        together = [
-            [(name, model) for model in least.models]
-            for name, source in world.sources.items()
-            for least in source.minimums
-        ]
-        self.in_minimums = {key for keys in together if any(key in everyone for key in keys) for key in keys}
-        self.single_replica = {
-            key
-            for key, loads in everyone.items()
-            if key not in self.in_minimums
-            and world.models[key].max_machines is None
-            and _no_two_fit(world.models[key].size, loads)
-        }
+    def __init__(self, index: ProblemIndex) -> None:
+        candidates: dict[ModelKey, list[Load]] = {}
+        for name, load in index.loads.items():
+            for key in index.keys[name] if load.replicas else ():
+                candidates.setdefault(key, []).append(load)
+        # Models of a minimum that at least one load can use.
+        self.in_minimums: set[ModelKey] = set()
+        for name, source in index.sources.items():
+            for minimum in source.minimums:
+                keys = [(name, model) for model in minimum.models]
+                if any(key in candidates for key in keys):
+                    self.in_minimums.update(keys)
+        # Models on which no two replicas fit, by a resource of which every replica needs more than half.
+        self.single_replica: set[ModelKey] = set()
+        for key, loads in candidates.items():
+            if key in self.in_minimums or index.models[key].max_machines is not None:
+                continue
+            for resource, capacity in enumerate(index.models[key].size):
+                if 2 * min(load.needs[resource] for load in loads) > capacity:
+                    self.single_replica.add(key)
+                    break
         self.keys = {
-            name: self._undominated(world, world.loads[name], keys) for name, keys in world.keys.items()
+            name: self._undominated(index, index.loads[name], keys) for name, keys in index.keys.items()
         }
         self.users: dict[ModelKey, list[Load]] = {}
-        for name, load in world.loads.items():
+        for name, load in index.loads.items():
             for key in self.keys[name] if load.replicas else ():
                 self.users.setdefault(key, []).append(load)
 
     def _undominated(
-        self, world: ProblemIndex, load: Load, keys: tuple[ModelKey, ...]
+        self, index: ProblemIndex, load: Load, keys: tuple[ModelKey, ...]
     ) -> tuple[ModelKey, ...]:
-        """Of models that hold one replica each, those that another of the same source beats are left aside, but not where it is now."""
-        kept: list[ModelKey] = []
+        """The models of the load without models that another model of the same source dominates.
+
+        Only models that hold a single replica are omitted, and never a model on which the load has replicas
+        now.
+        """
+        undominated: list[ModelKey] = []
         for key in sorted(
-            keys, key=lambda key: (key[0], world.models[key].price, sum(world.models[key].size), key[1])
+            keys, key=lambda key: (key[0], index.models[key].price, sum(index.models[key].size), key[1])
         ):
-            alone = key in self.single_replica and not load.current_counts.get(key)
-            beaten = alone and any(
-                other in self.single_replica and other[0] == key[0] and _dominates(world, other, key)
-                for other in kept
+            is_optional = key in self.single_replica and not load.current_counts.get(key)
+            is_dominated = is_optional and any(
+                candidate in self.single_replica
+                and candidate[0] == key[0]
+                and _dominates(index, candidate, key)
+                for candidate in undominated
             )
-            kept += () if beaten else (key,)
-        return tuple(sorted(kept))
+            if not is_dominated:
+                undominated.append(key)
+        return tuple(sorted(undominated))
+
+    def machine_terms(self, key: ModelKey) -> list[Column]:
+        """The columns whose sum is the number of machines of the model."""
+        if key in self.single_replica:
+            return [replica_column(load, key) for load in self.users.get(key, ())]
+        return [("n", *key)] if key in self.users or key in self.in_minimums else []
 
 
-def _no_two_fit(size: tuple[int, ...], loads: list[Load]) -> bool:
-    return any(2 * min(load.needs[r] for load in loads) > whole for r, whole in enumerate(size))
-
-
-def _dominates(world: ProblemIndex, other: ModelKey, key: ModelKey) -> bool:
-    source, better, worse = world.sources[key[0]], world.models[other], world.models[key]
-    limited = [r for r in range(len(worse.size)) if world.resource_limit(source, r) < SOLVER_NO_LIMIT]
-    return better.price <= worse.price and all(better.size[r] <= worse.size[r] for r in limited)
+def _dominates(index: ProblemIndex, candidate: ModelKey, key: ModelKey) -> bool:
+    """Whether the candidate is at most as expensive as the model, and no larger in any limited resource."""
+    source, better, worse = index.sources[key[0]], index.models[candidate], index.models[key]
+    limited = [
+        resource
+        for resource in range(len(worse.size))
+        if index.resource_limit(source, resource) < SOLVER_NO_LIMIT
+    ]
+    return better.price <= worse.price and all(
+        better.size[resource] <= worse.size[resource] for resource in limited
+    )
 
 
 def replica_column(load: Load, key: ModelKey) -> Column:
@@ -138,31 +164,29 @@ def replica_column(load: Load, key: ModelKey) -> Column:
 
 
 def _add_load(
-    matrix: Matrix, world: ProblemIndex, load: Load, columns: tuple[tuple[ModelKey, ...], _Slack | None]
+    matrix: Matrix, index: ProblemIndex, load: Load, columns: tuple[tuple[ModelKey, ...], _Slack | None]
 ) -> None:
+    """Add the columns of the load's replicas, and the rows of its rules."""
     keys, slack = columns
     for key in keys:
         matrix.add_column(replica_column(load, key), load.replicas)
-    outside = {slack.unplaced: 1} if slack else {}
+    unplaced = {slack.unplaced: 1} if slack else {}
     matrix.rows.append(
-        (load.replicas, {replica_column(load, key): 1 for key in keys} | outside, load.replicas)
+        (load.replicas, {replica_column(load, key): 1 for key in keys} | unplaced, load.replicas)
     )
     if not load.replicas:
         return
+    all_unplaced = {slack.all_unplaced: 1} if slack else {}
     for group in load.required_source_groups:
-        matrix.add_at_least(
-            {replica_column(load, key): 1 for key in keys if key[0] in group}
-            | ({slack.all_unplaced: 1} if slack else {}),
-            1,
-        )
+        in_group = {replica_column(load, key): 1 for key in keys if key[0] in group}
+        matrix.add_at_least(in_group | all_unplaced, 1)
     regions: dict[str, dict[Column, int]] = {}
     for key in keys:
-        regions.setdefault(world.sources[key[0]].region, {})[replica_column(load, key)] = 1
+        regions.setdefault(index.sources[key[0]].region, {})[replica_column(load, key)] = 1
     for cap in load.caps:
         if cap.max_replicas < load.replicas:
-            matrix.add_at_most(
-                {replica_column(load, key): 1 for key in keys if key[0] in cap.sources}, cap.max_replicas
-            )
+            in_cap = {replica_column(load, key): 1 for key in keys if key[0] in cap.sources}
+            matrix.add_at_most(in_cap, cap.max_replicas)
     if load.min_regions > 1:
         _add_regions(matrix, load, regions, slack)
 
@@ -170,168 +194,154 @@ def _add_load(
 def _add_regions(
     matrix: Matrix, load: Load, regions: dict[str, dict[Column, int]], slack: _Slack | None
 ) -> None:
-    """Two regions: nowhere all of them. More: a mark for each region that has one."""
-    wanted = load.min_regions
+    """Add the rows for the least number of regions: no region may hold all replicas, and beyond two regions a
+    mark counts the regions in use."""
+    min_regions = load.min_regions
     for terms in regions.values():
         matrix.add_at_most(
-            terms | ({slack.unplaced: 1, slack.all_unplaced: 1 - wanted} if slack else {}),
-            load.replicas - wanted + 1,
+            terms | ({slack.unplaced: 1, slack.all_unplaced: 1 - min_regions} if slack else {}),
+            load.replicas - min_regions + 1,
         )
-    if wanted > 2 or wanted > len(regions):
+    # With two regions the rows above suffice.
+    if min_regions > 2 or min_regions > len(regions):
         for region, terms in regions.items():
             matrix.add_column(("y", load.name, region), 1)
             matrix.add_at_least({**terms, ("y", load.name, region): -1}, 0)
         marks: dict[Column, int] = {("y", load.name, region): 1 for region in regions}
-        matrix.add_at_least(marks | ({slack.all_unplaced: wanted} if slack else {}), wanted)
+        matrix.add_at_least(marks | ({slack.all_unplaced: min_regions} if slack else {}), min_regions)
 
 
-def _add_moves(matrix: Matrix, world: ProblemIndex, load: Load, keys: tuple[ModelKey, ...]) -> None:
-    price = world.problem.move_price(load)
-    staying = {
-        key: count
-        for key, count in sorted(load.current_counts.items())
-        if count and key in world.keys[load.name]
-    }
-    if not price and world.problem.max_moves is None:
+def _add_moves(matrix: Matrix, index: ProblemIndex, load: Load, keys: tuple[ModelKey, ...]) -> None:
+    """Add a column for the replicas that leave each model, priced per move."""
+    price = index.problem.move_price(load)
+    current, usable = sorted(load.current_counts.items()), index.keys[load.name]
+    staying = {key: count for key, count in current if count and key in usable}
+    if not price and index.problem.max_moves is None:
         return
     for key, count in staying.items():
         matrix.add_column(("m", load.name, *key), count, price)
-        kept = {replica_column(load, key): 1} if key in keys else {}
-        matrix.add_at_least({**kept, ("m", load.name, *key): 1}, count)
+        stayed = {replica_column(load, key): 1} if key in keys else {}
+        matrix.add_at_least({**stayed, ("m", load.name, *key): 1}, count)
+    # Replicas that a smaller load drops are no moves: the offset takes their price off.
     matrix.offset -= price * max(0, sum(staying.values()) - load.replicas)
 
 
-def _add_move_limit(matrix: Matrix, world: ProblemIndex) -> None:
-    """Replicas that shrinking drops, or that stay outside, are no moves."""
-    most = world.problem.max_moves
-    if most is None:
+def _add_move_limit(matrix: Matrix, index: ProblemIndex) -> None:
+    """Limit the number of moves; dropped and unplaced replicas are no moves."""
+    limit = index.problem.max_moves
+    if limit is None:
         return
     staying: dict[str, int] = {}
     for column, count in matrix.upper_bounds.items():
         if column[0] == "m":
             staying[column[1]] = staying.get(column[1], 0) + count
-    most += sum(max(0, count - world.loads[name].replicas) for name, count in staying.items())
-    outside: dict[Column, int] = {("u", name): -1 for name in staying if ("u", name) in matrix.upper_bounds}
-    matrix.add_at_most({column: 1 for column in matrix.upper_bounds if column[0] == "m"} | outside, most)
+    limit += sum(max(0, count - index.loads[name].replicas) for name, count in staying.items())
+    unplaced: dict[Column, int] = {("u", name): -1 for name in staying if ("u", name) in matrix.upper_bounds}
+    matrix.add_at_most({column: 1 for column in matrix.upper_bounds if column[0] == "m"} | unplaced, limit)
 
 
-def _add_machines(matrix: Matrix, world: ProblemIndex, key: ModelKey, users: tuple[list[Load], bool]) -> None:
-    loads, alone = users
-    model = world.models[key]
-    if alone:
+def _add_machines(matrix: Matrix, index: ProblemIndex, key: ModelKey, users: tuple[list[Load], bool]) -> None:
+    """Add the machines of a model: a column with its price, and rows that make the machines hold their
+    replicas."""
+    loads, is_single_replica = users
+    model = index.models[key]
+    if is_single_replica:
         for load in loads:
             matrix.cost[replica_column(load, key)] += model.price
         return
-    number: Column = ("n", *key)
-    matrix.add_column(
-        number,
-        min(_machine_upper_bound(world, key, loads), world.machine_limit(world.sources[key[0]])),
-        model.price,
-    )
-    for resource, whole in enumerate(model.size):
-        asking = {replica_column(load, key): load.needs[resource] for load in loads if load.needs[resource]}
-        if not asking:
+    machines: Column = ("n", *key)
+    source = index.sources[key[0]]
+    minimums = [rule.min_machines for rule in source.minimums if key[1] in rule.models]
+    # One machine per replica is always enough, unless a minimum requires more machines.
+    useful = max(max(minimums, default=0), sum(load.replicas for load in loads))
+    if model.max_machines is not None:
+        useful = min(useful, model.max_machines)
+    matrix.add_column(machines, min(useful, index.machine_limit(source)), model.price)
+    for resource, capacity in enumerate(model.size):
+        needs = {replica_column(load, key): load.needs[resource] for load in loads if load.needs[resource]}
+        if not needs:
             continue
-        matrix.add_at_most({**asking, number: -whole}, 0)
+        matrix.add_at_most({**needs, machines: -capacity}, 0)
         for k in ROUNDINGS:
-            rounded = {column: _rounded(need, whole, k) for column, need in asking.items()}
-            if any(value * whole > k * (k + 1) * asking[column] for column, value in rounded.items()):
-                matrix.add_at_most({**rounded, number: -k * (k + 1)}, 0)
+            rounded = {column: _rounded(need, capacity, k) for column, need in needs.items()}
+            # A rounded row that is nowhere stronger than the plain row is omitted.
+            if any(value * capacity > k * (k + 1) * needs[column] for column, value in rounded.items()):
+                matrix.add_at_most({**rounded, machines: -k * (k + 1)}, 0)
     for load in loads:
         if not any(load.needs):
-            matrix.add_at_most({replica_column(load, key): 1, number: -load.replicas}, 0)
+            matrix.add_at_most({replica_column(load, key): 1, machines: -load.replicas}, 0)
 
 
-def _machine_upper_bound(world: ProblemIndex, key: ModelKey, loads: list[Load]) -> int:
-    """More than these nobody needs, or may have."""
-    model = world.models[key]
-    least = max(
-        (each.min_machines for each in world.sources[key[0]].minimums if key[1] in each.models), default=0
-    )
-    needed = max(least, sum(load.replicas for load in loads))
-    return needed if model.max_machines is None else min(needed, model.max_machines)
-
-
-def _rounded(need: int, whole: int, k: int) -> int:
+def _rounded(need: int, capacity: int, k: int) -> int:
     """The share of a machine, rounded by the k-th dual feasible function, in units of 1 / k(k + 1)."""
-    steps, rest = divmod(need * (k + 1), whole)
-    return (k if rest == 0 else k + 1) * steps
+    steps, remainder = divmod(need * (k + 1), capacity)
+    return (k if remainder == 0 else k + 1) * steps
 
 
-def _add_supply_limits(matrix: Matrix, world: ProblemIndex, shape: _ModelUse) -> None:
+def _add_supply_limits(matrix: Matrix, index: ProblemIndex, use: _ModelUse) -> None:
+    """Add the limits of sources and ledgers, and the minimums of sources."""
     paid: dict[str, dict[Column, int]] = {}
-    for name, source in world.sources.items():
-        counted = {model.name: _machine_terms(shape, (name, model.name)) for model in source.models}
-        users = {load.name: load for key in counted for load in shape.users.get((name, key), ())}
-        needed = sum(load.replicas for load in users.values()) + sum(
-            least.min_machines for least in source.minimums
-        )
-        if world.machine_limit(source) < needed:
-            matrix.add_at_most(
-                {column: 1 for columns in counted.values() for column in columns}, world.machine_limit(source)
-            )
-        for resource in range(len(world.problem.resources)):
-            if (limit := world.resource_limit(source, resource)) < SOLVER_NO_LIMIT:
-                matrix.add_at_most(
-                    {
-                        column: model.size[resource]
-                        for model in source.models
-                        for column in counted[model.name]
-                    },
-                    limit,
-                )
-        for least in source.minimums:
-            _add_minimum(matrix, shape, (name, least))
+    for name, source in index.sources.items():
+        columns = {model.name: use.machine_terms((name, model.name)) for model in source.models}
+        users: dict[str, Load] = {}
+        for model_name in columns:
+            users.update({load.name: load for load in use.users.get((name, model_name), ())})
+        needed = sum(load.replicas for load in users.values())
+        needed += sum(minimum.min_machines for minimum in source.minimums)
+        if index.machine_limit(source) < needed:
+            terms: dict[Column, int] = {}
+            for model_columns in columns.values():
+                terms.update(dict.fromkeys(model_columns, 1))
+            matrix.add_at_most(terms, index.machine_limit(source))
+        for resource in range(len(index.problem.resources)):
+            limit = index.resource_limit(source, resource)
+            if limit < SOLVER_NO_LIMIT:
+                terms = {}
+                for model in source.models:
+                    terms.update(dict.fromkeys(columns[model.name], model.size[resource]))
+                matrix.add_at_most(terms, limit)
+        for minimum in source.minimums:
+            _add_minimum(matrix, use, (name, minimum))
         for ledger in source.ledgers:
-            paid.setdefault(ledger, {}).update(
-                {
-                    column: model.price
-                    for model in source.models
-                    for column in counted[model.name]
-                    if model.price
-                }
-            )
+            terms = paid.setdefault(ledger, {})
+            for model in source.models:
+                if model.price:
+                    terms.update(dict.fromkeys(columns[model.name], model.price))
     for ledger, terms in sorted(paid.items()):
-        if world.ledger_limit(ledger) < SOLVER_NO_LIMIT:
-            matrix.add_at_most(terms, world.ledger_limit(ledger))
+        if index.ledger_limit(ledger) < SOLVER_NO_LIMIT:
+            matrix.add_at_most(terms, index.ledger_limit(ledger))
 
 
-def _add_minimum(matrix: Matrix, shape: _ModelUse, rule: tuple[str, MachineMinimum]) -> None:
-    """A mark where any replica is, and enough machines where the mark is."""
-    source, least = rule
-    keys = [key for model in least.models if (key := (source, model)) in shape.in_minimums]
+def _add_minimum(matrix: Matrix, use: _ModelUse, rule: tuple[str, MachineMinimum]) -> None:
+    """Add a mark that is 1 where any replica runs on the models, and the minimum of machines where the mark
+    is 1."""
+    source, minimum = rule
+    keys = [(source, model) for model in minimum.models if (source, model) in use.in_minimums]
     if not keys:
         return
     mark: Column = ("b", *keys[0])
     matrix.add_column(mark, 1)
     replicas: dict[str, dict[Column, int]] = {}
     for key in keys:
-        for load in shape.users.get(key, ()):
+        for load in use.users.get(key, ()):
             replicas.setdefault(load.name, {mark: -load.replicas})[replica_column(load, key)] = 1
     for terms in replicas.values():
         matrix.add_at_most(terms, 0)
-    matrix.add_at_least({**{("n", *key): 1 for key in keys}, mark: -least.min_machines}, 0)
+    matrix.add_at_least({**{("n", *key): 1 for key in keys}, mark: -minimum.min_machines}, 0)
 
 
-def _add_proximity(matrix: Matrix, load: Load, shape: _ModelUse) -> None:
-    """As many as like where one of the other is near, none elsewhere."""
-    for near in load.proximity_rules:
-        there: dict[str, dict[Column, int]] = {}
-        for key in shape.keys[load.name]:
-            if key[0] in near.reachable_sources:
-                there.setdefault(key[0], {})[replica_column(load, key)] = 1
-        for source, terms in there.items():
-            beside = near.reachable_sources[source]
-            others = [
-                ("x", near.target_load, *key)
-                for key in shape.keys.get(near.target_load, ())
-                if key[0] in beside
+def _add_proximity(matrix: Matrix, load: Load, use: _ModelUse) -> None:
+    """Allow replicas of the load in a source only if a reachable source has a replica of the target load."""
+    for rule in load.proximity_rules:
+        terms_by_source: dict[str, dict[Column, int]] = {}
+        for key in use.keys[load.name]:
+            if key[0] in rule.reachable_sources:
+                terms_by_source.setdefault(key[0], {})[replica_column(load, key)] = 1
+        for source, terms in terms_by_source.items():
+            reachable = rule.reachable_sources[source]
+            targets = [
+                ("x", rule.target_load, *key)
+                for key in use.keys.get(rule.target_load, ())
+                if key[0] in reachable
             ]
-            matrix.add_at_most({**terms, **dict.fromkeys(others, -load.replicas)}, 0)
-
-
-def _machine_terms(shape: _ModelUse, key: ModelKey) -> list[Column]:
-    """The columns whose sum is the number of machines of this model."""
-    if key in shape.single_replica:
-        return [replica_column(load, key) for load in shape.users.get(key, ())]
-    return [("n", *key)] if key in shape.users or key in shape.in_minimums else []
+            matrix.add_at_most({**terms, **dict.fromkeys(targets, -load.replicas)}, 0)

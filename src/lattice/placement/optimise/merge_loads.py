@@ -1,4 +1,4 @@
-"""Which loads are so alike that the optimiser may count them as one, and how is its answer shared among them?"""
+"""Merge equal loads into one load for the optimiser, and split the solution among the merged loads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,38 +9,41 @@ from lattice.placement.optimise.problem import Load, PlacementProblem
 
 @dataclass(frozen=True)
 class MergedProblem:
+    """A problem with merged loads."""
+
     problem: PlacementProblem
-    members: Mapping[
-        str, tuple[Load, ...]
-    ]  # by the name of the load that stands for them, which is the first of theirs
+    # The merged loads by the name of their representative, which is the first of them.
+    members: Mapping[str, tuple[Load, ...]]
 
 
-def merge_loads(world: ProblemIndex) -> MergedProblem:
-    """Loads without rules that tie their replicas together become one load with all their replicas."""
-    alike: dict[tuple[object, ...], list[Load]] = {}
-    needed = {
-        near.target_load for name in world.proximity_bound for near in world.loads[name].proximity_rules
-    }
-    for name, load in world.loads.items():
-        shape = (name,) if name in needed else _shape(world, load, world.keys[name])
-        alike.setdefault(shape, []).append(load)
-    members = {loads[0].name: tuple(loads) for loads in alike.values()}
+def merge_loads(index: ProblemIndex) -> MergedProblem:
+    """Merge loads of equal shape; a load with rules that tie its replicas together, or that other loads must
+    be near, stays alone."""
+    by_shape: dict[tuple[object, ...], list[Load]] = {}
+    # Loads that proximity rules refer to.
+    proximity_targets: set[str] = set()
+    for name in index.proximity_bound:
+        proximity_targets.update(rule.target_load for rule in index.loads[name].proximity_rules)
+    for name, load in index.loads.items():
+        shape = (name,) if name in proximity_targets else _shape(index, load, index.keys[name])
+        by_shape.setdefault(shape, []).append(load)
+    members = {loads[0].name: tuple(loads) for loads in by_shape.values()}
     return MergedProblem(
-        replace(world.problem, loads=tuple(_sum(loads) for _, loads in sorted(members.items()))), members
+        replace(index.problem, loads=tuple(_merge(loads) for _, loads in sorted(members.items()))), members
     )
 
 
-def _shape(world: ProblemIndex, load: Load, keys: tuple[ModelKey, ...]) -> tuple[object, ...]:
+def _shape(index: ProblemIndex, load: Load, keys: tuple[ModelKey, ...]) -> tuple[object, ...]:
+    """The properties in which loads must agree to be merged."""
     staying = sum(count for key, count in load.current_counts.items() if key in keys)
-    tied = load.required_source_groups or load.min_regions > 1 or load.caps or load.proximity_rules
-    if (
-        tied or staying > load.replicas
-    ):  # who shrinks may drop its own replicas for nothing, not its neighbour's
+    has_rules = load.required_source_groups or load.min_regions > 1 or load.caps or load.proximity_rules
+    # A load that shrinks drops its own replicas without a move, but not replicas of a merged load.
+    if has_rules or staying > load.replicas:
         return (load.name,)
-    return (load.needs, keys, world.problem.move_price(load) if staying else 0, staying > 0)
+    return (load.needs, keys, index.problem.move_price(load) if staying else 0, staying > 0)
 
 
-def _sum(loads: tuple[Load, ...]) -> Load:
+def _merge(loads: tuple[Load, ...]) -> Load:
     if len(loads) == 1:
         return loads[0]
     current: dict[ModelKey, int] = {}
@@ -51,27 +54,29 @@ def _sum(loads: tuple[Load, ...]) -> Load:
 
 
 def split_counts(merged: MergedProblem, counts: ReplicaCounts) -> ReplicaCounts:
-    """Who is there already stays there first; the rest is dealt out by name."""
+    """Split the replicas of merged loads: current replicas stay first, the remaining replicas are assigned in
+    the order of names."""
     parts: ReplicaCounts = {}
     for name, placed in counts.items():
-        left = dict(sorted(placed.items()))
+        remaining = dict(sorted(placed.items()))
         loads = merged.members[name]
         parts |= {load.name: {} for load in loads}
+        # Replicas that exist stay with their own load: a split must not cause moves.
         if len(loads) > 1:
             for load in loads:
                 for key, count in sorted(load.current_counts.items()):
-                    _deal(load, left, parts[load.name], {key: count})
+                    _deal(load, remaining, parts[load.name], {key: count})
         for load in loads:
-            _deal(load, left, parts[load.name], left.copy())
+            _deal(load, remaining, parts[load.name], remaining.copy())
     return parts
 
 
 def _deal(
-    load: Load, left: dict[ModelKey, int], part: dict[ModelKey, int], most: Mapping[ModelKey, int]
+    load: Load, remaining: dict[ModelKey, int], part: dict[ModelKey, int], limits: Mapping[ModelKey, int]
 ) -> None:
-    """Up to so many replicas of each, as far as there are any left."""
-    for key, count in most.items():
-        taken = min(left.get(key, 0), count, load.replicas - sum(part.values()))
-        if taken:
-            left[key] -= taken
-            part[key] = part.get(key, 0) + taken
+    """Assign replicas to the load, at most `limits` per model, as long as replicas remain."""
+    for key, limit in limits.items():
+        count = min(remaining.get(key, 0), limit, load.replicas - sum(part.values()))
+        if count:
+            remaining[key] -= count
+            part[key] = part.get(key, 0) + count

@@ -1,4 +1,5 @@
-"""The whole fleet at once: which services should move where, what that saves, and how far from the best it can be at most."""
+"""Optimise the placement of the whole fleet: the moves, the saving, and a proven gap to the cheapest
+fleet."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,24 +19,27 @@ from lattice.placement.optimise.solve import (
 )
 from lattice.placement.plan.plan import FleetState, Plan, compare
 
-MOVE_COST_MICROS = 50_000  # micro-dollars for one replica that moves: some minutes of running twice
+# Micro-dollars for one moved replica: some minutes of running twice.
+MOVE_COST_MICROS = 50_000
 PAYBACK_HOURS = 720
 OPTIMAL, PACKED, TIMED_OUT = "optimal", "packed", "time limit"
 
 
 @dataclass(frozen=True, slots=True)
 class OptimiserOptions:
-    """`payback_hours`: what a move saves within them must be more than it costs."""
+    """Limits and prices of an optimisation; within `payback_hours` a move must save more than it costs."""
 
     max_moves: int | None = None
     payback_hours: int = PAYBACK_HOURS
+    # Micro-dollars.
     move_cost: int = MOVE_COST_MICROS
-    time_limit_s: float = 10.0  # seconds for all of it
-    gap: float = 0.0005  # what is near enough to the best, as a share of the cost
+    time_limit_s: float = 10.0
+    # The accepted distance to the lower bound, as a share of the cost.
+    gap: float = 0.0005
 
     @property
     def move_price(self) -> int:
-        """Micro-dollars an hour that a move has to save, rounded up."""
+        """Micro-dollars per hour that a move has to save, rounded up."""
         return -(-self.move_cost // self.payback_hours)
 
     @property
@@ -45,11 +49,16 @@ class OptimiserOptions:
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """Micro-dollars per hour. No arrangement without more machines of unknown price comes to less than `least`, its moves weighed in."""
+    """The optimised fleet with its costs, in micro-dollars per hour.
+
+    No fleet without further machines of unknown price costs less than `lower_bound`, with the price of its
+    moves included.
+    """
 
     plan: Plan
     moves: int
-    move_penalty: int  # what the moves weigh
+    # The price of the moves, spread over the payback time.
+    move_penalty: int
     rate_before: int
     rate_after: int
     lower_bound: int
@@ -66,98 +75,104 @@ class FleetPlan:
 
     @property
     def bound(self) -> int:
-        """What no arrangement that takes as many moves costs less than."""
+        """The lower bound of the cost of every fleet that takes the same number of moves."""
         return max(0, self.lower_bound - self.move_penalty)
 
     @property
     def gap(self) -> float:
-        """The part of the cost that might still be saved, 0 to 1."""
+        """The share of the cost that might still be saved, 0 to 1."""
         return (self.rate_after - self.bound) / self.rate_after if self.rate_after > self.bound else 0.0
 
 
 def optimise(
-    settled: FleetState,
-    effort: OptimiserOptions = OptimiserOptions(),  # noqa: B008
+    state: FleetState,
+    options: OptimiserOptions = OptimiserOptions(),  # noqa: B008
     clock: Clock = frozen_clock,
 ) -> FleetPlan:
-    """Again from where it got to while that saves more: a better start may show the solver a way that it did not see."""
-    deadline = Deadline.within(effort.time_limit_s, clock)
-    first = found = _improve_once(settled, settled, effort, deadline)
+    """Improve the fleet step by step while a step saves money: the solver may find further savings from a
+    better start."""
+    deadline = Deadline.within(options.time_limit_s, clock)
+    first = best = _improve_once(state, state, options, deadline)
+    # The bound of the first step holds for the whole optimisation: later steps start elsewhere.
     while (
-        found.moves
-        and found.plan.state_after is not None
-        and not _is_within_gap(found.total, first.lower_bound, effort)
+        best.moves
+        and best.plan.state_after is not None
+        and not _is_within_gap(best.total, first.lower_bound, options)
     ):
         if deadline.is_over:
             break
-        more = _improve_once(settled, found.plan.state_after, effort, deadline)
-        if more.total >= found.total:
+        improved = _improve_once(state, best.plan.state_after, options, deadline)
+        if improved.total >= best.total:
             break
-        found = replace(more, lower_bound=first.lower_bound)
-    return _with_status(
-        found,
-        TIMED_OUT
-        if deadline.is_over and not _is_within_gap(found.total, first.lower_bound, effort)
-        else first.status,
-        effort,
-    )
+        best = replace(improved, lower_bound=first.lower_bound)
+    is_within_gap = _is_within_gap(best.total, first.lower_bound, options)
+    status = first.status
+    if deadline.is_over and not is_within_gap:
+        status = TIMED_OUT
+    elif status in (OPTIMAL, PACKED):
+        # A solution that is optimal for the solver is only packed if applying it costs more than the bound
+        # allows.
+        status = OPTIMAL if _is_within_gap(best.total, best.lower_bound, options) else PACKED
+    return replace(best, status=status)
 
 
-def _is_within_gap(total: int, least: int, effort: OptimiserOptions) -> bool:
-    return total - least <= effort.gap * total
-
-
-def _with_status(found: FleetPlan, solved: str, effort: OptimiserOptions) -> FleetPlan:
-    """The best of the numbers is not the best of the fleet if carrying it out came dearer."""
-    if solved not in (OPTIMAL, PACKED):
-        return replace(found, status=solved)
-    return replace(
-        found, status=OPTIMAL if _is_within_gap(found.total, found.lower_bound, effort) else PACKED
-    )
+def _is_within_gap(total: int, lower_bound: int, options: OptimiserOptions) -> bool:
+    return total - lower_bound <= options.gap * total
 
 
 def _improve_once(
-    settled: FleetState, start: FleetState, effort: OptimiserOptions, deadline: Deadline
+    state: FleetState, start: FleetState, options: OptimiserOptions, deadline: Deadline
 ) -> FleetPlan:
-    """Solved as numbers, then carried out on a copy of the fleet by the same functions that place; only what really saves is kept."""
-    question = build_fleet_problem(start, effort.move_cost)
-    left = None if effort.max_moves is None else effort.max_moves - count_moves(settled, start)
-    program = replace(question.problem, payback_hours=effort.payback_hours, max_moves=left)
-    outcome = solve(program, time_limit=deadline.fraction(SOLVER_SHARE), gap=effort.gap)
-    bound = (cost_lower_bound(program, deadline.remaining_s) or 0) if outcome.unplaced else outcome.bound
-    before = sum(settled.offer_rates.values())
-    best, moves, cost = start, count_moves(settled, start), sum(start.offer_rates.values())
-    for after in _candidate_states(settled, start, outcome, (effort, deadline)):
-        found, price = count_moves(settled, after), sum(after.offer_rates.values())
-        is_allowed = found <= effort.move_limit and count_unpriced(after) <= count_unpriced(start)
-        if is_allowed and price + found * effort.move_price < cost + moves * effort.move_price:
-            best, moves, cost = after, found, price
-    weight = moves * effort.move_price
+    """Solve the problem once, apply the solution to a trial fleet with the functions of the placer, and keep
+    the cheapest allowed candidate."""
+    fleet_problem = build_fleet_problem(start, options.move_cost)
+    remaining_moves = None if options.max_moves is None else options.max_moves - count_moves(state, start)
+    problem = replace(fleet_problem.problem, payback_hours=options.payback_hours, max_moves=remaining_moves)
+    solution = solve(problem, time_limit=deadline.fraction(SOLVER_SHARE), gap=options.gap)
+    bound = (cost_lower_bound(problem, deadline.remaining_s) or 0) if solution.unplaced else solution.bound
+    rate_before = sum(state.offer_rates.values())
+    best, moves, cost = start, count_moves(state, start), sum(start.offer_rates.values())
+    for candidate in _candidate_states(state, start, solution, (options, deadline)):
+        candidate_moves, candidate_cost = count_moves(state, candidate), sum(candidate.offer_rates.values())
+        # Machines without a price would make a candidate look cheaper than it is.
+        is_allowed = candidate_moves <= options.move_limit and count_unpriced(candidate) <= count_unpriced(
+            start
+        )
+        if (
+            is_allowed
+            and candidate_cost + candidate_moves * options.move_price < cost + moves * options.move_price
+        ):
+            best, moves, cost = candidate, candidate_moves, candidate_cost
+    penalty = moves * options.move_price
     return FleetPlan(
-        compare(settled, best),
+        compare(state, best),
         moves,
-        weight,
-        before,
+        penalty,
+        rate_before,
         cost,
-        bound + question.fixed_rate,
-        outcome.status,
-        outcome.note,
+        bound + fleet_problem.fixed_rate,
+        solution.status,
+        solution.note,
     )
 
 
 def _candidate_states(
-    settled: FleetState, start: FleetState, outcome: Solution, work: tuple[OptimiserOptions, Deadline]
+    state: FleetState, start: FleetState, solution: Solution, limits: tuple[OptimiserOptions, Deadline]
 ) -> Iterator[FleetState]:
-    """As the numbers say, and without changes of class, which may come dearer than the numbers think; each with fewer machines, too."""
-    effort, deadline = work
+    """Yield the solution applied with and without changes of node class, and both also consolidated.
+
+    A change of class may cost more than the solver expects, because the solver does not see every rule of
+    placement.
+    """
+    options, deadline = limits
     for by_class in (True, False):
         if deadline.is_over:
             return
-        after = apply_solution(start, targets(outcome.allocations, by_class=by_class), deadline)
-        yield after
+        candidate = apply_solution(start, targets(solution.allocations, by_class=by_class), deadline)
+        yield candidate
         if not deadline.is_over:
             yield consolidate(
-                after,
-                MoveBudget(effort.move_price, effort.move_limit - count_moves(settled, after)),
+                candidate,
+                MoveBudget(options.move_price, options.move_limit - count_moves(state, candidate)),
                 deadline,
             )

@@ -1,7 +1,7 @@
-"""What is asked of the optimiser, and what does it answer? Loads to spread over sources of machines, as plain integers.
+"""The problem and the solution of the optimiser: loads to distribute over sources of machines, in integers.
 
-A machine may hold replicas of several loads, as many as fit in every resource. A load that wants machines of its own asks for one
-unit of a resource of which a machine has one. Money is micro-dollars an hour.
+A machine may hold replicas of several loads, as many as fit in every resource. A load that needs machines of
+its own requests one unit of a resource of which a machine has one. Prices are micro-dollars per hour.
 """
 
 from collections import Counter
@@ -11,30 +11,34 @@ from typing import Literal
 
 from lattice.errors import Invalid
 
-SOLVER_NO_LIMIT = 1 << 60  # a limit of this size or more does not limit
+# A limit of this size or more does not limit.
+SOLVER_NO_LIMIT = 1 << 60
 
-SolverStatus = Literal[
-    "optimal",  # proven: the gap is no more than was asked for
-    "packed",  # the solver is done, but whole machines cost more than its bound, and nobody can tell whether they must
-    "time limit",
-    "greedy",  # without the solver
-]
+# "optimal": proven, the gap is within the requested gap. "packed": the solver has finished, but whole
+# machines cost more than its bound, and a cheaper solution is neither known nor excluded. "greedy": without
+# the solver.
+SolverStatus = Literal["optimal", "packed", "time limit", "greedy"]
 
 
 @dataclass(frozen=True, slots=True)
 class MachineModel:
-    """One machine class as a source has it."""
+    """A node class at a source."""
 
     name: str
-    size: tuple[int, ...]  # by resource, in the program's order
-    price: int  # micro-dollars an hour; 0 for what is owned
-    existing: int = 0  # machines that are there and paid for; they may stay or go
-    max_machines: int | None = None  # machines; what can no longer be had has as many as are there
+    # By resource, in the order of the problem.
+    size: tuple[int, ...]
+    # Micro-dollars per hour; 0 for owned machines.
+    price: int
+    # Machines that exist and are paid for; they may stay or be removed.
+    existing: int = 0
+    # The number of existing machines for a model that is no longer available.
+    max_machines: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MachineMinimum:
-    """If any of these models has a machine, there are at least so many machines of them."""
+    """The smallest number of machines of these models together, if at least one of the models has a
+    machine."""
 
     models: tuple[str, ...]
     min_machines: int
@@ -42,22 +46,23 @@ class MachineMinimum:
 
 @dataclass(frozen=True, slots=True)
 class MachineSource:
-    """Where machines come from. What exists may stay even where a limit has fallen below it."""
+    """An offer as a source of machines. Existing machines may stay even if a limit has fallen below their
+    number."""
 
     name: str
     region: str
     models: tuple[MachineModel, ...]
     max_machines: int | None = None
-    resource_limits: tuple[
-        int | None, ...
-    ] = ()  # of each resource, over its machines' sizes; empty: no limit
-    ledgers: tuple[str, ...] = ()  # every one pays for each machine
+    # Per resource, over the sizes of all machines; empty: no limit.
+    resource_limits: tuple[int | None, ...] = ()
+    # Each ledger pays for each machine.
+    ledgers: tuple[str, ...] = ()
     minimums: tuple[MachineMinimum, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCap:
-    """At most so many replicas in these sources together."""
+    """The largest number of replicas of a load in these sources together."""
 
     sources: frozenset[str]
     max_replicas: int
@@ -65,40 +70,43 @@ class ReplicaCap:
 
 @dataclass(frozen=True, slots=True)
 class ProximityRule:
-    """Replicas in a source need one of another load in one of the sources beside it; where none is listed they need nothing."""
+    """Replicas in a listed source need a replica of the target load in one of the reachable sources; replicas
+    in other sources need none."""
 
     target_load: str
-    reachable_sources: Mapping[str, frozenset[str]]  # source -> sources of the other
+    # Source -> sources of the target load.
+    reachable_sources: Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Equal replicas, and the rules for where they go."""
+    """A service for the optimiser: equal replicas, and the rules for their sources."""
 
     name: str
     replicas: int
     needs: tuple[int, ...]
-    usable_models: Mapping[str, tuple[str, ...]]  # source -> models that may take it
-    required_source_groups: tuple[frozenset[str], ...] = ()  # of sources: at least one replica in each
+    # Source -> models on which a replica may run.
+    usable_models: Mapping[str, tuple[str, ...]]
+    # At least one replica runs in each group of sources.
+    required_source_groups: tuple[frozenset[str], ...] = ()
     min_regions: int = 1
     caps: tuple[ReplicaCap, ...] = ()
     proximity_rules: tuple[ProximityRule, ...] = ()
-    current_counts: Mapping[tuple[str, str], int] = field(
-        default_factory=dict
-    )  # source and model -> replicas there now
-    move_cost: int = 0  # micro-dollars, once, for each replica that leaves machines which could keep it
+    # Source and model -> replicas there now.
+    current_counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # Micro-dollars, once, for a replica that leaves a machine on which it could stay.
+    move_cost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementProblem:
-    """The whole question. A move pays back if what it saves in `payback_hours` is at least what it costs."""
+    """All inputs of the optimiser. A move pays back if it saves at least its cost within `payback_hours`."""
 
     resources: tuple[str, ...]
     sources: tuple[MachineSource, ...]
     loads: tuple[Load, ...]
-    ledger_limits: Mapping[str, int] = field(
-        default_factory=dict
-    )  # most micro-dollars an hour; a ledger that is over it may not grow
+    # Micro-dollars per hour; a ledger beyond its limit may not grow.
+    ledger_limits: Mapping[str, int] = field(default_factory=dict)
     payback_hours: int = 720
     max_moves: int | None = None
 
@@ -110,22 +118,22 @@ class PlacementProblem:
                 f"a move must pay back within at least 1 hour, got {self.payback_hours}",
                 fix="give 1 or more hours",
             )
-        sized = [(load.name, load.needs) for load in self.loads] + [
-            (source.name, m.size) for source in self.sources for m in source.models
-        ]
+        sized = [(load.name, load.needs) for load in self.loads]
+        for source in self.sources:
+            sized += [(source.name, model.size) for model in source.models]
         for name, vector in sized:
             if len(vector) != len(self.resources):
-                what = f"{len(vector)} amounts for {len(self.resources)} resources"
-                raise Invalid(what, where=name, fix=f"give one each of {', '.join(self.resources)}")
+                problem = f"{len(vector)} amounts for {len(self.resources)} resources"
+                raise Invalid(problem, where=name, fix=f"give one each of {', '.join(self.resources)}")
 
     def move_price(self, load: Load) -> int:
-        """Micro-dollars an hour that one move of this load weighs, rounded up."""
+        """Micro-dollars per hour that one move of the load costs over the payback time, rounded up."""
         return -(-load.move_cost // self.payback_hours)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReplicaAllocation:
-    """So many replicas of a load on machines of one model of a source."""
+    """The number of replicas of a load on machines of one model of a source."""
 
     load: str
     source: str
@@ -135,7 +143,7 @@ class ReplicaAllocation:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MachineCount:
-    """So many machines of one model of a source."""
+    """The number of machines of one model of a source."""
 
     source: str
     model: str
@@ -144,20 +152,26 @@ class MachineCount:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """An answer that keeps every rule and can really be packed onto its machines; `bound` is what no such answer can go below.
+    """A solution that keeps every rule and can be packed onto its machines; `bound` is a lower bound for
+    every such solution.
 
-    Replicas `left_out` found no room; cost and bound are then those of placing the others.
+    Replicas in `unplaced` fit on no machine; cost and bound then cover the placed replicas.
     """
 
     allocations: tuple[ReplicaAllocation, ...]
     machines: tuple[MachineCount, ...]
-    cost: int  # micro-dollars an hour of all machines
-    moves: int  # replicas that leave machines which could keep them
-    move_penalty: int  # what the moves weigh, micro-dollars an hour over the payback time
-    bound: int  # of cost + moving
+    # Micro-dollars per hour of all machines.
+    cost: int
+    # Replicas that leave machines on which they could stay.
+    moves: int
+    # The cost of the moves over the payback time, in micro-dollars per hour.
+    move_penalty: int
+    # Lower bound of cost + move_penalty.
+    bound: int
     status: SolverStatus
     unplaced: Mapping[str, int] = field(default_factory=dict)
-    note: str = ""  # why the solver did not take part
+    # The reason why the solver did not take part.
+    note: str = ""
 
     @property
     def total(self) -> int:
@@ -165,7 +179,7 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """0 is proven best; 0.01 means that at most 1 % could be saved."""
+        """The largest possible saving as a share of the total; 0 is proven optimal."""
         return (self.total - self.bound) / self.total if self.total > self.bound else 0.0
 
 

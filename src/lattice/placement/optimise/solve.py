@@ -1,7 +1,8 @@
-"""What is the cheapest way to place all loads, and how far from the cheapest can the answer be at most?
+"""Solve a placement problem: the cheapest found solution with a lower bound of the cost.
 
-A greedy answer comes first and always; the solver (HiGHS) starts from the best one, improves it and proves a bound. Equal programs get
-equal answers, in whatever order they list things, as long as the solver is not stopped by its time limit.
+A greedy solution always comes first; the solver (HiGHS) starts from the best greedy solution, improves it and
+proves a bound. Equal problems get equal solutions, whatever the order of their loads and sources, unless the
+time limit stops the solver.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,21 +36,24 @@ from lattice.placement.optimise.problem import (
     SolverStatus,
 )
 
-Clock = Callable[[], float]  # seconds that only grow
-SOLVER_SHARE = 0.6  # of what is left: the rest is for carrying out what it found
+# Monotonic seconds.
+Clock = Callable[[], float]
+# Of the remaining time; applying the solution needs the remainder.
+SOLVER_SHARE = 0.6
 
 
-INTEGER_TOLERANCE = 1e-6  # below a whole number: counts as that number
+# A value this close below an integer counts as the integer.
+INTEGER_TOLERANCE = 1e-6
 
 
 def frozen_clock() -> float:
-    """The clock of who has none: only the solver's own limit holds then."""
+    """A clock that stands still, for callers without a clock: only the time limit of the solver holds."""
     return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """Asked between steps: what has begun is finished."""
+    """A deadline that is checked between steps; a step that has begun is finished."""
 
     expires_at: float
     clock: Clock
@@ -67,224 +71,241 @@ class Deadline:
         return self.remaining_s <= 0
 
     def fraction(self, share: float) -> "Deadline":
-        """So much of what is left."""
+        """Return the deadline of a share of the remaining time."""
         now = self.clock()
         return Deadline(now + share * max(0.0, self.expires_at - now), self.clock)
 
 
 @dataclass(frozen=True, slots=True)
 class _CandidateSolution:
+    """A solution in progress."""
+
     counts: ReplicaCounts
-    machines: Mapping[ModelKey, int]  # that replicas are on
+    # Machines that hold replicas, without the minimums of sources.
+    machines: Mapping[ModelKey, int]
     unplaced: int
     total: int
 
 
 def solve(
-    program: PlacementProblem,
+    problem: PlacementProblem,
     hint: PlacementHint | None = None,
     *,
     time_limit: float | Deadline = 10.0,
     gap: float = 1e-4,
 ) -> Solution:
-    """`start`: where replicas might go, by load and (source, model); a hint. `gap`: what is good enough, as a share of the total."""
+    """Solve the problem within the time limit.
+
+    `hint` suggests replicas by load and (source, model). `gap` is the accepted distance to the bound, as a
+    share of the total. Replicas that fit nowhere are left unplaced; as many as possible are placed.
+    """
     deadline = time_limit if isinstance(time_limit, Deadline) else Deadline.within(time_limit, frozen_clock)
-    everything = index_problem(program)
-    merged = merge_loads(everything)
-    world = index_problem(merged.problem)
-    best = min(_initial_solutions(world, hint, deadline), key=_rank)
-    bound, finished, note = 0, False, ""
+    full_index = index_problem(problem)
+    merged = merge_loads(full_index)
+    index = index_problem(merged.problem)
+    best = min(_initial_solutions(index, hint, deadline), key=_rank)
+    bound, is_finished, note = 0, False, ""
     try:
         if best.unplaced:
-            best = _place_most(world, best, deadline.remaining_s)
-        world = _restrict_to_placed(world, best.counts)
-        best, bound, finished = _improve(world, replace(best, unplaced=0), deadline, gap)
-    except SolverUnavailable as why:
-        world, note = _restrict_to_placed(world, best.counts), str(why)
+            seconds = deadline.remaining_s
+            result = solve_integer(build_matrix(index, allow_unplaced=True), seconds)
+            best = min([best, *_solutions_from_hint(index, _hint_from_result(result))], key=_rank)
+        index = _restrict_to_placed(index, best.counts)
+        best, bound, is_finished = _improve(index, replace(best, unplaced=0), deadline, gap)
+    except SolverUnavailable as error:
+        index, note = _restrict_to_placed(index, best.counts), str(error)
     counts = split_counts(merged, best.counts)
-    final = _undo_moves(_restrict_to_placed(everything, counts), replace(best, counts=counts))
-    bound = max(bound, _simple_bound(world))
-    status: SolverStatus = "packed" if finished else "time limit"
+    final = _undo_moves(_restrict_to_placed(full_index, counts), replace(best, counts=counts))
+    # The simple bound may exceed a bound of a solver that was stopped early.
+    bound = max(bound, _simple_bound(index))
+    status: SolverStatus = "packed" if is_finished else "time limit"
     if note:
         status = "greedy"
     elif final.total - bound <= gap * final.total:
         status = "optimal"
-    return replace(_solution(everything, final), bound=bound, status=status, note=note)
+    return replace(_solution(full_index, final), bound=bound, status=status, note=note)
 
 
-def cost_lower_bound(program: PlacementProblem, seconds: float = 10.0) -> int | None:
-    """What no answer can cost less than, with fractions of machines and replicas allowed; None if no answer keeps every rule."""
-    world = index_problem(merge_loads(index_problem(program)).problem)
+def cost_lower_bound(problem: PlacementProblem, seconds: float = 10.0) -> int | None:
+    """Return a lower bound of the cost, with fractions of machines and replicas allowed; None if no solution
+    keeps every rule."""
+    index = index_problem(merge_loads(index_problem(problem)).problem)
     try:
-        bound = solve_relaxed(build_matrix(world), seconds).bound
+        bound = solve_relaxed(build_matrix(index), seconds).bound
     except SolverUnavailable:
-        return _simple_bound(world)
-    return None if bound is None else max(bound, _simple_bound(world))
+        return _simple_bound(index)
+    return None if bound is None else max(bound, _simple_bound(index))
 
 
 def _initial_solutions(
-    world: ProblemIndex, start: PlacementHint | None, deadline: Deadline
+    index: ProblemIndex, hint: PlacementHint | None, deadline: Deadline
 ) -> Iterator[_CandidateSolution]:
-    """At worst, nothing is placed; staying is looked at in any case."""
+    """Yield the empty solution, the solution without moves, and solutions from the hint and from no hint."""
     yield _CandidateSolution(
-        {name: {} for name in world.loads}, {}, sum(load.replicas for load in world.loads.values()), 0
+        {name: {} for name in index.loads}, {}, sum(load.replicas for load in index.loads.values()), 0
     )
-    yield from _solutions_from_hint(world, stay_hint(world))
-    for wish in (start or {}, {}):
+    yield from _solutions_from_hint(index, stay_hint(index))
+    for candidate_hint in (hint or {}, {}):
         if not deadline.is_over:
-            yield from _solutions_from_hint(world, wish)
+            yield from _solutions_from_hint(index, candidate_hint)
 
 
-def _solutions_from_hint(world: ProblemIndex, wish: PlacementHint) -> Iterator[_CandidateSolution]:
-    """What comes of a wish, if it keeps every rule."""
-    counts, opened = greedy_solution(world, wish)
-    machines = {key: min(count, opened[key]) for key, count in machines_needed(world, counts).items()}
-    paid = with_minimums(world, machines)
-    if not violations(world, counts, paid):
-        missing = sum(load.replicas for load in world.loads.values()) - sum(
-            sum(placed.values()) for placed in counts.values()
-        )
+def _solutions_from_hint(index: ProblemIndex, hint: PlacementHint) -> Iterator[_CandidateSolution]:
+    """Yield the greedy solution for the hint, if the solution keeps every rule."""
+    counts, opened = greedy_solution(index, hint)
+    machines = {key: min(count, opened[key]) for key, count in machines_needed(index, counts).items()}
+    paid = with_minimums(index, machines)
+    if not violations(index, counts, paid):
+        desired = sum(load.replicas for load in index.loads.values())
+        missing = desired - sum(sum(placed.values()) for placed in counts.values())
         yield _CandidateSolution(
-            counts, machines, missing, hourly_cost(world, paid) + moves_and_penalty(world, counts)[1]
+            counts, machines, missing, hourly_cost(index, paid) + moves_and_penalty(index, counts)[1]
         )
 
 
-def _rank(answer: _CandidateSolution) -> tuple[object, ...]:
+def _rank(solution: _CandidateSolution) -> tuple[object, ...]:
+    """The order of solutions: fewest unplaced replicas, then lowest total, then by name, so that equal
+    problems get equal solutions."""
     return (
-        answer.unplaced,
-        answer.total,
-        sorted((name, sorted(placed.items())) for name, placed in answer.counts.items()),
+        solution.unplaced,
+        solution.total,
+        sorted((name, sorted(placed.items())) for name, placed in solution.counts.items()),
     )
 
 
-def _place_most(world: ProblemIndex, best: _CandidateSolution, seconds: float) -> _CandidateSolution:
-    solved = solve_integer(build_matrix(world, allow_unplaced=True), seconds)
-    return min([best, *_solutions_from_hint(world, _hint_from_result(solved))], key=_rank)
-
-
-def _restrict_to_placed(world: ProblemIndex, counts: ReplicaCounts) -> ProblemIndex:
-    """The same question, about the replicas that are placed."""
-    loads = tuple(replace(load, replicas=sum(counts[name].values())) for name, load in world.loads.items())
-    return index_problem(replace(world.problem, loads=loads))
+def _restrict_to_placed(index: ProblemIndex, counts: ReplicaCounts) -> ProblemIndex:
+    """Return the same problem with only the placed replicas."""
+    loads = tuple(replace(load, replicas=sum(counts[name].values())) for name, load in index.loads.items())
+    return index_problem(replace(index.problem, loads=loads))
 
 
 def _improve(
-    world: ProblemIndex, best: _CandidateSolution, deadline: Deadline, gap: float
+    index: ProblemIndex, best: _CandidateSolution, deadline: Deadline, gap: float
 ) -> tuple[_CandidateSolution, int, bool]:
+    """Improve the solution with the solver; return the best solution, a lower bound, and whether the solver
+    finished."""
     if deadline.is_over:
         return best, 0, False
-    matrix = build_matrix(world)
-    solved = solve_relaxed(matrix, deadline.remaining_s)
-    bound = solved.bound or 0
-    best = min([best, *_complete_solutions(world, solved)], key=_rank)
+    matrix = build_matrix(index)
+    result = solve_relaxed(matrix, deadline.remaining_s)
+    bound = result.bound or 0
+    best = min([best, *_complete_solutions(index, result)], key=_rank)
     if best.total - bound <= gap * best.total:
         return best, bound, True
-    solved = solve_integer(matrix, deadline.remaining_s, gap, _columns(world, matrix, best))
+    result = solve_integer(matrix, deadline.remaining_s, gap, _columns(index, matrix, best))
     return (
-        min([best, *_complete_solutions(world, solved)], key=_rank),
-        max(bound, solved.bound or 0),
-        solved.finished,
+        min([best, *_complete_solutions(index, result)], key=_rank),
+        max(bound, result.bound or 0),
+        result.finished,
     )
 
 
-def _complete_solutions(world: ProblemIndex, solved: SolverResult) -> list[_CandidateSolution]:
-    return (
-        [answer for answer in _solutions_from_hint(world, _hint_from_result(solved)) if not answer.unplaced]
-        if solved.values
-        else []
-    )
+def _complete_solutions(index: ProblemIndex, result: SolverResult) -> list[_CandidateSolution]:
+    """Solutions from the result of the solver that place every replica."""
+    if not result.values:
+        return []
+    solutions = _solutions_from_hint(index, _hint_from_result(result))
+    return [solution for solution in solutions if not solution.unplaced]
 
 
-def _hint_from_result(solved: SolverResult) -> dict[str, dict[ModelKey, int]]:
-    """The whole replicas of the solver's answer."""
-    wish: dict[str, dict[ModelKey, int]] = {}
-    for column, value in solved.values.items():
+def _hint_from_result(result: SolverResult) -> dict[str, dict[ModelKey, int]]:
+    """The replica counts of the solver, rounded down to whole replicas."""
+    hint: dict[str, dict[ModelKey, int]] = {}
+    for column, value in result.values.items():
         if column[0] == "x" and (count := int(value + INTEGER_TOLERANCE)):
-            wish.setdefault(column[1], {})[(column[2], column[3])] = count
-    return wish
+            hint.setdefault(column[1], {})[(column[2], column[3])] = count
+    return hint
 
 
-def _columns(world: ProblemIndex, matrix: Matrix, answer: _CandidateSolution) -> dict[Column, int] | None:
-    """The answer in the solver's terms; None if it uses a model that the matrix leaves aside."""
-    machines = with_minimums(world, answer.machines)
-    values: dict[Column, int] = {
-        ("n", *key): count for key, count in machines.items() if ("n", *key) in matrix.upper_bounds
-    }
-    for source, least in ((each, least) for each in world.sources.values() for least in each.minimums):
-        keys = [(source.name, model) for model in least.models]
-        values |= {
-            ("b", *key): int(any(machines.get(each) for each in keys))
-            for key in keys
-            if ("b", *key) in matrix.upper_bounds
-        }
-    for name, placed in answer.counts.items():
+def _columns(index: ProblemIndex, matrix: Matrix, solution: _CandidateSolution) -> dict[Column, int] | None:
+    """The solution as column values of the matrix; None if the solution uses a model that the matrix
+    omits."""
+    machines = with_minimums(index, solution.machines)
+    values: dict[Column, int] = {}
+    for key, count in machines.items():
+        if ("n", *key) in matrix.upper_bounds:
+            values["n", *key] = count
+    for source in index.sources.values():
+        for minimum in source.minimums:
+            keys = [(source.name, model) for model in minimum.models]
+            is_used = int(any(machines.get(key) for key in keys))
+            for key in keys:
+                if ("b", *key) in matrix.upper_bounds:
+                    values["b", *key] = is_used
+    for name, placed in solution.counts.items():
         for key, count in placed.items():
             values[("x", name, *key)] = count
-            if ("y", name, region := world.sources[key[0]].region) in matrix.upper_bounds:
+            if ("y", name, region := index.sources[key[0]].region) in matrix.upper_bounds:
                 values[("y", name, region)] = 1
-        for key, count in world.loads[name].current_counts.items():
+        for key, count in index.loads[name].current_counts.items():
             if ("m", name, *key) in matrix.upper_bounds:
                 values[("m", name, *key)] = max(0, count - placed.get(key, 0))
     return values if all(column in matrix.upper_bounds for column in values) else None
 
 
-def _undo_moves(world: ProblemIndex, answer: _CandidateSolution) -> _CandidateSolution:
-    """Takes back each load's moves that do not pay for themselves, which a solver that was stopped early may leave."""
-    stay, moving = stay_hint(world), moves_and_penalty(world, answer.counts)[1]
-    for name, load in world.loads.items():
-        placed, back = answer.counts[name], stay.get(name, {})
-        moves = count_load_moves(load, world.keys[name], placed)
-        counts = answer.counts | {name: back}
+def _undo_moves(index: ProblemIndex, solution: _CandidateSolution) -> _CandidateSolution:
+    """Undo the moves of a load that do not pay for themselves; a solver that was stopped early may leave such
+    moves."""
+    stay, penalty = stay_hint(index), moves_and_penalty(index, solution.counts)[1]
+    for name, load in index.loads.items():
+        placed, stayed = solution.counts[name], stay.get(name, {})
+        moves = count_load_moves(load, index.keys[name], placed)
+        counts = solution.counts | {name: stayed}
         if (
             not moves
-            or sum(back.values()) != load.replicas
-            or any(load_violations(world, load, back))
-            or any(proximity_violations(world, counts))
+            or sum(stayed.values()) != load.replicas
+            or any(load_violations(index, load, stayed))
+            or any(proximity_violations(index, counts))
         ):
             continue
-        less = world.problem.move_price(load) * (moves - count_load_moves(load, world.keys[name], back))
-        touched = {*placed, *back}
-        machines = {
-            key: count for key, count in answer.machines.items() if key not in touched
-        } | machines_needed(world, counts, touched)
-        paid = with_minimums(world, machines)
-        total = hourly_cost(world, paid) + moving - less
-        if total <= answer.total and not any(supply_violations(world, paid)):
-            answer, moving = replace(answer, counts=counts, machines=machines, total=total), moving - less
-    return answer
+        saved_penalty = index.problem.move_price(load) * (
+            moves - count_load_moves(load, index.keys[name], stayed)
+        )
+        touched = {*placed, *stayed}
+        machines = {key: count for key, count in solution.machines.items() if key not in touched}
+        machines |= machines_needed(index, counts, touched)
+        paid = with_minimums(index, machines)
+        total = hourly_cost(index, paid) + penalty - saved_penalty
+        if total <= solution.total and not any(supply_violations(index, paid)):
+            solution, penalty = (
+                replace(solution, counts=counts, machines=machines, total=total),
+                penalty - saved_penalty,
+            )
+    return solution
 
 
-def _simple_bound(world: ProblemIndex) -> int:
-    """Each replica alone pays for its part of the cheapest machine, in whichever resource that comes to most."""
-    sums = [Fraction(0) for _ in world.problem.resources]
-    for name, load in world.loads.items():
+def _simple_bound(index: ProblemIndex) -> int:
+    """A lower bound without the solver: a replica pays for its share of the cheapest machine, in the resource
+    with the largest sum."""
+    sums = [Fraction(0) for _ in index.problem.resources]
+    for name, load in index.loads.items():
         for resource, need in enumerate(load.needs if load.replicas else ()):
-            models = [world.models[key] for key in world.keys[name]]
-            parts = [
-                Fraction(model.price * need, model.size[resource]) if need else Fraction(0)
-                for model in models
-            ]
-            sums[resource] += load.replicas * min(parts, default=Fraction(0))
+            models = [index.models[key] for key in index.keys[name]]
+            shares = [Fraction(0)]
+            if need:
+                shares = [Fraction(model.price * need, model.size[resource]) for model in models]
+            sums[resource] += load.replicas * min(shares, default=Fraction(0))
     return max((-(-total.numerator // total.denominator) for total in sums), default=0)
 
 
-def _solution(world: ProblemIndex, answer: _CandidateSolution) -> Solution:
-    shares = (
-        ReplicaAllocation(name, *key, count)
-        for name, placed in answer.counts.items()
-        for key, count in placed.items()
-        if count
-    )
-    left = {name: load.replicas - sum(answer.counts[name].values()) for name, load in world.loads.items()}
-    machines = with_minimums(world, answer.machines)
-    moves, moving = moves_and_penalty(world, answer.counts)
+def _solution(index: ProblemIndex, solution: _CandidateSolution) -> Solution:
+    allocations: list[ReplicaAllocation] = []
+    for name, placed in solution.counts.items():
+        for key, count in placed.items():
+            if count:
+                allocations.append(ReplicaAllocation(name, *key, count))
+    unplaced = {
+        name: load.replicas - sum(solution.counts[name].values()) for name, load in index.loads.items()
+    }
+    machines = with_minimums(index, solution.machines)
+    moves, penalty = moves_and_penalty(index, solution.counts)
     return Solution(
-        allocations=tuple(sorted(shares)),
+        allocations=tuple(sorted(allocations)),
         machines=tuple(sorted(MachineCount(*key, count) for key, count in machines.items() if count)),
-        cost=hourly_cost(world, machines),
+        cost=hourly_cost(index, machines),
         moves=moves,
-        move_penalty=moving,
+        move_penalty=penalty,
         bound=0,
         status="greedy",
-        unplaced={name: count for name, count in left.items() if count},
+        unplaced={name: count for name, count in unplaced.items() if count},
     )

@@ -1,4 +1,5 @@
-"""One question about the fleet, one answer: the same for the command line offline and for a server."""
+"""Queries about the fleet: one query in, one document out, equal for the offline command line and the
+server."""
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,12 +26,14 @@ from lattice.placement.queries.service_documents import (
 from lattice.placement.queries.why import explain_service, unplaced_replicas
 
 Query = Mapping[str, Any]
-MAX_LISTED_NAMES = 10  # names listed where none is near
+# Names that an error lists where no similar name exists.
+MAX_LISTED_NAMES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class QueryContext:
-    """What a question is about: everything settled, the world as it is, and a clock for those that may take time."""
+    """The input of a query: the settled state, the present world, and a clock for queries with a time
+    limit."""
 
     state: FleetState
     world: World
@@ -38,154 +41,157 @@ class QueryContext:
 
 
 def answer_query(
-    question: Query,
+    query: Query,
     world: World,
     changes: Sequence[Kind] = (),
     deleted: Sequence[ObjectKey] = (),
     clock: Clock = frozen_clock,
 ) -> Document:
-    """`changes` and `gone`: manifests to be applied and objects to be deleted. A plan is about them; other questions are asked
-    of the world that such a plan leads to. `clock`: for questions that look for the best within a time."""
-    if question["ask"] == "plan":
-        return _document_of_plan(_plan(world, changes, deleted), world)
-    asked = QUERY_HANDLERS.get(question["ask"])
-    if asked is None:
+    """Answer the query about the world.
+
+    `changes` and `deleted` are manifests to apply and objects to delete. A plan describes them; every other
+    query is answered for the world after them.
+    """
+    if query["ask"] == "plan":
+        if changes or deleted:
+            return _document_of_plan(plan(world, changes, deleted), world)
+        # Without changes the plan shows the remaining work for the declared objects.
+        pending = compare(FleetState.current(world), converge(world, max_decisions=1))
+        return _document_of_plan(pending, world)
+    handler = QUERY_HANDLERS.get(query["ask"])
+    if handler is None:
         raise Malformed(
-            f"there is no question {question['ask']!r}", fix=f"ask one of plan, {', '.join(QUERY_HANDLERS)}"
+            f"there is no question {query['ask']!r}", fix=f"ask one of plan, {', '.join(QUERY_HANDLERS)}"
         )
-    if "service" in question:
-        _require_service(
-            question["service"], world.with_objects(changes, deleted) if changes or deleted else world
-        )
-    settled = converge_both(world, changes, deleted)[1] if changes or deleted else converge(world)
-    return asked(question, QueryContext(settled, world, clock))
+    if "service" in query:
+        service = query["service"]
+        services = (world.with_objects(changes, deleted) if changes or deleted else world).services
+        if service not in services:
+            raise NotFound(f"there is no service {service}", fix=_suggest_name(service, services, "services"))
+    state = converge_both(world, changes, deleted)[1] if changes or deleted else converge(world)
+    return handler(query, QueryContext(state, world, clock))
 
 
-def _plan(world: World, changes: Sequence[Kind], gone: Sequence[ObjectKey]) -> Plan:
-    """Of no change: what is still to be done for what is declared already."""
-    if changes or gone:
-        return plan(world, changes, gone)
-    return compare(FleetState.current(world), converge(world, max_decisions=1))
-
-
-def _document_of_plan(made: Plan, now: World) -> Document:
+def _document_of_plan(plan: Plan, world: World) -> Document:
     return plan_document(
-        made, cast("FleetState", made.state_before), cast("FleetState", made.state_after), now
+        plan, cast("FleetState", plan.state_before), cast("FleetState", plan.state_after), world
     )
 
 
-def _explain(question: Query, about: QueryContext) -> Document:
-    settled = about.state
-    service, pool = question["service"], question.get("pool", "")
-    if pool and pool not in settled.fleet.table.row_of:
-        raise NotFound(
-            f"there is no pool {pool}", fix=_suggest_name(pool, settled.fleet.table.row_of, "pools")
-        )
-    now = dict(FleetState.current(about.world).replica_counts.get(service, {}))
+def _explain(query: Query, context: QueryContext) -> Document:
+    """Answer why the service is placed as it is."""
+    state = context.state
+    service, pool = query["service"], query.get("pool", "")
+    if pool and pool not in state.fleet.table.row_of:
+        raise NotFound(f"there is no pool {pool}", fix=_suggest_name(pool, state.fleet.table.row_of, "pools"))
+    current = dict(FleetState.current(context.world).replica_counts.get(service, {}))
     return {
-        **why_document(explain_service(settled, service, now), settled, pool),
-        "placed": settled.placed_replicas(service),
+        **why_document(explain_service(state, service, current), state, pool),
+        "placed": state.placed_replicas(service),
     }
 
 
-def _fit(question: Query, about: QueryContext) -> Document:
-    """Where something happens, too: what would make it fit then."""
-    service, event = question["service"], _event(question)
-    settled = about.state if event == WhatIfEvent() else apply_event(about.state, event)
-    has: Document = {
-        "replicas": settled.world.demands[service].replicas,
-        "placed": settled.placed_replicas(service),
+def _fit(query: Query, context: QueryContext) -> Document:
+    """Answer which changes would make the service fit, also after a what-if event."""
+    service, event = query["service"], _event(query)
+    state = context.state if event == WhatIfEvent() else apply_event(context.state, event)
+    figures: Document = {
+        "replicas": state.world.demands[service].replicas,
+        "placed": state.placed_replicas(service),
     }
-    has |= {"event": event_document(event)} if event != WhatIfEvent() else {}
-    has["serviceCost"] = rate_document(settled.service_rates.get(service, 0))
-    with unplaced_replicas(settled, service) as missing:
+    if event != WhatIfEvent():
+        figures["event"] = event_document(event)
+    figures["serviceCost"] = rate_document(state.service_rates.get(service, 0))
+    with unplaced_replicas(state, service) as missing:
         if missing is None:
-            return {**fit_document(service, (), None), **has}
-        verdict = judge(missing.placement, settled.fleet, settled.world.services)
-        adrift = settled.orphaned.service_cost(service)
-        found = [
-            replace(
-                each,
-                rate_increase=each.rate_increase - missing.freed_rate,
-                service_rate=None if each.service_rate is None else each.service_rate + adrift,
+            # The service is placed: no change is needed.
+            return {**fit_document(service, (), None), **figures}
+        verdict = judge(missing.placement, state.fleet, state.world.services)
+        orphaned_cost = state.orphaned.service_cost(service)
+        suggestions = []
+        for suggestion in fit(state.world, service, state.fleet):
+            rate = suggestion.service_rate
+            suggestions.append(
+                replace(
+                    suggestion,
+                    rate_increase=suggestion.rate_increase - missing.freed_rate,
+                    service_rate=None if rate is None else rate + orphaned_cost,
+                )
             )
-            for each in fit(settled.world, service, settled.fleet)
-        ]
-    return {**fit_document(service, found, verdict), **has}
+    return {**fit_document(service, suggestions, verdict), **figures}
 
 
-def _whatif(question: Query, about: QueryContext) -> Document:
-    if question.get("loseEach"):
-        return drill_document(loss_impacts(about.state), about.state)
-    event = _event(question)
+def _whatif(query: Query, context: QueryContext) -> Document:
+    """Answer the effect of an event, or of the loss of each pool in turn."""
+    if query.get("loseEach"):
+        return drill_document(loss_impacts(context.state), context.state)
+    event = _event(query)
     return {
-        **_document_of_plan(plan_event(about.state, event), about.world),
+        **_document_of_plan(plan_event(context.state, event), context.world),
         "ask": "whatif",
         "event": event_document(event),
     }
 
 
-def _event(question: Query) -> WhatIfEvent:
-    """What is said twice happens once."""
-    drop = {
-        (pool, certificate.lower()): (pool, certificate) for pool, certificate in question.get("drop", ())
-    }
+def _event(query: Query) -> WhatIfEvent:
+    """The what-if event of the query, without repeated pools and certificates."""
+    # Certificates are compared without case.
+    drop = {(pool, certificate.lower()): (pool, certificate) for pool, certificate in query.get("drop", ())}
     return WhatIfEvent(
-        tuple(dict.fromkeys(question.get("lose", ()))),
+        tuple(dict.fromkeys(query.get("lose", ()))),
         tuple(drop.values()),
-        question.get("priceMillionths", 1_000_000),
+        query.get("priceMillionths", 1_000_000),
     )
 
 
-def _cost(question: Query, about: QueryContext) -> Document:
-    return cost_document(about.state, question.get("by", "pool"), question.get("inNamespace", ""))
+def _cost(query: Query, context: QueryContext) -> Document:
+    return cost_document(context.state, query.get("by", "pool"), query.get("inNamespace", ""))
 
 
-def _optimise(question: Query, about: QueryContext) -> Document:
-    effort = OptimiserOptions(
-        question.get("maxMoves"),
-        question.get("paybackHours", PAYBACK_HOURS),
-        question.get("moveCostMicros", MOVE_COST_MICROS),
-        question.get("timeLimitSeconds", 10.0),
+def _optimise(query: Query, context: QueryContext) -> Document:
+    options = OptimiserOptions(
+        query.get("maxMoves"),
+        query.get("paybackHours", PAYBACK_HOURS),
+        query.get("moveCostMicros", MOVE_COST_MICROS),
+        query.get("timeLimitSeconds", 10.0),
     )
-    found = optimise(about.state, effort, about.clock)
+    fleet_plan = optimise(context.state, options, context.clock)
     return {
-        **_document_of_plan(found.plan, about.world),
+        **_document_of_plan(fleet_plan.plan, context.world),
         "ask": "optimise",
-        **optimum_document(found, effort),
+        **optimum_document(fleet_plan, options),
     }
 
 
-def _require_service(name: str, world: World) -> None:
-    if name not in world.services:
-        raise NotFound(f"there is no service {name}", fix=_suggest_name(name, world.services, "services"))
-
-
-def require_namespace(name: str, known: Collection[str]) -> None:
-    """Refuses one that nobody declared: whatever is asked about it, the answer would be nothing, and look like one."""
-    if name not in known:
+def require_namespace(name: str, namespaces: Collection[str]) -> None:
+    """Raise NotFound for a namespace that does not exist; without the check the answer would be empty and
+    look valid."""
+    if name not in namespaces:
         raise NotFound(
-            f"there is no namespace {name}", fix=_suggest_name(name, dict.fromkeys(known), "namespaces")
+            f"there is no namespace {name}", fix=_suggest_name(name, dict.fromkeys(namespaces), "namespaces")
         )
 
 
-def _suggest_name(name: str, known: Mapping[str, object], nouns: str) -> str:
-    """The same in another namespace, what begins so, or what looks alike; the namespace alone makes no two names alike."""
-    bare = _bare(name)
-    same = [each for each in known if _bare(each) == bare]
-    begun = [each for each in known if _bare(each).startswith(bare)]
-    alike = difflib.get_close_matches(bare, sorted({*map(_bare, known)}), n=1)
-    near = same or begun or [each for each in known if _bare(each) in alike]
-    if near:
-        return f"did you mean {min(near)}?"
-    if not known:
+def _suggest_name(name: str, names: Mapping[str, object], nouns: str) -> str:
+    """Suggest an existing name: equal in another namespace, with the same beginning, or similar. The
+    namespace does not count for similarity."""
+    own_name = _bare(name)
+    equal = [candidate for candidate in names if _bare(candidate) == own_name]
+    beginning = [candidate for candidate in names if _bare(candidate).startswith(own_name)]
+    similar = difflib.get_close_matches(own_name, sorted({*map(_bare, names)}), n=1)
+    matches = equal or beginning or [candidate for candidate in names if _bare(candidate) in similar]
+    if matches:
+        return f"did you mean {min(matches)}?"
+    if not names:
         return f"there are no {nouns} here"
-    more = (
-        f", and {len(known) - MAX_LISTED_NAMES:,} more: `lattice get {nouns}` lists them"
-        if len(known) > MAX_LISTED_NAMES
+    remainder = (
+        f", and {len(names) - MAX_LISTED_NAMES:,} more: `lattice get {nouns}` lists them"
+        if len(names) > MAX_LISTED_NAMES
         else ""
     )
-    return f"there {'is' if len(known) == 1 else 'are'} {', '.join(sorted(known)[:MAX_LISTED_NAMES])}{more}"
+    return (
+        f"there {'is' if len(names) == 1 else 'are'} {', '.join(sorted(names)[:MAX_LISTED_NAMES])}{remainder}"
+    )
 
 
 def _bare(name: str) -> str:

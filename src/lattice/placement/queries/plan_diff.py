@@ -1,4 +1,4 @@
-"""How does a plan differ from an earlier one with the same manifests? Only what is another now, from the two documents alone."""
+"""The differences between two plans of the same manifests, computed from their documents."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -7,79 +7,93 @@ from lattice.errors import Malformed
 from lattice.placement.inputs.ledger_math import format_per_hour
 
 PlanDocument = Mapping[str, Any]
-EntrySummary = Mapping[str, str]  # what is told of one entry, by what it is about
+# The compared figures of one entry, by their label.
+EntrySummary = Mapping[str, str]
 
 
-def plan_differences(then: PlanDocument, now: PlanDocument) -> list[str]:
-    """What is new, gone or other; equal documents of other manifests say so."""
+def plan_differences(earlier: PlanDocument, later: PlanDocument) -> list[str]:
+    """Return a line per new, missing or changed entry; equal documents mean that the manifests differ.
+
+    Raises Malformed if a document is not a plan.
+    """
     try:
-        found = [line for section in SECTIONS for line in _section(section, then, now)]
+        lines: list[str] = []
+        for section in SECTIONS:
+            lines += _section(section, earlier, later)
     except (KeyError, TypeError, AttributeError) as e:
         raise Malformed(
             "what it is compared with is not a plan",
             fix="give one as `lattice plan -o json` prints it, or its id",
         ) from e
-    return found or ["the manifests are others than those that were planned"]
+    return lines or ["the manifests are others than those that were planned"]
 
 
-def _section(section: str, then: PlanDocument, now: PlanDocument) -> Iterator[str]:
-    word, said = SECTIONS[section]
-    before, after = (
-        {each["name"]: said(each) for each in document.get(section) or ()} for document in (then, now)
+def _section(section: str, earlier: PlanDocument, later: PlanDocument) -> Iterator[str]:
+    noun, summarize = SECTIONS[section]
+    old_entries, new_entries = (
+        {entry["name"]: summarize(entry) for entry in document.get(section) or ()}
+        for document in (earlier, later)
     )
-    for name in sorted({*before, *after}):
-        if how := _describe_change(before.get(name), after.get(name)):
-            yield f"{word} {name}: {how}"
+    for name in sorted({*old_entries, *new_entries}):
+        if change := _describe_change(old_entries.get(name), new_entries.get(name)):
+            yield f"{noun} {name}: {change}"
 
 
-def _describe_change(before: EntrySummary | None, after: EntrySummary | None) -> str:
-    if before is None or after is None:
-        return "was not in the plan" if before is None else "is not in it any more"
-    other = [(what, old, after[what]) for what, old in before.items() if old != after[what]]
-    return "; ".join(f"{what} was {old}, now {new}".strip() for what, old, new in other)
+def _describe_change(old: EntrySummary | None, new: EntrySummary | None) -> str:
+    """The changed figures of an entry; empty for an unchanged entry."""
+    if old is None or new is None:
+        return "was not in the plan" if old is None else "is not in it any more"
+    changes = []
+    for label, value in old.items():
+        if value != new[label]:
+            changes.append(f"{label} was {value}, now {new[label]}".strip())
+    return "; ".join(changes)
 
 
-def _service(each: PlanDocument) -> EntrySummary:
-    cost = each["cost"]
+def _service(entry: PlanDocument) -> EntrySummary:
+    cost = entry["cost"]
     return {
-        "": _places(each["after"]),
-        "before": _places(each["before"]),
+        "": _places(entry["after"]),
+        "before": _places(entry["before"]),
         "cost": format_per_hour(cost["after"]["hourlyMicros"]),
         "cost before": format_per_hour(cost["before"]["hourlyMicros"]),
-        "its placement": "complete" if each["isPlaced"] else "not complete",
+        "its placement": "complete" if entry["isPlaced"] else "not complete",
     }
 
 
-def _places(found: list[PlanDocument]) -> str:
+def _places(places: list[PlanDocument]) -> str:
     return (
-        ", ".join(f"{each['replicas']:,} in {each['cluster']} ({each['class']})" for each in found)
+        ", ".join(f"{place['replicas']:,} in {place['cluster']} ({place['class']})" for place in places)
         or "nowhere"
     )
 
 
-def _cluster(each: PlanDocument) -> EntrySummary:
-    return {"": _machines(each["after"]), "before": _machines(each["before"])}
+def _cluster(entry: PlanDocument) -> EntrySummary:
+    return {"": _machines(entry["after"]), "before": _machines(entry["before"])}
 
 
 def _machines(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} × {name}" for name, count in sorted(counts.items())) or "none"
 
 
-def _pool(each: PlanDocument) -> EntrySummary:
+def _pool(entry: PlanDocument) -> EntrySummary:
     return {
-        "": format_per_hour(each["after"]["hourlyMicros"]),
-        "before": format_per_hour(each["before"]["hourlyMicros"]),
+        "": format_per_hour(entry["after"]["hourlyMicros"]),
+        "before": format_per_hour(entry["before"]["hourlyMicros"]),
     }
 
 
-def _moving(each: PlanDocument) -> EntrySummary:
-    return {"": "nowhere" if each["to"] is None else _places(each["to"]), "why": "; ".join(each["reasons"])}
-
-
-def _unplaced(each: PlanDocument) -> EntrySummary:
+def _moving(entry: PlanDocument) -> EntrySummary:
     return {
-        "": f"{each['verdict']} ({each['reason']})",
-        "the number of replicas without a place": f"{each['missing']:,}",
+        "": "nowhere" if entry["to"] is None else _places(entry["to"]),
+        "why": "; ".join(entry["reasons"]),
+    }
+
+
+def _unplaced(entry: PlanDocument) -> EntrySummary:
+    return {
+        "": f"{entry['verdict']} ({entry['reason']})",
+        "the number of replicas without a place": f"{entry['missing']:,}",
     }
 
 

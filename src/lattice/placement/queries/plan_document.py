@@ -1,45 +1,44 @@
-"""Answers about the fleet as plain documents: what tables are drawn from, what `-o json` prints and what a server sends."""
+"""Documents of plans and costs: the source of tables, of `-o json` and of server responses."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.meta.quantity import format_dollars
 from lattice.placement.explain.blockers import Blocker
-from lattice.placement.explain.verdict import ConflictingRequirements, Verdict, judge
+from lattice.placement.explain.verdict import Verdict, judge
 from lattice.placement.greedy.place_all import by_priority
 from lattice.placement.inputs.ledger_math import rate_per_30_days
 from lattice.placement.model.costs import fleet_costs, placed_costs
 from lattice.placement.model.demand import Demand, service_source
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.offer import MachineType
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import (
     BudgetChange,
     ClusterChange,
     FleetState,
     ManifestChange,
-    MisplacedService,
     PlacementKey,
     Plan,
     ServiceChange,
 )
 
 Document = dict[str, Any]
-MAX_INDIVIDUAL_VERDICTS = 50  # unplaced services that are judged one by one; of more, those that ask for the same are judged together
+# Unplaced services that are judged one by one; beyond it services with equal demands share a verdict.
+MAX_INDIVIDUAL_VERDICTS = 50
 DECLARED_PRICE_PREFIX = "costPerHour of class "
 ESTIMATED_PREFIX = "estimated"
 
 
 def money_document(micros: int) -> Document:
-    """An amount: exact as an integer, and as people write it."""
+    """Return an amount as an exact integer and as dollars."""
     return {"micros": micros, "dollars": format_dollars(micros)}
 
 
 def rate_document(micros: int) -> Document:
-    """What something costs in an hour, and in 30 days."""
+    """Return a cost per hour and per 30 days."""
     month = rate_per_30_days(micros)
     return {
         "hourlyMicros": micros,
@@ -49,249 +48,291 @@ def rate_document(micros: int) -> Document:
     }
 
 
-def rate_change_document(before: int, after: int) -> Document:
+def rate_change_document(old: int, new: int) -> Document:
     return {
-        "before": rate_document(before),
-        "after": rate_document(after),
-        "change": rate_document(after - before),
+        "before": rate_document(old),
+        "after": rate_document(new),
+        "change": rate_document(new - old),
     }
 
 
 def place_documents(counts: Mapping[PlacementKey, int]) -> list[Document]:
-    """Most replicas first, then by name."""
-    most_first = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    """Return replicas by pool, cluster and class; most replicas first, then by name."""
+    most_first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [
-        {"pool": pool, "cluster": cluster, "class": kind, "replicas": count}
-        for (pool, cluster, kind), count in most_first
+        {"pool": pool, "cluster": cluster, "class": node_class, "replicas": count}
+        for (pool, cluster, node_class), count in most_first
     ]
 
 
-def shortfall_document(each: Shortfall, plugin: str = "") -> Document:
-    found = {"what": each.what, "need": each.need, "have": each.have, "missing": each.missing}
-    return {"filter": plugin, **found} if plugin else found
+def shortfall_document(shortfall: Shortfall, plugin: str = "") -> Document:
+    document = {
+        "what": shortfall.what,
+        "need": shortfall.need,
+        "have": shortfall.have,
+        "missing": shortfall.missing,
+    }
+    return {"filter": plugin, **document} if plugin else document
 
 
-def plan_document(made: Plan, before: FleetState, after: FleetState, now: World) -> Document:
-    """The whole of a plan. `now`: what there is, before anything that is only assumed."""
-    changed = [each.name for each in made.services]
+def plan_document(plan: Plan, before: FleetState, after: FleetState, world: World) -> Document:
+    """Return the plan as a document; `world` is the present world without assumed changes."""
+    changed = [service.name for service in plan.services]
+    would_move = []
+    for service in plan.would_move:
+        # An unplaced service is listed as unplaced only.
+        if service.name not in plan.unplaced:
+            destination = None if service.destination is None else place_documents(service.destination)
+            would_move.append({"name": service.name, "reasons": list(service.reasons), "to": destination})
     return {
         "ask": "plan",
-        "id": made.id,
-        "isEmpty": made.is_empty,
-        "isFeasible": made.is_feasible,
-        "declared": [_manifest_change(each) for each in made.manifest_changes],
-        "services": [_service(each, after) for each in made.services],
-        "clusters": [_cluster(each, before, after) for each in made.clusters],
-        "pools": [{"name": name, **rate_change_document(*each)} for name, each in made.rates.items()],
-        "total": rate_change_document(*made.total),
-        "pending": pending_document(before, now),
+        "id": plan.id,
+        "isEmpty": plan.is_empty,
+        "isFeasible": plan.is_feasible,
+        "declared": [_manifest_change(change) for change in plan.manifest_changes],
+        "services": [_service(service, after) for service in plan.services],
+        "clusters": [_cluster(cluster, before, after) for cluster in plan.clusters],
+        "pools": [{"name": name, **rate_change_document(*rates)} for name, rates in plan.rates.items()],
+        "total": rate_change_document(*plan.total),
+        "pending": pending_document(before, world),
         "overhead": rate_change_document(_overhead(before), _overhead(after)),
         "month": after.world.now.strftime("%Y-%m") if after.world.now else None,
-        "budgets": [_budget(each, before) for each in made.budgets],
-        "wouldMove": [_misplaced_service(each) for each in made.would_move if each.name not in made.unplaced],
+        "budgets": [_budget(budget, before) for budget in plan.budgets],
+        "wouldMove": would_move,
         "unplaced": [
-            {**each, "isUntouched": each["name"] in made.untouched}
-            for each in unplaced_documents(made.unplaced, before, after)
+            {**document, "isUntouched": document["name"] in plan.untouched}
+            for document in unplaced_documents(plan.unplaced, before, after)
         ],
-        "risks": list(made.risks),
+        "risks": list(plan.risks),
         "findings": finding_documents(after),
         "prices": price_document(after.fleet),
         "latencies": latency_documents(after, changed),
     }
 
 
-def pending_document(before: FleetState, now: World) -> Document | None:
-    """What is taken as done though it is not: what has its place only on paper. None: it is as it is.
+def pending_document(before: FleetState, world: World) -> Document | None:
+    """Return the work that the plan takes as done although it is pending; None without such work.
 
-    What is paid now is what the machines cost that are there, whatever is asked.
+    The current cost is the cost of the existing machines.
     """
-    real = FleetState.current(now)
-    late = [
+    current = FleetState.current(world)
+    pending = [
         name
-        for name in sorted({*real.replica_counts, *before.replica_counts})
-        if real.replica_counts.get(name) != before.replica_counts.get(name)
+        for name in sorted({*current.replica_counts, *before.replica_counts})
+        if current.replica_counts.get(name) != before.replica_counts.get(name)
     ]
-    if not late and real.offer_rates == before.offer_rates:
+    if not pending and current.offer_rates == before.offer_rates:
         return None
     return {
-        "services": late,
-        "cost": rate_change_document(sum(real.offer_rates.values()), sum(before.offer_rates.values())),
+        "services": pending,
+        "cost": rate_change_document(sum(current.offer_rates.values()), sum(before.offer_rates.values())),
     }
 
 
-def _manifest_change(each: ManifestChange) -> Document:
-    kind, namespace, name = each.object
-    fields = [{"path": path, "before": old, "after": new} for path, old, new in each.fields]
+def _manifest_change(change: ManifestChange) -> Document:
+    kind, namespace, name = change.object
+    fields = [{"path": path, "before": old, "after": new} for path, old, new in change.fields]
     return {
-        "mark": each.mark,
+        "mark": change.mark,
         "kind": kind,
         **({"namespace": namespace} if namespace else {}),
         "name": name,
         "fields": fields,
-        "isRestarted": each.is_restarted,
+        "isRestarted": change.is_restarted,
     }
 
 
-def _overhead(settled: FleetState) -> int:
-    """Machines that nobody is on: no service pays for them."""
-    return sum(fleet_costs(settled.fleet).overhead.values()) + sum(settled.orphaned.overhead.values())
+def _overhead(state: FleetState) -> int:
+    """The cost of machines without replicas, which no service pays for."""
+    return sum(fleet_costs(state.fleet).overhead.values()) + sum(state.orphaned.overhead.values())
 
 
-def _service(each: ServiceChange, after: FleetState) -> Document:
-    wanted = after.world.demands.get(each.name)
+def _service(change: ServiceChange, after: FleetState) -> Document:
+    demand = after.world.demands.get(change.name)
     return {
-        "mark": each.mark,
-        "name": each.name,
-        "isPlaced": each.is_placed,
-        "replicas": wanted.replicas if wanted else 0,
-        "before": place_documents(each.placed_before),
-        "after": place_documents(each.placed_after),
-        "cost": rate_change_document(each.cost_before, each.cost_after),
+        "mark": change.mark,
+        "name": change.name,
+        "isPlaced": change.is_placed,
+        "replicas": demand.replicas if demand else 0,
+        "before": place_documents(change.placed_before),
+        "after": place_documents(change.placed_after),
+        "cost": rate_change_document(change.cost_before, change.cost_after),
     }
 
 
-def _cluster(each: ClusterChange, before: FleetState, after: FleetState) -> Document:
+def _cluster(change: ClusterChange, before: FleetState, after: FleetState) -> Document:
     return {
-        "mark": each.mark,
-        "name": each.name,
-        "pool": each.offer,
-        "before": dict(sorted(each.nodes_before.items())),
-        "after": dict(sorted(each.nodes_after.items())),
-        "cost": rate_change_document(_bill_of(each.name, before), _bill_of(each.name, after)),
+        "mark": change.mark,
+        "name": change.name,
+        "pool": change.offer,
+        "before": dict(sorted(change.nodes_before.items())),
+        "after": dict(sorted(change.nodes_after.items())),
+        "cost": rate_change_document(_bill_of(change.name, before), _bill_of(change.name, after)),
     }
 
 
-def _bill_of(cluster: str, settled: FleetState) -> int:
-    fleet = settled.fleet
-    found = fleet.clusters.get(cluster)
-    return (
-        sum(fleet.machines.machine_type[machine].rate for machine in found.machines)
-        if found
-        else settled.orphaned.cluster_rates.get(cluster, 0)
-    )
+def _bill_of(cluster: str, state: FleetState) -> int:
+    fleet = state.fleet
+    placed = fleet.clusters.get(cluster)
+    if placed is None:
+        return state.orphaned.cluster_rates.get(cluster, 0)
+    return sum(fleet.machines.machine_type[machine].rate for machine in placed.machines)
 
 
-def _budget(each: BudgetChange, before: FleetState) -> Document:
-    """The limit itself may change; a budget that is new had none."""
-    known = before.world.supply.budgets.get(each.ledger)
-    old = each.limit if known is None or known.limit is None else known.limit
+def _budget(change: BudgetChange, before: FleetState) -> Document:
+    """The change of a budget; the limit may change too, and a new budget had no limit."""
+    previous = before.world.supply.budgets.get(change.ledger)
+    # Without a previous limit both percentages refer to the new limit.
+    old_limit = change.limit if previous is None or previous.limit is None else previous.limit
     return {
-        "ledger": each.ledger,
-        "subject": each.subject,
-        "limit": money_document(each.limit),
-        "limitBefore": money_document(old),
-        "before": money_document(each.projected_before),
-        "after": money_document(each.projected_after),
-        "percentBefore": replace(each, limit=old).percent(each.projected_before),
-        "percentAfter": each.percent(each.projected_after),
-        "alertPercent": each.alert_millionths // 10_000,
-        "isHard": each.hard,
-        "left": None if each.headroom is None else rate_document(each.headroom),
+        "ledger": change.ledger,
+        "subject": change.subject,
+        "limit": money_document(change.limit),
+        "limitBefore": money_document(old_limit),
+        "before": money_document(change.projected_before),
+        "after": money_document(change.projected_after),
+        "percentBefore": replace(change, limit=old_limit).percent(change.projected_before),
+        "percentAfter": change.percent(change.projected_after),
+        "alertPercent": change.alert_millionths // 10_000,
+        "isHard": change.hard,
+        "left": None if change.headroom is None else rate_document(change.headroom),
         "cheapestMachine": None
-        if each.cheapest_machine_rate is None
-        else rate_document(each.cheapest_machine_rate),
-        "isUsedUp": each.is_exhausted,
-    }
-
-
-def _misplaced_service(each: MisplacedService) -> Document:
-    return {
-        "name": each.name,
-        "reasons": list(each.reasons),
-        "to": None if each.destination is None else place_documents(each.destination),
+        if change.cheapest_machine_rate is None
+        else rate_document(change.cheapest_machine_rate),
+        "isUsedUp": change.is_exhausted,
     }
 
 
 def unplaced_documents(names: Sequence[str], before: FleetState, after: FleetState) -> list[Document]:
-    """Each with its verdict. Of very many, those that ask for the same get the verdict of the first of them, in their own name."""
-    known: dict[object, tuple[str, Document]] = {}
-    found = []
+    """Return the unplaced services with their verdicts.
+
+    Beyond MAX_INDIVIDUAL_VERDICTS, services with equal demands get the verdict of the first of them, with
+    their own name as source.
+    """
+    by_demand: dict[object, tuple[str, Document]] = {}
+    documents = []
     for number, name in enumerate(names):
         placement = after.placements[name]
-        asked = (_demand_signature(placement.demand), len(after.fleet.assignments.get(name, ())))
-        first, told = known.get(asked, ("", {})) if number >= MAX_INDIVIDUAL_VERDICTS else ("", {})
-        told = (
-            _with_own_source(placement.demand, first, told)
-            if first
-            else verdict_document(judge(placement, after.fleet, after.world.services))
+        key = (_demand_signature(placement.demand), len(after.fleet.assignments.get(name, ())))
+        if number >= MAX_INDIVIDUAL_VERDICTS and key in by_demand:
+            first, verdict = by_demand[key]
+            verdict = _with_own_source(placement.demand, first, verdict)
+        else:
+            verdict = verdict_document(judge(placement, after.fleet, after.world.services))
+        # Only sources of blockers are rewritten: a verdict with conflicting requirements is not shared.
+        if not verdict["contradictions"]:
+            by_demand.setdefault(key, (service_source(placement.demand.name), verdict))
+        documents.append(
+            {
+                "name": name,
+                "isNew": name not in before.unplaced,
+                "replicas": after.world.demands[name].replicas,
+                "missing": placement.missing,
+                **verdict,
+            }
         )
-        if not told["contradictions"]:
-            known.setdefault(asked, (service_source(placement.demand.name), told))
-        is_new, wanted = name not in before.unplaced, after.world.demands[name].replicas
-        found.append(
-            {"name": name, "isNew": is_new, "replicas": wanted, "missing": placement.missing, **told}
-        )
-    return found
+    return documents
 
 
 def _demand_signature(demand: Demand) -> object:
-    """Equal for services that differ in their name only."""
+    """A value that is equal for services that differ only in their names."""
     own = service_source(demand.name)
     requirements = tuple(
-        (each.kind, each.value, each.amount, each.source != own and each.source)
-        for each in demand.requirements
+        (
+            requirement.kind,
+            requirement.value,
+            requirement.amount,
+            requirement.source != own and requirement.source,
+        )
+        for requirement in demand.requirements
     )
     return (requirements, demand.machine_shape, demand.latency_to, demand.rule_conflict)
 
 
-def _with_own_source(demand: Demand, first: str, told: Document) -> Document:
+def _with_own_source(demand: Demand, first: str, verdict: Document) -> Document:
+    """The verdict of another service with equal demand, with this service as the source of its
+    requirements."""
     own = service_source(demand.name)
+    # Blockers that the first service declares itself are declared by this service here.
     conflicts = [
-        [{**part, "source": own if part["source"] == first else part["source"]} for part in parts]
-        for parts in told["conflicts"]
+        [
+            {**blocker, "source": own if blocker["source"] == first else blocker["source"]}
+            for blocker in blockers
+        ]
+        for blockers in verdict["conflicts"]
     ]
-    return {**told, "conflicts": conflicts}
+    return {**verdict, "conflicts": conflicts}
 
 
-def verdict_document(found: Verdict) -> Document:
+def verdict_document(verdict: Verdict) -> Document:
+    contradictions = []
+    for conflict in verdict.conflicting_requirements:
+        sides = [{"text": side.text, "source": side.source} for side in (conflict.first, conflict.second)]
+        contradictions.append({"sides": sides, "because": conflict.reason, "text": str(conflict)})
     return {
-        "verdict": found.kind,
-        "reason": found.reason,
-        "conflicts": [[blocker_document(part) for part in parts] for parts in found.blocker_sets],
-        "contradictions": [_conflicting_requirements(each) for each in found.conflicting_requirements],
-        "waits": list(found.waits),
-        "required": found.required.properties(),
+        "verdict": verdict.kind,
+        "reason": verdict.reason,
+        "conflicts": [
+            [blocker_document(blocker) for blocker in blockers] for blockers in verdict.blocker_sets
+        ],
+        "contradictions": contradictions,
+        "waits": list(verdict.waits),
+        "required": verdict.required.properties(),
     }
 
 
-def _conflicting_requirements(each: ConflictingRequirements) -> Document:
-    sides = [{"text": side.text, "source": side.source} for side in (each.first, each.second)]
-    return {"sides": sides, "because": each.reason, "text": str(each)}
+def blocker_document(blocker: Blocker) -> Document:
+    """Return a blocker with the object that declares it."""
+    return {"kind": blocker.kind, "text": str(blocker), "source": getattr(blocker, "source", "")}
 
 
-def blocker_document(each: Blocker) -> Document:
-    """Something in the way, and who says so."""
-    return {"kind": each.kind, "text": str(each), "source": getattr(each, "source", "")}
-
-
-def finding_documents(settled: FleetState) -> list[Document]:
-    """What is wrong with the supply as it is declared."""
+def finding_documents(state: FleetState) -> list[Document]:
+    """Return the findings about the declared supply."""
     return [
-        {"subject": each.subject, "type": each.type, "reason": each.reason, "message": each.message}
-        for each in settled.world.findings
+        {
+            "subject": finding.subject,
+            "type": finding.type,
+            "reason": finding.reason,
+            "message": finding.message,
+        }
+        for finding in state.world.findings
     ]
 
 
 def price_document(fleet: Fleet) -> Document:
-    """Where the prices of the machines come from, and as of when; and of which nobody knows one."""
-    used = Counter(
-        (fleet.offers[fleet.machines.cluster[row].offer_row].name, kind) for row, kind in _machines(fleet)
-    )
-    classes = [
-        _priced(pool, kind, count)
-        for (pool, kind), count in sorted(used.items(), key=lambda each: (each[0][0], each[0][1].name))
-    ]
-    sources: Counter[tuple[str, str]] = Counter()
-    for each in classes:
-        source = (
-            "costPerHour of node classes" + each["source"][len(each["class"]) + len(DECLARED_PRICE_PREFIX) :]
-            if each["isDeclared"]
-            else each["source"]
+    """Return the sources and dates of the machine prices, and the classes without a known price."""
+    used: Counter[tuple[str, _PricedClass]] = Counter()
+    for row, machine_type in fleet.machines.machine_type.items():
+        price = machine_type.price
+        source, as_of = (price.source, price.as_of) if price else ("unknown", "")
+        pool = fleet.offers[fleet.machines.cluster[row].offer_row].name
+        used[pool, _PricedClass(machine_type.name, machine_type.rate, source, as_of)] += 1
+    classes: list[Document] = []
+    for (pool, priced), count in sorted(used.items(), key=lambda item: (item[0][0], item[0][1].name)):
+        classes.append(
+            {
+                "pool": pool,
+                "class": priced.name,
+                "machines": count,
+                **rate_document(priced.micros),
+                "source": priced.source,
+                "asOf": priced.as_of,
+                "isDeclared": priced.source.startswith(DECLARED_PRICE_PREFIX),
+            }
         )
-        sources[source, each["asOf"]] += each["machines"]
-    unknown = {
-        f"{offer.name}/{kind.name}" for offer in fleet.offers for kind in offer.types if not kind.is_priced
-    }
+    sources: Counter[tuple[str, str]] = Counter()
+    for document in classes:
+        source = document["source"]
+        # Declared prices name their class: without the class they are one source.
+        if document["isDeclared"]:
+            suffix = source[len(document["class"]) + len(DECLARED_PRICE_PREFIX) :]
+            source = "costPerHour of node classes" + suffix
+        sources[source, document["asOf"]] += document["machines"]
+    unknown = set()
+    for offer in fleet.offers:
+        for machine_type in offer.types:
+            if not machine_type.is_priced:
+                unknown.add(f"{offer.name}/{machine_type.name}")
     return {
         "sources": [
             {"source": source, "asOf": as_of, "machines": count}
@@ -304,7 +345,7 @@ def price_document(fleet: Fleet) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class _PricedClass:
-    """A class of machines in an offer; hashed by what is shown of it."""
+    """A node class with its price, hashable by the figures that the document shows."""
 
     name: str
     micros: int
@@ -312,91 +353,82 @@ class _PricedClass:
     as_of: str
 
 
-def _machines(fleet: Fleet) -> Iterator[tuple[int, _PricedClass]]:
-    for row, kind in fleet.machines.machine_type.items():
-        yield row, _priced_class(kind)
+def latency_documents(state: FleetState, names: Iterable[str]) -> list[Document]:
+    """Return the latency of each pool of the services to their dependencies, for every latency limit, with
+    its source."""
+    demands = [state.world.demands[name] for name in names if name in state.world.demands]
+    documents = []
+    for demand in demands:
+        for limit in demand.latency:
+            target = dict(demand.latency_to)[limit.value]
+            for row in sorted(state.fleet.replicas_by_offer(demand.name)):
+                nearest = _nearest(state, row, target)
+                documents.append(
+                    {
+                        "service": demand.name,
+                        "dependency": limit.value,
+                        "maxMs": limit.amount,
+                        **nearest,
+                    }
+                )
+    return documents
 
 
-def _priced_class(kind: MachineType) -> _PricedClass:
-    price = kind.price
-    return _PricedClass(
-        kind.name, kind.rate, price.source if price else "unknown", price.as_of if price else ""
-    )
-
-
-def _priced(pool: str, kind: _PricedClass, count: int) -> Document:
+def _nearest(state: FleetState, row: int, target: str) -> Document:
+    """The latency from the offer to the nearest replica of the target, or unknown."""
+    fleet = state.fleet
+    origin = fleet.offers[row].place
+    round_trips = []
+    for target_row in sorted(fleet.replicas_by_offer(target)):
+        place = fleet.offers[target_row].place
+        if rtt := fleet.latencies.between(origin, place):
+            round_trips.append((rtt.ms, place.name, rtt.source))
+    ms, target_name, source = min(round_trips, default=(None, None, "unknown"))
     return {
-        "pool": pool,
-        "class": kind.name,
-        "machines": count,
-        **rate_document(kind.micros),
-        "source": kind.source,
-        "asOf": kind.as_of,
-        "isDeclared": kind.source.startswith(DECLARED_PRICE_PREFIX),
-    }
-
-
-def latency_documents(settled: FleetState, names: Iterable[str]) -> list[Document]:
-    """Of the limits that these services state, what each place they are in comes to, and who says so."""
-    demands = [settled.world.demands[name] for name in names if name in settled.world.demands]
-    return [
-        {
-            "service": demand.name,
-            "dependency": required.value,
-            "maxMs": required.amount,
-            **_nearest(settled, row, target),
-        }
-        for demand in demands
-        for required in demand.latency
-        for target in [dict(demand.latency_to)[required.value]]
-        for row in sorted(settled.fleet.replicas_by_offer(demand.name))
-    ]
-
-
-def _nearest(settled: FleetState, row: int, target: str) -> Document:
-    fleet = settled.fleet
-    here = fleet.offers[row].place
-    there = [fleet.offers[each].place for each in sorted(fleet.replicas_by_offer(target))]
-    known = [
-        (rtt.ms, place.name, rtt.source) for place in there if (rtt := fleet.latencies.between(here, place))
-    ]
-    ms, to, source = min(known, default=(None, None, "unknown"))
-    return {
-        "from": here.name,
-        "to": to,
+        "from": origin.name,
+        "to": target_name,
         "ms": ms,
         "source": source,
         "isEstimate": source.startswith(ESTIMATED_PREFIX),
     }
 
 
-def cost_document(settled: FleetState, by: str, namespace: str = "") -> Document:
-    """Every machine is in exactly one row: rows sum to the total. `by`: pool, service or label:KEY.
+def cost_document(state: FleetState, by: str, namespace: str = "") -> Document:
+    """Return the costs by pool, service or label:KEY. A machine counts in exactly one row: the rows sum to
+    the total.
 
-    With a namespace: what its services pay, and nothing for machines that nobody is on.
+    With a namespace only costs of its services are returned, without machines that hold no replicas.
     """
-    found = _costs(settled, by) if not namespace else _costs_in(settled, by, namespace)
-    total, overhead = sum(each[1] for each in found), sum(each[2] for each in found)
-    short = [
-        each
-        for each in by_priority(settled.world.demands[name] for name in settled.unplaced)
-        if _is_in(each.name, namespace)
-    ]
-    seats = {each.name: settled.placed_replicas(each.name) for each in short}
+    # Each row is a name, micro-dollars per hour, and the part of machines without replicas.
+    rows = _costs(state, by) if not namespace else _costs_in(state, by, namespace)
+    total, overhead = sum(row[1] for row in rows), sum(row[2] for row in rows)
+    unplaced = by_priority(state.world.demands[name] for name in state.unplaced)
+    short = [demand for demand in unplaced if _is_in(demand.name, namespace)]
+    placed = {demand.name: state.placed_replicas(demand.name) for demand in short}
+    row_documents = []
+    for name, micros, empty in rows:
+        row_documents.append(
+            {
+                "name": name,
+                **rate_document(micros),
+                "shareMillionths": micros * 1_000_000 // total if total else 0,
+                "overhead": rate_document(empty),
+            }
+        )
     return {
         "ask": "cost",
         "by": by,
         "namespace": namespace or None,
-        "rows": [_cost_row(total, *each) for each in found],
+        "rows": row_documents,
         "overhead": rate_document(overhead),
         "total": rate_document(total),
-        "unplaced": [each.name for each in short if not seats[each.name]],
+        "unplaced": [demand.name for demand in short if not placed[demand.name]],
         "partlyPlaced": [
-            {"name": each.name, "placed": seats[each.name], "replicas": each.replicas}
-            for each in short
-            if seats[each.name]
+            {"name": demand.name, "placed": placed[demand.name], "replicas": demand.replicas}
+            for demand in short
+            if placed[demand.name]
         ],
-        "prices": price_document(settled.fleet),
+        "prices": price_document(state.fleet),
     }
 
 
@@ -404,48 +436,38 @@ def _is_in(service: str, namespace: str) -> bool:
     return not namespace or service.startswith(f"{namespace}/")
 
 
-def _costs_in(settled: FleetState, by: str, namespace: str) -> list[tuple[str, int, int]]:
+def _costs_in(state: FleetState, by: str, namespace: str) -> list[tuple[str, int, int]]:
+    """The costs of services in the namespace by row, most expensive first."""
     names: Counter[str] = Counter()
-    for service in {*settled.fleet.assignments, *settled.orphaned.service_shares}:
+    for service in {*state.fleet.assignments, *state.orphaned.service_shares}:
         if _is_in(service, namespace):
-            seated = [(pool, micros) for (pool, _, _), micros in placed_costs(settled.fleet, service).items()]
-            for pool, micros in (*seated, *settled.orphaned.service_shares.get(service, {}).items()):
-                names[_row_name(settled, by, service, pool)] += micros
-    return sorted(((name, micros, 0) for name, micros in names.items()), key=lambda each: (-each[1], each[0]))
+            shares = [(pool, micros) for (pool, _, _), micros in placed_costs(state.fleet, service).items()]
+            for pool, micros in (*shares, *state.orphaned.service_shares.get(service, {}).items()):
+                names[_row_name(state, by, service, pool)] += micros
+    return sorted(((name, micros, 0) for name, micros in names.items()), key=lambda row: (-row[1], row[0]))
 
 
-def _row_name(settled: FleetState, by: str, service: str, pool: str) -> str:
+def _row_name(state: FleetState, by: str, service: str, pool: str) -> str:
     if by in ("pool", "service"):
         return pool if by == "pool" else service
-    return _label(settled, service, by.removeprefix("label:"))
+    key = by.removeprefix("label:")
+    stored = state.world.services.get(service)
+    labels = (stored.metadata.labels or {}) if stored else {}
+    return labels.get(key, f"(no label {key})")
 
 
-def _cost_row(total: int, name: str, micros: int, overhead: int) -> Document:
-    share = micros * 1_000_000 // total if total else 0
-    return {
-        "name": name,
-        **rate_document(micros),
-        "shareMillionths": share,
-        "overhead": rate_document(overhead),
-    }
-
-
-def _costs(settled: FleetState, by: str) -> list[tuple[str, int, int]]:
-    """Name, micro-dollars per hour, and how much of that is empty machines; the dearest first."""
-    overhead = {**fleet_costs(settled.fleet).overhead, **settled.orphaned.overhead}
+def _costs(state: FleetState, by: str) -> list[tuple[str, int, int]]:
+    """Name, micro-dollars per hour, and the part of machines without replicas; most expensive first."""
+    # Machines without replicas belong to no service; they get rows of their own unless rows are pools.
+    overhead = {**fleet_costs(state.fleet).overhead, **state.orphaned.overhead}
     if by == "pool":
-        found = [(name, micros, overhead.get(name, 0)) for name, micros in settled.offer_rates.items()]
-        return sorted(found, key=lambda each: (-each[1], each[0]))
+        rows = [(name, micros, overhead.get(name, 0)) for name, micros in state.offer_rates.items()]
+        return sorted(rows, key=lambda row: (-row[1], row[0]))
     names: Counter[str] = Counter()
-    for service, micros in settled.service_rates.items():
-        names[_row_name(settled, by, service, "")] += micros
+    for service, micros in state.service_rates.items():
+        names[_row_name(state, by, service, "")] += micros
     empty = [(f"(empty nodes in {pool})", micros, micros) for pool, micros in sorted(overhead.items())]
     return [
-        *sorted(((name, micros, 0) for name, micros in names.items()), key=lambda each: (-each[1], each[0])),
+        *sorted(((name, micros, 0) for name, micros in names.items()), key=lambda row: (-row[1], row[0])),
         *empty,
     ]
-
-
-def _label(settled: FleetState, service: str, key: str) -> str:
-    found = settled.world.services.get(service)
-    return (found.metadata.labels or {}).get(key, f"(no label {key})") if found else f"(no label {key})"

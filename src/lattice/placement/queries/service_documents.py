@@ -1,11 +1,10 @@
-"""Documents about one service, and about what might happen: why, fit and whatif."""
+"""Documents about one service and about hypothetical changes: why, fit, what-if and optimise."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from lattice.engine.explain import RankedCandidate
 from lattice.placement.explain.verdict import Verdict
 from lattice.placement.fit.fit import Suggestion
 from lattice.placement.greedy.profile import FILTERS
@@ -28,128 +27,137 @@ from lattice.placement.queries.why import DecisionStep, PlacementExplanation, Re
 from lattice.placement.status.service_status import PLACED, placed_because
 
 
-def why_document(found: PlacementExplanation, settled: FleetState, pool: str = "") -> Document:
-    """With a pool, only what is about it."""
-    name = found.demand.name
+def why_document(explanation: PlacementExplanation, state: FleetState, pool: str = "") -> Document:
+    """Return the explanation of a service's placement; with `pool` only the decisions and rejections of that
+    pool."""
+    name = explanation.demand.name
     because = {
         "verdict": PLACED,
-        "reason": placed_because(found.demand, _pools(found.current_counts or found.desired_counts)),
+        "reason": placed_because(
+            explanation.demand, _pools(explanation.current_counts or explanation.desired_counts)
+        ),
     }
-    told: Document = verdict_document(found.verdict) if found.verdict else because
+    outcome: Document = verdict_document(explanation.verdict) if explanation.verdict else because
     return {
         "ask": "why",
         "service": name,
-        "replicas": found.demand.replicas,
-        "isPlaced": found.verdict is None,
-        **told,
-        "now": place_documents(found.current_counts),
-        "would": place_documents(found.desired_counts),
-        "isStale": bool(found.current_counts)
-        and found.verdict is None
-        and _pools(found.current_counts) != _pools(found.desired_counts),
-        "cost": rate_document(settled.service_rates.get(name, 0)),
+        "replicas": explanation.demand.replicas,
+        "isPlaced": explanation.verdict is None,
+        **outcome,
+        "now": place_documents(explanation.current_counts),
+        "would": place_documents(explanation.desired_counts),
+        "isStale": bool(explanation.current_counts)
+        and explanation.verdict is None
+        and _pools(explanation.current_counts) != _pools(explanation.desired_counts),
+        "cost": rate_document(state.service_rates.get(name, 0)),
         "requirements": [
-            {"kind": each.kind, "text": str(each), "source": each.source}
-            for each in found.demand.requirements
+            {"kind": requirement.kind, "text": str(requirement), "source": requirement.source}
+            for requirement in explanation.demand.requirements
         ],
-        "filters": [each.name for each in FILTERS],
-        "decisions": [_step(each, pool) for each in found.steps],
-        "pools": [_pool(each, settled) for each in found.rejections if pool in ("", each.pool)],
-        "latencies": latency_documents(settled, [name]),
-        "prices": price_document(settled.fleet),
+        "filters": [plugin.name for plugin in FILTERS],
+        "decisions": [_step(step, pool) for step in explanation.steps],
+        "pools": [
+            _pool(rejection, state) for rejection in explanation.rejections if pool in ("", rejection.pool)
+        ],
+        "latencies": latency_documents(state, [name]),
+        "prices": price_document(state.fleet),
     }
 
 
 def _pools(counts: dict[Any, int]) -> dict[str, int]:
-    """Replicas by pool: which cluster of it they are in does not matter."""
-    found: dict[str, int] = {}
+    """Replicas by pool, over all clusters of the pool."""
+    replicas: dict[str, int] = {}
     for (pool, _, _), count in counts.items():
-        found[pool] = found.get(pool, 0) + count
-    return found
+        replicas[pool] = replicas.get(pool, 0) + count
+    return replicas
 
 
-def _step(each: DecisionStep, pool: str) -> Document:
+def _step(step: DecisionStep, pool: str) -> Document:
+    pools = step.ranked_pools
+    # Without a runner-up no score decided.
+    has_rival = len(pools) > 1
+    ranked = []
+    for candidate in pools:
+        if pool in ("", candidate.name):
+            parts = [
+                {"plugin": part.plugin, "score": round(part.score, 2), "weight": round(part.weight, 4)}
+                for part in candidate.parts
+            ]
+            ranked.append({"name": candidate.name, "score": round(candidate.score, 3), "parts": parts})
     return {
-        "firstReplica": each.first_replica,
-        "replicas": each.replicas,
-        "asked": each.constraint,
-        "chosen": each.chosen or None,
-        "runnerUp": each.ranked_pools[1].name if len(each.ranked_pools) > 1 else None,
-        "deciding": each.ranked_pools[0].deciding_score(each.ranked_pools[1]).plugin
-        if len(each.ranked_pools) > 1
-        else None,
-        "overflowOf": each.overflow or None,
-        "summary": each.summary,
-        "ranked": [_ranked(ranked) for ranked in each.ranked_pools if pool in ("", ranked.name)],
+        "firstReplica": step.first_replica,
+        "replicas": step.replicas,
+        "asked": step.constraint,
+        "chosen": step.chosen or None,
+        "runnerUp": pools[1].name if has_rival else None,
+        "deciding": pools[0].deciding_score(pools[1]).plugin if has_rival else None,
+        "overflowOf": step.overflow or None,
+        "summary": step.summary,
+        "ranked": ranked,
     }
 
 
-def _ranked(each: RankedCandidate) -> Document:
-    parts = [
-        {"plugin": part.plugin, "score": round(part.score, 2), "weight": round(part.weight, 4)}
-        for part in each.parts
-    ]
-    return {"name": each.name, "score": round(each.score, 3), "parts": parts}
-
-
-def _pool(each: Rejection, settled: FleetState) -> Document:
-    offer = settled.fleet.offers[settled.fleet.row(each.pool)]
+def _pool(rejection: Rejection, state: FleetState) -> Document:
+    offer = state.fleet.offers[state.fleet.row(rejection.pool)]
     reasons = [
-        {**shortfall_document(short, plugin), "replicas": which or None}
-        for plugin, short, which in each.reasons
+        {**shortfall_document(shortfall, plugin), "replicas": replicas or None}
+        for plugin, shortfall, replicas in rejection.reasons
     ]
     return {
-        "name": each.pool,
+        "name": rejection.pool,
         "kind": offer.kind,
         "region": offer.region,
-        "fits": each.fits,
+        "fits": rejection.fits,
         "reasons": reasons,
     }
 
 
-def fit_document(service: str, found: Sequence[Suggestion], why_not: Verdict | None) -> Document:
-    """Each suggestion was tried: all of its changes together make the service fit, and none can be left out.
+def fit_document(service: str, suggestions: Sequence[Suggestion], verdict: Verdict | None) -> Document:
+    """Return the suggestions that make the service fit. The changes of a suggestion were tried together, and
+    each of them is necessary.
 
-    `serviceCost` is what the service costs then, `cost` what is paid more for all there is than while it lacks what it lacks.
-
-    Others that wait, too, and come first are `ahead`: they get their part of it; where it is not enough for all, `isEnough` is false.
+    `serviceCost` is the cost of the service with the changes; `cost` is the additional cost of the whole
+    fleet. `ahead` lists waiting services that use the changed capacity first; where the capacity does not
+    suffice for all of them, `isEnough` is false.
     """
     return {
         "ask": "fit",
         "service": service,
-        "isPlaced": why_not is None,
-        **(verdict_document(why_not) if why_not else {"verdict": PLACED, "reason": ""}),
+        "isPlaced": verdict is None,
+        **(verdict_document(verdict) if verdict else {"verdict": PLACED, "reason": ""}),
         "suggestions": [
             {
-                "who": list(each.responsible),
-                "sentence": each.sentence,
-                "cost": rate_document(each.rate_increase),
-                "serviceCost": None if each.service_rate is None else rate_document(each.service_rate),
-                "isPriced": each.is_priced,
-                "ahead": list(each.services_ahead),
-                "isEnough": each.is_enough,
-                "changes": [_change(part) for part in each.edits],
+                "who": list(suggestion.responsible),
+                "sentence": suggestion.sentence,
+                "cost": rate_document(suggestion.rate_increase),
+                "serviceCost": None
+                if suggestion.service_rate is None
+                else rate_document(suggestion.service_rate),
+                "isPriced": suggestion.is_priced,
+                "ahead": list(suggestion.services_ahead),
+                "isEnough": suggestion.is_enough,
+                "changes": [_change(part) for part in suggestion.edits],
             }
-            for each in found
+            for suggestion in suggestions
         ],
     }
 
 
-def _change(each: ObjectChange) -> Document:
-    kind, namespace, name = each.target
+def _change(change: ObjectChange) -> Document:
+    kind, namespace, name = change.target
     subject = {"kind": kind, **({"namespace": namespace} if namespace else {}), "name": name}
-    values = {"before": _plain(each.old_value), "after": _plain(each.new_value)}
+    values = {"before": _plain(change.old_value), "after": _plain(change.new_value)}
     return {
-        "who": each.responsible,
+        "who": change.responsible,
         "object": subject,
-        "path": each.path,
+        "path": change.path,
         **values,
-        "sentence": each.sentence,
+        "sentence": change.sentence,
     }
 
 
 def _plain(value: object) -> object:
-    """As JSON has it: no tuples."""
+    """The value with JSON types only, without tuples."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
@@ -163,39 +171,40 @@ def event_document(event: WhatIfEvent) -> Document:
     }
 
 
-def drill_document(found: Sequence[LossImpact], settled: FleetState) -> Document:
-    """What losing each pool in turn would do; everything is back before the next one is lost."""
-    now = sum(settled.offer_rates.values())
+def drill_document(impacts: Sequence[LossImpact], state: FleetState) -> Document:
+    """Return the impact of losing each pool in turn; the pool is restored before the next pool is lost."""
+    rate_before = sum(state.offer_rates.values())
     return {
         "ask": "drill",
-        "isEmpty": not any(each.moved or each.newly_unplaced for each in found),
-        "isFeasible": not any(each.newly_unplaced for each in found),
+        "isEmpty": not any(impact.moved or impact.newly_unplaced for impact in impacts),
+        "isFeasible": not any(impact.newly_unplaced for impact in impacts),
         "losses": [
             {
-                "pool": each.offer,
+                "pool": impact.offer,
                 "moved": [
-                    {"name": name, "to": place_documents(to)} for name, to in sorted(each.moved.items())
+                    {"name": name, "to": place_documents(to)} for name, to in sorted(impact.moved.items())
                 ],
-                "leftWithout": list(each.newly_unplaced),
-                "cost": rate_change_document(now, each.cost),
+                "leftWithout": list(impact.newly_unplaced),
+                "cost": rate_change_document(rate_before, impact.cost),
             }
-            for each in found
+            for impact in impacts
         ],
     }
 
 
-def optimum_document(found: FleetPlan, effort: OptimiserOptions) -> Document:
-    """`gapMillionths`: the part of the cost after that might still be saved, at most."""
+def optimum_document(fleet_plan: FleetPlan, options: OptimiserOptions) -> Document:
+    """Return the figures of the optimisation; `gapMillionths` is the largest share of the cost that might
+    still be saved."""
     return {
-        "moves": found.moves,
-        "saving": rate_document(found.saving),
-        "bound": rate_document(found.bound),
-        "gapMillionths": round(found.gap * 1_000_000),
-        "solver": {"status": found.status, "note": found.note},
+        "moves": fleet_plan.moves,
+        "saving": rate_document(fleet_plan.saving),
+        "bound": rate_document(fleet_plan.bound),
+        "gapMillionths": round(fleet_plan.gap * 1_000_000),
+        "solver": {"status": fleet_plan.status, "note": fleet_plan.note},
         "effort": {
-            "maxMoves": effort.max_moves,
-            "paybackHours": effort.payback_hours,
-            "moveCost": money_document(effort.move_cost),
-            "timeLimitSeconds": effort.time_limit_s,
+            "maxMoves": options.max_moves,
+            "paybackHours": options.payback_hours,
+            "moveCost": money_document(options.move_cost),
+            "timeLimitSeconds": options.time_limit_s,
         },
     }

@@ -1,4 +1,5 @@
-"""Why is a service where it is, and why not elsewhere: every decision for it made anew, with every pool's scores and refusals."""
+"""Explain the placement of a service: repeat every placement decision with the scores and rejections of every
+pool."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,30 +24,37 @@ from lattice.placement.model.world import placed_counts
 from lattice.placement.plan.plan import FleetState, PlacementKey
 from lattice.placement.plugins.filters.overflow import NotOverflowTarget
 
-MAX_DETAILED_REJECTIONS = 50_000  # refusals that are looked at one by one; of more, those of the first and the last of replicas decided alike
-PER_REPLICA_FILTERS = (
-    "Region",
-    "Spread",
-)  # filters that speak of one replica: a pool that they refuse may take the next one
+# Rejections that are rendered one by one; beyond it only those of the first and the last replica of each
+# step.
+MAX_DETAILED_REJECTIONS = 50_000
+# Filters that concern a single replica: a pool that they reject may take the next replica.
+PER_REPLICA_FILTERS = ("Region", "Spread")
 
 
 @dataclass(frozen=True, slots=True)
 class UnplacedReplicas:
+    """A placement with unplaced replicas."""
+
     placement: Placement
-    freed_rate: int = 0  # micro-dollars per hour that are not paid while its replicas are gone
+    # Micro-dollars per hour that are not paid while the replicas are withdrawn.
+    freed_rate: int = 0
 
 
 @contextmanager
-def unplaced_replicas(settled: FleetState, service: str) -> Iterator[UnplacedReplicas | None]:
-    """None: it has its place. Meanwhile the fleet is without replicas that may not stay where they are."""
-    fleet, demand = settled.fleet, settled.orphaned.subtract_orphans(settled.world.demands[service])
-    if service in settled.unplaced:
-        yield UnplacedReplicas(settled.unplaced[service])
+def unplaced_replicas(state: FleetState, service: str) -> Iterator[UnplacedReplicas | None]:
+    """Yield the incomplete placement of the service, or None if the service is placed.
+
+    Inside the context the fleet is without replicas that may not stay where they are.
+    """
+    fleet, demand = state.fleet, state.orphaned.subtract_orphans(state.world.demands[service])
+    if service in state.unplaced:
+        yield UnplacedReplicas(state.unplaced[service])
         return
     if find_stale_placement(demand, fleet) is None:
         yield None
         return
     with fleet.what_if():
+        # The saving of withdrawn replicas is subtracted from the cost of suggestions.
         paid = sum(run_rate(fleet).values())
         remove_assignments(fleet, list(fleet.assignments.get(service, ())))
         with fleet.what_if():
@@ -60,23 +68,26 @@ def unplaced_replicas(settled: FleetState, service: str) -> Iterator[UnplacedRep
 
 @dataclass(frozen=True, slots=True)
 class DecisionStep:
-    """Replicas that were decided alike, one after the other, with the scores of the first."""
+    """Consecutive replicas with the same decision, with the scores of the first."""
 
-    first_replica: int  # counted from 1
+    # Counted from 1.
+    first_replica: int
     replicas: int
     constraint: str
-    chosen: str  # "": nowhere
-    ranked_pools: tuple[RankedCandidate, ...]  # best first
+    # Empty: no pool.
+    chosen: str
+    # Best first.
+    ranked_pools: tuple[RankedCandidate, ...]
     summary: str
     overflow: str = ""
 
-    def is_same_decision(self, other: "DecisionStep") -> bool:
-        """To the same pool, for the same reasons."""
+    def is_same_decision(self, step: "DecisionStep") -> bool:
+        """Whether both steps choose the same pool for the same reasons."""
         return (self.constraint, self.chosen, self.overflow, self.summary) == (
-            other.constraint,
-            other.chosen,
-            other.overflow,
-            other.summary,
+            step.constraint,
+            step.chosen,
+            step.overflow,
+            step.summary,
         )
 
     @property
@@ -86,39 +97,49 @@ class DecisionStep:
 
 @dataclass(slots=True)
 class RejectionReason:
-    """One reason, in the numbers of the last replica that it holds for, and all that it does hold for."""
+    """A rejection reason with the shortfall of the last replica, and the numbers of all replicas that the
+    reason rejects."""
 
     shortfall: Shortfall
     replicas: list[int] = field(default_factory=list)
 
 
-RejectionReasons = dict[tuple[str, str, str], RejectionReason]  # by filter, what and need
+# By filter, shortfall and need.
+RejectionReasons = dict[tuple[str, str, str], RejectionReason]
 
 
 @dataclass(slots=True)
 class Rejection:
-    """What rules a pool out. Nothing: at least one replica could go there."""
+    """The reasons that reject a pool; empty if at least one replica could go to the pool."""
 
     pool: str
-    decided_replicas: list[int] = field(default_factory=list)  # replicas
+    # Numbers of the replicas for which the pool was considered.
+    decided_replicas: list[int] = field(default_factory=list)
     lasting_reasons: RejectionReasons = field(default_factory=dict)
-    replica_reasons: RejectionReasons = field(default_factory=dict)  # about one replica only
+    # Reasons that concern a single replica.
+    replica_reasons: RejectionReasons = field(default_factory=dict)
     fits: bool = False
 
     @property
     def reasons(self) -> list[tuple[str, Shortfall, str]]:
-        """Each with the filter that says so, and the replicas that it is about: `1-4, 6`, or "" for all."""
+        """Filter, shortfall and rejected replicas of each reason, such as `1-4, 6`, or "" for all
+        replicas."""
+        # A reason that concerns a single replica matters only if no replica fits.
         shown = self.lasting_reasons or ({} if self.fits else self.replica_reasons)
         return [
-            (plugin, each.shortfall, "" if each.replicas == self.decided_replicas else ranges(each.replicas))
-            for (plugin, _, _), each in shown.items()
+            (
+                plugin,
+                reason.shortfall,
+                "" if reason.replicas == self.decided_replicas else ranges(reason.replicas),
+            )
+            for (plugin, _, _), reason in shown.items()
         ]
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """`1-4, 6`; of ascending numbers."""
-    ends = [here for here, after in pairwise([*numbers, 0]) if after != here + 1]
-    begins = [here for before, here in pairwise([-1, *numbers]) if here != before + 1]
+    """Return ascending numbers as ranges: `1-4, 6`."""
+    ends = [number for number, following in pairwise([*numbers, 0]) if following != number + 1]
+    begins = [number for previous, number in pairwise([-1, *numbers]) if number != previous + 1]
     return ", ".join(
         f"{begin}" if begin == end else f"{begin}-{end}" for begin, end in zip(begins, ends, strict=True)
     )
@@ -126,38 +147,46 @@ def ranges(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlacementExplanation:
+    """The placement of a service, explained."""
+
     demand: Demand
-    current_counts: dict[PlacementKey, int]  # where its replicas are
-    desired_counts: dict[
-        PlacementKey, int
-    ]  # where they would be put today, or as many of them as find a place
+    current_counts: dict[PlacementKey, int]
+    # Where placement would put the replicas today, as far as they fit.
+    desired_counts: dict[PlacementKey, int]
     steps: tuple[DecisionStep, ...]
-    rejections: tuple[Rejection, ...]  # every pool, by name
-    verdict: Verdict | None  # None: it is placed, or could be
+    # One entry per pool, by name.
+    rejections: tuple[Rejection, ...]
+    # None: the service is placed, or could be placed.
+    verdict: Verdict | None
 
 
-def explain_service(settled: FleetState, service: str, now: dict[PlacementKey, int]) -> PlacementExplanation:
-    """As of now: its replicas are withdrawn, and placed again among everything else. The fleet stays as it is.
+def explain_service(
+    state: FleetState, service: str, current: dict[PlacementKey, int]
+) -> PlacementExplanation:
+    """Explain the placement: withdraw the replicas of the service and place them again in the otherwise
+    unchanged fleet.
 
-    One that lacks replicas, and would not if all of it were placed anew, is asked about those that it lacks.
+    The fleet is restored. For a service with missing replicas that a full placement would fit, only the
+    missing replicas are explained.
     """
-    fleet, demand = settled.fleet, settled.world.demands[service]
-    there = dict(settled.replica_counts.get(service, {}))
-    with unplaced_replicas(settled, service) as missing:
-        verdict = judge(missing.placement, fleet, settled.world.services) if missing else None
+    fleet, demand = state.fleet, state.world.demands[service]
+    settled_counts = dict(state.replica_counts.get(service, {}))
+    with unplaced_replicas(state, service) as missing:
+        verdict = judge(missing.placement, fleet, state.world.services) if missing else None
     with fleet.what_if():
         remove_assignments(fleet, list(fleet.assignments.get(service, ())))
-        placement, would = _place_anew(demand, fleet)
+        placement, desired = _place_anew(demand, fleet)
         if verdict is None or not placement.is_complete:
-            stays = verdict is None and not placement.is_complete  # on machines that it would not get again
+            # The replicas run on machines that placement would not choose again.
+            is_kept = verdict is None and not placement.is_complete
             return PlacementExplanation(
-                demand, now, there if stays else would, *_replay(placement, fleet), verdict
+                demand, current, settled_counts if is_kept else desired, *_replay(placement, fleet), verdict
             )
-    placement, would = _place_anew(settled.orphaned.subtract_orphans(demand), fleet)
+    placement, desired = _place_anew(state.orphaned.subtract_orphans(demand), fleet)
     return PlacementExplanation(
         demand,
-        now,
-        dict(Counter(would) + settled.orphaned.replica_counts(service)),
+        current,
+        dict(Counter(desired) + state.orphaned.replica_counts(service)),
         *_replay(placement, fleet),
         verdict,
     )
@@ -169,15 +198,17 @@ def _place_anew(demand: Demand, fleet: Fleet) -> tuple[Placement, dict[Placement
 
 
 def _replay(placement: Placement, fleet: Fleet) -> tuple[tuple[DecisionStep, ...], tuple[Rejection, ...]]:
-    """Scores and details hold only while the fleet is as it was at each decision, so the decisions are gone through once more."""
-    refusals = {
-        offer.name: Rejection(offer.name) for offer in sorted(fleet.offers, key=lambda each: each.name)
+    """Repeat the decisions on the fleet: scores and details are valid only while the fleet is as it was at
+    the decision."""
+    rejections = {
+        offer.name: Rejection(offer.name) for offer in sorted(fleet.offers, key=lambda offer: offer.name)
     }
     steps: list[DecisionStep] = []
     with fleet.what_if():
         for step in _steps(placement.decisions):
             best = tuple(top_candidates(placement.decisions[step.first_replica - 1], fleet.table.count))
-            looked_at = (
+            # Beyond the limit the first and the last replica stand for the step.
+            detailed = (
                 step.replica_numbers
                 if len(placement.decisions) * fleet.table.count <= MAX_DETAILED_REJECTIONS
                 else (step.first_replica, step.replica_numbers[-1])
@@ -185,86 +216,96 @@ def _replay(placement: Placement, fleet: Fleet) -> tuple[tuple[DecisionStep, ...
             summary = step.summary
             for number in step.replica_numbers:
                 decision = placement.decisions[number - 1]
-                if number in looked_at:
-                    summary = _record_rejections(decision, number, refusals, fleet)
+                if number in detailed:
+                    summary = _record_rejections(decision, number, rejections, fleet)
+                # The next decision depends on this assignment.
                 if decision.fits:
                     assign_in_offer(_ask(decision), fleet, decision.chosen)
             steps.append(replace(step, ranked_pools=best, summary=summary))
-    return tuple(steps), tuple(refusals.values())
+    return tuple(steps), tuple(rejections.values())
 
 
 def _steps(decisions: Iterable[Decision]) -> list[DecisionStep]:
-    found: list[DecisionStep] = []
+    """Consecutive equal decisions as steps, without scores."""
+    steps: list[DecisionStep] = []
     for number, decision in enumerate(decisions, 1):
-        step = _step(number, decision)
-        if found and found[-1].is_same_decision(step):
-            found[-1] = replace(found[-1], replicas=found[-1].replicas + 1)
+        ask = _ask(decision)
+        step = DecisionStep(
+            number,
+            1,
+            describe_constraint(ask),
+            decision.name,
+            (),
+            summarize(decision, "pool"),
+            ask.overflow_source,
+        )
+        if steps and steps[-1].is_same_decision(step):
+            steps[-1] = replace(steps[-1], replicas=steps[-1].replicas + 1)
         else:
-            found.append(step)
-    return found
+            steps.append(step)
+    return steps
 
 
 def _ask(decision: Decision) -> ReplicaAsk:
     return cast("ReplicaAsk", decision.ask)
 
 
-def _step(number: int, decision: Decision) -> DecisionStep:
-    ask = _ask(decision)
-    return DecisionStep(
-        number,
-        1,
-        describe_constraint(ask),
-        decision.name,
-        (),
-        summarize(decision, "pool"),
-        ask.overflow_source,
-    )
-
-
 def describe_constraint(ask: ReplicaAsk) -> str:
-    """What this replica was bound to, beside what all of them are."""
+    """Describe the region constraint of this replica, in addition to the constraints of the service."""
     if ask.region:
         return f"in {ask.region}"
     return f"outside {', '.join(sorted(ask.excluded_regions))}" if ask.excluded_regions else "anywhere"
 
 
-def _record_rejections(decision: Decision, number: int, refusals: dict[str, Rejection], fleet: Fleet) -> str:
-    """Notes why each pool refuses, and says it in a sentence. Of a replica without a place, what overflow targets said counts, too."""
+def _record_rejections(
+    decision: Decision, number: int, rejections: dict[str, Rejection], fleet: Fleet
+) -> str:
+    """Record the rejections of every pool and return their summary; for an unplaced replica rejections of
+    overflow targets are included."""
     if decision.fits:
-        _add_rejections(decision, number, refusals)
+        _add_rejections(decision, number, rejections)
         return summarize(decision, "pool")
     with at_failure(_ask(decision).demand, fleet) as failure:
-        _add_rejections(failure.decision if failure else decision, number, refusals)
+        _add_rejections(failure.decision if failure else decision, number, rejections)
         return failure.sentence if failure else summarize(decision, "pool")
 
 
-def _add_rejections(decision: Decision, number: int, refusals: dict[str, Rejection]) -> None:
-    """What is about this one replica only is all that matters if it found no place."""
+def _add_rejections(decision: Decision, number: int, rejections: dict[str, Rejection]) -> None:
+    """Add the rejections of one decision; for an unplaced replica reasons that concern a single replica are
+    lasting too."""
     table = decision.table
-    for name, refusal in refusals.items():
+    for name, rejection in rejections.items():
         row = table.row_of[name]
-        refusal.decided_replicas.append(number)
+        rejection.decided_replicas.append(number)
         if decision.totals[row] > RULED_OUT:
-            refusal.fits = True
+            rejection.fits = True
             continue
-        refusal.fits = refusal.fits and decision.fits
-        for plugin, short in reason_shortfalls(
+        # An unplaced replica means that the pool is not feasible after all.
+        rejection.fits = rejection.fits and decision.fits
+        for plugin, shortfall in reason_shortfalls(
             _relevant_reasons(decision, row), _ask(decision), fleet_of(table), row
         ):
-            kept = (
-                refusal.replica_reasons
+            reasons = (
+                rejection.replica_reasons
                 if decision.fits and plugin in PER_REPLICA_FILTERS
-                else refusal.lasting_reasons
+                else rejection.lasting_reasons
             )
-            ground = kept.setdefault((plugin, short.what, short.need), RejectionReason(short))
-            ground.shortfall = short
-            ground.replicas.append(number)
+            reason = reasons.setdefault((plugin, shortfall.what, shortfall.need), RejectionReason(shortfall))
+            # The shortfall of the last replica is shown.
+            reason.shortfall = shortfall
+            reason.replicas.append(number)
 
 
 def _relevant_reasons(decision: Decision, row: int) -> list[Reason]:
-    """Where a data center overflows: of itself not that it is no target, of what is no target not that there is no room for overflow."""
-    found = [reason for reason, mask in decision.reasons.items() if mask[row]]
-    if not _ask(decision).overflow_source or not any(isinstance(each, NotOverflowTarget) for each in found):
-        return found
-    needless = ("Overflow",) if offer_at(decision.table, row).is_static else ("Capacity", "Budget")
-    return [each for each in found if each.plugin not in needless] or found
+    """The reasons for the row without misleading reasons of overflow.
+
+    A data center is not told that it is no overflow target; an offer that is no target is not told about
+    missing capacity.
+    """
+    reasons = [reason for reason, mask in decision.reasons.items() if mask[row]]
+    if not _ask(decision).overflow_source or not any(
+        isinstance(reason, NotOverflowTarget) for reason in reasons
+    ):
+        return reasons
+    omitted = ("Overflow",) if offer_at(decision.table, row).is_static else ("Capacity", "Budget")
+    return [reason for reason in reasons if reason.plugin not in omitted] or reasons
