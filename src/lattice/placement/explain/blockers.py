@@ -82,8 +82,8 @@ def reason_shortfalls(
     shortfalls: list[FilterShortfall] = []
     for reason in reasons:
         details = getattr(reason, "shortfalls", None)
-        for shortfall in details(fleet.table, row) if details else [reason.detail(fleet.table, row)]:
-            shortfalls.append((reason.plugin, shortfall))
+        reported = details(fleet.table, row) if details else [reason.detail(fleet.table, row)]
+        shortfalls.extend((reason.plugin, shortfall) for shortfall in reported)
     effective_ask = next(
         (
             reason.ask

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 
 from lattice.engine.plugin import Shortfall
-from lattice.engine.table import Flags
 from lattice.kinds.service import LatticeService
 from lattice.placement.explain.blockers import (
     IGNORABLE,

@@ -188,7 +188,11 @@ class IncrementalPlacer:
             return True
         if self.with_scores:
             return False
-        return all(decision.totals[static_row] == RULED_OUT for static_row in self.fleet.static_rows if static_row != row)
+        return all(
+            decision.totals[static_row] == RULED_OUT
+            for static_row in self.fleet.static_rows
+            if static_row != row
+        )
 
     def _has_per_replica_limits(self, row: int) -> bool:
         """Report whether the offer has limits that count replicas instead of machines."""
