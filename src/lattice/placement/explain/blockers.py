@@ -84,6 +84,7 @@ def reason_shortfalls(
         details = getattr(reason, "shortfalls", None)
         reported = details(fleet.table, row) if details else [reason.detail(fleet.table, row)]
         shortfalls.extend((reason.plugin, shortfall) for shortfall in reported)
+    # A reason of an overflow target carries the ask with the overflow source.
     effective_ask = next(
         (
             reason.ask
@@ -104,6 +105,7 @@ def _masked_shortfalls(
     only where the limits allow one more machine.
     """
     ignored_limits = ask.demand.ignored_limits
+    # Where the replica fits on existing machines, limits and budgets play no role.
     if fleet.table.quotes.quote_for(ask).has_free_capacity[row] or any(
         isinstance(reason, NotOverflowTarget) for reason in reasons
     ):
@@ -253,6 +255,7 @@ def resize_assignments(demand: Demand, fleet: Fleet) -> None:
     outdated = [
         assignment for assignment in fleet.assignments.get(demand.name, ()) if assignment.needs != needs
     ]
+    # All outdated replicas leave first, so that the new requests see the full free capacity.
     for assignment in reversed(outdated):
         fleet.unassign(assignment)
     for assignment in outdated:
@@ -292,17 +295,13 @@ def at_failure(demand: Demand, fleet: Fleet, *, details: bool = False) -> Iterat
             yield None
             return
         decision = _with_overflow(attempt.decisions[-1], fleet)
-        rejections = tuple(_rejections(decision)) if details else ()
-        yield PlacementFailure(
-            decision, len(fleet.assignments.get(demand.name, ())) + 1, summarize(decision, "pool"), rejections
-        )
-
-
-def _rejections(decision: Decision) -> Iterator[tuple[str, tuple[Shortfall, ...]]]:
-    """Yield every rejected offer by name with all its shortfalls."""
-    for name, row in sorted(decision.table.row_of.items()):
-        if shortfalls := offer_shortfalls(decision, row):
-            yield name, tuple(shortfall for _, shortfall in shortfalls)
+        rejections = []
+        if details:
+            for name, row in sorted(decision.table.row_of.items()):
+                if shortfalls := offer_shortfalls(decision, row):
+                    rejections.append((name, tuple(shortfall for _, shortfall in shortfalls)))
+        replica_number = len(fleet.assignments.get(demand.name, ())) + 1
+        yield PlacementFailure(decision, replica_number, summarize(decision, "pool"), tuple(rejections))
 
 
 def first_failure(demand: Demand, fleet: Fleet, *, details: bool = True) -> PlacementFailure | None:
@@ -342,7 +341,7 @@ def offer_remedies(failure: PlacementFailure, demand: Demand, row: int) -> list[
     for reason, mask in failure.decision.reasons.items():
         if mask[row]:
             remedies = reason_remedies(reason, demand, failure, row)
-            combined = []
+            combined: list[frozenset[Blocker]] = []
             for alternative in alternatives:
                 combined.extend(alternative | remedy for remedy in remedies)
             alternatives = combined
@@ -413,6 +412,7 @@ def _size_remedies(demand: Demand, failure: PlacementFailure, row: int) -> list[
     }
     short = {name for name, amount in demand.effective_needs.items() if largest[name] < amount}
     resources = demand.requirements_of("resource")
+    # A resource that no machine type has in this amount rules out all types.
     if short:
         return [frozenset(requirement for requirement in resources if requirement.value in short)]
     limits = [

@@ -55,7 +55,12 @@ class RequiredInfrastructure:
         """Return the properties in the words of the manifests, without properties that do not matter."""
         if not self.place_count:
             return {}
-        size = {name: _format_amount(name, amount) for name, amount in self.machine_size.items()}
+        size: dict[str, str | int] = {}
+        for name, amount in self.machine_size.items():
+            if name in ("cpu", "gpu"):
+                size[name] = format_cores(amount)
+            else:
+                size[name] = format_bytes(amount) if name in ("memory", "storage") else amount
         listed = {
             "region": region_pattern(self.regions),
             "regionOtherThan": list(self.excluded_regions),
@@ -78,12 +83,6 @@ class RequiredInfrastructure:
 
 
 NO_INFRASTRUCTURE = RequiredInfrastructure(place_count=0, machines=0, machine_size={})
-
-
-def _format_amount(name: str, amount: int) -> str | int:
-    if name in ("cpu", "gpu"):
-        return format_cores(amount)
-    return format_bytes(amount) if name in ("memory", "storage") else amount
 
 
 def region_pattern(regions: Sequence[str]) -> str:
@@ -143,6 +142,7 @@ def _required_regions(
         for requirement in demand.regions
         if not any(offer.is_in(requirement.value) for offer in (*open_offers, *current_offers))
     )
+    # Regions with a replica or a usable offer count for the minimum number of regions.
     covered_regions = {offer.region for offer in (*open_offers, *current_offers)}
     additional_regions = max(0, demand.min_regions - len(covered_regions) - len(missing_regions))
     if missing_regions or additional_regions:

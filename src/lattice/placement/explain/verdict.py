@@ -253,6 +253,7 @@ class FeasibilityChecker:
 def _kind(checker: FeasibilityChecker, fleet: Fleet) -> VerdictKind:
     if checker.demand.rule_conflict:
         return "Never"
+    # The first verdict that applies wins.
     if absent_regions(checker.demand, fleet):
         return "NotHere"
     if LimitBlocker("prices") in checker.blockers and checker.fits_without([LimitBlocker("prices")]):
@@ -301,9 +302,11 @@ def _combinations(checker: FeasibilityChecker, failure: PlacementFailure | None)
         grown_set = _grow_until_feasible(checker, start)
         if grown_set is not None:
             sufficient.add(minimal_subset(grown_set, checker.fits_without, checker.blockers))
+    # No starting set led to a result: begin with all blockers and minimise.
     if not sufficient and checker.fits_without(checker.blockers):
         sufficient.add(minimal_subset(frozenset(checker.blockers), checker.fits_without, checker.blockers))
     for blockers in sufficient:
+        # Drop sets that contain a smaller sufficient set.
         if not any(smaller < blockers for smaller in sufficient):
             yield tuple(blocker for blocker in checker.blockers if blocker in blockers)
 
@@ -359,6 +362,7 @@ def minimal_subset(
     remaining = [blocker for blocker in order if blocker in blockers]
     for blocker in list(remaining):
         fewer = [candidate for candidate in remaining if candidate is not blocker]
+        # Shrink a large set greedily first: trying all subsets would take too long.
         if len(remaining) > MAX_BLOCKERS_PER_SET and is_enough(fewer):
             remaining = fewer
     for size in range(1, min(len(remaining), MAX_BLOCKERS_PER_SET + 1)):

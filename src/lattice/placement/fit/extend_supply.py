@@ -68,29 +68,31 @@ def _property(candidate: RejectedCandidate, requirement: Requirement) -> list[Ch
     sentence = f"add {property_name} {requirement.value} to {candidate.offer.name}"
     match candidate.supply_object:
         case LatticePool():
-            rewrite, where = (
-                (lambda kind: _with_pool_property(kind, path, requirement.value)),
-                f"spec.labels.{path}",
-            )
+            where = f"spec.labels.{path}"
+
+            def rewrite(supplier: Any) -> Any:
+                return _pool_labels(supplier, {path: [*supplier.spec.label_values(path), requirement.value]})
+
         case CloudInfrastructure():
             if field == "data_residency" and candidate.offer.residency:
                 return []
-            rewrite, where = (
-                (lambda kind: _with_region_property(kind, candidate.region, field, requirement.value)),
-                f"spec.regions.{candidate.region}.{path}",
-            )
+            where = f"spec.regions.{candidate.region}.{path}"
+
+            def rewrite(supplier: Any) -> Any:
+                return _with_region_property(supplier, candidate.region, field, requirement.value)
+
         case _:
             if field == "data_residency" and candidate.offer.residency:
                 return []
-            rewrite, where = (
-                (lambda kind: _with_static_property(kind, field, requirement.value)),
-                f"spec.{path}",
-            )
+            where = f"spec.{path}"
+
+            def rewrite(supplier: Any) -> Any:
+                if field == "data_residency":
+                    return with_spec(supplier, data_residency=requirement.value)
+                values = (*getattr(supplier.spec, field), requirement.value)
+                return with_spec(supplier, **{field: values})
+
     return [single_change(platform_change(candidate, where, sentence, rewrite, adds_property=True))]
-
-
-def _with_pool_property(pool: LatticePool, label: str, value: str) -> Any:
-    return _pool_labels(pool, {label: [*pool.spec.label_values(label), value]})
 
 
 def _pool_labels(pool: LatticePool, labels: Mapping[str, Any]) -> Any:
@@ -107,13 +109,6 @@ def _with_region_property(cloud: CloudInfrastructure, region: str, field: str, v
     field_value = value if field == "data_residency" else (*inherited_values[field](region), value)
     return with_spec(
         cloud, regions={**spec.regions, region: with_fields(spec.regions[region], **{field: field_value})}
-    )
-
-
-def _with_static_property(data_center: StaticInfrastructure, field: str, value: str) -> Any:
-    return with_spec(
-        data_center,
-        **{field: value if field == "data_residency" else (*getattr(data_center.spec, field), value)},
     )
 
 
@@ -146,23 +141,13 @@ def _label(candidate: RejectedCandidate, requirement: Requirement) -> list[Chang
         ]
     if name in candidate.offer.labels:
         return []
-    return [
-        single_change(
-            platform_change(
-                candidate,
-                f"metadata.labels.{name}",
-                sentence,
-                lambda kind: _metadata_label(kind, name, value),
-                adds_property=True,
-            )
-        )
-    ]
 
+    def rewrite(infrastructure: Any) -> Any:
+        labels = {**(infrastructure.metadata.labels or {}), name: value}
+        return with_fields(infrastructure, metadata=with_fields(infrastructure.metadata, labels=labels))
 
-def _metadata_label(kind: Any, name: str, value: str) -> Any:
-    return with_fields(
-        kind, metadata=with_fields(kind.metadata, labels={**(kind.metadata.labels or {}), name: value})
-    )
+    path = f"metadata.labels.{name}"
+    return [single_change(platform_change(candidate, path, sentence, rewrite, adds_property=True))]
 
 
 def _bigger_class(candidate: RejectedCandidate) -> list[ChangeOption]:

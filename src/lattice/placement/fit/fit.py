@@ -167,6 +167,7 @@ def fit(
     make is included if the search finds one.
     """
     trial = ServiceTrial(world, world.build_fleet() if fleet is None else fleet, name)
+    # The service fits without a change, perhaps after its dependencies are placed.
     if trial.run(()) is not None:
         return tuple(_place_dependencies_first(trial))
     first_round = _round(trial, [()])
@@ -174,6 +175,7 @@ def fit(
     if not suggestions:
         tried = _try_option_sets(trial, _blocker_option_sets(trial), max_suggestions=MAX_SUGGESTIONS)
         suggestions = tried.suggestions or _search_rounds(trial, tried.insufficient)
+    # Beside suggestions for the team, one suggestion for the platform alone is wanted.
     if not any(tuned.suggestion.is_platform_only for tuned in suggestions.values()):
         suggestions |= _platform_suggestions(trial, first_round)
     ranked = sorted(suggestions.values(), key=lambda tuned: tuned.suggestion.rank)
@@ -345,6 +347,7 @@ def _try_option_sets(
             (len(known_suggestion.suggestion.edits) for known_suggestion in suggestions.values()),
             default=MAX_EDITS,
         )
+        # Candidates are sorted by size: all later sets need more edits than a suggestion found.
         if len(candidate) > fewest or len(suggestions) >= max_suggestions:
             return SearchRound(suggestions, insufficient, list(candidates[index:]))
         tuned = _tune(trial, candidate)
@@ -433,6 +436,7 @@ def _tune(trial: ServiceTrial, candidate: OptionSet) -> TunedSuggestion | None:
     """Return the weakest strengths that suffice, without unnecessary options; None if the options at full
     strength do not suffice."""
     edit_set = _strongest(candidate)
+    # The upper bound is cheap: try the strengths at the bound before a search.
     if not trial.waiting_services and trial.may_fit(edit_set.edits):
         lower_bound = _weakest_promising(trial, edit_set)
         # For a single option with bound 1 the bound says nothing: bisect instead.
@@ -490,8 +494,10 @@ def _weakest(trial: ServiceTrial, edit_set: EditSet, position: int, hint: int) -
 
     high = edit_set.strengths[position]
     low = _largest_infeasible(high, partial(_may_fit, trial, edit_set, position))
+    # One trial suffices if the bound is exact.
     if 0 < low < high - 1 and is_enough(low + 1):
         return low + 1
+    # The strength that a trial at full strength used narrows the search.
     if low < hint < high:
         low, high = (low, hint) if is_enough(hint) else (hint, high)
         if high == hint and hint > 1 and not is_enough(hint - 1):

@@ -44,6 +44,7 @@ def capacity_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     fleet, ask, row = candidate.fleet, candidate.ask, candidate.row
     table, demand = fleet.table, ask.demand
     can_grow = bool(growable_clusters(fleet, row, fleet.growable_groups(demand, ask.overflow_source, row)))
+    # A new cluster starts with several machines.
     count = 1 if can_grow else candidate.offer.initial_nodes(demand.rules.min_nodes)
     free = {
         name: int(table.free(table.resource_index[name])[row])
@@ -119,25 +120,23 @@ def _more_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     """
     if not isinstance(candidate.supply_object, CloudInfrastructure):
         return
-    current_limit, spec, region = (
-        candidate.offer.limits.clusters,
-        candidate.supply_object.spec,
-        candidate.region,
-    )
+    current_limit, region = candidate.offer.limits.clusters, candidate.region
+    spec = candidate.supply_object.spec
     if spec.regions[region].quotas.max_clusters == current_limit:
-        limit_name, path = (
-            f"maxClusters of {candidate.offer.name}",
-            f"spec.regions.{region}.quotas.maxClusters",
-        )
+        limit_name = f"maxClusters of {candidate.offer.name}"
+        path = f"spec.regions.{region}.quotas.maxClusters"
         yield _cluster_limit_option(
             candidate, limit_name, path, lambda kind, new_limit: _with_quota(kind, region, new_limit)
         )
     if spec.defaults.max_clusters_per_region == current_limit:
-        limit_name, path = (
-            f"maxClustersPerRegion of {candidate.offer.owner}",
-            "spec.defaults.maxClustersPerRegion",
-        )
-        yield _cluster_limit_option(candidate, limit_name, path, _with_default_clusters)
+        limit_name = f"maxClustersPerRegion of {candidate.offer.owner}"
+        path = "spec.defaults.maxClustersPerRegion"
+
+        def with_default(cloud: CloudInfrastructure, new_limit: int) -> Any:
+            defaults = with_fields(cloud.spec.defaults, max_clusters_per_region=new_limit)
+            return with_spec(cloud, defaults=defaults)
+
+        yield _cluster_limit_option(candidate, limit_name, path, with_default)
 
 
 def _cluster_limit_option(
@@ -171,10 +170,6 @@ def _with_quota(cloud: CloudInfrastructure, region: str, new_limit: int) -> Any:
             region: with_fields(region_spec, quotas=with_fields(region_spec.quotas, max_clusters=new_limit)),
         },
     )
-
-
-def _with_default_clusters(cloud: CloudInfrastructure, new_limit: int) -> Any:
-    return with_spec(cloud, defaults=with_fields(cloud.spec.defaults, max_clusters_per_region=new_limit))
 
 
 def _overflow_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
@@ -219,6 +214,7 @@ def _static_capacity_options(candidate: RejectedCandidate, lacks_nodes: bool) ->
 def _more_machines(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     capacity = candidate.supply_object.spec.capacity
     current_count = capacity.nodes
+    # Without machines there is no size to copy.
     if current_count < 1:
         return
 

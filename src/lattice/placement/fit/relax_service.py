@@ -228,6 +228,7 @@ def _with_container_amount(service: LatticeService, main_container: str, resourc
     for name in (main_container, *(container for container in containers if container != main_container)):
         own = parse_amounts(_requests(containers[name])).get(resource, 0)
         remaining, decrease = max(0, own - decrease), max(0, decrease - own)
+        # A container without a request of the resource stays unchanged.
         if not own:
             continue
         requests = {
@@ -259,6 +260,7 @@ def _relax_latency(
     )
     farthest = max(latencies, default=0)
     path = "spec.placement.latency"
+    # A higher limit would admit no other offer.
     if farthest <= requirement.amount:
         return single_change(
             change_at_path(
@@ -416,7 +418,7 @@ def _machines(demand: Demand, service: LatticeService, fleet: Fleet) -> Iterator
                 resources=resources,
             )
         )
-    taint_keys = set()
+    taint_keys: set[str] = set()
     for offer in fleet.offers:
         for machine_type in offer.types:
             taint_keys.update(

@@ -88,6 +88,7 @@ class ServiceTrial:
 
     def run(self, changes: Iterable[ObjectChange]) -> TrialResult | None:
         """Return the cached result of the trial with these changes; None if the service does not fit."""
+        # The order of changes does not matter for the result.
         key = frozenset(changes)
         if key not in self._results:
             self._results[key] = self.measure(key, ())
@@ -184,6 +185,7 @@ class ServiceTrial:
                 self.fleet.table.quotes = Quotes(self.fleet)
             yield WhatIfScope(self, changed_objects)
         finally:
+            # All trials share one fleet, so every exit must restore the fleet.
             self.fleet.replace_offers(previous_offers, previous_budgets)
             self.fleet.table.quotes = quotes
 

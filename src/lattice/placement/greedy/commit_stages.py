@@ -62,6 +62,7 @@ class StagedDecision:
         A service is in one stage only: the method removes the services from earlier stages, and drops stages
         that become empty.
         """
+        # A service is committed once, in its last stage.
         moved_services = frozenset(services)
         earlier_stages = [
             CommitStage(tuple(name for name in stage.services if name not in moved_services), stage.clusters)
@@ -100,6 +101,8 @@ def decide_stages(
         if not cluster.machines:
             # A decommissioned cluster gets no new machines; the record stays so that no cluster reuses the number.
             cluster.max_nodes = 0
+    # Replicas that outgrew their machine are placed again; their machines stay until these replicas have
+    # stopped.
     for name in sorted(observation.updated_services & world.demands.keys()):
         if outgrowing := outgrown_assignments(world.demands[name], fleet):
             decided.unsettled_clusters.update(
@@ -109,6 +112,7 @@ def decide_stages(
                 fleet.unassign(assignment)
     decided.paid_in_advance = payable_in_advance(fleet, observation) - over_budget
     for name in sorted(observation.unschedulable.keys() & world.demands.keys()):
+        # Node groups that are paid in advance get their machine without a remediation.
         unschedulable = Counter(
             {
                 node_group: count
@@ -152,9 +156,11 @@ def _place_all(decided: StagedDecision, demands: Mapping[str, Demand], keep_deci
     fleet, pending = decided.fleet, demands
     previous_replica_count = -1
     while previous_replica_count != fleet.replica_count:
+        # The first round may remove replicas, so its count does not show whether a second round helps.
         previous_replica_count = fleet.replica_count if decided.placements else -1
         _remove_surplus(pending, decided)
         placements = _place_missing(pending, decided, keep_decisions)
+        # Machines of unsettled clusters may still run replicas, so only settled clusters shrink.
         remove_empty_machines(
             fleet, [name for name in fleet.clusters if name not in decided.unsettled_clusters]
         )

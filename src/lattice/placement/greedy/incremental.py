@@ -123,6 +123,7 @@ class IncrementalPlacer:
     def decide(self, ask: ReplicaAsk) -> Decision:
         """Choose an offer for the replica; reuse the previous decision, then the price order, before all
         plugins run."""
+        # A replica that is tied to regions is always decided anew.
         if self._current_offer and not ask.region and not ask.excluded_regions:
             reusable = (
                 self._reusable_decisions.get(self._filler.has_free_capacity)
@@ -171,6 +172,7 @@ class IncrementalPlacer:
             and self._is_reusable(decision)
         ):
             self._reusable_decisions[self._fillers[offer_key].has_free_capacity] = (
+                # Later decisions overwrite the scores in place; only decisions with scores need a copy.
                 decision.copy() if self.with_scores else decision
             )
 
@@ -184,6 +186,8 @@ class IncrementalPlacer:
             or row not in self.fleet.replicas_by_offer(self.demand.name)
         ):
             return False
+        # Replicas change the score of a data center, but this matters only beside another feasible data
+        # center.
         if not self.fleet.offers[row].is_static:
             return True
         if self.with_scores:
@@ -230,6 +234,7 @@ class IncrementalPlacer:
             else None
         )
         if self._next_type is None:
+            # The decision for an offer without free capacity counted on the next machine type.
             self._reusable_decisions.pop(False, None)
         if self._last_ask.capacity_target or self._affects_other_offers(filler.row):
             self._reusable_decisions, self._next_type = {}, None

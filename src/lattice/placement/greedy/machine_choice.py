@@ -201,6 +201,7 @@ def remove_empty_machines(fleet: Fleet, clusters: Sequence[str]) -> None:
                 fleet.drop_machine(machine)
             fleet.drop_cluster(name)
             continue
+        # A cluster keeps its minimum size as long as it has replicas.
         spare = len(cluster.machines) - cluster.min_nodes
         by_rate = sorted(
             empty,
@@ -343,6 +344,7 @@ class OfferFiller:
                 self._entry(machine) for machine in cluster.machines if self._fits_on(machine)
             ]
             heapify(entries)
+        # Entries become stale when replicas are assigned: drop full machines from the top.
         while entries and not self._fits_on(entries[0][-1]):
             heappop(entries)
         if not entries:

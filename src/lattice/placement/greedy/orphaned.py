@@ -111,7 +111,7 @@ def find_final_orphans(world: World, fleet: Fleet) -> OrphanedState:
 
 def clusters_in_use(replicas: OrphanedReplicas) -> set[str]:
     """Return the names of clusters with orphaned replicas."""
-    clusters = set()
+    clusters: set[str] = set()
     for placements in replicas.values():
         clusters.update(placement.cluster for placement in placements)
     return clusters
@@ -165,6 +165,7 @@ def _service_shares(replicas: OrphanedReplicas, rates: Mapping[str, int]) -> dic
                 if placement.cost and placement.cost.hourly is not None
                 else 0
             )
+            # The shares never exceed the rate of the machines.
             share = min(last_rate, remaining[placement.pool])
             remaining[placement.pool] -= share
             shares[placement.pool] = shares.get(placement.pool, 0) + share
@@ -177,6 +178,7 @@ def _cluster_rates(world: World, clusters: tuple[LatticeCluster, ...]) -> dict[s
     rates = {}
     for cluster in clusters:
         name, spec, rate = cluster.metadata.name, cluster.spec, 0
+        # In a data center the pool and the infrastructure have the same name, and machines cost nothing.
         if spec.pool != spec.infrastructure:
             for node_class, count in spec.nodes.items():
                 for _ in range(count):

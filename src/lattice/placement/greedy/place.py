@@ -57,6 +57,7 @@ def place(demand: Demand, fleet: Fleet, *, keep_decisions: int = 0) -> Placement
 
     `keep_decisions` is the number of decisions to keep for explanations; a failed decision is always kept.
     """
+    # No supply can resolve conflicting requirements, so no attempt is made.
     if demand.rule_conflict:
         return Placement(
             demand, missing=max(0, demand.replicas - len(fleet.assignments.get(demand.name, ())))
@@ -74,6 +75,7 @@ def place(demand: Demand, fleet: Fleet, *, keep_decisions: int = 0) -> Placement
         with fleet.attempt() as attempt:
             placement = place_as_many_as_fit(demand, fleet, keep_decisions)
             attempt.succeeded = placement.is_complete or placement.is_short_of_capacity
+    # The variants have other preferences; the placement belongs to the original demand.
     placement.demand = demand
     return placement
 

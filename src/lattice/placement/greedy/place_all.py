@@ -129,6 +129,7 @@ def latency_groups(demands: dict[str, Demand]) -> Iterator[list[Demand]]:
         name: [target for _, target in demand.latency_to if target in demands and target != name]
         for name, demand in demands.items()
     }
+    # Union-find: services with a latency limit between them get the same root.
     root = {name: name for name in demands}
 
     def root_of(name: str) -> str:
@@ -151,6 +152,7 @@ def _dependencies_first(group: Sequence[Demand], dependencies: dict[str, list[st
     ordered: dict[str, Demand] = {}
 
     def visit(name: str, path: frozenset[str]) -> None:
+        # A name in the path closes a dependency cycle; the cycle is cut here.
         if name in ordered or name in path:
             return
         for target in sorted(dependencies[name]):
@@ -170,7 +172,12 @@ def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 
     """
     if len(group) == 1:
         return [place(group[0], fleet, keep_decisions=keep_decisions)]
-    for offer in ("", *_starting_offers(group[0], fleet)):
+    # The first service may start in every offer that fits without regard to its dependencies.
+    first = group[0]
+    ask = ReplicaAsk(replace(first, ignored_limits=first.ignored_limits | {"dependencies"}))
+    decision = decide(ask, fleet.table, profile_of(first.preferences))
+    starting_offers = [fleet.offers[row].name for row in best_rows(decision, MAX_STARTING_OFFERS)]
+    for offer in ("", *starting_offers):
         with fleet.attempt() as attempt:
             placements = _place_group_from(group, offer, fleet, keep_decisions)
             is_complete = all(placement.is_complete for placement in placements)
@@ -180,12 +187,6 @@ def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 
         if attempt.succeeded:
             return placements
     return [place(demand, fleet, keep_decisions=keep_decisions) for demand in group]
-
-
-def _starting_offers(first: Demand, fleet: Fleet) -> list[str]:
-    ask = ReplicaAsk(replace(first, ignored_limits=first.ignored_limits | {"dependencies"}))
-    decision = decide(ask, fleet.table, profile_of(first.preferences))
-    return [fleet.offers[row].name for row in best_rows(decision, MAX_STARTING_OFFERS)]
 
 
 def _place_group_from(
@@ -209,6 +210,7 @@ def _place_group_from(
         if awaits_dependency and depends_on_group:
             variant = replace(variant, ignored_limits=variant.ignored_limits | {"dependencies"})
         placement = place(variant, fleet, keep_decisions=keep_decisions)
+        # The variant was only for this attempt.
         placement.demand = demand
         placements.append(placement)
     return placements

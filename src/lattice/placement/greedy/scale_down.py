@@ -53,6 +53,7 @@ def dependants_out_of_range(demand: Demand, fleet: Fleet, counts: Mapping[int, i
     offer `row`."""
     dependants = fleet.dependants.get(demand.name)
     remaining_rows = [counted_row for counted_row, count in counts.items() if count and counted_row != row]
+    # With another replica in the same offer, no latency changes.
     if not dependants or counts[row] > 1 or not remaining_rows:
         return 0
     ms_before, ms_after = fleet.ms_to_nearest([*remaining_rows, row]), fleet.ms_to_nearest(remaining_rows)
@@ -105,6 +106,7 @@ def _pick_by_machine(fleet: Fleet, service: str, counts: Counter[tuple[str, str]
             lambda assignment: machines.names[assignment.machine],
             removals,
         )
+    # Callers unassign in reverse order.
     return chosen[::-1]
 
 

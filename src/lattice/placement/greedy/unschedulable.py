@@ -38,10 +38,12 @@ def remediate(
     remediations = []
     for node_group, count in sorted(unschedulable.items()):
         cluster = fleet.clusters.get(node_group[0])
+        # Machines that were bought and have not joined yet may accept the replicas.
         if cluster is None or (
             _awaits_machines(fleet, observation, node_group) and node_group not in observation.blocked
         ):
             continue
+        # The last assignments of the node group stand for the unschedulable replicas.
         assignments = [
             assignment
             for assignment in fleet.assignments.get(demand.name, ())
@@ -129,6 +131,7 @@ def _grow_cluster(
         if machine_type is None:
             break
         machine = fleet.add_machine(cluster, machine_type)
+        # The replica does not fit on an empty machine of this type: more machines do not help.
         if not fits_on_machine(fleet, demand, machine):
             fleet.drop_machine(machine)
             break
@@ -162,6 +165,7 @@ def _growable_type(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | N
 
 
 def _is_affordable(fleet: Fleet, cluster: Cluster, machine_type: MachineType) -> bool:
+    # Without a price, a machine is allowed only where no budget has a limit.
     has_usable_price = machine_type.is_priced or not fleet.has_budget_limit(
         cluster.offer_row, cluster.overflow_source
     )
@@ -202,6 +206,7 @@ def _closed_cluster(fleet: Fleet, cluster: Cluster) -> Iterator[None]:
     finally:
         cluster.max_nodes = max_nodes
         for machine, is_closed in zip(machines, was_closed, strict=True):
+            # The placement may have removed a machine of the cluster.
             if machine in fleet.machines.cluster:
                 fleet.machines.set(machine, "closed", is_closed, fixed=False)
         fleet.table.touch(cluster.offer_row)

@@ -52,6 +52,7 @@ def max_additional_on_cheapest(demand: Demand, fleet: Fleet) -> int:
         replicas_on_type = np.where(
             type_ids == UNSET, 0, _per_machine(demand, fleet)[type_ids, np.arange(table.count)]
         )
+        # An offer with one machine left gets the cheapest type, so its replicas are bounded by that type.
         is_last = table.free(table.resource_index["nodes"]) == 1
         is_last[fleet.machines.column("offer")[_idle(fleet)]] = False
         np.minimum(capacity, np.where(is_last, replicas_on_type, UNBOUNDED_COUNT), out=capacity)
@@ -120,6 +121,7 @@ def _capacity_on_new(demand: Demand, fleet: Fleet) -> Integers:
             ),
             UNBOUNDED_COUNT,
         )
+    # Empty machines can be removed, so their slots count as free.
     nodes = np.maximum(table.free(table.resource_index["nodes"]), 0) + np.bincount(
         fleet.machines.column("offer")[idle], minlength=table.count
     )
@@ -128,9 +130,9 @@ def _capacity_on_new(demand: Demand, fleet: Fleet) -> Integers:
         amount = demand.effective_needs.get(resource, 0)
         is_counted = (catalog.size(resource) < NO_LIMIT)[fit.can_host].all()
         if amount and is_counted:
-            free = np.maximum(table.free(table.resource_index[resource]), 0) + _reclaimable_resource(
-                fleet, idle, resource
-            )
+            free = np.maximum(table.free(table.resource_index[resource]), 0)
+            sizes = fleet.machines.total(fleet.machines.resource_index[resource])[idle]
+            np.add.at(free, fleet.machines.column("offer")[idle], np.minimum(sizes, UNBOUNDED_COUNT))
             np.minimum(capacity, free // amount, out=capacity)
     if "budget" not in demand.ignored_limits:
         headroom = np.maximum(fleet.headroom_by_offer + _refundable_rates(fleet, idle), 0)
@@ -158,13 +160,6 @@ def _idle(fleet: Fleet) -> Rowids:
     return np.flatnonzero(
         machines.column("alive") & (machines.allocated(0) == 0) & (machines.allocated(1) == 0)
     )
-
-
-def _reclaimable_resource(fleet: Fleet, idle: Rowids, resource: str) -> Integers:
-    reclaimable: Integers = np.zeros(fleet.table.count, np.int64)
-    size = np.minimum(fleet.machines.total(fleet.machines.resource_index[resource])[idle], UNBOUNDED_COUNT)
-    np.add.at(reclaimable, fleet.machines.column("offer")[idle], size)
-    return reclaimable
 
 
 def _refundable_rates(fleet: Fleet, idle: Rowids) -> Integers:

@@ -64,16 +64,14 @@ def manifest_changes(
         if previous is None:
             manifests.append(ManifestChange("+", object_key(changed)))
         elif fields := tuple(_fields(previous, changed)):
-            manifests.append(
-                ManifestChange("~", object_key(changed), fields, _is_restarted(previous, changed, placed))
+            is_restarted = (
+                isinstance(previous, LatticeService)
+                and isinstance(changed, LatticeService)
+                and service_key(previous) in placed
+                and template(previous).revision != template(changed).revision
             )
+            manifests.append(ManifestChange("~", object_key(changed), fields, is_restarted))
     yield from sorted(manifests, key=lambda change: change.object)
-
-
-def _is_restarted(before: Kind, after: Kind, placed: Container[str]) -> bool:
-    if not (isinstance(before, LatticeService) and isinstance(after, LatticeService)):
-        return False
-    return service_key(before) in placed and template(before).revision != template(after).revision
 
 
 def _fields(before: Kind, after: Kind) -> Iterator[FieldChange]:
@@ -356,6 +354,7 @@ def converge_both(
     The state before counts as converged: actions that the controllers still had to do are not part of the
     change.
     """
+    # Without this step, the plan would show pending actions as effects of the change.
     state_before = converge(before)
     world_before = state_before.resulting_world()
     world_after = world_before.with_objects(changes, deleted)
@@ -411,6 +410,7 @@ def plan_id(result: Plan, changes: Iterable[Kind], deleted: Iterable[ObjectKey])
     """Hash the manifests and the result: equal manifests with a different result get a different id."""
     digest = hashlib.sha256()
     for resource in sorted(changes, key=object_key):
+        # Labels count, since selectors of policies match labels.
         labels = sorted((resource.metadata.labels or {}).items())
         digest.update(msgspec.json.encode((object_key(resource), labels, getattr(resource, "spec", None))))
     hashed_values = (
@@ -483,6 +483,10 @@ def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetCha
             previous_limit = previous_budget.limit if previous_budget else None
             cap = after.fleet.commit_cap(name)
             headroom = max(0, cap - after.fleet.committed[name]) if cap < NO_LIMIT else None
+            machine_rates = []
+            for offer in after.fleet.offers:
+                if name in offer.budgets:
+                    machine_rates += [kind.rate for kind in offer.types if kind.is_priced]
             yield BudgetChange(
                 name,
                 str(budget.account),
@@ -493,16 +497,8 @@ def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetCha
                 budget.is_hard,
                 previous_limit,
                 headroom,
-                _cheapest_rate(after.fleet, name),
+                min(machine_rates, default=None),
             )
-
-
-def _cheapest_rate(fleet: Fleet, ledger: str) -> int | None:
-    rates = []
-    for offer in fleet.offers:
-        if ledger in offer.budgets:
-            rates += [machine_type.rate for machine_type in offer.types if machine_type.is_priced]
-    return min(rates, default=None)
 
 
 def _misplaced_services(before: FleetState, after: FleetState) -> Iterable[MisplacedService]:
@@ -524,6 +520,7 @@ def _destination(demand: Demand, after: FleetState) -> Mapping[PlacementKey, int
     """Return the placements of the service if all its replicas are placed again, or None if the replicas do
     not fit."""
     fleet = after.fleet
+    # The plan keeps this state, so all changes are undone.
     with fleet.what_if():
         remove_assignments(fleet, list(fleet.assignments.get(demand.name, ())))
         placement = place(demand, fleet)

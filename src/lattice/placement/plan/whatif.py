@@ -92,6 +92,7 @@ class DependencyEviction:
             pending = set()
             for name in evicted:
                 pending.update(self.dependants.get(name, ()))
+        # Machines that became empty free capacity and budget for the evicted replicas.
         if all_evicted:
             remove_empty_machines(fleet, list(fleet.clusters))
         return all_evicted
@@ -139,6 +140,7 @@ def lost_objects(world: World, names: Iterable[str]) -> tuple[list[Kind], list[O
             changed[key] = msgspec.structs.replace(resource, spec=spec)
         else:
             deleted.append(key)
+    # A cloud may be lost as a whole after the loss of one of its regions.
     return [resource for key, resource in changed.items() if key not in deleted], deleted
 
 
@@ -178,6 +180,7 @@ def without_certificate(world: World, offer: str, certificate: str) -> Kind:
         )
     key, region = object_behind_offer(world, offer)
     resource = cast("SupplyObject", world.objects[key])
+    # The compiled offer holds the certificates in lower case.
     certificates = next(candidate.compliance for candidate in world.supply.offers if candidate.name == offer)
     if certificate.lower() not in certificates:
         raise Invalid(
@@ -259,5 +262,6 @@ def _close(fleet: Fleet, row: int) -> set[str]:
                     fleet.unassign(assignment)
             fleet.drop_machine(machine)
         fleet.drop_cluster(name)
+    # A lost offer accepts no new replicas.
     fleet.mark_lost(row)
     return services_hit

@@ -85,6 +85,7 @@ def phase_of(
     if _ready(nodes) >= desired:
         return "Ready"
     reasons = {problem.reason for problem in problems}
+    # Without an adapter for the provider, nothing is in progress yet.
     if not nodes and PROVIDER_UNAVAILABLE in reasons:
         return "Pending"
     if not joined and PROVIDER_REJECTED in reasons:

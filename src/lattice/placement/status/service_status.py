@@ -229,6 +229,7 @@ def cluster_object(cluster: Cluster, fleet: Fleet, previous: LatticeCluster | No
         policy_hash=cluster.group.split("/", 1)[0],
         labels=cluster_labels(cluster, fleet, previous),
     )
+    # Metadata and status of an existing cluster stay.
     if previous is not None:
         return msgspec.structs.replace(previous, spec=spec)
     metadata = Metadata(name=cluster.name)
@@ -360,13 +361,20 @@ def static_status(data_center: StaticInfrastructure, fleet: Fleet) -> StaticStat
     used = {
         name: int(table.allocated(table.resource_index[name])[row]) for name in ("nodes", "cpu", "memory")
     }
+    memory = None
+    if limits.memory < NO_LIMIT:
+        memory = ByteUse(
+            total=_bytes(limits.memory),
+            used=_bytes(used["memory"]),
+            available=_bytes(limits.memory - used["memory"]),
+        )
     names = tuple(sorted(fleet.clusters_by_offer[row]))
     return msgspec.structs.replace(
         data_center.status,
         utilization=StaticUtilization(
             nodes=_count_use(used["nodes"], limits.nodes, 1),
             cores=_count_use(used["cpu"], limits.milli, MILLI) if limits.milli < NO_LIMIT else None,
-            memory=_byte_use(used["memory"], limits.memory) if limits.memory < NO_LIMIT else None,
+            memory=memory,
         ),
         clusters=StaticClusters(total=len(names), names=names),
         next_cluster_sequence=fleet.next_cluster_number.get(row, 1),
@@ -379,11 +387,8 @@ def _count_use(used: int, total: int, unit: int) -> CountUse:
     )
 
 
-def _byte_use(used: int, total: int) -> ByteUse:
-    return ByteUse(total=_bytes(total), used=_bytes(used), available=_bytes(total - used))
-
-
 def _bytes(count: int) -> str:
+    # An exact amount of more than 8 characters is hard to read.
     exact = format_bytes(count)
     return exact if len(exact) <= 8 else approximate_bytes(count)
 
@@ -404,6 +409,7 @@ def objects_to_write(world: World, fleet: Fleet, results: Mapping[str, Placement
         )
     for name, service in world.services.items():
         objects.append(with_placement(service, fleet, results.get(name)))
+    # A pool or data center without an offer has no row in the fleet.
     offered = {(offer.kind, offer.owner) for offer in fleet.offers}
     for resource in world.objects.values():
         if isinstance(resource, LatticePool) and ("pool", resource.metadata.name) in offered:
@@ -425,6 +431,7 @@ def status_with_health(service: LatticeService, replicas: Sequence[LatticeWorklo
     failed: list[LatticeWorkload] = []
     for replica in replicas:
         status = replica.status
+        # Replicas that have not started or are being deleted do not count for the health.
         if status.actual_state == "Pending" or replica.metadata.deletion_timestamp:
             continue
         if status.actual_state == "Running":

@@ -1,7 +1,7 @@
 """Compute the conditions of pools, clouds and data centers: readiness, references, overlaps, budget, capacity
 and credentials."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from lattice.kinds.core import Secret
@@ -91,9 +91,15 @@ def supply_conditions(
         ledger = (
             pool_account(name) if isinstance(supplier, LatticePool) else cloud_account(name)
         ).ledger_name
-        conditions.extend(_exceeded(ledger, fleet, world))
+        budget = fleet.budgets.get(ledger)
+        if budget is not None and budget.limit is not None:
+            projected = projected_cost(ledger, fleet, world)
+            conditions.append(budget_condition(projected, budget.limit, is_hard=budget.is_hard))
     if not isinstance(supplier, CloudInfrastructure):
-        conditions.extend(_pressed(name, fleet) if offers else ())
+        row = fleet.table.row_of.get(name) if offers else None
+        usage = None if row is None else highest_offer_usage(fleet, row)
+        if usage is not None:
+            conditions.append(pressure_condition(usage))
     return tuple(conditions)
 
 
@@ -147,12 +153,6 @@ def _overlaps(findings: Sequence[Finding]) -> Condition:
     )
 
 
-def _exceeded(ledger: str, fleet: Fleet, world: World) -> Iterator[Condition]:
-    budget = fleet.budgets.get(ledger)
-    if budget is not None and budget.limit is not None:
-        yield budget_condition(projected_cost(ledger, fleet, world), budget.limit, is_hard=budget.is_hard)
-
-
 def budget_condition(projected: int, limit: int, *, is_hard: bool) -> Condition:
     """Report whether the projected spend reaches the limit, hard or soft. All amounts are micro-dollars."""
     # Rounded to cents: a finer amount would change the message, and cause a write, every second.
@@ -161,13 +161,6 @@ def budget_condition(projected: int, limit: int, *, is_hard: bool) -> Condition:
     if projected < limit:
         return _condition("BudgetExceeded", False, "WithinBudget", money)
     return _condition("BudgetExceeded", True, "HardLimit" if is_hard else "SoftLimit", money)
-
-
-def _pressed(offer: str, fleet: Fleet) -> Iterator[Condition]:
-    row = fleet.table.row_of.get(offer)
-    use = None if row is None else highest_offer_usage(fleet, row)
-    if use is not None:
-        yield pressure_condition(use)
 
 
 def pressure_condition(use: ResourceUsage) -> Condition:

@@ -60,6 +60,7 @@ def usage_by_cluster(workloads: Iterable[LatticeWorkload]) -> dict[str, ClusterU
             workload.spec,
             f"{workload.metadata.namespace}/{workload.spec.service}" if workload.spec.service else "",
         )
+        # Workloads without a service have shapes of their own.
         shape = (
             spec.cluster,
             owner,
@@ -92,16 +93,16 @@ def supply_statuses(
         name = resource.metadata.name
         match resource:
             case LatticePool() if ("pool", name) in offered:
-                yield (
-                    resource,
-                    _with_conditions(
-                        resource,
-                        _with_services(pool_status(resource, fleet, world), usages),
-                        fleet,
-                        world,
-                        secrets,
-                    ),
+                status = pool_status(resource, fleet, world)
+                # Services by cluster are counted from workloads, not from the trial fleet.
+                clusters = (
+                    msgspec.structs.replace(
+                        pool_cluster, services=usages.get(pool_cluster.name, ClusterUsage()).services
+                    )
+                    for pool_cluster in status.clusters
                 )
+                status = msgspec.structs.replace(status, clusters=tuple(clusters))
+                yield resource, _with_conditions(resource, status, fleet, world, secrets)
             case CloudInfrastructure():
                 yield (
                     resource,
@@ -116,10 +117,7 @@ def supply_statuses(
                 yield resource, msgspec.structs.replace(resource.status, nodes=machines_by_class[name])
             case LatticeCluster() if name in fleet.clusters:
                 cluster = fleet.clusters[name]
-                status, usage = (
-                    cluster_status(cluster, fleet, resource.status),
-                    usages.get(name, ClusterUsage()),
-                )
+                usage = usages.get(name, ClusterUsage())
                 shares = {
                     key: _share(usage.requested.get(key, 0), cluster.size[key]) for key in ("cpu", "memory")
                 }
@@ -127,17 +125,12 @@ def supply_statuses(
                 yield (
                     resource,
                     msgspec.structs.replace(
-                        status, services=usage.services, workloads=usage.workloads, utilization=utilization
+                        cluster_status(cluster, fleet, resource.status),
+                        services=usage.services,
+                        workloads=usage.workloads,
+                        utilization=utilization,
                     ),
                 )
-
-
-def _with_services(status: PoolStatus, usages: Mapping[str, ClusterUsage]) -> PoolStatus:
-    clusters = (
-        msgspec.structs.replace(cluster, services=usages.get(cluster.name, ClusterUsage()).services)
-        for cluster in status.clusters
-    )
-    return msgspec.structs.replace(status, clusters=tuple(clusters))
 
 
 def _with_conditions(
