@@ -127,7 +127,8 @@ def _values(demand: Demand, kind: Any) -> tuple[str, ...]:
 def _required_regions(
     demand: Demand, failure: PlacementFailure | None, fleet: Fleet
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Return required regions without a usable offer, regions that do not help, and the number of new places."""
+    """Return required regions without a usable offer, regions that do not help, and the number of new
+    places."""
     if failure is None:
         return (), (), 1
     open_offers = [

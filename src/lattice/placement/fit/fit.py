@@ -1,4 +1,5 @@
-"""Search for the smallest changes that make a service fit, by the team or by the platform, with their costs."""
+"""Search for the smallest changes that make a service fit, by the team or by the platform, with their
+costs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,5 @@
-"""Change options of the platform that raise limits of an offer: capacity limits, budgets and unknown prices."""
+"""Change options of the platform that raise limits of an offer: capacity limits, budgets and unknown
+prices."""
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -219,7 +220,8 @@ def _more_machines(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
         return
 
     def build(strength: int) -> ObjectChange:
-        sentence = f"add {strength:,} machine{'s' if strength > 1 else ''} like the {current_count:,} in {candidate.offer.name}"
+        plural = "s" if strength > 1 else ""
+        sentence = f"add {strength:,} machine{plural} like the {current_count:,} in {candidate.offer.name}"
         return platform_change(
             candidate,
             "spec.capacity",

@@ -29,7 +29,7 @@ MAX_TAINTS_OFFERED = 4
 # By resource: the field in manifests.
 MANIFEST_FIELDS = {"cpu": "cores", "memory": "memoryGi", "storage": "storageGi", "gpu": "gpu"}
 # By resource: the field of the class.
-FIELDS = {"cpu": "cores", "memory": "memory_gi", "storage": "storage_gi", "gpu": "gpu"}
+CLASS_FIELDS = {"cpu": "cores", "memory": "memory_gi", "storage": "storage_gi", "gpu": "gpu"}
 
 
 def relaxations(
@@ -57,7 +57,8 @@ def relax_requirement(
     policies: Sequence[LatticePlacementPolicy],
     fleet: Fleet,
 ) -> ChangeOption | None:
-    """Return the option to relax one requirement in its source, or None if the requirement cannot be relaxed."""
+    """Return the option to relax one requirement in its source, or None if the requirement cannot be
+    relaxed."""
     kind, _, name = requirement.source.partition("/")
     if kind == "policy":
         policy = next((candidate for candidate in policies if candidate.metadata.name == name), None)
@@ -208,10 +209,10 @@ def _with_amount(service: LatticeService, resource: str, amount: int) -> Lattice
 
 def _with_service_amount(service: LatticeService, resource: str, lowered: int) -> Any:
     placement = service.spec.placement
-    if resource in FIELDS:
+    if resource in CLASS_FIELDS:
         amount = Decimal(lowered) / (MILLI if resource in ("cpu", "gpu") else MIB * 1024)
         resources = with_fields(
-            placement.resources, **{FIELDS[resource]: amount.normalize() if lowered else Decimal(0)}
+            placement.resources, **{CLASS_FIELDS[resource]: amount.normalize() if lowered else Decimal(0)}
         )
     else:
         extended = {name: value for name, value in placement.resources.extended.items() if name != resource}

@@ -192,7 +192,8 @@ class ServiceTrial:
     def _supply(self, changed_objects: Sequence[Kind]) -> tuple[list[Offer], list[Budget]]:
         """Compile the offers and budgets of changed objects only.
 
-        An offer that is closed because of an overlap with another offer stays closed: the overlap is not visible here.
+        An offer that is closed because of an overlap with another offer stays closed: the overlap is not
+        visible here.
         """
         classes = [resource for resource in changed_objects if isinstance(resource, LatticeNodeClass)]
         suppliers = {}

@@ -36,7 +36,8 @@ class CommitStage:
 
 @dataclass
 class StagedDecision:
-    """The result of a staged decision: the trial fleet, the commit stages and the remediations of unschedulable replicas."""
+    """The result of a staged decision: the trial fleet, the commit stages and the remediations of
+    unschedulable replicas."""
 
     world: World
     fleet: Fleet
@@ -99,7 +100,8 @@ def decide_stages(
     decided = StagedDecision(world, fleet, unsettled_clusters=set(observation.unsettled_clusters))
     for cluster in fleet.clusters.values():
         if not cluster.machines:
-            # A decommissioned cluster gets no new machines; the record stays so that no cluster reuses the number.
+            # A decommissioned cluster gets no new machines; the record stays so that no cluster reuses the
+            # number.
             cluster.max_nodes = 0
     # Replicas that outgrew their machine are placed again; their machines stay until these replicas have
     # stopped.

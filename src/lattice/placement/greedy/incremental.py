@@ -69,7 +69,8 @@ class PriceOrder:
         if has_free_capacity:
             cheapest = int(self._rate_per_replica.min())
             self._rate_per_replica[row] = 0
-            # Below this difference the scores would be equal, and the tie order decides: compute the scores then.
+            # Below this difference the scores would be equal, and the tie order decides: compute the scores
+            # then.
             if cheapest > self._max_rate >> SCORE_PRECISION_BITS:
                 return row
         else:
@@ -109,11 +110,13 @@ class IncrementalPlacer:
         # The offer that was chosen last, and the data center that overflows to the offer.
         self._current_offer: tuple[int, str] | None = None
         self._fillers: dict[tuple[int, str], OfferFiller] = {}
-        # Decisions for the current offer that would be the same now, by whether its machines have free capacity.
+        # Decisions for the current offer that would be the same now, by whether its machines have free
+        # capacity.
         self._reusable_decisions: dict[bool, Decision] = {}
         # The machine type that the current offer adds next; None: not computed.
         self._next_type: MachineType | None = None
-        # Offers that can add no machine. An offer never leaves the set, because capacity and headroom only shrink here.
+        # Offers that can add no machine. An offer never leaves the set, because capacity and headroom only
+        # shrink here.
         self._exhausted_offers: set[tuple[int, str]] = set()
         self._weighs_free_capacity = any(sort == "availableCapacity" for sort, _, _ in demand.preferences)
         self._uses_price_order = not with_scores and is_price_only(demand, fleet)

@@ -13,7 +13,8 @@ from lattice.placement.model.fleet import Assignment, Cluster, Fleet
 from lattice.placement.model.offer import MachineType
 from lattice.placement.model.quotes import fits_on_machine, growable_clusters
 
-# Sort key of a machine: replicas of the service on the machine, free milli-cores, free bytes, name and row of the machine.
+# Sort key of a machine: replicas of the service on the machine, free milli-cores, free bytes, name and row of
+# the machine.
 Entry = tuple[int, int, int, str, int]
 
 

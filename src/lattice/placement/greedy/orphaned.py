@@ -173,7 +173,8 @@ def _service_shares(replicas: OrphanedReplicas, rates: Mapping[str, int]) -> dic
 
 
 def _cluster_rates(world: World, clusters: tuple[LatticeCluster, ...]) -> dict[str, int]:
-    """Compute the rate of every cluster from the ledgers, else from class prices; owned infrastructure costs nothing."""
+    """Compute the rate of every cluster from the ledgers, else from class prices; owned infrastructure
+    costs nothing."""
     ledger_prices = LedgerPrices.of(world.objects.values(), world.supply.node_classes)
     rates = {}
     for cluster in clusters:

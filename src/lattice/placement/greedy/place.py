@@ -15,7 +15,8 @@ from lattice.placement.model.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
 from lattice.placement.model.fleet import Assignment, Fleet
 from lattice.placement.plugins.filters.spread import domain_of
 
-# Replicas. From this count on, placing takes longer than computing the upper bound of the free capacity first.
+# Replicas. From this count on, placing takes longer than computing the upper bound of the free capacity
+# first.
 BOUND_CHECK_MIN_REPLICAS = 32
 # Micro-dollars per hour; a commit cap of this size or more is no cap.
 UNCAPPED_RATE = 1 << 60

@@ -230,7 +230,8 @@ def misplaced_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
 
 
 def find_stale_placement(demand: Demand, fleet: Fleet) -> StalePlacement | None:
-    """Return the replicas and rules that violate the current requirements, or None if all replicas may stay."""
+    """Return the replicas and rules that violate the current requirements, or None if all replicas may
+    stay."""
     misplaced = misplaced_assignments(demand, fleet)
     broken_rules = [demand.rule_conflict] if demand.rule_conflict else _violated_rules(demand, fleet)
     if not misplaced and not (broken_rules and fleet.assignments.get(demand.name)):

@@ -100,7 +100,8 @@ def _is_payable(fleet: Fleet, node_group: NodeGroupKey) -> bool:
 
 
 def is_within_limits(fleet: Fleet, cluster: Cluster) -> bool:
-    """Report whether the desired machines of the cluster stay within the limits of the cluster and its offer."""
+    """Report whether the desired machines of the cluster stay within the limits of the cluster and its
+    offer."""
     offer, table = fleet.offers[cluster.offer_row], fleet.table
     is_within = all(
         int(table.free(table.resource_index[resource])[cluster.offer_row]) >= 0

@@ -202,7 +202,8 @@ def converge(world: World, *, max_decisions: int = 0, resized: Iterable[str] = (
 
 @dataclass(frozen=True, slots=True)
 class ServiceChange:
-    """The placements and costs of one service before and after the change; costs in micro-dollars per hour."""
+    """The placements and costs of one service before and after the change; costs in micro-dollars per
+    hour."""
 
     name: str
     placed_before: Mapping[PlacementKey, int]

@@ -60,7 +60,8 @@ class DependencyEviction:
     demands: Mapping[str, Demand]
     # By service: the services with a latency limit to the service.
     dependants: Mapping[str, list[str]]
-    # Pairs of service and offer that were misplaced before the event; the event is no reason to move these replicas.
+    # Pairs of service and offer that were misplaced before the event; the event is no reason to move these
+    # replicas.
     already_misplaced: frozenset[tuple[str, str]]
 
     @staticmethod

@@ -36,7 +36,8 @@ def status_from_nodes(
     problems: Sequence[ProviderProblem],
     endpoint: str = "",
 ) -> ClusterStatus:
-    """Compute the status of the cluster. The conditions carry no transition time; the writer adds the time."""
+    """Compute the status of the cluster. The conditions carry no transition time; the writer adds the
+    time."""
     pools = worker_pools(cluster, nodes, problems)
     phase = phase_of(cluster, nodes, problems)
     problem_text = "; ".join(dict.fromkeys(problem.message for problem in problems))

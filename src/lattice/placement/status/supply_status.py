@@ -34,8 +34,9 @@ FOUR_DECIMALS = Decimal("0.0001")
 FAILING_CONDITIONS = (("Ready", "False"), ("CredentialsValid", "False"))
 WARNING_CONDITIONS = (("BudgetExceeded", "True"), ("Degraded", "True"), ("CapacityPressure", "True"))
 # A change of spend is minor below projected spend / 1000.
-TENTH_OF_PERCENT = 1000
-# Micro-dollars. In the last minutes of a month, or after the first machine of a month, a cent is a large share
+MINOR_SPEND_DIVISOR = 1000
+# Micro-dollars. In the last minutes of a month, or after the first machine of a month, a cent is a large
+# share
 # of the projected spend.
 CENT_MICROS = 10_000
 
@@ -200,4 +201,4 @@ def without_minor_spend(before: Status, after: Status) -> Status:
 
 def _is_minor_change(old: object, new: object, projected: object) -> bool:
     amounts = [0 if amount is None else dollars_to_micros(amount) for amount in (old, new, projected)]  # type: ignore[arg-type]
-    return abs(amounts[0] - amounts[1]) <= max(amounts[2] // TENTH_OF_PERCENT, CENT_MICROS)
+    return abs(amounts[0] - amounts[1]) <= max(amounts[2] // MINOR_SPEND_DIVISOR, CENT_MICROS)
