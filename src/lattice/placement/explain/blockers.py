@@ -1,4 +1,4 @@
-"""Find the blockers of a service: the first replica that fits no offer, the reasons by offer, and the
+"""Find the blockers of a service: the first infeasible replica, the reasons by offer, and the
 requirements and limits to drop."""
 
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ from lattice.placement.plugins.filters.overflow import NotOverflowTarget, Overfl
 from lattice.placement.plugins.filters.region import NotInRequiredRegion, RegionAlreadyUsed
 from lattice.placement.plugins.filters.spread import SkewExceeded
 
-# The name of a filter plugin, with a shortfall that the filter reports.
+# The name of a filter plugin, with a reported shortfall.
 FilterShortfall = tuple[str, Shortfall]
 
 LimitKind = Literal[IgnorableLimit, "clusterSize", "nodeSelector", "gpuModel", "taints", "perNode"]
@@ -120,6 +120,7 @@ def _masked_shortfalls(
     ):
         for shortfall in exceeded_budgets(ask, fleet, row):
             yield "Budget", shortfall
+        # A missing price blocks like a budget, so both appear under the budget filter.
         if "prices" not in ignored_limits and _lacks_prices(ask, fleet, row):
             yield "Budget", UnknownPrice(ask).detail(fleet.table, row)
 
@@ -264,7 +265,7 @@ def resize_assignments(demand: Demand, fleet: Fleet) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlacementFailure:
-    """The first replica that fits no offer, after the earlier replicas were placed. Masks and details
+    """The first infeasible replica, after the earlier replicas were placed. Masks and details
     describe the fleet at that moment."""
 
     decision: Decision
@@ -324,6 +325,7 @@ def _with_overflow(first: Decision, fleet: Fleet) -> Decision:
             (mask for reason, mask in second.reasons.items() if isinstance(reason, NotOverflowTarget)),
             np.zeros(0, np.bool_),
         )
+        # Inside the overflow targets, only the reasons of the overflow decision count.
         reasons = {reason: mask & ~is_target for reason, mask in reasons.items()}
         for reason, mask in second.reasons.items():
             if (mask & is_target).any():
@@ -412,7 +414,7 @@ def _size_remedies(demand: Demand, failure: PlacementFailure, row: int) -> list[
     }
     short = {name for name, amount in demand.effective_needs.items() if largest[name] < amount}
     resources = demand.requirements_of("resource")
-    # A resource that no machine type has in this amount rules out all types.
+    # Without a machine type large enough, the amount of the resource is the blocker.
     if short:
         return [frozenset(requirement for requirement in resources if requirement.value in short)]
     limits = [
@@ -425,7 +427,8 @@ def _size_remedies(demand: Demand, failure: PlacementFailure, row: int) -> list[
 
 
 def open_rows(failure: PlacementFailure, *ignored_reasons: type[Reason]) -> Flags:
-    """Return the mask of offers that no reason rejects, apart from reasons of the types in `but`."""
+    """Return the mask of offers that no reason rejects, apart from reasons of the types in
+    `ignored_reasons`."""
     is_open: Flags = failure.decision.table.column("alive").copy()
     for reason, mask in failure.decision.reasons.items():
         if not isinstance(reason, ignored_reasons):

@@ -39,13 +39,13 @@ Services = Mapping[str, LatticeService]
 # Requirement kinds that a pool meets on its own, without regard to replicas.
 POOL_REQUIREMENT_KINDS = ("label", "compliance", "capability", "residency", "region")
 VerdictKind = Literal["NotHere", "NoPrice", "OverBudget", "NotNow", "Never"]
-# Blockers that are dropped together; larger sets are not searched.
+# Blockers dropped together; larger sets are not searched.
 MAX_BLOCKERS_PER_SET = 6
-# Starting sets that the search for blocker sets extends.
+# Starting sets extended by the search for blocker sets.
 MAX_STARTING_SETS = 6
-# Offers that a sentence names.
+# Offers named in one sentence.
 MAX_NAMED_OFFERS = 3
-# Blockers that make the service fit if all of them are dropped, and none can be left out.
+# A minimal set of blockers: the service fits without the set, but not with any blocker of the set.
 BlockerSet = tuple[Blocker, ...]
 
 
@@ -306,7 +306,7 @@ def _combinations(checker: FeasibilityChecker, failure: PlacementFailure | None)
     if not sufficient and checker.fits_without(checker.blockers):
         sufficient.add(minimal_subset(frozenset(checker.blockers), checker.fits_without, checker.blockers))
     for blockers in sufficient:
-        # Drop sets that contain a smaller sufficient set.
+        # Skip supersets of a smaller sufficient set.
         if not any(smaller < blockers for smaller in sufficient):
             yield tuple(blocker for blocker in checker.blockers if blocker in blockers)
 

@@ -269,6 +269,7 @@ def _blocker_option_sets(trial: ServiceTrial) -> list[OptionSet]:
             for blocker in blockers
             if isinstance(blocker, Requirement)
         ]
+        # A blocker without an option makes the whole set useless.
         if options and all(options) and len(blockers) <= MAX_EDITS:
             option_sets.append(tuple(dict.fromkeys(option for option in options if option)))
     return option_sets
@@ -331,6 +332,7 @@ def _extend_option_sets(
     for base in bases:
         for options in _next_option_sets(trial, base, limit_option_sets):
             candidate = tuple(dict.fromkeys((*base, *options)))
+            # An extension must add an option.
             if len(base) < len(candidate) <= MAX_EDITS:
                 extended.setdefault(frozenset(candidate), candidate)
     return sorted(extended.values(), key=len)
@@ -427,6 +429,7 @@ def _all_services_ahead(trial: ServiceTrial, suggestion: Suggestion) -> tuple[st
         next_ahead = (
             () if remaining_trial.run(suggestion.edits) else remaining_trial.services_ahead(suggestion.edits)
         )
+        # Either the edits suffice now, or no other service is ahead.
         if not next_ahead:
             break
         ahead |= dict.fromkeys(next_ahead)
@@ -520,6 +523,7 @@ def _largest_infeasible(max_strength: int, may_fit: Callable[[int], bool]) -> in
 
 def _reduce(trial: ServiceTrial, edit_set: EditSet) -> TunedSuggestion | None:
     """Return the suggestion without unnecessary options; a subset that suffices is tuned again."""
+    # A weaker option may have made another option unnecessary.
     for subset in edit_set.subsets():
         if trial.run(subset.edits) is not None:
             return _tune(trial, subset.options)

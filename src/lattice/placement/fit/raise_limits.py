@@ -123,6 +123,7 @@ def _more_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
         return
     current_limit, region = candidate.offer.limits.clusters, candidate.region
     spec = candidate.supply_object.spec
+    # Only a limit equal to the effective limit is binding.
     if spec.regions[region].quotas.max_clusters == current_limit:
         limit_name = f"maxClusters of {candidate.offer.name}"
         path = f"spec.regions.{region}.quotas.maxClusters"
@@ -297,6 +298,7 @@ def budget_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
         quotes.machine_fit(candidate.demand).can_host[:, candidate.row],
         quotes.catalog.is_priced[:, candidate.row],
     )
+    # Without a price the machine cannot be weighed against a budget.
     if not (can_host & is_priced).any():
         return
     growing_clusters = growable_clusters(
@@ -378,6 +380,7 @@ def price_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
         return
 
     def build(strength: int) -> ObjectChange:
+        # A stronger option states a lower price.
         micros = max_rate + 1 - strength
         sentence = (
             f"say what class {names[0]} costs on {provider}, if that is {format_per_hour(micros)} at most"

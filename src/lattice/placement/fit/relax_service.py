@@ -164,6 +164,7 @@ def lower_request(service: LatticeService, resource: str, amount: int) -> Change
             service, "team", path, sentence, lambda kind: _with_amount(kind, resource, lowered)
         )
 
+    # Cpu and memory keep one step.
     max_strength = steps - 1 if resource in ("cpu", "memory") else steps
     return (
         ChangeOption((*object_key(service), "less", resource), build, max_strength)
@@ -210,6 +211,7 @@ def _with_amount(service: LatticeService, resource: str, amount: int) -> Lattice
 def _with_service_amount(service: LatticeService, resource: str, lowered: int) -> Any:
     placement = service.spec.placement
     if resource in CLASS_FIELDS:
+        # Manifests state cores, GPUs and gibibytes.
         amount = Decimal(lowered) / (MILLI if resource in ("cpu", "gpu") else MIB * 1024)
         resources = with_fields(
             placement.resources, **{CLASS_FIELDS[resource]: amount.normalize() if lowered else Decimal(0)}
@@ -384,6 +386,7 @@ def _fewer_replicas(demand: Demand, service: LatticeService) -> Iterator[ChangeO
             lambda strength: _with_replicas(service, "min", spec.min_replicas, spec.min_replicas - strength),
             spec.min_replicas - min_needed,
         )
+    # Regions may demand more replicas than the maximum allows.
     if max_replicas is not None and desired > max_replicas:
         yield single_change(_with_replicas(service, "max", max_replicas, desired))
 

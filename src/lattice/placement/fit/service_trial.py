@@ -96,6 +96,7 @@ class ServiceTrial:
 
     def may_fit(self, changes: Iterable[ObjectChange]) -> bool:
         """Return False if the upper bound proves that the service does not fit; the check places nothing."""
+        # The upper bound knows one service only.
         if self.waiting_services:
             return True
         with self._what_if(list(changes)) as scope:
@@ -318,6 +319,7 @@ class WhatIfScope:
         for demand in self.demands.values():
             resize_assignments(demand, self.fleet)
         if self._includes_waiting:
+            # No placement means that the service has no missing replicas.
             placement = place_all(self.demands.values(), self.fleet).get(self._name)
             return placement is None or placement.is_complete
         return self._place_until_stable()

@@ -158,6 +158,7 @@ class FleetState:
 
     def resulting_world(self) -> World:
         """Return the world with all objects that the controllers would have written in this state."""
+        # Clusters without replicas are gone in the resulting world.
         removed_clusters = [
             key
             for key in self.world.objects
@@ -187,6 +188,7 @@ def converge(world: World, *, max_decisions: int = 0, resized: Iterable[str] = (
     """
     fleet = world.build_fleet()
     for name in resized:
+        # A rollout replaces these replicas, so they free their machines.
         for assignment in outgrown_assignments(world.demands[name], fleet):
             fleet.unassign(assignment)
     orphaned = find_final_orphans(world, fleet)
@@ -467,6 +469,7 @@ def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetCha
     """Yield the changed budgets; a budget that was deleted with its pool has no limit any more and is left
     out."""
     for name, budget in sorted(after.world.supply.budgets.items()):
+        # A budget without a limit cannot be exceeded.
         if budget.limit is None:
             continue
         projected_before, projected_after = (

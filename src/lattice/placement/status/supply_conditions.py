@@ -215,6 +215,7 @@ def credentials_condition(source: CredentialsSource | None, secret: Secret | Non
         )
     present_keys = {key for key, value in {**secret.data, **secret.string_data}.items() if value}
     key_sets = CREDENTIAL_KEYS.get(source.provider)
+    # The required keys of this provider are unknown.
     if key_sets is None and present_keys:
         return Condition(
             type="CredentialsValid", status="True", reason="SecretFound", message=f"{secret_text} is there"
