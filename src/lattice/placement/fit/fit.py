@@ -1,5 +1,4 @@
-"""Search for the smallest changes that make a service fit, by the team or by the platform, with their
-costs."""
+"""Search for the smallest changes, by team or platform, that make a service fit, with their costs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -91,8 +90,7 @@ class Suggestion:
 
     @property
     def rank(self) -> tuple[bool, int, bool, bool, int, int, str]:
-        """The sort key: sufficient, fewer edits, only adds properties to one object, known price, lower cost,
-        smaller extent."""
+        """The sort key: sufficient, few edits, only adds properties to one object, priced, cheap, small."""
         adds_to_one_object = (
             all(edit.adds_property for edit in self.edits) and len({edit.target for edit in self.edits}) == 1
         )
@@ -276,28 +274,16 @@ def _blocker_option_sets(trial: ServiceTrial) -> list[OptionSet]:
 
 
 def _place_dependencies_first(trial: ServiceTrial) -> Iterator[Suggestion]:
-    """Yield a suggestion to place the dependencies first, unless the service fits before its dependencies are
-    placed."""
+    """Yield a suggestion to place the dependencies first, unless the service fits without them."""
     world, fleet, demand = trial.world, trial.fleet, trial.world.demands[trial.name]
     result = trial.run(())
     if result is None or is_feasible(demand, fleet):
         return
-    unplaced = [
-        (name, target)
-        for name, target in demand.latency_to
-        if target in world.services and not fleet.assignments.get(target)
-    ]
-    edits = (
-        ObjectChange(
-            "platform",
-            object_key(world.services[target]),
-            "status.placements",
-            None,
-            "placed",
-            f"place {name} first",
-        )
-        for name, target in unplaced
-    )
+    edits = []
+    for name, target in demand.latency_to:
+        if target in world.services and not fleet.assignments.get(target):
+            key, sentence = object_key(world.services[target]), f"place {name} first"
+            edits.append(ObjectChange("platform", key, "status.placements", None, "placed", sentence))
     yield Suggestion(tuple(edits), result.rate_increase, result.is_priced, service_rate=result.service_rate)
 
 
@@ -341,15 +327,11 @@ def _extend_option_sets(
 def _try_option_sets(
     trial: ServiceTrial, candidates: Sequence[OptionSet], max_suggestions: int = MAX_TRIALS_PER_ROUND
 ) -> SearchRound:
-    """Try the option sets in order, until a set is larger than a suggestion found, or `max_suggestions` are
-    found."""
+    """Try option sets in order until `max_suggestions` are found or a set is larger than a suggestion."""
     suggestions: SuggestionsByEdits = {}
     insufficient: list[OptionSet] = []
     for index, candidate in enumerate(candidates):
-        fewest = min(
-            (len(known_suggestion.suggestion.edits) for known_suggestion in suggestions.values()),
-            default=MAX_EDITS,
-        )
+        fewest = min((len(entry.suggestion.edits) for entry in suggestions.values()), default=MAX_EDITS)
         # Candidates are sorted by size: all later sets need more edits than a suggestion found.
         if len(candidate) > fewest or len(suggestions) >= max_suggestions:
             return SearchRound(suggestions, insufficient, list(candidates[index:]))
@@ -397,8 +379,7 @@ def _suggestions_with_waiting(
 
 
 def _tune_with_waiting(trial: ServiceTrial, tuned_suggestion: TunedSuggestion) -> Suggestion | None:
-    """Tune the suggestion for a fleet with waiting services; None if services ahead use the capacity at every
-    strength."""
+    """Tune the suggestion with waiting services; None if services ahead use the capacity at any strength."""
     result = trial.run(tuned_suggestion.edit_set.edits)
     if result and not any(
         trial.run(weaker.edits)
@@ -419,8 +400,7 @@ def _tune_with_waiting(trial: ServiceTrial, tuned_suggestion: TunedSuggestion) -
 
 
 def _all_services_ahead(trial: ServiceTrial, suggestion: Suggestion) -> tuple[str, ...]:
-    """Return the services ahead, and the services that come next after these have their replicas, until the
-    edits suffice."""
+    """Return all services that must be satisfied before the edits of the suggestion suffice."""
     ahead = dict.fromkeys(trial.services_ahead(suggestion.edits))
     while remaining := [name for name in trial.waiting_services if name not in ahead]:
         remaining_trial = ServiceTrial(

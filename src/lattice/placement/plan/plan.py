@@ -56,8 +56,7 @@ class ManifestChange:
 def manifest_changes(
     before: World, changes: Iterable[Kind], deleted: Iterable[ObjectKey], placed: Container[str] = ()
 ) -> Iterator[ManifestChange]:
-    """Yield the changes by kind and name, without objects that stay the same. `placed` are services that have
-    replicas before."""
+    """Yield the changed objects by kind and name; `placed` are the services that have replicas before."""
     manifests = [ManifestChange("-", key) for key in deleted if key in before.objects]
     for changed in changes:
         previous = before.objects.get(object_key(changed))
@@ -204,8 +203,7 @@ def converge(world: World, *, max_decisions: int = 0, resized: Iterable[str] = (
 
 @dataclass(frozen=True, slots=True)
 class ServiceChange:
-    """The placements and costs of one service before and after the change; costs in micro-dollars per
-    hour."""
+    """Placements and costs (micro-dollars per hour) of one service before and after the change."""
 
     name: str
     placed_before: Mapping[PlacementKey, int]
@@ -239,8 +237,7 @@ class ClusterChange:
 
 @dataclass(frozen=True, slots=True)
 class BudgetChange:
-    """The projected spend of one budget in this month, before and after the change, with its limit, in
-    micro-dollars."""
+    """The projected spend of one budget in this month before and after the change, in micro-dollars."""
 
     ledger: str
     subject: str
@@ -287,8 +284,7 @@ class BudgetChange:
 
 @dataclass(frozen=True, slots=True)
 class MisplacedService:
-    """A service in offers that its requirements exclude. `destination` is where the service would go; None if
-    no place fits."""
+    """A service in offers that its requirements exclude; `destination` is None if no other place fits."""
 
     name: str
     reasons: tuple[str, ...]
@@ -442,19 +438,13 @@ def _plain(value: object) -> object:
 
 def _service_changes(before: FleetState, after: FleetState) -> Iterable[ServiceChange]:
     for name in sorted({*before.replica_counts, *after.replica_counts, *after.unplaced}):
-        counts_before, counts_after = (
-            before.replica_counts.get(name, Counter()),
-            after.replica_counts.get(name, Counter()),
-        )
+        placed_before = before.replica_counts.get(name, Counter())
+        placed_after = after.replica_counts.get(name, Counter())
         costs = before.service_rates.get(name, 0), after.service_rates.get(name, 0)
-        if (
-            counts_before != counts_after
-            or costs[0] != costs[1]
-            or (name in after.unplaced and name not in before.unplaced)
-        ):
-            yield ServiceChange(
-                name, dict(counts_before), dict(counts_after), *costs, name not in after.unplaced
-            )
+        is_newly_unplaced = name in after.unplaced and name not in before.unplaced
+        if placed_before != placed_after or costs[0] != costs[1] or is_newly_unplaced:
+            is_placed = name not in after.unplaced
+            yield ServiceChange(name, dict(placed_before), dict(placed_after), *costs, is_placed)
 
 
 def _cluster_changes(before: FleetState, after: FleetState) -> Iterable[ClusterChange]:
@@ -466,8 +456,7 @@ def _cluster_changes(before: FleetState, after: FleetState) -> Iterable[ClusterC
 
 
 def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetChange]:
-    """Yield the changed budgets; a budget that was deleted with its pool has no limit any more and is left
-    out."""
+    """Yield the changed budgets, without budgets that were deleted with their pool."""
     for name, budget in sorted(after.world.supply.budgets.items()):
         # A budget without a limit cannot be exceeded.
         if budget.limit is None:
@@ -478,13 +467,8 @@ def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetCha
             else 0
             for state in (before, after)
         )
-        previous_budget = before.world.supply.budgets.get(name)
-        if (
-            projected_before != projected_after
-            or previous_budget is None
-            or previous_budget.limit != budget.limit
-        ):
-            previous_limit = previous_budget.limit if previous_budget else None
+        previous = before.world.supply.budgets.get(name)
+        if projected_before != projected_after or previous is None or previous.limit != budget.limit:
             cap = after.fleet.commit_cap(name)
             headroom = max(0, cap - after.fleet.committed[name]) if cap < NO_LIMIT else None
             machine_rates = []
@@ -499,15 +483,14 @@ def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetCha
                 projected_after,
                 budget.alert_millionths,
                 budget.is_hard,
-                previous_limit,
+                previous.limit if previous else None,
                 headroom,
                 min(machine_rates, default=None),
             )
 
 
 def _misplaced_services(before: FleetState, after: FleetState) -> Iterable[MisplacedService]:
-    """Yield services that the change makes misplaced; services that were misplaced for the same reasons
-    before are left out."""
+    """Yield services that are misplaced for other reasons than before the change."""
     for name, demand in after.world.demands.items():
         reasons, previous_demand = _misplacement_reasons(demand, after), before.world.demands.get(name)
         if reasons and (previous_demand is None or _misplacement_reasons(previous_demand, before) != reasons):
