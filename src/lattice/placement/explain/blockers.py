@@ -1,4 +1,5 @@
-"""What stands in a service's way: at which replica, in which offers, and what would have to go for it to pass?"""
+"""Find the blockers of a service: the first infeasible replica, the reasons by offer, and the
+requirements and limits to drop."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -39,8 +40,8 @@ from lattice.placement.plugins.filters.overflow import NotOverflowTarget, Overfl
 from lattice.placement.plugins.filters.region import NotInRequiredRegion, RegionAlreadyUsed
 from lattice.placement.plugins.filters.spread import SkewExceeded
 
-FilterShortfall = tuple[str, Shortfall]  # filter, and what it misses
-
+# The name of a filter plugin, with a reported shortfall.
+FilterShortfall = tuple[str, Shortfall]
 
 LimitKind = Literal[IgnorableLimit, "clusterSize", "nodeSelector", "gpuModel", "taints", "perNode"]
 IGNORABLE: tuple[IgnorableLimit, ...] = get_args(IgnorableLimit)
@@ -57,11 +58,15 @@ _LIMIT_DESCRIPTIONS: dict[str, str] = {
     "taints": "taints that it does not tolerate",
     "perNode": "how many replicas may share a machine",
 }
-PROBE_REPLICAS = 256  # replicas that are tried first
+# Replicas that a feasibility check places first; see is_feasible.
+PROBE_REPLICAS = 256
 
 
 def offer_shortfalls(decision: Decision, row: int) -> list[FilterShortfall]:
-    """Nothing: the offer is not ruled out. Only while the fleet is as it was when deciding."""
+    """Return the shortfalls of the offer, or an empty list if no filter rejects the offer.
+
+    Valid only while the fleet is unchanged since the decision.
+    """
     reasons = [reason for reason, mask in decision.reasons.items() if mask[row]]
     return (
         reason_shortfalls(reasons, cast("ReplicaAsk", decision.ask), fleet_of(decision.table), row)
@@ -73,53 +78,71 @@ def offer_shortfalls(decision: Decision, row: int) -> list[FilterShortfall]:
 def reason_shortfalls(
     reasons: list[Reason], ask: ReplicaAsk, fleet: Fleet, row: int
 ) -> list[FilterShortfall]:
-    found = [(reason.plugin, short) for reason in reasons for short in _shortfalls(reason, fleet, row)]
-    asked = next(
-        (each.ask for each in reasons if isinstance(each, InsufficientCapacity | OverBudget | UnknownPrice)),
+    """Return the shortfalls of the reasons in the offer, with shortfalls that earlier filters hide."""
+    shortfalls: list[FilterShortfall] = []
+    for reason in reasons:
+        details = getattr(reason, "shortfalls", None)
+        reported = details(fleet.table, row) if details else [reason.detail(fleet.table, row)]
+        shortfalls.extend((reason.plugin, shortfall) for shortfall in reported)
+    # A reason of an overflow target carries the ask with the overflow source.
+    effective_ask = next(
+        (
+            reason.ask
+            for reason in reasons
+            if isinstance(reason, InsufficientCapacity | OverBudget | UnknownPrice)
+        ),
         ask,
     )
-    return [*found, *_masked_shortfalls(reasons, asked, fleet, row)]
-
-
-def _shortfalls(reason: Reason, fleet: Fleet, row: int) -> list[Shortfall]:
-    several = getattr(reason, "shortfalls", None)
-    return several(fleet.table, row) if several else [reason.detail(fleet.table, row)]
+    return [*shortfalls, *_masked_shortfalls(reasons, effective_ask, fleet, row)]
 
 
 def _masked_shortfalls(
     reasons: list[Reason], ask: ReplicaAsk, fleet: Fleet, row: int
 ) -> Iterator[FilterShortfall]:
-    """Limits are looked at only where a class of machines would do, budgets only where the limits allow a machine more."""
-    ignoring = ask.demand.ignored_limits
+    """Yield capacity and budget shortfalls that the filters did not report.
+
+    The capacity filter checks limits only where a machine type fits, and the budget filter checks budgets
+    only where the limits allow one more machine.
+    """
+    ignored_limits = ask.demand.ignored_limits
+    # Where the replica fits on existing machines, limits and budgets play no role.
     if fleet.table.quotes.quote_for(ask).has_free_capacity[row] or any(
-        isinstance(each, NotOverflowTarget) for each in reasons
+        isinstance(reason, NotOverflowTarget) for reason in reasons
     ):
         return
-    if "capacity" not in ignoring and not any(isinstance(each, InsufficientCapacity) for each in reasons):
-        yield from (("Capacity", each) for each in exceeded_limits(ask, fleet, row))
-    if "budget" not in ignoring and not any(isinstance(each, OverBudget | UnknownPrice) for each in reasons):
-        yield from (("Budget", each) for each in exceeded_budgets(ask, fleet, row))
-        if "prices" not in ignoring and _lacks_prices(ask, fleet, row):
+    if "capacity" not in ignored_limits and not any(
+        isinstance(reason, InsufficientCapacity) for reason in reasons
+    ):
+        for shortfall in exceeded_limits(ask, fleet, row):
+            yield "Capacity", shortfall
+    if "budget" not in ignored_limits and not any(
+        isinstance(reason, OverBudget | UnknownPrice) for reason in reasons
+    ):
+        for shortfall in exceeded_budgets(ask, fleet, row):
+            yield "Budget", shortfall
+        # A missing price blocks like a budget, so both appear under the budget filter.
+        if "prices" not in ignored_limits and _lacks_prices(ask, fleet, row):
             yield "Budget", UnknownPrice(ask).detail(fleet.table, row)
 
 
 def _lacks_prices(ask: ReplicaAsk, fleet: Fleet, row: int) -> bool:
-    """A budget applies, and of the classes that would do none has a price."""
+    """Report whether a budget applies and no machine type that fits the replica has a price."""
     quotes = fleet.table.quotes
-    serving = quotes.machine_fit(ask.demand).can_host[:, row]
-    blind = (
+    can_host = quotes.machine_fit(ask.demand).can_host[:, row]
+    has_no_priced_type = (
         fleet.has_budget_limit(row, ask.overflow_source)
-        and bool(serving.any())
-        and not (serving & quotes.catalog.is_priced[:, row]).any()
+        and bool(can_host.any())
+        and not (can_host & quotes.catalog.is_priced[:, row]).any()
     )
     return bool(quotes.unpriced_ledger(row, ask.overflow_source)) or (
-        blind and bool(unpriced_classes(ask, fleet, row))
+        has_no_priced_type and bool(unpriced_classes(ask, fleet, row))
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LimitBlocker:
-    """Something in the way that is no requirement of its own, and who says so if it is somebody."""
+    """A blocker that is not a requirement of the service, with its source if a policy or service states the
+    limit."""
 
     kind: LimitKind
     source: str = ""
@@ -132,23 +155,20 @@ Blocker = Requirement | LimitBlocker
 
 
 def find_blockers(demand: Demand, fleet: Fleet) -> tuple[Blocker, ...]:
-    """Everything that could be dropped: its requirements, and the limits that apply here at all."""
-    return (
-        *demand.requirements,
-        *(LimitBlocker(kind, _source(kind, demand)) for kind in _limits(demand, fleet)),
-    )
-
-
-def _source(kind: LimitKind, demand: Demand) -> str:
-    return (
-        " and ".join(dict.fromkeys(each for each in demand.size_sources if each != DEFAULT_SOURCE))
-        if kind == "clusterSize"
-        else ""
-    )
+    """Return all candidates for blockers: the requirements of the service and the limits that apply in this
+    fleet."""
+    blockers: list[Blocker] = list(demand.requirements)
+    for kind in _limits(demand, fleet):
+        source = ""
+        if kind == "clusterSize":
+            policies = (name for name in demand.size_sources if name != DEFAULT_SOURCE)
+            source = " and ".join(dict.fromkeys(policies))
+        blockers.append(LimitBlocker(kind, source))
+    return tuple(blockers)
 
 
 def _limits(demand: Demand, fleet: Fleet) -> Iterator[LimitKind]:
-    if any(each.limit is not None for each in fleet.budgets.values()):
+    if any(budget.limit is not None for budget in fleet.budgets.values()):
         if fleet.table.quotes.has_unknown_prices:
             yield "prices"
         yield "budget"
@@ -176,13 +196,13 @@ def _service_limits(demand: Demand, fleet: Fleet) -> Iterator[LimitKind]:
 
 
 def without_blockers(demand: Demand, dropped: Iterable[Blocker]) -> Demand:
-    """The same service without these in its way."""
-    gone = list(dropped)
-    kept = demand.without(each for each in gone if isinstance(each, Requirement))
-    for each in gone:
-        if isinstance(each, LimitBlocker):
-            kept = _without_limit(kept, each.kind)
-    return kept
+    """Return the demand without the dropped requirements and limits."""
+    blockers = list(dropped)
+    relaxed = demand.without(blocker for blocker in blockers if isinstance(blocker, Requirement))
+    for blocker in blockers:
+        if isinstance(blocker, LimitBlocker):
+            relaxed = _without_limit(relaxed, blocker.kind)
+    return relaxed
 
 
 def _without_limit(demand: Demand, kind: LimitKind) -> Demand:
@@ -202,6 +222,7 @@ def _without_limit(demand: Demand, kind: LimitKind) -> Demand:
 
 
 def is_feasible(demand: Demand, fleet: Fleet) -> bool:
+    """Report whether all replicas of the demand fit; the fleet is unchanged afterwards."""
     if not may_fit(demand, fleet):
         return False
     with fleet.what_if():
@@ -210,42 +231,46 @@ def is_feasible(demand: Demand, fleet: Fleet) -> bool:
 
 
 def _fits_any_count(demand: Demand, fleet: Fleet) -> bool:
-    """Of very many: do the first of them tell that there is a place for however many?"""
-    some = len(fleet.assignments.get(demand.name, ())) + PROBE_REPLICAS
-    if demand.replicas <= some or demand.spread or fleet.overflow_rows:
+    """Report whether the first `PROBE_REPLICAS` replicas of a large service prove that all replicas fit.
+
+    The proof is that the last replica of the probe is in an offer without limits.
+    """
+    probe_count = len(fleet.assignments.get(demand.name, ())) + PROBE_REPLICAS
+    if demand.replicas <= probe_count or demand.spread or fleet.overflow_rows:
         return False
     with fleet.what_if():
-        return place(replace(demand, replicas=some), fleet).is_complete and _is_last_offer_unlimited(
-            demand, fleet
-        )
-
-
-def _is_last_offer_unlimited(demand: Demand, fleet: Fleet) -> bool:
-    """The last one went where neither machines nor money end."""
-    offer = fleet.offers[fleet.machines.cluster[fleet.assignments[demand.name][-1].machine].offer_row]
-    limits, ignoring = offer.limits, demand.ignored_limits
-    counted = (limits.nodes, limits.milli, limits.memory, limits.clusters, *limits.gpus.values())
-    is_roomy = not offer.is_static and all(each >= NO_LIMIT for each in counted)
-    is_paid = all(fleet.commit_cap(each) >= NO_LIMIT for each in offer.budgets)
-    return ("capacity" in ignoring or is_roomy) and ("budget" in ignoring or is_paid)
+        if not place(replace(demand, replicas=probe_count), fleet).is_complete:
+            return False
+        last_machine = fleet.assignments[demand.name][-1].machine
+        offer = fleet.offers[fleet.machines.cluster[last_machine].offer_row]
+        limits, ignored_limits = offer.limits, demand.ignored_limits
+        amounts = (limits.nodes, limits.milli, limits.memory, limits.clusters, *limits.gpus.values())
+        has_capacity = not offer.is_static and all(amount >= NO_LIMIT for amount in amounts)
+        has_budget = all(fleet.commit_cap(ledger) >= NO_LIMIT for ledger in offer.budgets)
+        return ("capacity" in ignored_limits or has_capacity) and ("budget" in ignored_limits or has_budget)
 
 
 def resize_assignments(demand: Demand, fleet: Fleet) -> None:
-    """Replicas that run already take what the service asks now."""
+    """Reassign running replicas with the current requests of the service."""
     needs = tuple(demand.effective_needs.items())
-    former = [each for each in fleet.assignments.get(demand.name, ()) if each.needs != needs]
-    for seat in reversed(former):
-        fleet.unassign(seat)
-    for seat in former:
-        assign(demand, fleet, seat.machine)
+    outdated = [
+        assignment for assignment in fleet.assignments.get(demand.name, ()) if assignment.needs != needs
+    ]
+    # All outdated replicas leave first, so that the new requests see the full free capacity.
+    for assignment in reversed(outdated):
+        fleet.unassign(assignment)
+    for assignment in outdated:
+        assign(demand, fleet, assignment.machine)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementFailure:
-    """The first replica that finds no place once those before it have theirs. Masks and details are of that moment."""
+    """The first infeasible replica, after the earlier replicas were placed. Masks and details
+    describe the fleet at that moment."""
 
     decision: Decision
-    replica_number: int  # counted from 1
+    # The first replica has number 1.
+    replica_number: int
     sentence: str
     rejections: tuple[tuple[str, tuple[Shortfall, ...]], ...] = ()
 
@@ -256,7 +281,11 @@ class PlacementFailure:
 
 @contextmanager
 def at_failure(demand: Demand, fleet: Fleet, *, details: bool = False) -> Iterator[PlacementFailure | None]:
-    """The fleet as it is at that moment. None: there is no such replica, or no offer could tell (the demand contradicts itself)."""
+    """Enter the fleet at the moment of the placement failure; the exit of the context undoes all changes.
+
+    Yields None if all replicas fit, or if the demand has a rule conflict, since no offer could explain the
+    conflict.
+    """
     if demand.rule_conflict:
         yield None
         return
@@ -267,80 +296,98 @@ def at_failure(demand: Demand, fleet: Fleet, *, details: bool = False) -> Iterat
             yield None
             return
         decision = _with_overflow(attempt.decisions[-1], fleet)
-        why = tuple(_rejections(decision)) if details else ()
-        yield PlacementFailure(
-            decision, len(fleet.assignments.get(demand.name, ())) + 1, summarize(decision, "pool"), why
-        )
-
-
-def _rejections(decision: Decision) -> Iterator[tuple[str, tuple[Shortfall, ...]]]:
-    """Every offer that is ruled out, by name, with everything that is missing there."""
-    for name, row in sorted(decision.table.row_of.items()):
-        if found := offer_shortfalls(decision, row):
-            yield name, tuple(short for _, short in found)
+        rejections = []
+        if details:
+            for name, row in sorted(decision.table.row_of.items()):
+                if shortfalls := offer_shortfalls(decision, row):
+                    rejections.append((name, tuple(shortfall for _, shortfall in shortfalls)))
+        replica_number = len(fleet.assignments.get(demand.name, ())) + 1
+        yield PlacementFailure(decision, replica_number, summarize(decision, "pool"), tuple(rejections))
 
 
 def first_failure(demand: Demand, fleet: Fleet, *, details: bool = True) -> PlacementFailure | None:
+    """Return the placement failure of the demand, or None if all replicas fit or the demand has a rule
+    conflict."""
     with at_failure(demand, fleet, details=details) as failure:
         return failure
 
 
 def _with_overflow(first: Decision, fleet: Fleet) -> Decision:
-    """Where a data center may overflow, what its target said counts, not the gate that is open."""
+    """Replace the reasons of overflow targets by the reasons that apply with the overflow of their data
+    center.
+
+    Where a data center may overflow, the closed overflow is not the reason; the reasons of its targets count.
+    """
     ask, reasons = cast("ReplicaAsk", first.ask), dict(first.reasons)
-    for static in overflow_sources(ask, fleet):
-        second = decide(replace(ask, overflow_source=static), fleet.table, first.profile)
-        inside = ~next(
+    for data_center in overflow_sources(ask, fleet):
+        second = decide(replace(ask, overflow_source=data_center), fleet.table, first.profile)
+        is_target = ~next(
             (mask for reason, mask in second.reasons.items() if isinstance(reason, NotOverflowTarget)),
             np.zeros(0, np.bool_),
         )
-        reasons = {reason: mask & ~inside for reason, mask in reasons.items()}
+        # Inside the overflow targets, only the reasons of the overflow decision count.
+        reasons = {reason: mask & ~is_target for reason, mask in reasons.items()}
         for reason, mask in second.reasons.items():
-            if (mask & inside).any():
-                reasons[reason] = (mask & inside) | reasons.get(reason, False)
+            if (mask & is_target).any():
+                reasons[reason] = (mask & is_target) | reasons.get(reason, False)
     return replace(first, reasons=reasons)
 
 
 def offer_remedies(failure: PlacementFailure, demand: Demand, row: int) -> list[frozenset[Blocker]]:
-    """Ways to open one offer to the failing replica: what to drop, all of it; nothing: it stays closed."""
-    ways: list[frozenset[Blocker]] = [frozenset()]
+    """Return the alternatives that open the offer to the failed replica, as sets of blockers to drop
+    together.
+
+    An empty list means that no dropped blocker opens the offer.
+    """
+    alternatives: list[frozenset[Blocker]] = [frozenset()]
     for reason, mask in failure.decision.reasons.items():
         if mask[row]:
-            ways = [way | more for way in ways for more in reason_remedies(reason, demand, failure, row)]
-    return ways
+            remedies = reason_remedies(reason, demand, failure, row)
+            combined: list[frozenset[Blocker]] = []
+            for alternative in alternatives:
+                combined.extend(alternative | remedy for remedy in remedies)
+            alternatives = combined
+    return alternatives
 
 
 def reason_remedies(
     reason: Reason, demand: Demand, failure: PlacementFailure, row: int
 ) -> list[frozenset[Blocker]]:
+    """Return the alternatives that remove one reason, as sets of blockers to drop together."""
     match reason:
-        case MissingProperty(requirement=lacked):
+        case MissingProperty(requirement=missing):
             return [
                 frozenset(
-                    each
-                    for each in demand.requirements
-                    if (each.kind, each.value) == (lacked.kind, lacked.value)
+                    requirement
+                    for requirement in demand.requirements
+                    if (requirement.kind, requirement.value) == (missing.kind, missing.value)
                 )
             ]
         case NotInRequiredRegion(region=region):
-            return [frozenset(each for each in demand.regions if each.value == region)]
+            return [frozenset(requirement for requirement in demand.regions if requirement.value == region)]
         case RegionAlreadyUsed(regions=regions):
             return [
-                frozenset(each for each in demand.requirements_of("minRegions") if each.amount > len(regions))
+                frozenset(
+                    requirement
+                    for requirement in demand.requirements_of("minRegions")
+                    if requirement.amount > len(regions)
+                )
             ]
-        case LatencyExceeded(requirement=far) | SkewExceeded(requirement=far):
+        case LatencyExceeded(requirement=violated) | SkewExceeded(requirement=violated):
             return [
                 frozenset(
-                    each
-                    for each in demand.requirements_of(far.kind)
-                    if (each.value, each.amount) == (far.value, far.amount)
+                    requirement
+                    for requirement in demand.requirements_of(violated.kind)
+                    if (requirement.value, requirement.amount) == (violated.value, violated.amount)
                 )
             ]
         case FixedReason(plugin="Latency"):
-            waiting = frozenset(
-                each for each in demand.latency if reason.subject == f"latency to {each.value}"
+            latency_requirements = frozenset(
+                requirement
+                for requirement in demand.latency
+                if reason.subject == f"latency to {requirement.value}"
             )
-            return [frozenset({LimitBlocker("dependencies")}), waiting]
+            return [frozenset({LimitBlocker("dependencies")}), latency_requirements]
         case OverflowClosed():
             return [frozenset({LimitBlocker("overflow")})]
         case InsufficientCapacity():
@@ -357,27 +404,33 @@ def reason_remedies(
 
 
 def _size_remedies(demand: Demand, failure: PlacementFailure, row: int) -> list[frozenset[Blocker]]:
-    """Resources that no class there has enough of; if every one is to be had, what keeps the service off the classes."""
+    """Return the resources that exceed every machine type of the offer; if none does, the limits that exclude
+    the machine types."""
     fleet = fleet_of(failure.decision.table)
     types = fleet.offers[row].types
-    largest = {name: max((each.size.get(name, 0) for each in types), default=0) for name in demand.needs}
+    largest = {
+        name: max((machine_type.size.get(name, 0) for machine_type in types), default=0)
+        for name in demand.needs
+    }
     short = {name for name, amount in demand.effective_needs.items() if largest[name] < amount}
     resources = demand.requirements_of("resource")
+    # Without a machine type large enough, the amount of the resource is the blocker.
     if short:
-        return [frozenset(each for each in resources if each.value in short)]
-    barred = [
+        return [frozenset(requirement for requirement in resources if requirement.value in short)]
+    limits = [
         LimitBlocker(kind)
         for kind in _service_limits(demand, fleet)
         if kind in ("nodeSelector", "gpuModel", "taints")
     ]
-    hindering: list[Blocker] = [*barred, *resources]
-    return [*(frozenset({each}) for each in hindering), frozenset(hindering)]
+    blockers: list[Blocker] = [*limits, *resources]
+    return [*(frozenset({blocker}) for blocker in blockers), frozenset(blockers)]
 
 
-def open_rows(failure: PlacementFailure, *but: type[Reason]) -> Flags:
-    """Offers that nothing rules out, these reasons aside."""
-    found: Flags = failure.decision.table.column("alive").copy()
+def open_rows(failure: PlacementFailure, *ignored_reasons: type[Reason]) -> Flags:
+    """Return the mask of offers that no reason rejects, apart from reasons of the types in
+    `ignored_reasons`."""
+    is_open: Flags = failure.decision.table.column("alive").copy()
     for reason, mask in failure.decision.reasons.items():
-        if not isinstance(reason, but):
-            found &= ~mask
-    return found
+        if not isinstance(reason, ignored_reasons):
+            is_open &= ~mask
+    return is_open

@@ -1,4 +1,4 @@
-"""What would a new region or data center need to have, for a service to fit?"""
+"""Describe the infrastructure that a service needs to fit: the properties of new regions or data centers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.meta.quantity import MIB, MILLI, format_bytes, format_cores
 from lattice.kinds.node_class import ClassResources, LatticeNodeClass, NodeClassSpec, ProviderNodeClass
 from lattice.placement.explain.blockers import PlacementFailure, open_rows
-from lattice.placement.model.demand import ClusterRules, Demand
+from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.rejection_reasons import FixedReason
 from lattice.placement.plugins.filters.region import NotInRequiredRegion, RegionAlreadyUsed
@@ -28,31 +28,39 @@ API_VERSION = "lattice.dev/v1alpha1"
 
 @dataclass(frozen=True, slots=True)
 class RequiredInfrastructure:
-    """`count` places, each with all of this; one in each of `regions`, the others wherever it is not `other_than`.
+    """`place_count` new places, all with these properties.
 
-    None at all: no place would help.
+    One place is in every region of `regions`; other places are outside `excluded_regions`. With `place_count`
+    0 no new place helps.
     """
 
     place_count: int
-    machines: int  # of one replica's size, with nothing on them
-    machine_size: Mapping[str, int]  # milli-cores, bytes, milli-GPUs and counts
+    # Empty machines, sized for one replica.
+    machines: int
+    # By resource: milli-cores, bytes, milli-GPUs and counts.
+    machine_size: Mapping[str, int]
     regions: tuple[str, ...] = ()
-    excluded_regions: tuple[str, ...] = ()  # regions that would not help
+    # Regions that would not help.
+    excluded_regions: tuple[str, ...] = ()
     compliance: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     residency: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    latency_limits: tuple[
-        tuple[str, int, tuple[str, ...]], ...
-    ] = ()  # dependency, milliseconds, and where it is
+    # The dependency, the limit in milliseconds, and the offers where the dependency runs.
+    latency_limits: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
     node_labels: Mapping[str, str] = field(default_factory=dict)
     gpu_model: str = ""
 
     def properties(self) -> dict[str, Any]:
-        """As a platform engineer reads it; what does not matter is left out."""
+        """Return the properties in the words of the manifests, without properties that do not matter."""
         if not self.place_count:
             return {}
-        size = {name: _format_amount(name, amount) for name, amount in self.machine_size.items()}
+        size: dict[str, str | int] = {}
+        for name, amount in self.machine_size.items():
+            if name in ("cpu", "gpu"):
+                size[name] = format_cores(amount)
+            else:
+                size[name] = format_bytes(amount) if name in ("memory", "storage") else amount
         listed = {
             "region": region_pattern(self.regions),
             "regionOtherThan": list(self.excluded_regions),
@@ -77,31 +85,31 @@ class RequiredInfrastructure:
 NO_INFRASTRUCTURE = RequiredInfrastructure(place_count=0, machines=0, machine_size={})
 
 
-def _format_amount(name: str, amount: int) -> str | int:
-    if name in ("cpu", "gpu"):
-        return format_cores(amount)
-    return format_bytes(amount) if name in ("memory", "storage") else amount
-
-
 def region_pattern(regions: Sequence[str]) -> str:
-    """One name for several regions: us-* if they begin alike."""
+    """Return one name for several regions: `us-*` if all regions share the first part of their names, else a
+    list."""
     if len(regions) < 2:
         return "".join(regions)
-    first = {each.partition("-")[0] for each in regions}
-    return (
-        f"{first.pop()}-*" if len(first) == 1 and all("-" in each for each in regions) else ", ".join(regions)
-    )
+    prefixes = {region.partition("-")[0] for region in regions}
+    if len(prefixes) == 1 and all("-" in region for region in regions):
+        return f"{prefixes.pop()}-*"
+    return ", ".join(regions)
 
 
 def required_for(demand: Demand, failure: PlacementFailure | None, fleet: Fleet) -> RequiredInfrastructure:
+    """Compute the infrastructure that the demand needs after the placement failure."""
     missing = max(1, demand.replicas - len(fleet.assignments.get(demand.name, ())))
-    regions, other_than, count = _required_regions(demand, failure, fleet)
+    # Clusters are filled one after another, and a cluster starts with the minimum number of machines.
+    rules = demand.rules
+    max_nodes = max(1, rules.max_nodes)
+    full_clusters = (missing - 1) // max_nodes
+    regions, excluded_regions, place_count = _required_regions(demand, failure, fleet)
     return RequiredInfrastructure(
-        place_count=count,
-        machines=_machine_count(missing, demand.rules),
+        place_count=place_count,
+        machines=max_nodes * full_clusters + max(rules.min_nodes, missing - max_nodes * full_clusters),
         machine_size=demand.effective_needs,
         regions=regions,
-        excluded_regions=other_than,
+        excluded_regions=excluded_regions,
         compliance=_values(demand, "compliance"),
         capabilities=_values(demand, "capability"),
         residency=_values(demand, "residency"),
@@ -113,60 +121,65 @@ def required_for(demand: Demand, failure: PlacementFailure | None, fleet: Fleet)
 
 
 def _values(demand: Demand, kind: Any) -> tuple[str, ...]:
-    return tuple(sorted({each.value for each in demand.requirements_of(kind)}))
-
-
-def _machine_count(replicas: int, rules: ClusterRules) -> int:
-    """Clusters are filled one after the other, and each begins with as many machines as the rules say."""
-    most = max(1, rules.max_nodes)
-    whole = (replicas - 1) // most
-    return whole * most + max(rules.min_nodes, replicas - whole * most)
+    return tuple(sorted({requirement.value for requirement in demand.requirements_of(kind)}))
 
 
 def _required_regions(
     demand: Demand, failure: PlacementFailure | None, fleet: Fleet
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Required regions where nothing could take it; regions that are there already, if others are wanted; and how many places it takes."""
+    """Return required regions without a usable offer, regions that do not help, and the number of new
+    places."""
     if failure is None:
         return (), (), 1
-    able = [
+    open_offers = [
         fleet.offers[row]
         for row in np.flatnonzero(
             open_rows(failure, NotInRequiredRegion, RegionAlreadyUsed, FixedReason)
         ).tolist()
     ]
-    held = [fleet.offers[row] for row in fleet.offer_rows_of(demand.name)]
-    lacking = tuple(
-        each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in (*able, *held))
+    current_offers = [fleet.offers[row] for row in fleet.offer_rows_of(demand.name)]
+    missing_regions = tuple(
+        requirement.value
+        for requirement in demand.regions
+        if not any(offer.is_in(requirement.value) for offer in (*open_offers, *current_offers))
     )
-    there = {offer.region for offer in (*able, *held)}
-    short = max(0, demand.min_regions - len(there) - len(lacking))
-    if lacking or short:
-        return lacking, tuple(sorted(there)) if short else (), len(lacking) + short
+    # Regions with a replica or a usable offer count for the minimum number of regions.
+    covered_regions = {offer.region for offer in (*open_offers, *current_offers)}
+    additional_regions = max(0, demand.min_regions - len(covered_regions) - len(missing_regions))
+    if missing_regions or additional_regions:
+        return (
+            missing_regions,
+            tuple(sorted(covered_regions)) if additional_regions else (),
+            len(missing_regions) + additional_regions,
+        )
     return (failure.ask.region,) if failure.ask.region else (), (), 1
 
 
 def _labels(demand: Demand) -> Iterator[tuple[str, str]]:
-    for each in demand.labels:
-        if each.label and each.label.operator == "In":
-            yield each.label.key, each.label.values[0]
-        elif each.label and each.label.operator == "Exists":
-            yield each.label.key, "yes"
+    for requirement in demand.labels:
+        label = requirement.label
+        if label and label.operator == "In":
+            yield label.key, label.values[0]
+        elif label and label.operator == "Exists":
+            yield label.key, "yes"
 
 
 def _latency_limits(demand: Demand, fleet: Fleet) -> Iterator[tuple[str, int, tuple[str, ...]]]:
     targets = dict(demand.latency_to)
-    for each in demand.latency:
-        places = sorted({fleet.offers[row].name for row in fleet.offer_rows_of(targets[each.value])})
-        yield each.value, each.amount, tuple(places)
+    for requirement in demand.latency:
+        offers = sorted({fleet.offers[row].name for row in fleet.offer_rows_of(targets[requirement.value])})
+        yield requirement.value, requirement.amount, tuple(offers)
 
 
 def as_infrastructure(required: RequiredInfrastructure, name: str = "required") -> list[Kind]:
-    """Exactly that, as objects one could apply: a data center for each place, and the class of its machines."""
+    """Return the required infrastructure as objects to apply: one data center for every place, and the node
+    class of its machines."""
     if not required.place_count:
         return []
-    elsewhere = (f"{name}-{number}" for number in range(len(required.regions) + 1, required.place_count + 1))
-    regions = (*required.regions, *elsewhere)
+    free_regions = (
+        f"{name}-{number}" for number in range(len(required.regions) + 1, required.place_count + 1)
+    )
+    regions = (*required.regions, *free_regions)
     return [
         machine_class(required, name, name),
         *(_data_center(required, name, region, number) for number, region in enumerate(regions, 1)),
@@ -174,7 +187,7 @@ def as_infrastructure(required: RequiredInfrastructure, name: str = "required") 
 
 
 def machine_class(required: RequiredInfrastructure, name: str, provider: str) -> LatticeNodeClass:
-    """Machines that hold one replica, and nothing beside it."""
+    """Return a node class whose machines hold exactly one replica."""
     size = dict(required.machine_size)
     memory, storage = size.pop("memory", 0), size.pop("storage", 0)
     resources = ClassResources(
@@ -197,12 +210,16 @@ def machine_class(required: RequiredInfrastructure, name: str, provider: str) ->
 def _data_center(
     required: RequiredInfrastructure, name: str, region: str, number: int
 ) -> StaticInfrastructure:
-    near = {place: f"{ms}ms" for _, ms, places in reversed(required.latency_limits) for place in places}
+    latency_to = {}
+    # Reversed, so that the first limit wins where two dependencies run in the same place.
+    for _, limit_ms, places in reversed(required.latency_limits):
+        for place in places:
+            latency_to[place] = f"{limit_ms}ms"
     spec = StaticSpec(
         location=Location(name=f"{name}-{number}", region=region),
         capacity=StaticCapacity(nodes=required.machines),
         provider=name,
-        network=StaticNetwork(latency_to=near),
+        network=StaticNetwork(latency_to=latency_to),
         compliance=required.compliance,
         capabilities=required.capabilities,
         data_residency="".join(required.residency[:1]),

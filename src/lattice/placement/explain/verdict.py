@@ -1,4 +1,4 @@
-"""Why is a service not placed: not here, not now, over budget, without a known price or never; and what exactly is in its way?"""
+"""Judge why a service is not placed: NotHere, NotNow, OverBudget, NoPrice or Never, with the blockers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 
 from lattice.engine.plugin import Shortfall
-from lattice.engine.table import Flags
 from lattice.kinds.service import LatticeService
 from lattice.placement.explain.blockers import (
     IGNORABLE,
@@ -37,70 +36,73 @@ from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 
 Services = Mapping[str, LatticeService]
 
-
+# Requirement kinds that a pool meets on its own, without regard to replicas.
 POOL_REQUIREMENT_KINDS = ("label", "compliance", "capability", "residency", "region")
 VerdictKind = Literal["NotHere", "NoPrice", "OverBudget", "NotNow", "Never"]
-MAX_BLOCKERS_PER_SET = 6  # things to drop together before giving up
-MAX_STARTING_SETS = 6  # different beginnings of a combination that are followed up
-MAX_NAMED_OFFERS = 3  # offers named in a sentence
-BlockerSet = tuple[
-    Blocker, ...
-]  # dropped together they make the service fit, and none of them can be left out
+# Blockers dropped together; larger sets are not searched.
+MAX_BLOCKERS_PER_SET = 6
+# Starting sets extended by the search for blocker sets.
+MAX_STARTING_SETS = 6
+# Offers named in one sentence.
+MAX_NAMED_OFFERS = 3
+# A minimal set of blockers: the service fits without the set, but not with any blocker of the set.
+BlockerSet = tuple[Blocker, ...]
 
 
 def dependency_problems(demand: Demand, fleet: Fleet, services: Services) -> Iterator[str]:
-    """Every dependency that is not declared, however far, and the circle that the service is in: sentences."""
-    needs = _unplaced_dependencies(demand, fleet, services)
-    for service, targets in needs.items():
+    """Yield sentences about undefined dependencies, direct or indirect, and about the dependency cycle of the
+    service."""
+    dependencies = _unplaced_dependencies(demand, fleet, services)
+    # Names in the namespace of the service are shown without the namespace.
+    prefix = f"{demand.name.partition('/')[0]}/"
+    for service, targets in dependencies.items():
         for target in targets:
             if target not in services:
-                of = "" if service == demand.name else f", which {_short_name(service, demand)} needs,"
-                yield f"{_short_name(target, demand)}{of} is not defined"
-    circle = _dependency_cycle(demand.name, needs)
-    if circle:
-        *first, last = (_short_name(each, demand) for each in circle)
+                of = "" if service == demand.name else f", which {service.removeprefix(prefix)} needs,"
+                yield f"{target.removeprefix(prefix)}{of} is not defined"
+    cycle = _dependency_cycle(demand.name, dependencies)
+    if cycle:
+        *first, last = (name.removeprefix(prefix) for name in cycle)
         yield f"{', '.join(first)} and {last} wait for one another: they are placed together or not at all"
 
 
 def _unplaced_dependencies(demand: Demand, fleet: Fleet, services: Services) -> dict[str, list[str]]:
-    """Of it, and of everything without a place that it waits for: what those wait for, nearest first."""
-    found: dict[str, list[str]] = {}
-    waiting = [demand.name]
-    while waiting:
-        name = waiting.pop(0)
-        if name in found or name not in services:
+    """Return the unplaced latency dependencies of the service and of its unplaced dependencies, breadth
+    first."""
+    dependencies: dict[str, list[str]] = {}
+    queue = [demand.name]
+    while queue:
+        name = queue.pop(0)
+        if name in dependencies or name not in services:
             continue
         targets = latency_targets(services[name]).values()
-        found[name] = [
-            each for each in dict.fromkeys(targets) if each != name and not fleet.assignments.get(each)
+        dependencies[name] = [
+            target
+            for target in dict.fromkeys(targets)
+            if target != name and not fleet.assignments.get(target)
         ]
-        waiting += found[name]
-    return found
+        queue += dependencies[name]
+    return dependencies
 
 
-def _dependency_cycle(start: str, needs: Mapping[str, list[str]]) -> list[str]:
-    """The shortest way from a service back to it; nothing: there is none."""
-    ways = [[start]]
-    seen = {start}
-    while ways:
-        way = ways.pop(0)
-        for target in needs.get(way[-1], ()):
+def _dependency_cycle(start: str, dependencies: Mapping[str, list[str]]) -> list[str]:
+    """Return the shortest dependency cycle through the service, or an empty list."""
+    paths = [[start]]
+    visited = {start}
+    while paths:
+        path = paths.pop(0)
+        for target in dependencies.get(path[-1], ()):
             if target == start:
-                return way
-            if target not in seen:
-                seen.add(target)
-                ways.append([*way, target])
+                return path
+            if target not in visited:
+                visited.add(target)
+                paths.append([*path, target])
     return []
-
-
-def _short_name(name: str, demand: Demand) -> str:
-    """Without the namespace that they share."""
-    return name.removeprefix(f"{demand.name.partition('/')[0]}/")
 
 
 @dataclass(frozen=True, slots=True)
 class StatedRule:
-    """One of the rules, and the policy or service that states it."""
+    """A rule with the policy or service that states the rule."""
 
     text: str
     source: str
@@ -111,7 +113,7 @@ class StatedRule:
 
 @dataclass(frozen=True, slots=True)
 class ConflictingRequirements:
-    """Each could be kept alone."""
+    """Two rules that hold alone but not together."""
 
     first: StatedRule
     second: StatedRule
@@ -122,82 +124,87 @@ class ConflictingRequirements:
 
 
 def conflicting_requirements(demand: Demand, fleet: Fleet) -> Iterator[ConflictingRequirements]:
-    """Rules about numbers, whatever the fleet; and what no pool has both of, though there is a pool with each."""
+    """Yield conflicts between numbers, and pairs of requirements that pools meet alone but no pool meets
+    together."""
     yield from _numeric_conflicts(demand)
-    placed = [
-        (each, _offers_meeting(each, fleet))
-        for each in demand.requirements
-        if each.kind in POOL_REQUIREMENT_KINDS
-    ]
-    for (one, here), (other, there) in combinations(placed, 2):
-        both_regions = one.kind == other.kind == "region"  # one replica in each
-        if not both_regions and here.any() and there.any() and not (here & there).any():
-            yield ConflictingRequirements(_stated_rule(one), _stated_rule(other), "no pool has both")
+    masks = []
+    for requirement in demand.requirements:
+        if requirement.kind in POOL_REQUIREMENT_KINDS:
+            is_met = [not offer.closed_reason and _meets(requirement, offer) for offer in fleet.offers]
+            masks.append((requirement, np.array(is_met, np.bool_)))
+    for (first, meets_first), (second, meets_second) in combinations(masks, 2):
+        # Two required regions do not conflict: different replicas meet them.
+        if first.kind == second.kind == "region":
+            continue
+        if meets_first.any() and meets_second.any() and not (meets_first & meets_second).any():
+            yield ConflictingRequirements(_stated_rule(first), _stated_rule(second), "no pool has both")
 
 
 def _numeric_conflicts(demand: Demand) -> Iterator[ConflictingRequirements]:
-    least, most = demand.rules.min_nodes, demand.rules.max_nodes
-    if least > most:
-        one, other = demand.size_sources
+    min_nodes, max_nodes = demand.rules.min_nodes, demand.rules.max_nodes
+    if min_nodes > max_nodes:
+        min_source, max_source = demand.size_sources
         yield ConflictingRequirements(
-            StatedRule(f"clusters of at least {least} nodes", one),
-            StatedRule(f"of at most {most}", other),
+            StatedRule(f"clusters of at least {min_nodes} nodes", min_source),
+            StatedRule(f"of at most {max_nodes}", max_source),
             "no number is both",
         )
-    for each in demand.requirements_of("minRegions"):
-        if demand.max_replicas is not None and each.amount > demand.max_replicas:
+    for requirement in demand.requirements_of("minRegions"):
+        if demand.max_replicas is not None and requirement.amount > demand.max_replicas:
             allowed = StatedRule(
                 f"at most {demand.max_replicas} replica{'s' if demand.max_replicas != 1 else ''}",
                 f"service/{demand.name.rpartition('/')[2]}",
             )
-            yield ConflictingRequirements(_stated_rule(each), allowed, "one replica is in one region")
+            yield ConflictingRequirements(_stated_rule(requirement), allowed, "one replica is in one region")
 
 
-def _stated_rule(each: Requirement) -> StatedRule:
-    return StatedRule(str(each), each.source)
+def _stated_rule(requirement: Requirement) -> StatedRule:
+    return StatedRule(str(requirement), requirement.source)
 
 
-def _offers_meeting(required: Requirement, fleet: Fleet) -> Flags:
-    return np.array([not offer.closed_reason and _meets(required, offer) for offer in fleet.offers], np.bool_)
-
-
-def _meets(required: Requirement, offer: Offer) -> bool:
-    match required.kind:
+def _meets(requirement: Requirement, offer: Offer) -> bool:
+    match requirement.kind:
         case "compliance":
-            return required.value in offer.compliance
+            return requirement.value in offer.compliance
         case "capability":
-            return required.value in offer.capabilities
+            return requirement.value in offer.capabilities
         case "residency":
-            return required.value in offer.residency
+            return requirement.value in offer.residency
         case "region":
-            return offer.is_in(required.value)
-    return required.label is None or required.label.matches(offer.labels)
+            return offer.is_in(requirement.value)
+    return requirement.label is None or requirement.label.matches(offer.labels)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`conflicts` are all the single things whose absence would be enough; where there is none, combinations."""
+    """Why a service is not placed.
+
+    `blocker_sets` holds all single blockers that suffice; only if no single blocker suffices, combinations.
+    """
 
     kind: VerdictKind
     service: str
-    reason: str  # one sentence
-    rejections: tuple[
-        tuple[str, tuple[Shortfall, ...]], ...
-    ]  # every offer, with everything that rules it out
+    # One sentence.
+    reason: str
+    # Every rejected offer with all shortfalls.
+    rejections: tuple[tuple[str, tuple[Shortfall, ...]], ...]
     blocker_sets: tuple[BlockerSet, ...]
-    waits: tuple[str, ...]  # what would have to happen, if time could cure it
+    # Events that would make the service fit without a change of manifests.
+    waits: tuple[str, ...]
     required: RequiredInfrastructure
-    conflicting_requirements: tuple[
-        ConflictingRequirements, ...
-    ] = ()  # two rules of which each could be kept, but not both
+    # Pairs of rules that hold alone but not together.
+    conflicting_requirements: tuple[ConflictingRequirements, ...] = ()
 
 
 def judge(placement: Placement, fleet: Fleet, services: Services | None = None) -> Verdict:
-    """Of a service that place() could not place completely, in the fleet that it was to be placed in. `known`: services that exist."""
+    """Judge a service that `place` could not place completely, in the fleet of that attempt.
+
+    `services` are the defined services; None skips the check for undefined dependencies.
+    """
     demand = placement.demand
-    trial = FeasibilityChecker(demand, fleet)
+    checker = FeasibilityChecker(demand, fleet)
     failure = first_failure(demand, fleet)
-    kind = _kind(trial, fleet)
+    kind = _kind(checker, fleet)
     return Verdict(
         kind=kind,
         service=demand.name,
@@ -208,8 +215,8 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
             ]
         ),
         rejections=failure.rejections if failure else (),
-        blocker_sets=tuple(minimal_blocker_sets(trial, failure)),
-        waits=tuple(_wait_conditions(trial, failure, services))
+        blocker_sets=tuple(minimal_blocker_sets(checker, failure)),
+        waits=tuple(_wait_conditions(checker, failure, services))
         if kind in ("NotNow", "NoPrice", "OverBudget")
         else (),
         required=NO_INFRASTRUCTURE if demand.rule_conflict else required_for(demand, failure, fleet),
@@ -218,7 +225,7 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
 
 
 class FeasibilityChecker:
-    """Would it fit without these? Each question is asked once."""
+    """Checks whether a service fits without given blockers, and caches the results."""
 
     def __init__(self, demand: Demand, fleet: Fleet) -> None:
         self.demand, self.fleet = demand, fleet
@@ -226,175 +233,195 @@ class FeasibilityChecker:
         self._results: dict[frozenset[Blocker], bool] = {}
 
     def fits_without(self, dropped: Iterable[Blocker]) -> bool:
-        gone = frozenset(dropped)
-        found = self._results.get(gone)
-        if found is None:
-            found = self._results[gone] = is_feasible(without_blockers(self.demand, gone), self.fleet)
-        return found
+        """Report whether all replicas fit without the dropped blockers."""
+        blockers = frozenset(dropped)
+        fits = self._results.get(blockers)
+        if fits is None:
+            fits = self._results[blockers] = is_feasible(without_blockers(self.demand, blockers), self.fleet)
+        return fits
 
     @property
     def liftable_limits(self) -> tuple[LimitBlocker, ...]:
         """Limits that time or money could lift."""
         return tuple(
-            each for each in self.blockers if isinstance(each, LimitBlocker) and each.kind in IGNORABLE
+            blocker
+            for blocker in self.blockers
+            if isinstance(blocker, LimitBlocker) and blocker.kind in IGNORABLE
         )
 
 
-def _kind(trial: FeasibilityChecker, fleet: Fleet) -> VerdictKind:
-    if trial.demand.rule_conflict:
+def _kind(checker: FeasibilityChecker, fleet: Fleet) -> VerdictKind:
+    if checker.demand.rule_conflict:
         return "Never"
-    if absent_regions(trial.demand, fleet):
+    # The first verdict that applies wins.
+    if absent_regions(checker.demand, fleet):
         return "NotHere"
-    if LimitBlocker("prices") in trial.blockers and trial.fits_without([LimitBlocker("prices")]):
+    if LimitBlocker("prices") in checker.blockers and checker.fits_without([LimitBlocker("prices")]):
         return "NoPrice"
-    if LimitBlocker("budget") in trial.blockers and trial.fits_without([LimitBlocker("budget")]):
+    if LimitBlocker("budget") in checker.blockers and checker.fits_without([LimitBlocker("budget")]):
         return "OverBudget"
-    return "NotNow" if trial.fits_without(trial.liftable_limits) else "Never"
+    return "NotNow" if checker.fits_without(checker.liftable_limits) else "Never"
 
 
 def absent_regions(demand: Demand, fleet: Fleet) -> list[str]:
-    """Required regions that no offer is in."""
+    """Return required regions without any offer."""
     return [
-        each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in fleet.offers)
+        requirement.value
+        for requirement in demand.regions
+        if not any(offer.is_in(requirement.value) for offer in fleet.offers)
     ]
 
 
 def _reason(kind: VerdictKind, demand: Demand, fleet: Fleet, failure: PlacementFailure | None) -> str:
     if failure is None:
         return demand.rule_conflict
-    which = (
+    replica_clause = (
         f"replica {failure.replica_number:,} of {demand.replicas:,}: " if failure.replica_number > 1 else ""
     )
-    where = f"no pool here is in {', '.join(absent_regions(demand, fleet))}: " if kind == "NotHere" else ""
-    return f"{where}{which}{failure.sentence}"
+    region_clause = (
+        f"no pool here is in {', '.join(absent_regions(demand, fleet))}: " if kind == "NotHere" else ""
+    )
+    return f"{region_clause}{replica_clause}{failure.sentence}"
 
 
-def minimal_blocker_sets(trial: FeasibilityChecker, failure: PlacementFailure | None) -> list[BlockerSet]:
-    """Single things first; only if none is enough, combinations that have been found to be."""
-    alone: list[BlockerSet] = [(each,) for each in trial.blockers if trial.fits_without([each])]
-    return alone or sorted(_combinations(trial, failure), key=lambda each: (len(each), _order(trial, each)))
+def minimal_blocker_sets(checker: FeasibilityChecker, failure: PlacementFailure | None) -> list[BlockerSet]:
+    """Return all single blockers that suffice; if none does, verified combinations, the smallest first."""
+    single: list[BlockerSet] = [(blocker,) for blocker in checker.blockers if checker.fits_without([blocker])]
+    if single:
+        return single
+    order = {blocker: index for index, blocker in enumerate(checker.blockers)}
+    return sorted(
+        _combinations(checker, failure),
+        key=lambda blockers: (len(blockers), [order[blocker] for blocker in blockers]),
+    )
 
 
-def _order(trial: FeasibilityChecker, parts: BlockerSet) -> list[int]:
-    return [trial.blockers.index(each) for each in parts]
-
-
-def _combinations(trial: FeasibilityChecker, failure: PlacementFailure | None) -> Iterator[BlockerSet]:
-    found: set[frozenset[Blocker]] = set()
-    for start in _starting_sets(failure, trial.demand):
-        grown = _grow_until_feasible(trial, start)
-        if grown is not None:
-            found.add(minimal_subset(grown, trial.fits_without, trial.blockers))
-    if not found and trial.fits_without(trial.blockers):
-        found.add(minimal_subset(frozenset(trial.blockers), trial.fits_without, trial.blockers))
-    for each in found:
-        if not any(other < each for other in found):
-            yield tuple(part for part in trial.blockers if part in each)
+def _combinations(checker: FeasibilityChecker, failure: PlacementFailure | None) -> Iterator[BlockerSet]:
+    sufficient: set[frozenset[Blocker]] = set()
+    for start in _starting_sets(failure, checker.demand):
+        grown_set = _grow_until_feasible(checker, start)
+        if grown_set is not None:
+            sufficient.add(minimal_subset(grown_set, checker.fits_without, checker.blockers))
+    # No starting set led to a result: begin with all blockers and minimise.
+    if not sufficient and checker.fits_without(checker.blockers):
+        sufficient.add(minimal_subset(frozenset(checker.blockers), checker.fits_without, checker.blockers))
+    for blockers in sufficient:
+        # Skip supersets of a smaller sufficient set.
+        if not any(smaller < blockers for smaller in sufficient):
+            yield tuple(blocker for blocker in checker.blockers if blocker in blockers)
 
 
 def _starting_sets(failure: PlacementFailure | None, demand: Demand) -> list[frozenset[Blocker]]:
-    """Ways to open the offers that are nearest to taking the replica, those that open most of them first."""
+    """Return the remedies of the rejected offers, the smallest first, then the remedies that open the most
+    offers."""
     if failure is None:
         return []
-    counted: dict[frozenset[Blocker], int] = {}
+    counts: dict[frozenset[Blocker], int] = {}
     for row in representatives(failure):
-        for way in offer_remedies(failure, demand, row):
-            counted[way] = counted.get(way, 0) + 1
-    return sorted(counted, key=lambda way: (len(way), -counted[way], sorted(map(str, way))))[
+        for remedy in offer_remedies(failure, demand, row):
+            counts[remedy] = counts.get(remedy, 0) + 1
+    return sorted(counts, key=lambda remedy: (len(remedy), -counts[remedy], sorted(map(str, remedy))))[
         :MAX_STARTING_SETS
     ]
 
 
 def representatives(failure: PlacementFailure) -> list[int]:
-    """One offer of those that are ruled out by the same reasons, the first by name."""
+    """Return one offer row for every distinct set of reasons, the first by name."""
     masks = list(failure.decision.reasons.values())
     names = failure.decision.table.names
     rows = sorted(failure.decision.table.row_of.values(), key=names.__getitem__)
-    signs = np.stack(masks, axis=1) if masks else np.zeros((len(names), 0), np.bool_)
-    kept: dict[bytes, int] = {}
+    reason_bits = np.stack(masks, axis=1) if masks else np.zeros((len(names), 0), np.bool_)
+    row_by_reasons: dict[bytes, int] = {}
     for row in rows:
-        kept.setdefault(signs[row].tobytes(), row)
-    return list(kept.values())
+        row_by_reasons.setdefault(reason_bits[row].tobytes(), row)
+    return list(row_by_reasons.values())
 
 
-def _grow_until_feasible(trial: FeasibilityChecker, start: frozenset[Blocker]) -> frozenset[Blocker] | None:
-    """With what else it takes, replica after replica; None: no end in sight."""
+def _grow_until_feasible(checker: FeasibilityChecker, start: frozenset[Blocker]) -> frozenset[Blocker] | None:
+    """Extend the set of dropped blockers until all replicas fit; None if the set grows too large or no remedy
+    remains."""
     dropped = start
-    while not trial.fits_without(dropped):
+    while not checker.fits_without(dropped):
         if len(dropped) >= MAX_BLOCKERS_PER_SET:
             return None
-        kept = without_blockers(trial.demand, dropped)
-        failure = first_failure(kept, trial.fleet, details=False)
-        more = [way - dropped for way in _starting_sets(failure, kept)]
-        more = [way for way in more if way]
-        if not more:
+        relaxed = without_blockers(checker.demand, dropped)
+        failure = first_failure(relaxed, checker.fleet, details=False)
+        # A remedy that is dropped already does not help the next failed replica.
+        new_remedies = [remedy - dropped for remedy in _starting_sets(failure, relaxed)]
+        smallest = next((remedy for remedy in new_remedies if remedy), None)
+        if smallest is None:
             return None
-        dropped = dropped | more[0]
+        dropped = dropped | smallest
     return dropped
 
 
 def minimal_subset(
-    parts: frozenset[Blocker], is_enough: Callable[[Iterable[Blocker]], bool], order: tuple[Blocker, ...]
+    blockers: frozenset[Blocker], is_enough: Callable[[Iterable[Blocker]], bool], order: tuple[Blocker, ...]
 ) -> frozenset[Blocker]:
-    """A smallest part of it that is enough on its own; nothing can be left out of that."""
-    kept = [each for each in order if each in parts]
-    for each in list(kept):
-        fewer = [other for other in kept if other is not each]
-        if len(kept) > MAX_BLOCKERS_PER_SET and is_enough(fewer):
-            kept = fewer
-    for size in range(1, min(len(kept), MAX_BLOCKERS_PER_SET + 1)):
-        for some in combinations(kept, size):
-            if is_enough(some):
-                return frozenset(some)
-    return frozenset(kept)
+    """Return a smallest subset that suffices on its own; no blocker of the subset can be left out."""
+    remaining = [blocker for blocker in order if blocker in blockers]
+    for blocker in list(remaining):
+        fewer = [candidate for candidate in remaining if candidate is not blocker]
+        # Shrink a large set greedily first: trying all subsets would take too long.
+        if len(remaining) > MAX_BLOCKERS_PER_SET and is_enough(fewer):
+            remaining = fewer
+    for size in range(1, min(len(remaining), MAX_BLOCKERS_PER_SET + 1)):
+        for subset in combinations(remaining, size):
+            if is_enough(subset):
+                return frozenset(subset)
+    return frozenset(remaining)
 
 
 def _wait_conditions(
-    trial: FeasibilityChecker, failure: PlacementFailure | None, known: Services | None
+    checker: FeasibilityChecker, failure: PlacementFailure | None, services: Services | None
 ) -> Iterator[str]:
-    """For the fewest limits whose lifting would do."""
-    limits = trial.liftable_limits
+    """Yield what to wait for, for the smallest set of limits whose lifting suffices."""
+    limits = checker.liftable_limits
     for size in range(1, len(limits) + 1):
-        for some in combinations(limits, size):
-            if trial.fits_without(some):
-                yield from (
-                    words for each in some for words in _limit_wait_conditions(each, trial, failure, known)
-                )
+        for subset in combinations(limits, size):
+            if checker.fits_without(subset):
+                for limit in subset:
+                    yield from _limit_wait_conditions(limit, checker, failure, services)
                 return
 
 
 def _limit_wait_conditions(
-    limit: LimitBlocker, trial: FeasibilityChecker, failure: PlacementFailure | None, known: Services | None
+    limit: LimitBlocker,
+    checker: FeasibilityChecker,
+    failure: PlacementFailure | None,
+    services: Services | None,
 ) -> Iterator[str]:
-    fleet, demand = trial.fleet, trial.demand
+    fleet, demand = checker.fleet, checker.demand
     match limit.kind:
         case "dependencies":
             for name, service in demand.latency_to:
                 if not fleet.assignments.get(service):
-                    is_known = known is None or service in known
-                    yield f"{name}, which is not {'placed' if is_known else 'defined'}"
+                    is_defined = services is None or service in services
+                    yield f"{name}, which is not {'placed' if is_defined else 'defined'}"
         case "capacity":
-            full = (
+            full_offers = (
                 [fleet.offers[row].name for row in np.flatnonzero(open_rows(failure, InsufficientCapacity))]
                 if failure
                 else []
             )
-            yield f"room in {_join_names(full)}" if full else "room"
+            yield f"room in {_join_names(full_offers)}" if full_offers else "room"
         case "overflow":
             rules = {
                 offer.name: offer.overflow.enabled for offer in fleet.offers if offer.overflow is not None
             }
-            gates = sorted(name for name, is_enabled in rules.items() if is_enabled)
-            off = sorted(name for name, is_enabled in rules.items() if not is_enabled)
-            yield from [f"{_join_names(gates)} to be full enough to overflow"] if gates else []
-            yield from [f"overflow of {_join_names(off)} to be enabled"] if off else []
+            enabled = sorted(name for name, is_enabled in rules.items() if is_enabled)
+            disabled = sorted(name for name, is_enabled in rules.items() if not is_enabled)
+            if enabled:
+                yield f"{_join_names(enabled)} to be full enough to overflow"
+            if disabled:
+                yield f"overflow of {_join_names(disabled)} to be enabled"
         case "reservation":
-            keepers = sorted(
+            reserving = sorted(
                 offer.name
                 for offer in fleet.offers
                 if offer.reserved_nodes and offer.name not in demand.usable_reserves
             )
-            yield f"capacity of {_join_names(keepers)} that is reserved for others"
+            yield f"capacity of {_join_names(reserving)} that is reserved for others"
         case "prices":
             yield from sorted(_prices(failure)) or ["prices of machines that run"]
         case "budget":
@@ -402,20 +429,20 @@ def _limit_wait_conditions(
 
 
 def _prices(failure: PlacementFailure | None) -> set[str]:
-    """Of which classes, and how they are given."""
-    found = set()
+    """Return sentences about the machine types without a price, and the settings that hold the price."""
+    sentences = set()
     for reason, mask in failure.decision.reasons.items() if failure else ():
         if isinstance(reason, UnknownPrice):
             fleet = fleet_of(failure.decision.table)  # type: ignore[union-attr]
             for row in np.flatnonzero(mask).tolist():
                 provider = fleet.offers[row].place.provider
-                found |= {
+                sentences |= {
                     f"a price of class {name} (costPerHour.{provider}, or a price file)"
                     for name in unpriced_classes(reason.ask, fleet, row)
                 }
-    return found
+    return sentences
 
 
 def _join_names(names: list[str]) -> str:
-    rest = len(names) - MAX_NAMED_OFFERS
-    return f"{', '.join(sorted(names)[:MAX_NAMED_OFFERS])}{f' or {rest} more' if rest > 0 else ''}"
+    unnamed = len(names) - MAX_NAMED_OFFERS
+    return f"{', '.join(sorted(names)[:MAX_NAMED_OFFERS])}{f' or {unnamed} more' if unnamed > 0 else ''}"

@@ -1,4 +1,5 @@
-"""What could an offer have more of: properties, machines, money, or openness to overflow?"""
+"""Change options of the platform that extend an offer: properties, machine types, capacity, budget or
+overflow."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -30,206 +31,223 @@ from lattice.placement.plugins.filters.budget import OverBudget, UnknownPrice
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
 
-PROPERTY_FIELDS = {  # kind of requirement: as people write the field, as the class has it
+# By kind of requirement: the field in manifests, and the field of the class.
+PROPERTY_FIELDS = {
     "compliance": ("compliance", "compliance"),
     "capability": ("capabilities", "capabilities"),
     "residency": ("dataResidency", "data_residency"),
 }
-LOCATION_LABELS = frozenset({"region", "zone", "provider"})  # labels that say where an offer is
+# Labels that describe the location of an offer; a change must not set them.
+LOCATION_LABELS = frozenset({"region", "zone", "provider"})
 
 
-def extensions(stand: RejectedCandidate, reason: Reason) -> list[ChangeOption]:
-    """All of these together would do away with the reason; none: the platform cannot."""
+def extensions(candidate: RejectedCandidate, reason: Reason) -> list[ChangeOption]:
+    """Return the options that together remove the reason; an empty list if the platform cannot remove the
+    reason."""
     match reason:
-        case MissingProperty(requirement=lacked):
-            return _property(stand, lacked)
+        case MissingProperty(requirement=requirement):
+            return _property(candidate, requirement)
         case InsufficientCapacity():
-            return list(capacity_options(stand))
+            return list(capacity_options(candidate))
         case OverBudget():
-            return list(budget_options(stand))
+            return list(budget_options(candidate))
         case UnknownPrice():
-            return list(price_options(stand))
+            return list(price_options(candidate))
         case ReplicaTooLarge():
-            return _bigger_class(stand)
-        case OverflowClosed(static=static):
-            return _open_overflow(stand, static)
+            return _bigger_class(candidate)
+        case OverflowClosed(static=data_center):
+            return _open_overflow(candidate, data_center)
     return []
 
 
-# --- properties ---
-
-
-def _property(stand: RejectedCandidate, lacked: Requirement) -> list[ChangeOption]:
-    if lacked.kind == "label":
-        return _label(stand, lacked)
-    path, field = PROPERTY_FIELDS[lacked.kind]
-    sentence = f"add {lacked.kind if lacked.kind != 'residency' else 'data residency'} {lacked.value} to {stand.offer.name}"
-    match stand.supply_object:
+def _property(candidate: RejectedCandidate, requirement: Requirement) -> list[ChangeOption]:
+    if requirement.kind == "label":
+        return _label(candidate, requirement)
+    path, field = PROPERTY_FIELDS[requirement.kind]
+    property_name = requirement.kind if requirement.kind != "residency" else "data residency"
+    sentence = f"add {property_name} {requirement.value} to {candidate.offer.name}"
+    match candidate.supply_object:
         case LatticePool():
-            rewrite, where = (
-                (lambda kind: _with_pool_property(kind, path, lacked.value)),
-                f"spec.labels.{path}",
-            )
+            where = f"spec.labels.{path}"
+
+            def rewrite(supplier: Any) -> Any:
+                return _pool_labels(supplier, {path: [*supplier.spec.label_values(path), requirement.value]})
+
         case CloudInfrastructure():
-            if field == "data_residency" and stand.offer.residency:
+            if field == "data_residency" and candidate.offer.residency:
                 return []
-            rewrite, where = (
-                (lambda kind: _with_region_property(kind, stand.region, field, lacked.value)),
-                f"spec.regions.{stand.region}.{path}",
-            )
+            where = f"spec.regions.{candidate.region}.{path}"
+
+            def rewrite(supplier: Any) -> Any:
+                return _with_region_property(supplier, candidate.region, field, requirement.value)
+
         case _:
-            if field == "data_residency" and stand.offer.residency:
+            if field == "data_residency" and candidate.offer.residency:
                 return []
-            rewrite, where = (lambda kind: _with_static_property(kind, field, lacked.value)), f"spec.{path}"
-    return [single_change(platform_change(stand, where, sentence, rewrite, adds_property=True))]
+            where = f"spec.{path}"
+
+            def rewrite(supplier: Any) -> Any:
+                if field == "data_residency":
+                    return with_spec(supplier, data_residency=requirement.value)
+                values = (*getattr(supplier.spec, field), requirement.value)
+                return with_spec(supplier, **{field: values})
+
+    return [single_change(platform_change(candidate, where, sentence, rewrite, adds_property=True))]
 
 
-def _with_pool_property(pool: LatticePool, label: str, value: str) -> Any:
-    return _pool_labels(pool, {label: [*pool.spec.label_values(label), value]})
+def _pool_labels(pool: LatticePool, labels: Mapping[str, Any]) -> Any:
+    """Return the pool with more labels.
 
-
-def _pool_labels(pool: LatticePool, more: Mapping[str, Any]) -> Any:
-    """A pool without labels of its own is known by its metadata's: those must not be lost by giving it one."""
-    return with_spec(pool, labels={**(pool.spec.labels or pool.metadata.labels or {}), **more})
+    A pool without labels in its spec uses the labels of its metadata, so the change must copy these.
+    """
+    return with_spec(pool, labels={**(pool.spec.labels or pool.metadata.labels or {}), **labels})
 
 
 def _with_region_property(cloud: CloudInfrastructure, region: str, field: str, value: str) -> Any:
     spec = cloud.spec
-    known = {"compliance": spec.compliance_of, "capabilities": spec.capabilities_of}
-    word = value if field == "data_residency" else (*known[field](region), value)
+    inherited_values = {"compliance": spec.compliance_of, "capabilities": spec.capabilities_of}
+    field_value = value if field == "data_residency" else (*inherited_values[field](region), value)
     return with_spec(
-        cloud, regions={**spec.regions, region: with_fields(spec.regions[region], **{field: word})}
+        cloud, regions={**spec.regions, region: with_fields(spec.regions[region], **{field: field_value})}
     )
 
 
-def _with_static_property(static: StaticInfrastructure, field: str, value: str) -> Any:
-    return with_spec(
-        static, **{field: value if field == "data_residency" else (*getattr(static.spec, field), value)}
-    )
+def _label(candidate: RejectedCandidate, requirement: Requirement) -> list[ChangeOption]:
+    """Return the option to add the label: one more value for a pool, a new label for other offers.
 
-
-def _label(stand: RejectedCandidate, lacked: Requirement) -> list[ChangeOption]:
-    """A value more for a pool; a label that is not there yet for the others. What says where a place is stays true."""
-    demanded = lacked.label
-    if demanded is None or demanded.operator not in ("In", "Exists") or demanded.key in LOCATION_LABELS:
+    Location labels are never changed, since they must stay true.
+    """
+    label = requirement.label
+    if label is None or label.operator not in ("In", "Exists") or label.key in LOCATION_LABELS:
         return []
-    name, value = demanded.key, demanded.values[0] if demanded.values else "yes"
-    sentence = f"label {stand.offer.name} with {name}={value}"
-    if isinstance(stand.supply_object, LatticePool):
-        has = (stand.supply_object.spec.labels or stand.supply_object.metadata.labels or {}).get(name, ())
-        values = [*([has] if isinstance(has, str) else has), value]
-        word = values if len(values) > 1 else value
+    name, value = label.key, label.values[0] if label.values else "yes"
+    sentence = f"label {candidate.offer.name} with {name}={value}"
+    if isinstance(candidate.supply_object, LatticePool):
+        current = (candidate.supply_object.spec.labels or candidate.supply_object.metadata.labels or {}).get(
+            name, ()
+        )
+        values = [*([current] if isinstance(current, str) else current), value]
+        label_value = values if len(values) > 1 else value
         return [
             single_change(
                 platform_change(
-                    stand,
+                    candidate,
                     f"spec.labels.{name}",
                     sentence,
-                    lambda kind: _pool_labels(kind, {name: word}),
+                    lambda kind: _pool_labels(kind, {name: label_value}),
                     adds_property=True,
                 )
             )
         ]
-    if name in stand.offer.labels:
+    if name in candidate.offer.labels:
         return []
+
+    def rewrite(infrastructure: Any) -> Any:
+        labels = {**(infrastructure.metadata.labels or {}), name: value}
+        return with_fields(infrastructure, metadata=with_fields(infrastructure.metadata, labels=labels))
+
+    path = f"metadata.labels.{name}"
+    return [single_change(platform_change(candidate, path, sentence, rewrite, adds_property=True))]
+
+
+def _bigger_class(candidate: RejectedCandidate) -> list[ChangeOption]:
+    """Return the options to allow the cheapest defined node class that fits, or to define a new class."""
+    if isinstance(candidate.supply_object, StaticInfrastructure):
+        return []
+    name = _fitting_class(candidate) if isinstance(candidate.supply_object, LatticePool) else ""
+    definition = [] if name else [_new_class(candidate)]
+    if isinstance(candidate.supply_object, CloudInfrastructure):
+        return definition
+    class_name = name or f"{candidate.demand.name.rpartition('/')[2]}-machine"
+    sentence = f"allow machines of class {class_name} in {candidate.offer.name}"
     return [
+        *definition,
         single_change(
             platform_change(
-                stand,
-                f"metadata.labels.{name}",
+                candidate,
+                "spec.nodeClasses",
                 sentence,
-                lambda kind: _metadata_label(kind, name, value),
-                adds_property=True,
+                lambda pool: with_spec(pool, node_classes=(*pool.spec.node_classes, class_name)),
             )
-        )
-    ]
-
-
-def _metadata_label(kind: Any, name: str, value: str) -> Any:
-    return with_fields(
-        kind, metadata=with_fields(kind.metadata, labels={**(kind.metadata.labels or {}), name: value})
-    )
-
-
-# --- machines and overflow ---
-
-
-def _bigger_class(stand: RejectedCandidate) -> list[ChangeOption]:
-    """The cheapest class that is defined, not yet in the pool, and big enough; else one to be defined."""
-    if isinstance(stand.supply_object, StaticInfrastructure):
-        return []
-    name = _fitting_class(stand) if isinstance(stand.supply_object, LatticePool) else ""
-    new = [] if name else [_new_class(stand)]
-    if isinstance(stand.supply_object, CloudInfrastructure):
-        return new
-    added = name or f"{stand.demand.name.rpartition('/')[2]}-machine"
-    sentence = f"allow machines of class {added} in {stand.offer.name}"
-    return [
-        *new,
-        single_change(
-            platform_change(stand, "spec.nodeClasses", sentence, lambda kind: _with_class(kind, added))
         ),
     ]
 
 
-def _with_class(pool: LatticePool, name: str) -> Any:
-    return with_spec(pool, node_classes=(*pool.spec.node_classes, name))
-
-
-def _fitting_class(stand: RejectedCandidate) -> str:
-    classes = {
-        name: each for (kind, _, name), each in stand.world.objects.items() if kind == "LatticeNodeClass"
-    }
-    widened = with_spec(stand.supply_object, node_classes=tuple(classes))
-    offer = compile_supply([*classes.values(), widened], stand.world.price_book).offers[0]
-    needs, known = stand.demand.effective_needs, set(stand.supply_object.spec.node_classes)
+def _fitting_class(candidate: RejectedCandidate) -> str:
+    """Return the cheapest node class that fits the demand and that the pool does not allow yet, or an empty
+    name."""
+    classes = {}
+    for (kind, _, name), resource in candidate.world.objects.items():
+        if kind == "LatticeNodeClass":
+            classes[name] = resource
+    widened = with_spec(candidate.supply_object, node_classes=tuple(classes))
+    offer = compile_supply([*classes.values(), widened], candidate.world.price_book).offers[0]
+    needs, allowed_classes = candidate.demand.effective_needs, set(candidate.supply_object.spec.node_classes)
     fitting = [
-        each
-        for each in offer.types
-        if each.name not in known
-        and is_type_allowed(stand.demand, each)
-        and all(each.size.get(name, 0) >= amount for name, amount in needs.items())
+        machine_type
+        for machine_type in offer.types
+        if machine_type.name not in allowed_classes
+        and is_type_allowed(candidate.demand, machine_type)
+        and all(machine_type.size.get(name, 0) >= amount for name, amount in needs.items())
     ]
-    best = min(fitting, key=lambda each: (not each.is_priced, each.rate, each.name), default=None)
+    best = min(
+        fitting,
+        key=lambda machine_type: (not machine_type.is_priced, machine_type.rate, machine_type.name),
+        default=None,
+    )
     return best.name if best else ""
 
 
-def _new_class(stand: RejectedCandidate) -> ChangeOption:
-    """Exactly as big as one replica. What it costs only its provider knows."""
-    name, provider = f"{stand.demand.name.rpartition('/')[2]}-machine", stand.offer.place.provider
-    made = machine_class(required_for(stand.demand, None, stand.fleet), name, provider)
+def _new_class(candidate: RejectedCandidate) -> ChangeOption:
+    """Return the option to define a node class of exactly one replica; its price is unknown."""
+    name, provider = f"{candidate.demand.name.rpartition('/')[2]}-machine", candidate.offer.place.provider
+    node_class = machine_class(required_for(candidate.demand, None, candidate.fleet), name, provider)
     size = " and ".join(
         f"{format_amount(resource, amount)} {resource}"
-        for resource, amount in stand.demand.effective_needs.items()
+        for resource, amount in candidate.demand.effective_needs.items()
     )
     sentence = (
         f"define a class {name} of machines with {size} on {provider}, at a price that is not known here"
     )
     return single_change(
         ObjectChange(
-            "platform", object_key(made), "spec", None, to_json_value(made.spec), sentence, lambda _: made
+            "platform",
+            object_key(node_class),
+            "spec",
+            None,
+            to_json_value(node_class.spec),
+            sentence,
+            lambda _: node_class,
         )
     )
 
 
-def _open_overflow(stand: RejectedCandidate, static: str) -> list[ChangeOption]:
-    """Let the data center overflow to here: enable it, or lower the trigger to where it is now."""
-    kind = stand.world.objects.get(("StaticInfrastructure", "", static))
+def _open_overflow(candidate: RejectedCandidate, data_center: str) -> list[ChangeOption]:
+    """Return the options to let the data center overflow to this offer: enable the overflow, or lower the
+    trigger to the current use."""
+    infrastructure = candidate.world.objects.get(("StaticInfrastructure", "", data_center))
     if (
-        not isinstance(kind, StaticInfrastructure)
-        or kind.spec.overflow is None
-        or stand.offer.kind != "cloud"
+        not isinstance(infrastructure, StaticInfrastructure)
+        or infrastructure.spec.overflow is None
+        or candidate.offer.kind != "cloud"
     ):
         return []
-    overflow, used = kind.spec.overflow, offer_utilisation(stand.fleet, stand.fleet.row(static))
-    found = []
-    if not overflow.enabled or overflow.target != stand.offer.owner:
-        sentence = f"let {static} overflow to {stand.offer.owner}"
-        opened = {"enabled": True, "target": stand.offer.owner}
-        found.append(
+    overflow, used = (
+        infrastructure.spec.overflow,
+        offer_utilisation(candidate.fleet, candidate.fleet.row(data_center)),
+    )
+    options = []
+    if not overflow.enabled or overflow.target != candidate.offer.owner:
+        sentence = f"let {data_center} overflow to {candidate.offer.owner}"
+        overflow_fields = {"enabled": True, "target": candidate.offer.owner}
+        options.append(
             single_change(
                 change_at_path(
-                    kind, "platform", "spec.overflow", sentence, lambda each: _with_overflow(each, **opened)
+                    infrastructure,
+                    "platform",
+                    "spec.overflow",
+                    sentence,
+                    lambda resource: _with_overflow(resource, **overflow_fields),
                 )
             )
         )
@@ -238,24 +256,27 @@ def _open_overflow(stand: RejectedCandidate, static: str) -> list[ChangeOption]:
             return []
         share = Decimal(used).scaleb(-6).normalize()
         trigger = with_fields(overflow.trigger, capacity_threshold=share)
-        sentence = f"let {static} overflow from {_percent(used)} % in use instead of {_percent(overflow.trigger_millionths)} %"
-        found.append(
+        sentence = (
+            f"let {data_center} overflow from {_percent(used)} % in use"
+            f" instead of {_percent(overflow.trigger_millionths)} %"
+        )
+        options.append(
             single_change(
                 change_at_path(
-                    kind,
+                    infrastructure,
                     "platform",
                     "spec.overflow.trigger.capacityThreshold",
                     sentence,
-                    lambda each: _with_overflow(each, trigger=trigger),
+                    lambda resource: _with_overflow(resource, trigger=trigger),
                 )
             )
         )
-    return found
+    return options
 
 
 def _percent(millionths: int) -> str:
     return f"{millionths / 10_000:g}"
 
 
-def _with_overflow(static: Any, **fields: Any) -> Any:
-    return with_spec(static, overflow=with_fields(static.spec.overflow, **fields))
+def _with_overflow(infrastructure: Any, **fields: Any) -> Any:
+    return with_spec(infrastructure, overflow=with_fields(infrastructure.spec.overflow, **fields))

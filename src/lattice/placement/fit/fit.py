@@ -1,14 +1,13 @@
-"""fit(service): the smallest changes that make it fit, on its own side and on the platform's, with their price."""
+"""Search for the smallest changes, by team or platform, that make a service fit, with their costs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 from typing import TypeVar
 
 from lattice.engine.plugin import Reason
 from lattice.placement.explain.blockers import (
-    Blocker,
     PlacementFailure,
     first_failure,
     is_feasible,
@@ -19,7 +18,7 @@ from lattice.placement.fit.extend_supply import extensions
 from lattice.placement.fit.nearest_offers import nearest_rows
 from lattice.placement.fit.raise_limits import all_limit_options
 from lattice.placement.fit.relax_service import relax_requirement, relaxations
-from lattice.placement.fit.service_trial import ServiceTrial, TrialResult, UnplacedService, WhatIfScope
+from lattice.placement.fit.service_trial import ServiceTrial, UnplacedService, WhatIfScope
 from lattice.placement.inputs.ledger_math import rate_per_30_days
 from lattice.placement.model.demand import ReplicaAsk, Requirement
 from lattice.placement.model.fleet import Fleet
@@ -32,16 +31,21 @@ from lattice.placement.model.object_changes import (
 )
 from lattice.placement.model.world import World, object_key
 
-MAX_SUGGESTIONS = 8  # suggestions
+# Suggestions that `fit` returns by default.
+MAX_SUGGESTIONS = 8
+# Edits in one suggestion.
 MAX_EDITS = 4
+# Rounds of the search; every round adds options to insufficient option sets.
 MAX_ROUNDS = 4
-MAX_TRIALS_PER_ROUND = 40  # candidates tried in one round
-MAX_TUNED_WAITING_SERVICES = 100  # services that wait: with more it is only said who comes first
-MAX_FOLLOWED = 6  # candidates that are not enough but may be with more
-MAX_PLATFORM_TRIALS, MAX_PLATFORM_FOLLOWED = (
-    8,
-    2,
-)  # the same, where only the platform is looked at after something was found for the team
+# Option sets tried in one round.
+MAX_TRIALS_PER_ROUND = 40
+# Waiting services; with more, suggestions are not tuned again and only name the services ahead.
+MAX_TUNED_WAITING_SERVICES = 100
+# Insufficient option sets that the next round extends.
+MAX_FOLLOWED = 6
+# Lower limits for the search of platform-only suggestions beside suggestions for the team.
+MAX_PLATFORM_TRIALS = 8
+MAX_PLATFORM_FOLLOWED = 2
 
 OptionSet = tuple[ChangeOption, ...]
 RankedT = TypeVar("RankedT")
@@ -49,45 +53,51 @@ RankedT = TypeVar("RankedT")
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """All of these changes together make the service fit, and none of them can be left out."""
+    """Edits that together make the service fit; no edit can be left out."""
 
     edits: tuple[ObjectChange, ...]
-    rate_increase: int  # micro-dollars per hour that are paid more then
-    is_priced: bool = True  # False: for some machine nobody knows the price
-    services_ahead: tuple[str, ...] = ()  # services that wait, too, come first, and get replicas then
-    is_enough: bool = True  # False: they take what the service would need
-    service_rate: int | None = (
-        None  # micro-dollars per hour that the service then costs; None: nobody asked yet
-    )
-    extent: int = 0  # how far its limits are raised or its wishes lowered, in steps: the smaller of two that cost the same comes first
+    # Micro-dollars per hour that the fleet costs more.
+    rate_increase: int
+    # False: the price of a machine is unknown.
+    is_priced: bool = True
+    # Waiting services that are placed before this service and gain replicas from the edits.
+    services_ahead: tuple[str, ...] = ()
+    # False: the services ahead use the capacity that this service needs.
+    is_enough: bool = True
+    # Micro-dollars per hour that the service costs then; None: not computed.
+    service_rate: int | None = None
+    # Steps by which limits are raised or requirements lowered; breaks ties between equal costs.
+    extent: int = 0
 
     @property
     def responsible(self) -> tuple[Responsible, ...]:
-        return tuple(sorted({each.responsible for each in self.edits}))
+        """The parties that have to make the edits."""
+        return tuple(sorted({edit.responsible for edit in self.edits}))
 
     @property
     def is_platform_only(self) -> bool:
-        """Nothing of it is asked of the team."""
+        """Report whether the suggestion asks for no edit by the team."""
         return self.responsible == ("platform",)
 
     @property
     def monthly(self) -> int:
+        """Micro-dollars for 30 days."""
         return rate_per_30_days(self.rate_increase)
 
     @property
     def sentence(self) -> str:
-        return "; and ".join(each.sentence for each in self.edits)
+        return "; and ".join(edit.sentence for edit in self.edits)
 
     @property
     def rank(self) -> tuple[bool, int, bool, bool, int, int, str]:
-        """What is enough, and fewer; what leaves the service's wishes whole and buys nothing; what is known to cost less; less."""
-        adds = (
-            all(each.adds_property for each in self.edits) and len({each.target for each in self.edits}) == 1
+        """The sort key: sufficient, few edits, only adds properties to one object, priced, cheap, small."""
+        adds_to_one_object = (
+            all(edit.adds_property for edit in self.edits) and len({edit.target for edit in self.edits}) == 1
         )
         return (
             not self.is_enough,
             len(self.edits),
-            not adds,
+            not adds_to_one_object,
             not self.is_priced,
             self.rate_increase,
             self.extent,
@@ -97,7 +107,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class EditSet:
-    """Options, and how much of each."""
+    """Change options with the strength of every option."""
 
     options: OptionSet
     strengths: tuple[int, ...]
@@ -114,7 +124,7 @@ class EditSet:
         )
 
     def weaker(self) -> Iterator["EditSet"]:
-        """With one step less of one of them."""
+        """Yield the edit sets with one step less of one option."""
         return (
             self.with_strength(position, strength - 1)
             for position, strength in enumerate(self.strengths)
@@ -122,11 +132,12 @@ class EditSet:
         )
 
     def subsets(self) -> Iterator["EditSet"]:
-        """With some of them left out."""
+        """Yield the edit sets with one or more options left out, the smallest first."""
         for size in range(1, len(self.options)):
-            for some in combinations(range(len(self.options)), size):
+            for positions in combinations(range(len(self.options)), size):
                 yield EditSet(
-                    tuple(self.options[each] for each in some), tuple(self.strengths[each] for each in some)
+                    tuple(self.options[position] for position in positions),
+                    tuple(self.strengths[position] for position in positions),
                 )
 
 
@@ -136,7 +147,7 @@ def _strongest(options: OptionSet) -> EditSet:
 
 @dataclass(frozen=True, slots=True)
 class TunedSuggestion:
-    """A suggestion, how it is made, and what it began with."""
+    """A suggestion with its edit set and the option set that the search started from."""
 
     suggestion: Suggestion
     edit_set: EditSet
@@ -149,142 +160,139 @@ SuggestionsByEdits = dict[frozenset[ObjectChange], TunedSuggestion]
 def fit(
     world: World, name: str, fleet: Fleet | None = None, limit: int = MAX_SUGGESTIONS
 ) -> tuple[Suggestion, ...]:
-    """`fleet`: where everything else has its place already. Nothing for a service that fits as it is."""
-    alone = ServiceTrial(world, world.build_fleet() if fleet is None else fleet, name)
-    if alone.run(()) is not None:
-        return tuple(_place_dependencies_first(alone))
-    first = _round(alone, [()])
-    found = (
-        first.suggestions
-        or _search_rounds(alone, first.insufficient[:MAX_FOLLOWED])
-        or _from_blocker_sets(alone)
-    )
-    if not any(each.suggestion.is_platform_only for each in found.values()):
-        found |= _platform_suggestions(alone, first)
-    best = sorted(found.values(), key=lambda each: each.suggestion.rank)
-    told = sorted(
-        _suggestions_with_waiting(alone, _best_including_platform(best, limit, lambda each: each.suggestion)),
-        key=lambda each: each.rank,
-    )
-    return tuple(_best_including_platform(told, limit, lambda each: each))
+    """Return the best suggestions for the service, or none if the service fits without a change.
+
+    `fleet` is a fleet with all placements of the other services. A suggestion that only the platform has to
+    make is included if the search finds one.
+    """
+    trial = ServiceTrial(world, world.build_fleet() if fleet is None else fleet, name)
+    # The service fits without a change, perhaps after its dependencies are placed.
+    if trial.run(()) is not None:
+        return tuple(_place_dependencies_first(trial))
+    first_round = _round(trial, [()])
+    suggestions = first_round.suggestions or _search_rounds(trial, first_round.insufficient[:MAX_FOLLOWED])
+    if not suggestions:
+        tried = _try_option_sets(trial, _blocker_option_sets(trial), max_suggestions=MAX_SUGGESTIONS)
+        suggestions = tried.suggestions or _search_rounds(trial, tried.insufficient)
+    # Beside suggestions for the team, one suggestion for the platform alone is wanted.
+    if not any(tuned.suggestion.is_platform_only for tuned in suggestions.values()):
+        suggestions |= _platform_suggestions(trial, first_round)
+    ranked = sorted(suggestions.values(), key=lambda tuned: tuned.suggestion.rank)
+    best = _best_including_platform(ranked, limit, lambda tuned: tuned.suggestion)
+    with_waiting = sorted(_suggestions_with_waiting(trial, best), key=lambda suggestion: suggestion.rank)
+    return tuple(_best_including_platform(with_waiting, limit, lambda suggestion: suggestion))
 
 
 def _best_including_platform(
     ranked: Sequence[RankedT], limit: int, suggestion: Callable[[RankedT], Suggestion]
 ) -> list[RankedT]:
-    """The first of them, and among these the first that the platform can do by itself."""
-    kept = list(ranked[:limit])
-    if not any(suggestion(each).is_platform_only for each in kept):
-        kept[limit - 1 :] = [each for each in ranked[limit:] if suggestion(each).is_platform_only][
-            :1
-        ] or kept[limit - 1 :]
-    return kept
+    """Return the first `limit` entries; the last entry is replaced if a platform-only suggestion would
+    otherwise be cut off."""
+    best = list(ranked[:limit])
+    if not any(suggestion(entry).is_platform_only for entry in best):
+        platform_only = [entry for entry in ranked[limit:] if suggestion(entry).is_platform_only]
+        best[limit - 1 :] = platform_only[:1] or best[limit - 1 :]
+    return best
 
 
-def _platform_suggestions(rehearsal: ServiceTrial, first: "SearchRound") -> SuggestionsByEdits:
-    """What the platform can do by itself though nothing alone is enough: one way, of the fewest changes. Only the nearest are followed."""
-    begun = [each for each in first.insufficient if _is_platform_only(each)][:MAX_PLATFORM_FOLLOWED]
-    wide = [
-        needed
-        for each in first.limit_option_sets[:MAX_PLATFORM_TRIALS]
-        if len(needed := _indispensable_options(rehearsal, each)) > 1
-    ]
-    tried = _try_option_sets(
-        rehearsal,
-        [*wide, *(each for each in first.untried if _is_platform_only(each))][:MAX_PLATFORM_TRIALS],
-        max_suggestions=1,
-    )
+def _platform_suggestions(trial: ServiceTrial, first_round: "SearchRound") -> SuggestionsByEdits:
+    """Search for one platform-only suggestion with the fewest edits; only the nearest option sets are
+    extended."""
+    insufficient = [options for options in first_round.insufficient if _is_platform_only(options)]
+    bases = insufficient[:MAX_PLATFORM_FOLLOWED]
+    candidates = []
+    for options in first_round.limit_option_sets[:MAX_PLATFORM_TRIALS]:
+        indispensable = _indispensable_options(trial, options)
+        if len(indispensable) > 1:
+            candidates.append(indispensable)
+    candidates += [options for options in first_round.untried if _is_platform_only(options)]
+    tried = _try_option_sets(trial, candidates[:MAX_PLATFORM_TRIALS], max_suggestions=1)
     for _ in range(1, MAX_ROUNDS):
-        short: list[OptionSet] = []
-        for base in begun:
+        insufficient = []
+        for base in bases:
             if tried.suggestions:
                 break
-            grown = [each for each in _extend_option_sets(rehearsal, [base], []) if _is_platform_only(each)]
-            tried = _try_option_sets(rehearsal, grown[:MAX_PLATFORM_TRIALS], max_suggestions=1)
-            short += tried.insufficient
-        begun = short[:MAX_PLATFORM_FOLLOWED]
+            extended = _extend_option_sets(trial, [base], [])
+            platform_only = [options for options in extended if _is_platform_only(options)]
+            tried = _try_option_sets(trial, platform_only[:MAX_PLATFORM_TRIALS], max_suggestions=1)
+            insufficient += tried.insufficient
+        bases = insufficient[:MAX_PLATFORM_FOLLOWED]
     return tried.suggestions
 
 
-def _indispensable_options(rehearsal: ServiceTrial, candidate: OptionSet) -> OptionSet:
-    """Those without which the others can be told at a glance not to be enough; nothing: nor are they all together."""
-    if not rehearsal.may_fit(_strongest(candidate).edits):
+def _indispensable_options(trial: ServiceTrial, candidate: OptionSet) -> OptionSet:
+    """Return the options without which the upper bound proves that the other options do not suffice.
+
+    The result is empty if all options together do not suffice.
+    """
+    if not trial.may_fit(_strongest(candidate).edits):
         return ()
-    return tuple(
-        each
-        for each in candidate
-        if not rehearsal.may_fit(_strongest(tuple(other for other in candidate if other != each)).edits)
-    )
+    indispensable = []
+    for option in candidate:
+        remaining = tuple(other_option for other_option in candidate if other_option != option)
+        if not trial.may_fit(_strongest(remaining).edits):
+            indispensable.append(option)
+    return tuple(indispensable)
 
 
 def _is_platform_only(candidate: OptionSet) -> bool:
     return all(option.build(option.max_strength).responsible == "platform" for option in candidate)
 
 
-def _search_rounds(rehearsal: ServiceTrial, begun: Sequence[OptionSet]) -> SuggestionsByEdits:
-    """With one more than these, which are not enough, in each round, until something is."""
-    found: SuggestionsByEdits = {}
+def _search_rounds(trial: ServiceTrial, bases: Sequence[OptionSet]) -> SuggestionsByEdits:
+    """Extend insufficient option sets by one step in every round, until a round finds suggestions."""
+    suggestions: SuggestionsByEdits = {}
     for _ in range(1, MAX_ROUNDS):
-        if found or not begun:
+        if suggestions or not bases:
             break
-        after = _round(rehearsal, begun)
-        found, begun = after.suggestions, after.insufficient[:MAX_FOLLOWED]
-    return found
+        search_round = _round(trial, bases)
+        suggestions, bases = search_round.suggestions, search_round.insufficient[:MAX_FOLLOWED]
+    return suggestions
 
 
-def _from_blocker_sets(rehearsal: ServiceTrial) -> SuggestionsByEdits:
-    tried = _try_option_sets(rehearsal, _blocker_option_sets(rehearsal), max_suggestions=MAX_SUGGESTIONS)
-    return tried.suggestions or _search_rounds(rehearsal, tried.insufficient)
+def _blocker_option_sets(trial: ServiceTrial) -> list[OptionSet]:
+    """Return option sets for the blocker sets of the verdict that consist of requirements of the service or
+    of policies.
 
-
-def _blocker_option_sets(rehearsal: ServiceTrial) -> list[OptionSet]:
-    """What of a verdict's conflicts is the service's own, or a policy's; limits of the platform come round by round."""
-    world, fleet, name = rehearsal.world, rehearsal.fleet, rehearsal.name
+    Options that raise platform limits come from the search rounds.
+    """
+    world, fleet, name = trial.world, trial.fleet, trial.name
     demand, service = world.demands[name], world.services[name]
-    policies = [each for each in world.policies if each.spec.applies_to(service.metadata.labels or {})]
+    policies = [policy for policy in world.policies if policy.spec.applies_to(service.metadata.labels or {})]
     failure = first_failure(demand, fleet, details=False)
-    found = []
-    for parts in minimal_blocker_sets(FeasibilityChecker(demand, fleet), failure):
+    option_sets = []
+    for blockers in minimal_blocker_sets(FeasibilityChecker(demand, fleet), failure):
         options = [
-            relax_requirement(each, demand, service, policies, fleet)
-            for each in parts
-            if isinstance(each, Requirement)
+            relax_requirement(blocker, demand, service, policies, fleet)
+            for blocker in blockers
+            if isinstance(blocker, Requirement)
         ]
-        if options and all(options) and len(parts) <= MAX_EDITS:
-            found.append(tuple(dict.fromkeys(each for each in options if each)))
-    return found
+        # A blocker without an option makes the whole set useless.
+        if options and all(options) and len(blockers) <= MAX_EDITS:
+            option_sets.append(tuple(dict.fromkeys(option for option in options if option)))
+    return option_sets
 
 
-def _place_dependencies_first(rehearsal: ServiceTrial) -> Iterator[Suggestion]:
-    """It fits once those are placed that it waits for; nothing if it fits as it is."""
-    world, fleet, demand = rehearsal.world, rehearsal.fleet, rehearsal.world.demands[rehearsal.name]
-    result = rehearsal.run(())
+def _place_dependencies_first(trial: ServiceTrial) -> Iterator[Suggestion]:
+    """Yield a suggestion to place the dependencies first, unless the service fits without them."""
+    world, fleet, demand = trial.world, trial.fleet, trial.world.demands[trial.name]
+    result = trial.run(())
     if result is None or is_feasible(demand, fleet):
         return
-    awaited = [
-        (name, target)
-        for name, target in demand.latency_to
-        if target in world.services and not fleet.assignments.get(target)
-    ]
-    first = (
-        ObjectChange(
-            "platform",
-            object_key(world.services[target]),
-            "status.placements",
-            None,
-            "placed",
-            f"place {name} first",
-        )
-        for name, target in awaited
-    )
-    yield Suggestion(tuple(first), result.rate_increase, result.is_priced, service_rate=result.service_rate)
+    edits = []
+    for name, target in demand.latency_to:
+        if target in world.services and not fleet.assignments.get(target):
+            key, sentence = object_key(world.services[target]), f"place {name} first"
+            edits.append(ObjectChange("platform", key, "status.placements", None, "placed", sentence))
+    yield Suggestion(tuple(edits), result.rate_increase, result.is_priced, service_rate=result.service_rate)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchRound:
-    """Candidates that are enough, those that are not and are worth following, and those that are larger than what was found.
+    """The result of one search round.
 
-    `wide`: of offers that turned it away, every limit.
+    `insufficient` option sets do not suffice but are worth an extension. `untried` option sets are larger
+    than the suggestions found. `limit_option_sets` holds all limits of the offers that rejected the service.
     """
 
     suggestions: SuggestionsByEdits
@@ -293,166 +301,187 @@ class SearchRound:
     limit_option_sets: list[OptionSet] = field(default_factory=list)
 
 
-def _round(rehearsal: ServiceTrial, begun: Sequence[OptionSet]) -> SearchRound:
-    wide: list[OptionSet] = []
+def _round(trial: ServiceTrial, bases: Sequence[OptionSet]) -> SearchRound:
+    limit_option_sets: list[OptionSet] = []
     return replace(
-        _try_option_sets(rehearsal, _extend_option_sets(rehearsal, begun, wide)[:MAX_TRIALS_PER_ROUND]),
-        limit_option_sets=wide,
+        _try_option_sets(trial, _extend_option_sets(trial, bases, limit_option_sets)[:MAX_TRIALS_PER_ROUND]),
+        limit_option_sets=limit_option_sets,
     )
 
 
 def _extend_option_sets(
-    rehearsal: ServiceTrial, begun: Sequence[OptionSet], wide: list[OptionSet]
+    trial: ServiceTrial, bases: Sequence[OptionSet], limit_option_sets: list[OptionSet]
 ) -> list[OptionSet]:
-    """By one offer or one wish; the smallest first. `wide` is added to."""
-    grown: dict[frozenset[ChangeOption], OptionSet] = {}
-    for base in begun:
-        for more in _next_option_sets(rehearsal, base, wide):
-            candidate = tuple(dict.fromkeys((*base, *more)))
+    """Extend every option set by the options of one offer or one requirement, the smallest first; append to
+    `limit_option_sets`."""
+    extended: dict[frozenset[ChangeOption], OptionSet] = {}
+    for base in bases:
+        for options in _next_option_sets(trial, base, limit_option_sets):
+            candidate = tuple(dict.fromkeys((*base, *options)))
+            # An extension must add an option.
             if len(base) < len(candidate) <= MAX_EDITS:
-                grown.setdefault(frozenset(candidate), candidate)
-    return sorted(grown.values(), key=len)
+                extended.setdefault(frozenset(candidate), candidate)
+    return sorted(extended.values(), key=len)
 
 
 def _try_option_sets(
-    rehearsal: ServiceTrial, candidates: Sequence[OptionSet], max_suggestions: int = MAX_TRIALS_PER_ROUND
+    trial: ServiceTrial, candidates: Sequence[OptionSet], max_suggestions: int = MAX_TRIALS_PER_ROUND
 ) -> SearchRound:
-    """One after the other, until one is larger than what was found, or so many are found."""
-    found: SuggestionsByEdits = {}
-    short: list[OptionSet] = []
-    for at, candidate in enumerate(candidates):
-        fewest = min((len(each.suggestion.edits) for each in found.values()), default=MAX_EDITS)
-        if len(candidate) > fewest or len(found) >= max_suggestions:
-            return SearchRound(found, short, list(candidates[at:]))
-        tuned = _tune(rehearsal, candidate)
+    """Try option sets in order until `max_suggestions` are found or a set is larger than a suggestion."""
+    suggestions: SuggestionsByEdits = {}
+    insufficient: list[OptionSet] = []
+    for index, candidate in enumerate(candidates):
+        fewest = min((len(entry.suggestion.edits) for entry in suggestions.values()), default=MAX_EDITS)
+        # Candidates are sorted by size: all later sets need more edits than a suggestion found.
+        if len(candidate) > fewest or len(suggestions) >= max_suggestions:
+            return SearchRound(suggestions, insufficient, list(candidates[index:]))
+        tuned = _tune(trial, candidate)
         if tuned is None:
-            short.append(candidate)
+            insufficient.append(candidate)
         else:
-            found.setdefault(frozenset(tuned.suggestion.edits), replace(tuned, option_set=candidate))
-    return SearchRound(found, short, [])
+            suggestions.setdefault(frozenset(tuned.suggestion.edits), replace(tuned, option_set=candidate))
+    return SearchRound(suggestions, insufficient, [])
 
 
-# --- among others that wait ---
+def _suggestions_with_waiting(
+    alone: ServiceTrial, tuned_suggestions: Sequence[TunedSuggestion]
+) -> list[Suggestion]:
+    """Try the suggestions again together with all waiting services, and strengthen the edits by what the
+    services ahead need."""
+    assignments, demands = alone.fleet.assignments, alone.world.demands
+    waiting = []
+    for name, demand in demands.items():
+        if name != alone.name and len(assignments.get(name, ())) < demand.replicas:
+            waiting.append(name)
+    if not waiting or not tuned_suggestions:
+        return [tuned.suggestion for tuned in tuned_suggestions]
+    with_waiting = ServiceTrial(alone.world, alone.fleet, alone.name, waiting)
+    sufficient: dict[frozenset[ObjectChange], Suggestion] = {}
+    insufficient: list[Suggestion] = []
+    for tuned in tuned_suggestions:
+        suggestion = _tune_with_waiting(with_waiting, tuned)
+        if suggestion is None:
+            insufficient.append(tuned.suggestion)
+        else:
+            sufficient[frozenset(suggestion.edits)] = suggestion
+    if not sufficient:
+        search_round = _round(with_waiting, [tuned.option_set for tuned in tuned_suggestions][:MAX_FOLLOWED])
+        for edits, tuned in search_round.suggestions.items():
+            sufficient[edits] = tuned.suggestion
+    suggestions = []
+    for suggestion in sufficient.values():
+        services_ahead = with_waiting.services_ahead(suggestion.edits)
+        suggestions.append(replace(suggestion, services_ahead=services_ahead))
+    for suggestion in insufficient:
+        services_ahead = _all_services_ahead(with_waiting, suggestion)
+        suggestions.append(replace(suggestion, services_ahead=services_ahead, is_enough=False))
+    return suggestions
 
 
-def _suggestions_with_waiting(alone: ServiceTrial, found: Sequence[TunedSuggestion]) -> list[Suggestion]:
-    """What was found for the service alone, tried with everybody who waits; so much more of it as those need who come first."""
-    others = _waiting_services(alone)
-    if not others or not found:
-        return [each.suggestion for each in found]
-    crowd = ServiceTrial(alone.world, alone.fleet, alone.name, others)
-    tried = [(each, _tune_with_waiting(crowd, each)) for each in found]
-    held = {frozenset(each.edits): each for _, each in tried if each is not None}
-    if not held:
-        more = _round(crowd, [each.option_set for each, _ in tried][:MAX_FOLLOWED])
-        held = {changes: each.suggestion for changes, each in more.suggestions.items()}
-    told = [replace(each, services_ahead=crowd.services_ahead(each.edits)) for each in held.values()]
-    short = [each.suggestion for each, kept in tried if kept is None]
-    return [
-        *told,
-        *(replace(each, services_ahead=_in_the_way(crowd, each), is_enough=False) for each in short),
-    ]
-
-
-def _waiting_services(alone: ServiceTrial) -> list[str]:
-    """Services that lack replicas, too."""
-    seats, demands = alone.fleet.assignments, alone.world.demands
-    return [
-        name
-        for name, each in demands.items()
-        if name != alone.name and len(seats.get(name, ())) < each.replicas
-    ]
-
-
-def _tune_with_waiting(crowd: ServiceTrial, found: TunedSuggestion) -> Suggestion | None:
-    """None: whatever more there is of it, others come first."""
-    result = crowd.run(found.edit_set.edits)
+def _tune_with_waiting(trial: ServiceTrial, tuned_suggestion: TunedSuggestion) -> Suggestion | None:
+    """Tune the suggestion with waiting services; None if services ahead use the capacity at any strength."""
+    result = trial.run(tuned_suggestion.edit_set.edits)
     if result and not any(
-        crowd.run(some.edits) for some in (*found.edit_set.subsets(), *found.edit_set.weaker())
+        trial.run(weaker.edits)
+        for weaker in (*tuned_suggestion.edit_set.subsets(), *tuned_suggestion.edit_set.weaker())
     ):
         return replace(
-            found.suggestion,
+            tuned_suggestion.suggestion,
             rate_increase=result.rate_increase,
             is_priced=result.is_priced,
             service_rate=result.service_rate,
         )
     tuned = (
-        _tune(crowd, found.option_set) if len(crowd.waiting_services) <= MAX_TUNED_WAITING_SERVICES else None
+        _tune(trial, tuned_suggestion.option_set)
+        if len(trial.waiting_services) <= MAX_TUNED_WAITING_SERVICES
+        else None
     )
     return tuned.suggestion if tuned else None
 
 
-def _in_the_way(crowd: ServiceTrial, found: Suggestion) -> tuple[str, ...]:
-    """Those, and who comes first once they are gone, until it is enough."""
-    ahead = dict.fromkeys(crowd.services_ahead(found.edits))
-    while left := [name for name in crowd.waiting_services if name not in ahead]:
-        rest = ServiceTrial(crowd.world, crowd.fleet, crowd.name, left, satisfied_services=list(ahead))
-        more = () if rest.run(found.edits) else rest.services_ahead(found.edits)
-        if not more:
+def _all_services_ahead(trial: ServiceTrial, suggestion: Suggestion) -> tuple[str, ...]:
+    """Return all services that must be satisfied before the edits of the suggestion suffice."""
+    ahead = dict.fromkeys(trial.services_ahead(suggestion.edits))
+    while remaining := [name for name in trial.waiting_services if name not in ahead]:
+        remaining_trial = ServiceTrial(
+            trial.world, trial.fleet, trial.name, remaining, satisfied_services=list(ahead)
+        )
+        next_ahead = (
+            () if remaining_trial.run(suggestion.edits) else remaining_trial.services_ahead(suggestion.edits)
+        )
+        # Either the edits suffice now, or no other service is ahead.
+        if not next_ahead:
             break
-        ahead |= dict.fromkeys(more)
+        ahead |= dict.fromkeys(next_ahead)
     return tuple(ahead)
 
 
-# --- as weak as will do ---
-
-
-def _tune(rehearsal: ServiceTrial, candidate: OptionSet) -> TunedSuggestion | None:
-    """None: not even at their strongest are these enough. Else each as weak as will do, and without those that need not be."""
-    way = _strongest(candidate)
-    if not rehearsal.waiting_services and rehearsal.may_fit(way.edits):
-        least = _weakest_promising(rehearsal, way)
-        is_worth_it = len(candidate) > 1 or least.strengths != (
-            1,
-        )  # of one alone, what a glance tells nothing about is bisected
-        if is_worth_it and rehearsal.run(least.edits) is not None:
-            return _reduce(rehearsal, least)
-    gauged = [position for position, option in enumerate(candidate) if option.measure_strength]
+def _tune(trial: ServiceTrial, candidate: OptionSet) -> TunedSuggestion | None:
+    """Return the weakest strengths that suffice, without unnecessary options; None if the options at full
+    strength do not suffice."""
+    edit_set = _strongest(candidate)
+    # The upper bound is cheap: try the strengths at the bound before a search.
+    if not trial.waiting_services and trial.may_fit(edit_set.edits):
+        lower_bound = _weakest_promising(trial, edit_set)
+        # For a single option with bound 1 the bound says nothing: bisect instead.
+        is_worth_trying = len(candidate) > 1 or lower_bound.strengths != (1,)
+        if is_worth_trying and trial.run(lower_bound.edits) is not None:
+            return _reduce(trial, lower_bound)
+    measured = [position for position, option in enumerate(candidate) if option.measure_strength]
     result = (
-        rehearsal.measure(way.edits, [candidate[each].measure_strength for each in gauged])
-        if gauged
-        else rehearsal.run(way.edits)
+        trial.measure(edit_set.edits, [candidate[position].measure_strength for position in measured])
+        if measured
+        else trial.run(edit_set.edits)
     )
     if result is None:
         return None
     for position, option in enumerate(candidate):
         if option.max_strength > 1:
-            hint = result.strengths[gauged.index(position)] if position in gauged else 0
-            way = way.with_strength(position, _weakest(rehearsal, way, position, hint))
-    return _reduce(rehearsal, _weaken(rehearsal, way))
+            hint = result.strengths[measured.index(position)] if position in measured else 0
+            edit_set = edit_set.with_strength(position, _weakest(trial, edit_set, position, hint))
+    return _reduce(trial, _weaken(trial, edit_set))
 
 
-def _weakest_promising(rehearsal: ServiceTrial, way: EditSet) -> EditSet:
-    """As weak as can be without being told at a glance to be too weak, one after the other."""
-    for position, strength in enumerate(way.strengths):
-        way = way.with_strength(
-            position, 1 + _largest_infeasible(strength, partial(_may_fit, rehearsal, way, position))
+def _weakest_promising(trial: ServiceTrial, edit_set: EditSet) -> EditSet:
+    """Return the weakest strengths that the upper bound does not prove insufficient, option by option."""
+    for position, strength in enumerate(edit_set.strengths):
+        edit_set = edit_set.with_strength(
+            position, 1 + _largest_infeasible(strength, partial(_may_fit, trial, edit_set, position))
         )
-    return way
+    return edit_set
 
 
-def _may_fit(rehearsal: ServiceTrial, way: EditSet, position: int, strength: int) -> bool:
-    return rehearsal.may_fit(way.with_strength(position, strength).edits)
+def _may_fit(trial: ServiceTrial, edit_set: EditSet, position: int, strength: int) -> bool:
+    return trial.may_fit(edit_set.with_strength(position, strength).edits)
 
 
-def _weaken(rehearsal: ServiceTrial, way: EditSet) -> EditSet:
-    """Less of one may leave more to others than to the service, so that less of another is enough then, which was not before."""
-    while less := next((each for each in way.weaker() if rehearsal.run(each.edits)), None):
-        position = next(at for at, strength in enumerate(way.strengths) if strength != less.strengths[at])
-        way = less.with_strength(position, _weakest(rehearsal, less, position, 0))
-    return way
+def _weaken(trial: ServiceTrial, edit_set: EditSet) -> EditSet:
+    """Weaken single options as long as the edit set suffices.
+
+    With less of one option, waiting services may use less capacity, so that less of another option suffices
+    than before.
+    """
+    while weaker := next((candidate for candidate in edit_set.weaker() if trial.run(candidate.edits)), None):
+        position = next(
+            index for index, strength in enumerate(edit_set.strengths) if strength != weaker.strengths[index]
+        )
+        edit_set = weaker.with_strength(position, _weakest(trial, weaker, position, 0))
+    return edit_set
 
 
-def _weakest(rehearsal: ServiceTrial, way: EditSet, position: int, hint: int) -> int:
-    """One less is not enough. `hint`: how much was used when there was more than enough."""
+def _weakest(trial: ServiceTrial, edit_set: EditSet, position: int, hint: int) -> int:
+    """Return the weakest strength of one option that suffices. `hint` is the strength that a trial at full
+    strength used."""
 
     def is_enough(strength: int) -> bool:
-        return rehearsal.run(way.with_strength(position, strength).edits) is not None
+        return trial.run(edit_set.with_strength(position, strength).edits) is not None
 
-    high = way.strengths[position]
-    low = _largest_infeasible(high, partial(_may_fit, rehearsal, way, position))
+    high = edit_set.strengths[position]
+    low = _largest_infeasible(high, partial(_may_fit, trial, edit_set, position))
+    # One trial suffices if the bound is exact.
     if 0 < low < high - 1 and is_enough(low + 1):
         return low + 1
+    # The strength that a trial at full strength used narrows the search.
     if low < hint < high:
         low, high = (low, hint) if is_enough(hint) else (hint, high)
         if high == hint and hint > 1 and not is_enough(hint - 1):
@@ -463,98 +492,105 @@ def _weakest(rehearsal: ServiceTrial, way: EditSet, position: int, hint: int) ->
     return high
 
 
-def _largest_infeasible(most: int, may_do: Callable[[int], bool]) -> int:
-    """The largest strength that can be told at a glance to be too weak; 0: none can."""
-    low, high = 0, most
+def _largest_infeasible(max_strength: int, may_fit: Callable[[int], bool]) -> int:
+    """Return the largest strength that the upper bound proves insufficient, or 0."""
+    low, high = 0, max_strength
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if may_do(middle) else (middle, high)
+        low, high = (low, middle) if may_fit(middle) else (middle, high)
     return low
 
 
-def _reduce(rehearsal: ServiceTrial, way: EditSet) -> TunedSuggestion | None:
-    for some in way.subsets():
-        if rehearsal.run(some.edits) is not None:
-            return _tune(rehearsal, some.options)
-    result = rehearsal.run(way.edits)
-    return TunedSuggestion(_suggestion(way, result), way, way.options) if result else None
-
-
-def _suggestion(way: EditSet, result: TrialResult) -> Suggestion:
-    return Suggestion(
-        way.edits,
+def _reduce(trial: ServiceTrial, edit_set: EditSet) -> TunedSuggestion | None:
+    """Return the suggestion without unnecessary options; a subset that suffices is tuned again."""
+    # A weaker option may have made another option unnecessary.
+    for subset in edit_set.subsets():
+        if trial.run(subset.edits) is not None:
+            return _tune(trial, subset.options)
+    result = trial.run(edit_set.edits)
+    if not result:
+        return None
+    suggestion = Suggestion(
+        edit_set.edits,
         result.rate_increase,
         result.is_priced,
         service_rate=result.service_rate,
-        extent=sum(way.strengths),
+        extent=sum(edit_set.strengths),
     )
+    return TunedSuggestion(suggestion, edit_set, edit_set.options)
 
 
-# --- what to try ---
-
-
-def _next_option_sets(rehearsal: ServiceTrial, base: OptionSet, wide: list[OptionSet]) -> Iterator[OptionSet]:
-    """Every wish of a service that has no place, alone; and for offers that turned it away, what would open them."""
-    found: list[OptionSet] = []
-    for scene, shown in rehearsal.failures(_strongest(base).edits):
-        found += [
-            (option,) for option in relaxations(shown.demand, shown.service, shown.policies, scene.fleet)
+def _next_option_sets(
+    trial: ServiceTrial, base: OptionSet, limit_option_sets: list[OptionSet]
+) -> Iterator[OptionSet]:
+    """Yield every relaxation of an unplaced service, and the option sets that open offers which rejected the
+    service."""
+    option_sets: list[OptionSet] = []
+    for scope, unplaced in trial.failures(_strongest(base).edits):
+        option_sets += [
+            (option,)
+            for option in relaxations(unplaced.demand, unplaced.service, unplaced.policies, scope.fleet)
         ]
-        if shown.failure is not None:
-            for row in nearest_rows(shown.failure):
-                found += _openings(scene, shown, shown.failure, row)
-                wide += _limit_option_sets(scene, shown.failure, row)
-    yield from found
+        if unplaced.failure is not None:
+            for row in nearest_rows(unplaced.failure):
+                option_sets += _openings(scope, unplaced, unplaced.failure, row)
+                limit_option_sets += _limit_option_sets(scope, unplaced.failure, row)
+    yield from option_sets
 
 
-def _limit_option_sets(scene: WhatIfScope, failure: PlacementFailure, row: int) -> Iterator[OptionSet]:
-    """With what opens the offer for one more replica; where the platform cannot open it, nothing."""
+def _limit_option_sets(scope: WhatIfScope, failure: PlacementFailure, row: int) -> Iterator[OptionSet]:
+    """Yield the options that open the offer, with all limits of the offer; nothing if the platform cannot
+    open the offer."""
     reasons = [reason for reason, mask in failure.decision.reasons.items() if mask[row]]
-    offered = [_platform(scene, failure.ask, reason, row) for reason in reasons]
-    limits = all_limit_options(_rejected_candidate(scene, failure.ask, row))
-    together = tuple(dict.fromkeys(option for options in (*offered, limits) for option in options))
-    if all(offered) and len(together) > 1:
-        yield together
+    platform_options = [_platform(scope, failure.ask, reason, row) for reason in reasons]
+    limit_options = all_limit_options(_rejected_candidate(scope, failure.ask, row))
+    options = dict.fromkeys(chain(*platform_options, limit_options))
+    if all(platform_options) and len(options) > 1:
+        yield tuple(options)
 
 
 def _openings(
-    scene: WhatIfScope, shown: UnplacedService, failure: PlacementFailure, row: int
+    scope: WhatIfScope, unplaced: UnplacedService, failure: PlacementFailure, row: int
 ) -> Iterator[OptionSet]:
-    """With what the platform can do, and wishes dropped where it can do nothing; and the other way round."""
+    """Yield option sets that open the offer: platform options first with team options where the platform has
+    none, then vice versa."""
     reasons = [reason for reason, mask in failure.decision.reasons.items() if mask[row]]
-    offered = [_platform(scene, failure.ask, reason, row) for reason in reasons]
-    asked = [_team(scene, shown, failure, reason, row) for reason in reasons]
-    for first, second in ((offered, asked), (asked, offered)):
-        chosen = [one or other for one, other in zip(first, second, strict=True)]
+    platform_options = [_platform(scope, failure.ask, reason, row) for reason in reasons]
+    team_options = [_team(scope, unplaced, failure, reason, row) for reason in reasons]
+    for first, second in ((platform_options, team_options), (team_options, platform_options)):
+        chosen = [preferred or alternative for preferred, alternative in zip(first, second, strict=True)]
         if all(chosen):
-            yield tuple(dict.fromkeys(option for options in chosen for option in options))
+            yield tuple(dict.fromkeys(chain.from_iterable(chosen)))
 
 
-def _platform(scene: WhatIfScope, ask: ReplicaAsk, reason: Reason, row: int) -> list[ChangeOption]:
-    told = getattr(reason, "ask", ask)
-    return extensions(_rejected_candidate(scene, told if told.overflow_source else ask, row), reason)
+def _platform(scope: WhatIfScope, ask: ReplicaAsk, reason: Reason, row: int) -> list[ChangeOption]:
+    reason_ask = getattr(reason, "ask", ask)
+    rejected = _rejected_candidate(scope, reason_ask if reason_ask.overflow_source else ask, row)
+    return extensions(rejected, reason)
 
 
-def _rejected_candidate(scene: WhatIfScope, ask: ReplicaAsk, row: int) -> RejectedCandidate:
+def _rejected_candidate(scope: WhatIfScope, ask: ReplicaAsk, row: int) -> RejectedCandidate:
     return RejectedCandidate(
-        scene.world, scene.fleet, row, ask, supply_object_of(scene.fleet.offers[row], scene.objects)
+        scope.world, scope.fleet, row, ask, supply_object_of(scope.fleet.offers[row], scope.objects)
     )
 
 
 def _team(
-    scene: WhatIfScope, shown: UnplacedService, failure: PlacementFailure, reason: Reason, row: int
+    scope: WhatIfScope, unplaced: UnplacedService, failure: PlacementFailure, reason: Reason, row: int
 ) -> list[ChangeOption]:
-    for way in reason_remedies(reason, shown.demand, failure, row):
-        options = [
-            relax_requirement(each, shown.demand, shown.service, shown.policies, scene.fleet)
-            for each in _requirements(way)
-        ]
-        if options and len(options) == len(way) and all(options):
-            return [each for each in options if each]
+    """Return the relaxations of the first remedy that consists of requirements only."""
+    for remedy in reason_remedies(reason, unplaced.demand, failure, row):
+        requirements = sorted(
+            (blocker for blocker in remedy if isinstance(blocker, Requirement)),
+            key=lambda requirement: (str(requirement), requirement.source),
+        )
+        options = []
+        for requirement in requirements:
+            option = relax_requirement(
+                requirement, unplaced.demand, unplaced.service, unplaced.policies, scope.fleet
+            )
+            if option:
+                options.append(option)
+        if options and len(options) == len(remedy):
+            return options
     return []
-
-
-def _requirements(way: Iterable[Blocker]) -> list[Requirement]:
-    return sorted(
-        (each for each in way if isinstance(each, Requirement)), key=lambda each: (str(each), each.source)
-    )

@@ -1,4 +1,4 @@
-"""Which of the offers that turned a replica away lack the least, and which would cost the least?"""
+"""Rank the offers that rejected a replica by their missing capacity and by their price."""
 
 from collections.abc import Iterator
 
@@ -13,24 +13,31 @@ from lattice.placement.plugins.filters.latency import LatencyExceeded
 
 
 def nearest_rows(failure: PlacementFailure) -> Iterator[int]:
-    """Of offers that are ruled out by the same reasons, the one that lacks least and the cheapest; those with the fewest reasons first."""
+    """Yield, for every set of reasons, the offer with the least missing and the cheapest offer; the fewest
+    reasons first."""
     decision, names = failure.decision, failure.decision.table.names
-    lacking, price = _missing_by_row(failure), _shortfalls(failure)["price"].tolist()
-    signs = np.stack(list(decision.reasons.values()), axis=1)
-    alike: dict[bytes, list[int]] = {}
-    for row in sorted(decision.table.row_of.values(), key=lambda row: (lacking[row], price[row], names[row])):
-        alike.setdefault(signs[row].tobytes(), []).append(row)
-    for rows in sorted(alike.values(), key=lambda rows: (int(signs[rows[0]].sum()), names[rows[0]])):
-        cheapest = min(rows[1:], key=lambda row: (price[row], lacking[row], names[row]), default=rows[0])
+    missing, price = _missing_by_row(failure), _shortfalls(failure)["price"].tolist()
+    reason_bits = np.stack(list(decision.reasons.values()), axis=1)
+    rows_by_reasons: dict[bytes, list[int]] = {}
+    for row in sorted(decision.table.row_of.values(), key=lambda row: (missing[row], price[row], names[row])):
+        rows_by_reasons.setdefault(reason_bits[row].tobytes(), []).append(row)
+    for rows in sorted(
+        rows_by_reasons.values(), key=lambda rows: (int(reason_bits[rows[0]].sum()), names[rows[0]])
+    ):
+        cheapest = min(rows[1:], key=lambda row: (price[row], missing[row], names[row]), default=rows[0])
         yield from dict.fromkeys((rows[0], cheapest))
 
 
 def _missing_by_row(failure: PlacementFailure) -> list[tuple[int, ...]]:
-    """By row: money first, then machines, cores and memory, then milliseconds, then what one machine is too small by."""
-    fleet, short = fleet_of(failure.decision.table), _shortfalls(failure)
-    lines = [short[name] for name in ("money", "nodes", "cpu", "memory") if name in short]
-    lines += [line for reason in failure.decision.reasons for line in _excess_by_row(reason, fleet)]
-    return list(zip(*(line.tolist() for line in lines), strict=True)) if lines else [()] * fleet.table.count
+    """Return the missing amounts by row: money, machines, cores, memory, then milliseconds, then the
+    resources of one machine."""
+    fleet, shortfalls = fleet_of(failure.decision.table), _shortfalls(failure)
+    columns = [shortfalls[name] for name in ("money", "nodes", "cpu", "memory") if name in shortfalls]
+    for reason in failure.decision.reasons:
+        columns += _excess_by_row(reason, fleet)
+    if not columns:
+        return [()] * fleet.table.count
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _shortfalls(failure: PlacementFailure) -> dict[str, Integers]:
@@ -41,12 +48,14 @@ def _shortfalls(failure: PlacementFailure) -> dict[str, Integers]:
 
 
 def _excess_by_row(reason: object, fleet: Fleet) -> Iterator[Integers]:
+    """Yield by row how far the offers exceed the latency limit, or how far their largest machine is too
+    small."""
     match reason:
-        case LatencyExceeded(requirement=required, service=service):
+        case LatencyExceeded(requirement=requirement, service=service):
             yield np.maximum(
-                0, fleet.ms_to_nearest(sorted(set(fleet.offer_rows_of(service)))) - required.amount
+                0, fleet.ms_to_nearest(sorted(set(fleet.offer_rows_of(service)))) - requirement.amount
             )
         case ReplicaTooLarge(demand=demand):
-            catalogue = fleet.table.quotes.catalog
+            catalog = fleet.table.quotes.catalog
             for resource, amount in demand.effective_needs.items():
-                yield np.maximum(0, amount - catalogue.size(resource).max(axis=0, initial=0))
+                yield np.maximum(0, amount - catalog.size(resource).max(axis=0, initial=0))

@@ -1,4 +1,5 @@
-"""What limits would have to be raised, and by how much, for one more machine in an offer: on capacity, and on money?"""
+"""Change options of the platform that raise limits of an offer: capacity limits, budgets and unknown
+prices."""
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -8,8 +9,8 @@ from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructu
 from lattice.kinds.ledger import LatticeLedger, LedgerSpec
 from lattice.kinds.meta.quantity import GIB, MICRO, MILLI, format_bytes, micros_to_dollars
 from lattice.kinds.pool import LatticePool, PoolBudget
-from lattice.placement.inputs.ledger_math import format_dollars as told
 from lattice.placement.inputs.ledger_math import (
+    format_dollars,
     format_per_hour,
     open_ledger,
     rate_per_30_days,
@@ -31,364 +32,386 @@ from lattice.placement.model.supply import cloud_account, pool_account
 from lattice.placement.model.world import World
 from lattice.placement.plugins.filters.budget import unpriced_classes
 
-MAX_COUNT_INCREASE = 1 << 20  # machines or clusters: more than anybody needs
-MAX_BUDGET_INCREASE_MICROS = 10**8 * MICRO  # micro-dollars a month
+# Machines or clusters: an upper end for the search, above all real needs.
+MAX_COUNT_INCREASE = 1 << 20
+# Micro-dollars per month: an upper end for the search.
+MAX_BUDGET_INCREASE_MICROS = 10**8 * MICRO
+# GPUs of one model: an upper end for the search.
+MAX_GPU_INCREASE = 4096
 
 
-# --- room ---
-
-
-def capacity_options(stand: RejectedCandidate) -> Iterator[ChangeOption]:
-    """Every limit that the next machine would pass."""
-    fleet, ask, row = stand.fleet, stand.ask, stand.row
+def capacity_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
+    """Yield an option for every limit that the next machine would exceed."""
+    fleet, ask, row = candidate.fleet, candidate.ask, candidate.row
     table, demand = fleet.table, ask.demand
-    grows = bool(growable_clusters(fleet, row, fleet.growable_groups(demand, ask.overflow_source, row)))
-    count = 1 if grows else stand.offer.initial_nodes(demand.rules.min_nodes)
-    left = {
+    can_grow = bool(growable_clusters(fleet, row, fleet.growable_groups(demand, ask.overflow_source, row)))
+    # A new cluster starts with several machines.
+    count = 1 if can_grow else candidate.offer.initial_nodes(demand.rules.min_nodes)
+    free = {
         name: int(table.free(table.resource_index[name])[row])
         for name in ("nodes", "cpu", "memory", "clusters")
     }
-    if not grows and left["clusters"] < 1:
-        yield from _more_clusters(stand)
-    if not grows and ask.overflow_source:
-        yield from _overflow_clusters(stand)
-    if isinstance(stand.supply_object, StaticInfrastructure):
-        yield from _static_capacity_options(stand, left["nodes"] < count)
-    elif isinstance(stand.supply_object, LatticePool):
-        yield from (
-            _pool_limit(stand, name)
-            for name in ("nodes", "cpu", "memory")
-            if left[name] < _needed(stand, name, count)
-        )
+    if not can_grow and free["clusters"] < 1:
+        yield from _more_clusters(candidate)
+    if not can_grow and ask.overflow_source:
+        yield from _overflow_clusters(candidate)
+    if isinstance(candidate.supply_object, StaticInfrastructure):
+        yield from _static_capacity_options(candidate, free["nodes"] < count)
+    elif isinstance(candidate.supply_object, LatticePool):
+        for name in ("nodes", "cpu", "memory"):
+            if free[name] < _needed(candidate, name, count):
+                yield _pool_limit(candidate, name)
 
 
-def _needed(stand: RejectedCandidate, name: str, count: int) -> int:
+def _needed(candidate: RejectedCandidate, name: str, count: int) -> int:
+    """Return how much of the resource `count` new machines of the smallest type that fits would use."""
     if name == "nodes":
         return count
-    quotes = stand.fleet.table.quotes
-    serving, sizes = (
-        quotes.machine_fit(stand.demand).can_host[:, stand.row],
-        quotes.catalog.size(name)[:, stand.row],
+    quotes = candidate.fleet.table.quotes
+    can_host, sizes = (
+        quotes.machine_fit(candidate.demand).can_host[:, candidate.row],
+        quotes.catalog.size(name)[:, candidate.row],
     )
     needed = [
-        int(size) * count for size, serves in zip(sizes, serving, strict=True) if serves and size < NO_LIMIT
+        int(size) * count
+        for size, can_host_replica in zip(sizes, can_host, strict=True)
+        if can_host_replica and size < NO_LIMIT
     ]
     return min(needed, default=0)
 
 
-_POOL_LIMITS = {  # field, as written, unit
+# By resource: the field of the class, the field in manifests, the unit.
+_POOL_LIMITS = {
     "nodes": ("max_nodes", "maxNodes", 1),
     "cpu": ("max_cores", "maxCores", MILLI),
     "memory": ("max_memory_gi", "maxMemoryGi", GIB),
 }
 
 
-def _pool_limit(stand: RejectedCandidate, resource: str) -> ChangeOption:
+def _pool_limit(candidate: RejectedCandidate, resource: str) -> ChangeOption:
     field, name, unit = _POOL_LIMITS[resource]
-    stated = getattr(stand.supply_object.spec.capacity, field)
-    before = int(stated)
-    table, row = stand.fleet.table, stand.row
+    current_limit = int(getattr(candidate.supply_object.spec.capacity, field))
+    table, row = candidate.fleet.table, candidate.row
 
-    def made(strength: int) -> ObjectChange:
-        after = before + strength
-        sentence = f"raise {name} of {stand.offer.name} by {strength:,} to {after:,}"
-        value = after if resource == "nodes" else Decimal(after)
+    def build(strength: int) -> ObjectChange:
+        new_limit = current_limit + strength
+        sentence = f"raise {name} of {candidate.offer.name} by {strength:,} to {new_limit:,}"
+        value = new_limit if resource == "nodes" else Decimal(new_limit)
         return platform_change(
-            stand,
+            candidate,
             f"spec.capacity.{name}",
             sentence,
             lambda kind: with_spec(kind, capacity=with_fields(kind.spec.capacity, **{field: value})),
         )
 
     def measure(_: Fleet) -> int:
-        return -(-int(table.allocated(table.resource_index[resource])[row]) // unit) - before
+        return -(-int(table.allocated(table.resource_index[resource])[row]) // unit) - current_limit
 
-    return ChangeOption((*_name(stand), name), made, MAX_COUNT_INCREASE, measure)
-
-
-def _name(stand: RejectedCandidate) -> tuple[str, ...]:
-    return (stand.offer.kind, stand.offer.name)
+    return ChangeOption((*_name(candidate), name), build, MAX_COUNT_INCREASE, measure)
 
 
-def _more_clusters(stand: RejectedCandidate) -> Iterator[ChangeOption]:
-    """The smaller of the region's quota and the default holds; where they are equal, both are raised."""
-    if not isinstance(stand.supply_object, CloudInfrastructure):
+def _name(candidate: RejectedCandidate) -> tuple[str, ...]:
+    return (candidate.offer.kind, candidate.offer.name)
+
+
+def _more_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
+    """Yield options to raise the cluster limit of a cloud region.
+
+    The smaller of the region's quota and the cloud's default applies; both are raised if they are equal.
+    """
+    if not isinstance(candidate.supply_object, CloudInfrastructure):
         return
-    before, spec, region = stand.offer.limits.clusters, stand.supply_object.spec, stand.region
-    if spec.regions[region].quotas.max_clusters == before:
-        words, path = f"maxClusters of {stand.offer.name}", f"spec.regions.{region}.quotas.maxClusters"
-        yield _cluster_limit_option(stand, words, path, lambda kind, after: _with_quota(kind, region, after))
-    if spec.defaults.max_clusters_per_region == before:
-        words, path = f"maxClustersPerRegion of {stand.offer.owner}", "spec.defaults.maxClustersPerRegion"
-        yield _cluster_limit_option(stand, words, path, _with_default_clusters)
+    current_limit, region = candidate.offer.limits.clusters, candidate.region
+    spec = candidate.supply_object.spec
+    # Only a limit equal to the effective limit is binding.
+    if spec.regions[region].quotas.max_clusters == current_limit:
+        limit_name = f"maxClusters of {candidate.offer.name}"
+        path = f"spec.regions.{region}.quotas.maxClusters"
+        yield _cluster_limit_option(
+            candidate, limit_name, path, lambda kind, new_limit: _with_quota(kind, region, new_limit)
+        )
+    if spec.defaults.max_clusters_per_region == current_limit:
+        limit_name = f"maxClustersPerRegion of {candidate.offer.owner}"
+        path = "spec.defaults.maxClustersPerRegion"
+
+        def with_default(cloud: CloudInfrastructure, new_limit: int) -> Any:
+            defaults = with_fields(cloud.spec.defaults, max_clusters_per_region=new_limit)
+            return with_spec(cloud, defaults=defaults)
+
+        yield _cluster_limit_option(candidate, limit_name, path, with_default)
 
 
 def _cluster_limit_option(
-    stand: RejectedCandidate, words: str, path: str, rewrite: Callable[[Any, int], Any]
+    candidate: RejectedCandidate, limit_name: str, path: str, rewrite: Callable[[Any, int], Any]
 ) -> ChangeOption:
-    before, table, row = stand.offer.limits.clusters, stand.fleet.table, stand.row
+    current_limit, table, row = candidate.offer.limits.clusters, candidate.fleet.table, candidate.row
 
-    def made(strength: int) -> ObjectChange:
-        after = before + strength
+    def build(strength: int) -> ObjectChange:
+        new_limit = current_limit + strength
         return platform_change(
-            stand, path, f"raise {words} by {strength:,} to {after:,}", lambda kind: rewrite(kind, after)
+            candidate,
+            path,
+            f"raise {limit_name} by {strength:,} to {new_limit:,}",
+            lambda kind: rewrite(kind, new_limit),
         )
 
     return ChangeOption(
-        (*_name(stand), path),
-        made,
+        (*_name(candidate), path),
+        build,
         MAX_COUNT_INCREASE,
-        lambda _: int(table.allocated(table.resource_index["clusters"])[row]) - before,
+        lambda _: int(table.allocated(table.resource_index["clusters"])[row]) - current_limit,
     )
 
 
-def _with_quota(cloud: CloudInfrastructure, region: str, after: int) -> Any:
-    stated = cloud.spec.regions[region]
+def _with_quota(cloud: CloudInfrastructure, region: str, new_limit: int) -> Any:
+    region_spec = cloud.spec.regions[region]
     return with_spec(
         cloud,
         regions={
             **cloud.spec.regions,
-            region: with_fields(stated, quotas=with_fields(stated.quotas, max_clusters=after)),
+            region: with_fields(region_spec, quotas=with_fields(region_spec.quotas, max_clusters=new_limit)),
         },
     )
 
 
-def _with_default_clusters(cloud: CloudInfrastructure, after: int) -> Any:
-    return with_spec(cloud, defaults=with_fields(cloud.spec.defaults, max_clusters_per_region=after))
-
-
-def _overflow_clusters(stand: RejectedCandidate) -> Iterator[ChangeOption]:
-    static = stand.world.objects.get(("StaticInfrastructure", "", stand.ask.overflow_source))
-    if not isinstance(static, StaticInfrastructure) or static.spec.overflow is None:
+def _overflow_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
+    data_center = candidate.world.objects.get(("StaticInfrastructure", "", candidate.ask.overflow_source))
+    if not isinstance(data_center, StaticInfrastructure) or data_center.spec.overflow is None:
         return
-    before = static.spec.overflow.limits.max_clusters
-    name = stand.ask.overflow_source
-    if before is None or stand.fleet.overflow_clusters[name] < before:
+    current_limit = data_center.spec.overflow.limits.max_clusters
+    name = candidate.ask.overflow_source
+    if current_limit is None or candidate.fleet.overflow_clusters[name] < current_limit:
         return
 
-    def made(strength: int) -> ObjectChange:
-        after = before + strength
+    def build(strength: int) -> ObjectChange:
+        new_limit = current_limit + strength
 
         def rewrite(kind: Any) -> Any:
             overflow = kind.spec.overflow
             return with_spec(
-                kind, overflow=with_fields(overflow, limits=with_fields(overflow.limits, max_clusters=after))
+                kind,
+                overflow=with_fields(overflow, limits=with_fields(overflow.limits, max_clusters=new_limit)),
             )
 
-        sentence = f"raise maxClusters of the overflow of {name} by {strength:,} to {after:,}"
-        return change_at_path(static, "platform", "spec.overflow.limits.maxClusters", sentence, rewrite)
+        sentence = f"raise maxClusters of the overflow of {name} by {strength:,} to {new_limit:,}"
+        return change_at_path(data_center, "platform", "spec.overflow.limits.maxClusters", sentence, rewrite)
 
     yield ChangeOption(
         ("overflow", name, "maxClusters"),
-        made,
+        build,
         MAX_COUNT_INCREASE,
-        lambda fleet: fleet.overflow_clusters[name] - before,
+        lambda fleet: fleet.overflow_clusters[name] - current_limit,
     )
 
 
-def _static_capacity_options(stand: RejectedCandidate, lacks_nodes: bool) -> Iterator[ChangeOption]:
-    """More machines like those that are there, fewer that are reserved, or more GPUs."""
-    offer, fleet, demand = stand.offer, stand.fleet, stand.demand
-    if demand.needs.get("gpu") and offer.limits.gpus and not gpu_resource_for(fleet, demand, stand.row):
-        yield from _more_gpus(stand)
+def _static_capacity_options(candidate: RejectedCandidate, lacks_nodes: bool) -> Iterator[ChangeOption]:
+    """Yield options for a data center: more GPUs, or more machines like the existing machines."""
+    offer, fleet, demand = candidate.offer, candidate.fleet, candidate.demand
+    if demand.needs.get("gpu") and offer.limits.gpus and not gpu_resource_for(fleet, demand, candidate.row):
+        yield from _more_gpus(candidate)
     if lacks_nodes or (offer.reserved_nodes and offer.name not in demand.usable_reserves):
-        yield from _more_machines(stand)
+        yield from _more_machines(candidate)
 
 
-def _more_machines(stand: RejectedCandidate) -> Iterator[ChangeOption]:
-    capacity = stand.supply_object.spec.capacity
-    before = capacity.nodes
-    if before < 1:
+def _more_machines(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
+    capacity = candidate.supply_object.spec.capacity
+    current_count = capacity.nodes
+    # Without machines there is no size to copy.
+    if current_count < 1:
         return
 
-    def made(strength: int) -> ObjectChange:
-        sentence = (
-            f"add {strength:,} machine{'s' if strength > 1 else ''} like the {before:,} in {stand.offer.name}"
-        )
+    def build(strength: int) -> ObjectChange:
+        plural = "s" if strength > 1 else ""
+        sentence = f"add {strength:,} machine{plural} like the {current_count:,} in {candidate.offer.name}"
         return platform_change(
-            stand,
+            candidate,
             "spec.capacity",
             sentence,
             lambda kind: with_spec(kind, capacity=_scaled(kind.spec.capacity, strength)),
         )
 
-    yield ChangeOption((*_name(stand), "machines"), made, max(64, 4 * stand.demand.replicas))
+    yield ChangeOption((*_name(candidate), "machines"), build, max(64, 4 * candidate.demand.replicas))
 
 
-def _scaled(capacity: Any, more: int) -> Any:
-    """As many cores and bytes for each as the others have."""
-    before, after = capacity.nodes, capacity.nodes + more
-    fields: dict[str, Any] = {"nodes": after}
+def _scaled(capacity: Any, increase: int) -> Any:
+    """Return the capacity with more machines; cores, memory and storage grow in proportion."""
+    current_count, new_count = capacity.nodes, capacity.nodes + increase
+    fields: dict[str, Any] = {"nodes": new_count}
     if capacity.milli is not None:
-        fields["cores"] = Decimal(capacity.milli // before * after).scaleb(-3)
+        fields["cores"] = Decimal(capacity.milli // current_count * new_count).scaleb(-3)
     if capacity.memory_bytes is not None:
-        fields["memory"] = format_bytes(capacity.memory_bytes // before * after)
+        fields["memory"] = format_bytes(capacity.memory_bytes // current_count * new_count)
     if capacity.storage_bytes is not None:
-        fields["storage"] = format_bytes(capacity.storage_bytes // before * after)
+        fields["storage"] = format_bytes(capacity.storage_bytes // current_count * new_count)
     return with_fields(capacity, **fields)
 
 
-def _more_gpus(stand: RejectedCandidate) -> Iterator[ChangeOption]:
-    limits = stand.offer.limits.gpus
-    model = stand.demand.gpu_model or max(sorted(limits), key=lambda name: limits[name])
+def _more_gpus(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
+    limits = candidate.offer.limits.gpus
+    model = candidate.demand.gpu_model or max(sorted(limits), key=lambda name: limits[name])
     if model not in limits:
         return
-    before = limits[model] // MILLI
+    current_count = limits[model] // MILLI
 
-    def rewritten(kind: Any, after: int) -> Any:
+    def rewritten(kind: Any, new_count: int) -> Any:
         listed = tuple(
-            with_fields(each, count=after) if each.type == model else each
-            for each in kind.spec.capacity.accelerators
+            with_fields(accelerator, count=new_count) if accelerator.type == model else accelerator
+            for accelerator in kind.spec.capacity.accelerators
         )
         return with_spec(kind, capacity=with_fields(kind.spec.capacity, accelerators=listed))
 
-    def made(strength: int) -> ObjectChange:
-        sentence = f"add {strength:,} {model} to the {before:,} in {stand.offer.name}"
+    def build(strength: int) -> ObjectChange:
+        sentence = f"add {strength:,} {model} to the {current_count:,} in {candidate.offer.name}"
         return platform_change(
-            stand, "spec.capacity.accelerators", sentence, lambda kind: rewritten(kind, before + strength)
+            candidate,
+            "spec.capacity.accelerators",
+            sentence,
+            lambda kind: rewritten(kind, current_count + strength),
         )
 
-    yield ChangeOption((*_name(stand), "accelerators", model), made, 4096)
+    yield ChangeOption((*_name(candidate), "accelerators", model), build, MAX_GPU_INCREASE)
 
 
-def all_limit_options(stand: RejectedCandidate) -> list[ChangeOption]:
-    """That machines of the offer may come to, however far it is: on how many they are, and on what they cost."""
-    found: list[ChangeOption] = []
-    if isinstance(stand.supply_object, LatticePool):
-        found += [
-            _pool_limit(stand, name)
+def all_limit_options(candidate: RejectedCandidate) -> list[ChangeOption]:
+    """Return options for all limits of the offer, whether or not the next machine would exceed the limit."""
+    options: list[ChangeOption] = []
+    if isinstance(candidate.supply_object, LatticePool):
+        options += [
+            _pool_limit(candidate, name)
             for name, limit in _POOL_LIMITS.items()
-            if getattr(stand.supply_object.spec.capacity, limit[0]) is not None
+            if getattr(candidate.supply_object.spec.capacity, limit[0]) is not None
         ]
-    if stand.offer.limits.clusters < NO_LIMIT:
-        found += _more_clusters(stand)
-    fleet = stand.fleet
-    return [
-        *found,
-        *(
-            _budget(stand, each)
-            for each in fleet.ledgers(stand.row, stand.ask.overflow_source)
-            if fleet.commit_cap(each) < NO_LIMIT
-        ),
-    ]
+    if candidate.offer.limits.clusters < NO_LIMIT:
+        options += _more_clusters(candidate)
+    fleet = candidate.fleet
+    for ledger in fleet.ledgers(candidate.row, candidate.ask.overflow_source):
+        if fleet.commit_cap(ledger) < NO_LIMIT:
+            options.append(_budget(candidate, ledger))
+    return options
 
 
-# --- money ---
-
-
-def budget_options(stand: RejectedCandidate) -> Iterator[ChangeOption]:
-    """Every budget that the next machine would pass."""
-    fleet = stand.fleet
+def budget_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
+    """Yield an option for every budget that the next machine would exceed."""
+    fleet = candidate.fleet
     quotes = fleet.table.quotes
-    serving, priced = (
-        quotes.machine_fit(stand.demand).can_host[:, stand.row],
-        quotes.catalog.is_priced[:, stand.row],
+    can_host, is_priced = (
+        quotes.machine_fit(candidate.demand).can_host[:, candidate.row],
+        quotes.catalog.is_priced[:, candidate.row],
     )
-    if not (serving & priced).any():
+    # Without a price the machine cannot be weighed against a budget.
+    if not (can_host & is_priced).any():
         return
-    grows = growable_clusters(
-        fleet, stand.row, fleet.growable_groups(stand.demand, stand.ask.overflow_source, stand.row)
+    growing_clusters = growable_clusters(
+        fleet,
+        candidate.row,
+        fleet.growable_groups(candidate.demand, candidate.ask.overflow_source, candidate.row),
     )
-    rate = min(
-        int(each)
-        for each, serves in zip(quotes.catalog.rate[:, stand.row], serving & priced, strict=True)
-        if serves
-    )
-    need = rate * (1 if grows else stand.offer.initial_nodes(stand.demand.rules.min_nodes))
-    for ledger in fleet.ledgers(stand.row, stand.ask.overflow_source):
+    rate = int(quotes.catalog.rate[:, candidate.row][can_host & is_priced].min())
+    need = rate * (1 if growing_clusters else candidate.offer.initial_nodes(candidate.demand.rules.min_nodes))
+    for ledger in fleet.ledgers(candidate.row, candidate.ask.overflow_source):
         if fleet.commit_cap(ledger) - fleet.committed[ledger] < need:
-            yield _budget(stand, ledger)
+            yield _budget(candidate, ledger)
 
 
-def _budget(stand: RejectedCandidate, ledger: str) -> ChangeOption:
-    kind, region, words = _payer(stand, ledger)
-    budget = stand.fleet.budgets[ledger]
-    before = budget.limit or 0
+def _budget(candidate: RejectedCandidate, ledger: str) -> ChangeOption:
+    payer, region, payer_name = _payer(candidate, ledger)
+    budget = candidate.fleet.budgets[ledger]
+    current_limit = budget.limit or 0
 
-    def made(strength: int) -> ObjectChange:
-        after = before + strength
-        sentence = f"raise the budget of {words} by {told(strength)} a month to {told(after)}"
+    def build(strength: int) -> ObjectChange:
+        new_limit = current_limit + strength
+        sentence = (
+            f"raise the budget of {payer_name} by {format_dollars(strength)} a month"
+            f" to {format_dollars(new_limit)}"
+        )
         path = {
             "LatticePool": "spec.budget.maxMonthlyCost",
             "StaticInfrastructure": "spec.overflow.limits.maxMonthlySpend",
         }.get(
-            kind.resource.kind, f"spec.regions.{region}.budget.monthly" if region else "spec.budget.monthly"
+            payer.resource.kind, f"spec.regions.{region}.budget.monthly" if region else "spec.budget.monthly"
         )
         return change_at_path(
-            kind,
+            payer,
             "platform",
             path,
             sentence,
-            lambda each: _with_budget(each, region, micros_to_dollars(after)),
+            lambda resource: _with_budget(resource, region, micros_to_dollars(new_limit)),
         )
 
     def measure(fleet: Fleet) -> int:
-        return _limit_for(stand.world, fleet, ledger) - before
+        return _limit_for(candidate.world, fleet, ledger) - current_limit
 
-    return ChangeOption(("budget", ledger), made, MAX_BUDGET_INCREASE_MICROS, measure)
+    return ChangeOption(("budget", ledger), build, MAX_BUDGET_INCREASE_MICROS, measure)
 
 
 def _limit_for(world: World, fleet: Fleet, ledger: str) -> int:
-    """Of one month, so that what is committed now is within it."""
+    """Return the monthly limit in micro-dollars that covers the rate committed now."""
     budget, rate = fleet.budgets[ledger], fleet.committed[ledger]
     if world.now is None:
         return rate_per_30_days(rate)
-    known = world.objects.get(("LatticeLedger", "", ledger))
-    stated = LedgerSpec(
+    stored_ledger = world.objects.get(("LatticeLedger", "", ledger))
+    spec = LedgerSpec(
         budget=budget.account,
         limit_micros=budget.limit,
         hard=budget.is_hard,
         alert_millionths=budget.alert_millionths,
     )
-    counted = open_ledger(stated, known if isinstance(known, LatticeLedger) else None, world.now)
-    return required_limit(counted, rate - counted.status.committed_micros, world.now)
+    ledger_now = open_ledger(
+        spec, stored_ledger if isinstance(stored_ledger, LatticeLedger) else None, world.now
+    )
+    return required_limit(ledger_now, rate - ledger_now.status.committed_micros, world.now)
 
 
-def price_options(stand: RejectedCandidate) -> Iterator[ChangeOption]:
-    """For a class that would do and has none: at most so much that the budgets allow it. What runs already stays as unknown as it is."""
-    fleet, provider = stand.fleet, stand.offer.place.provider
-    names = unpriced_classes(stand.ask, fleet, stand.row)
-    kind = stand.world.objects.get(("LatticeNodeClass", "", names[0])) if names else None
-    highest = min(fleet.headroom(stand.row, stand.ask.overflow_source), MAX_BUDGET_INCREASE_MICROS)
+def price_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
+    """Yield an option to state the price of an unpriced class that fits, up to the price that the budgets
+    allow.
+
+    Yields nothing if a running machine has an unknown price, since the option would not change that price.
+    """
+    fleet, provider = candidate.fleet, candidate.offer.place.provider
+    names = unpriced_classes(candidate.ask, fleet, candidate.row)
+    node_class = candidate.world.objects.get(("LatticeNodeClass", "", names[0])) if names else None
+    max_rate = min(fleet.headroom(candidate.row, candidate.ask.overflow_source), MAX_BUDGET_INCREASE_MICROS)
     if (
-        kind is None
-        or highest < 1
-        or any(not each.is_priced for each in fleet.machines.machine_type.values())
+        node_class is None
+        or max_rate < 1
+        or any(not machine_type.is_priced for machine_type in fleet.machines.machine_type.values())
     ):
         return
 
-    def made(strength: int) -> ObjectChange:
-        micros = highest + 1 - strength
+    def build(strength: int) -> ObjectChange:
+        # A stronger option states a lower price.
+        micros = max_rate + 1 - strength
         sentence = (
             f"say what class {names[0]} costs on {provider}, if that is {format_per_hour(micros)} at most"
         )
         return change_at_path(
-            kind,
+            node_class,
             "platform",
             f"spec.costPerHour.{provider}",
             sentence,
-            lambda each: _with_price(each, provider, micros_to_dollars(micros)),
+            lambda resource: with_spec(
+                resource, cost_per_hour={**resource.spec.cost_per_hour, provider: micros_to_dollars(micros)}
+            ),
         )
 
-    yield ChangeOption(("price", names[0], provider), made, highest)
+    yield ChangeOption(("price", names[0], provider), build, max_rate)
 
 
-def _with_price(kind: Any, provider: str, hourly: Decimal) -> Any:
-    return with_spec(kind, cost_per_hour={**kind.spec.cost_per_hour, provider: hourly})
-
-
-def _payer(stand: RejectedCandidate, ledger: str) -> tuple[Any, str, str]:
-    offer, objects = stand.offer, stand.world.objects
+def _payer(candidate: RejectedCandidate, ledger: str) -> tuple[Any, str, str]:
+    """Return the object whose budget has the ledger, the region of the budget or an empty string, and the
+    name for messages."""
+    offer, objects = candidate.offer, candidate.world.objects
     if offer.kind == "pool" and ledger == pool_account(offer.owner).ledger_name:
-        return stand.supply_object, "", offer.name
+        return candidate.supply_object, "", offer.name
     if offer.kind == "cloud" and ledger == cloud_account(offer.owner).ledger_name:
-        return stand.supply_object, "", offer.owner
+        return candidate.supply_object, "", offer.owner
     if offer.kind == "cloud" and ledger == cloud_account(offer.owner, offer.place.region).ledger_name:
-        return stand.supply_object, offer.place.region, offer.name
+        return candidate.supply_object, offer.place.region, offer.name
     return (
-        objects["StaticInfrastructure", "", stand.ask.overflow_source],
+        objects["StaticInfrastructure", "", candidate.ask.overflow_source],
         "",
-        f"the overflow of {stand.ask.overflow_source}",
+        f"the overflow of {candidate.ask.overflow_source}",
     )
 
 
@@ -406,11 +429,11 @@ def _with_budget(kind: Any, region: str, limit: Decimal) -> Any:
             )
     if not region:
         return with_spec(kind, budget=with_fields(kind.spec.budget, monthly=limit))
-    stated = kind.spec.regions[region]
+    region_spec = kind.spec.regions[region]
     return with_spec(
         kind,
         regions={
             **kind.spec.regions,
-            region: with_fields(stated, budget=with_fields(stated.budget, monthly=limit)),
+            region: with_fields(region_spec, budget=with_fields(region_spec.budget, monthly=limit)),
         },
     )

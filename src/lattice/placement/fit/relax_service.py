@@ -1,4 +1,4 @@
-"""What could a service, or a policy that holds for it, ask less of?"""
+"""Change options that relax the requirements of a service or of the policies that apply to the service."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -24,22 +24,26 @@ from lattice.placement.model.object_changes import (
 from lattice.placement.model.rejection_reasons import format_amount
 from lattice.placement.model.world import object_key
 
-MAX_TAINTS_OFFERED = 4  # different ones that are offered to be tolerated
+# Taints that the search offers to tolerate.
+MAX_TAINTS_OFFERED = 4
+# By resource: the field in manifests.
 MANIFEST_FIELDS = {"cpu": "cores", "memory": "memoryGi", "storage": "storageGi", "gpu": "gpu"}
-FIELDS = {"cpu": "cores", "memory": "memory_gi", "storage": "storage_gi", "gpu": "gpu"}
+# By resource: the field of the class.
+CLASS_FIELDS = {"cpu": "cores", "memory": "memory_gi", "storage": "storage_gi", "gpu": "gpu"}
 
 
 def relaxations(
     demand: Demand, service: LatticeService, policies: Sequence[LatticePlacementPolicy], fleet: Fleet
 ) -> list[ChangeOption]:
-    """Every single way, each as strong as it may get. `policies`: those that hold for it."""
-    found: list[ChangeOption] = []
-    for each in demand.requirements:
-        option = relax_requirement(each, demand, service, policies, fleet)
+    """Return all single options to relax the service, at full strength. `policies` are the policies that
+    apply."""
+    options: list[ChangeOption] = []
+    for requirement in demand.requirements:
+        option = relax_requirement(requirement, demand, service, policies, fleet)
         if option is not None:
-            found.append(option)
+            options.append(option)
     return [
-        *found,
+        *options,
         *_fewer_replicas(demand, service),
         *_machines(demand, service, fleet),
         *_cluster_sizes(demand, policies),
@@ -47,43 +51,42 @@ def relaxations(
 
 
 def relax_requirement(
-    required: Requirement,
+    requirement: Requirement,
     demand: Demand,
     service: LatticeService,
     policies: Sequence[LatticePlacementPolicy],
     fleet: Fleet,
 ) -> ChangeOption | None:
-    kind, _, name = required.source.partition("/")
+    """Return the option to relax one requirement in its source, or None if the requirement cannot be
+    relaxed."""
+    kind, _, name = requirement.source.partition("/")
     if kind == "policy":
-        policy = next((each for each in policies if each.metadata.name == name), None)
-        return _relax_policy_requirement(required, demand, policy) if policy else None
-    return _relax_service_requirement(required, demand, service, fleet) if kind == "service" else None
-
-
-# --- requirements of a service ---
+        policy = next((candidate for candidate in policies if candidate.metadata.name == name), None)
+        return _relax_policy_requirement(requirement, demand, policy) if policy else None
+    return _relax_service_requirement(requirement, demand, service, fleet) if kind == "service" else None
 
 
 def _relax_service_requirement(
-    required: Requirement, demand: Demand, service: LatticeService, fleet: Fleet
+    requirement: Requirement, demand: Demand, service: LatticeService, fleet: Fleet
 ) -> ChangeOption | None:
-    match required.kind:
+    match requirement.kind:
         case "resource":
-            return lower_request(service, required.value, required.amount)
+            return lower_request(service, requirement.value, requirement.amount)
         case "latency":
-            return _relax_latency(required, demand, service, fleet)
+            return _relax_latency(requirement, demand, service, fleet)
         case "spread":
-            return _service_skew(required, demand, service)
-    path, sentence = _removal_path_and_sentence(required)
+            return _service_skew(requirement, demand, service)
+    path, sentence = _removal_path_and_sentence(requirement)
     if not path:
         return None
     return single_change(
-        change_at_path(service, "team", path, sentence, lambda kind: _without(kind, required))
+        change_at_path(service, "team", path, sentence, lambda kind: _without(kind, requirement))
     )
 
 
-def _removal_path_and_sentence(required: Requirement) -> tuple[str, str]:
-    value = required.value
-    match required.kind:
+def _removal_path_and_sentence(requirement: Requirement) -> tuple[str, str]:
+    value = requirement.value
+    match requirement.kind:
         case "compliance":
             return "spec.placement.compliance", f"do not require compliance {value}"
         case "capability":
@@ -97,10 +100,10 @@ def _removal_path_and_sentence(required: Requirement) -> tuple[str, str]:
     return "", ""
 
 
-def _without(service: LatticeService, required: Requirement) -> LatticeService:
-    placement, value = service.spec.placement, required.value
+def _without(service: LatticeService, requirement: Requirement) -> LatticeService:
+    placement, value = service.spec.placement, requirement.value
     fields: dict[str, Any] = {}
-    match required.kind:
+    match requirement.kind:
         case "compliance":
             fields["compliance"] = _excluding(placement.compliance, value)
         case "capability":
@@ -108,100 +111,136 @@ def _without(service: LatticeService, required: Requirement) -> LatticeService:
         case "residency":
             fields["data_residency"] = ""
         case "region":
-            fields["required_regions"] = tuple(each for each in placement.required_regions if each != value)
+            fields["required_regions"] = tuple(
+                region for region in placement.required_regions if region != value
+            )
         case "label":
             fields["pools"] = _selector_without(placement.pools, value)
-    found: LatticeService = with_spec(service, placement=with_fields(placement, **fields))
-    return found
+    relaxed: LatticeService = with_spec(service, placement=with_fields(placement, **fields))
+    return relaxed
 
 
 def _excluding(words: Sequence[str], value: str) -> tuple[str, ...]:
-    return tuple(each for each in words if each.lower() != value)
+    return tuple(word for word in words if word.lower() != value)
 
 
 def _selector_without(selector: LabelSelector | None, value: str) -> LabelSelector | None:
     if selector is None:
         return None
-    exact = {name: wanted for name, wanted in selector.match_labels.items() if f"{name}={wanted}" != value}
-    return LabelSelector(exact, tuple(each for each in selector.match_expressions if str(each) != value))
+    match_labels = {
+        name: label_value
+        for name, label_value in selector.match_labels.items()
+        if f"{name}={label_value}" != value
+    }
+    return LabelSelector(
+        match_labels,
+        tuple(expression for expression in selector.match_expressions if str(expression) != value),
+    )
 
 
 def lower_request(service: LatticeService, resource: str, amount: int) -> ChangeOption | None:
-    """In steps of a thousandth of a core, a mebibyte, or one; down to nothing, but some cpu and memory it takes to run at all."""
-    unit = MIB if resource in ("memory", "storage") else MILLI if resource == "gpu" and amount >= MILLI else 1
+    """Return the option to lower the request of one replica, in steps of a milli-core, a mebibyte, a GPU or
+    one.
+
+    The request can go to zero, except for cpu and memory, since a replica needs some of both to run.
+    """
+    if resource in ("memory", "storage"):
+        unit = MIB
+    elif resource == "gpu" and amount >= MILLI:
+        unit = MILLI
+    else:
+        unit = 1
     steps = -(-amount // unit)
 
-    def made(strength: int) -> ObjectChange:
-        left = (steps - strength) * unit
-        path = _amount_path(service, resource, amount - left)
-        words = f"lower {resource} of one replica from {format_amount(resource, amount)} to {format_amount(resource, left)}"
-        sentence = (
-            words if left else f"do not ask for {resource} ({format_amount(resource, amount)} of one replica)"
-        )
+    def build(strength: int) -> ObjectChange:
+        lowered = (steps - strength) * unit
+        path = _amount_path(service, resource, amount - lowered)
+        current_text, lowered_text = format_amount(resource, amount), format_amount(resource, lowered)
+        if lowered:
+            sentence = f"lower {resource} of one replica from {current_text} to {lowered_text}"
+        else:
+            sentence = f"do not ask for {resource} ({current_text} of one replica)"
         return change_at_path(
-            service, "team", path, sentence, lambda kind: _with_amount(kind, resource, left)
+            service, "team", path, sentence, lambda kind: _with_amount(kind, resource, lowered)
         )
 
-    most = steps - 1 if resource in ("cpu", "memory") else steps
-    return ChangeOption((*object_key(service), "less", resource), made, most) if most > 0 else None
+    # Cpu and memory keep one step.
+    max_strength = steps - 1 if resource in ("cpu", "memory") else steps
+    return (
+        ChangeOption((*object_key(service), "less", resource), build, max_strength)
+        if max_strength > 0
+        else None
+    )
 
 
-def _amount_path(service: LatticeService, resource: str, less: int) -> str:
-    holder = _main_container(service, resource)
-    if not holder:
+def _amount_path(service: LatticeService, resource: str, decrease: int) -> str:
+    container = _main_container(service, resource)
+    if not container:
         return f"spec.placement.resources.{MANIFEST_FIELDS.get(resource, f'extended.{resource}')}"
-    own = parse_amounts(_requests(service.spec.containers[holder])).get(resource, 0)
-    return f"spec.containers.{holder}.resources.requests.{resource}" if less <= own else "spec.containers"
+    own = parse_amounts(_requests(service.spec.containers[container])).get(resource, 0)
+    return (
+        f"spec.containers.{container}.resources.requests.{resource}" if decrease <= own else "spec.containers"
+    )
 
 
 def _main_container(service: LatticeService, resource: str) -> str:
-    """The container that asks for most of it; "" if the service asks as a whole."""
-    asked = {name: parse_amounts(_requests(each)) for name, each in service.spec.containers.items()}
-    if not any(asked.values()):
+    """Return the container with the largest request of the resource, or an empty name if the service states
+    requests as a whole."""
+    requests = {
+        name: parse_amounts(_requests(container)) for name, container in service.spec.containers.items()
+    }
+    if not any(requests.values()):
         return ""
-    return max(asked, key=lambda name: (asked[name].get(resource, 0), name))
+    return max(requests, key=lambda name: (requests[name].get(resource, 0), name))
 
 
 def _requests(container: Container) -> Mapping[str, Quantity]:
     return container.resources.requests if container.resources else {}
 
 
-def _with_amount(service: LatticeService, resource: str, left: int) -> LatticeService:
-    holder = _main_container(service, resource)
-    found: LatticeService = (
-        _with_container_amount(service, holder, resource, left)
-        if holder
-        else _with_service_amount(service, resource, left)
+def _with_amount(service: LatticeService, resource: str, amount: int) -> LatticeService:
+    container = _main_container(service, resource)
+    changed: LatticeService = (
+        _with_container_amount(service, container, resource, amount)
+        if container
+        else _with_service_amount(service, resource, amount)
     )
-    return found
+    return changed
 
 
-def _with_service_amount(service: LatticeService, resource: str, left: int) -> Any:
+def _with_service_amount(service: LatticeService, resource: str, lowered: int) -> Any:
     placement = service.spec.placement
-    if resource in FIELDS:
-        amount = Decimal(left) / (MILLI if resource in ("cpu", "gpu") else MIB * 1024)
+    if resource in CLASS_FIELDS:
+        # Manifests state cores, GPUs and gibibytes.
+        amount = Decimal(lowered) / (MILLI if resource in ("cpu", "gpu") else MIB * 1024)
         resources = with_fields(
-            placement.resources, **{FIELDS[resource]: amount.normalize() if left else Decimal(0)}
+            placement.resources, **{CLASS_FIELDS[resource]: amount.normalize() if lowered else Decimal(0)}
         )
     else:
         extended = {name: value for name, value in placement.resources.extended.items() if name != resource}
         resources = with_fields(
-            placement.resources, extended={**extended, resource: left} if left else extended
+            placement.resources, extended={**extended, resource: lowered} if lowered else extended
         )
     return with_spec(service, placement=with_fields(placement, resources=resources))
 
 
-def _with_container_amount(service: LatticeService, holder: str, resource: str, left: int) -> Any:
-    """All of it comes off the container that asks for most; if that is not enough, off the others too."""
-    containers, over = dict(service.spec.containers), service.spec.requests.get(resource, 0) - left
-    for name in (holder, *(each for each in containers if each != holder)):
+def _with_container_amount(service: LatticeService, main_container: str, resource: str, lowered: int) -> Any:
+    """Return the service with the lower request: the main container first, then other containers if the
+    decrease is larger."""
+    containers, decrease = dict(service.spec.containers), service.spec.requests.get(resource, 0) - lowered
+    for name in (main_container, *(container for container in containers if container != main_container)):
         own = parse_amounts(_requests(containers[name])).get(resource, 0)
-        kept, over = max(0, own - over), max(0, over - own)
+        remaining, decrease = max(0, own - decrease), max(0, decrease - own)
+        # A container without a request of the resource stays unchanged.
         if not own:
             continue
-        requests = {each: value for each, value in _requests(containers[name]).items() if each != resource}
-        if kept:
-            requests[resource] = f"{kept}m" if resource in ("cpu", "gpu") else kept
+        requests = {
+            name_in_requests: value
+            for name_in_requests, value in _requests(containers[name]).items()
+            if name_in_requests != resource
+        }
+        if remaining:
+            requests[resource] = f"{remaining}m" if resource in ("cpu", "gpu") else remaining
         containers[name] = with_fields(
             containers[name], resources=with_fields(containers[name].resources, requests=requests)
         )
@@ -209,14 +248,23 @@ def _with_container_amount(service: LatticeService, holder: str, resource: str, 
 
 
 def _relax_latency(
-    required: Requirement, demand: Demand, service: LatticeService, fleet: Fleet
+    requirement: Requirement, demand: Demand, service: LatticeService, fleet: Fleet
 ) -> ChangeOption:
-    """Up to the farthest place that anybody knows the way to; without such, no limit."""
-    name, near = required.value, sorted(set(fleet.offer_rows_of(dict(demand.latency_to)[required.value])))
-    known = [int(each) for each in fleet.ms_to_nearest(near) if each < UNKNOWN_RTT_MS] if near else []
-    farthest = max(known, default=0)
+    """Return the option to raise the latency limit, up to the farthest offer with a known latency; without
+    such an offer, no limit."""
+    name, target_rows = (
+        requirement.value,
+        sorted(set(fleet.offer_rows_of(dict(demand.latency_to)[requirement.value]))),
+    )
+    latencies = (
+        [int(latency_ms) for latency_ms in fleet.ms_to_nearest(target_rows) if latency_ms < UNKNOWN_RTT_MS]
+        if target_rows
+        else []
+    )
+    farthest = max(latencies, default=0)
     path = "spec.placement.latency"
-    if farthest <= required.amount:
+    # A higher limit would admit no other offer.
+    if farthest <= requirement.amount:
         return single_change(
             change_at_path(
                 service,
@@ -227,18 +275,18 @@ def _relax_latency(
             )
         )
 
-    def made(strength: int) -> ObjectChange:
-        ms = required.amount + strength
-        sentence = f"allow {ms} ms to {name} instead of {required.amount} ms"
+    def build(strength: int) -> ObjectChange:
+        ms = requirement.amount + strength
+        sentence = f"allow {ms} ms to {name} instead of {requirement.amount} ms"
         return change_at_path(
             service, "team", f"{path}.{name}.maxMs", sentence, lambda kind: _with_latency(kind, name, ms)
         )
 
-    return ChangeOption((*object_key(service), path, name), made, farthest - required.amount)
+    return ChangeOption((*object_key(service), path, name), build, farthest - requirement.amount)
 
 
 def _with_latency(service: LatticeService, name: str, ms: int | None) -> Any:
-    """A limit that another change has taken away stays away."""
+    """Set or remove the latency limit; a limit that another change has removed stays removed."""
     latency = dict(service.spec.placement.latency)
     limit = latency.pop(name, None)
     if limit is not None and ms is not None:
@@ -246,56 +294,53 @@ def _with_latency(service: LatticeService, name: str, ms: int | None) -> Any:
     return with_spec(service, placement=with_fields(service.spec.placement, latency=latency))
 
 
-def _service_skew(required: Requirement, demand: Demand, service: LatticeService) -> ChangeOption:
-    def made(strength: int) -> ObjectChange:
-        skew = required.amount + strength
-        sentence = f"allow skew {skew} over {required.value} instead of {required.amount}"
+def _service_skew(requirement: Requirement, demand: Demand, service: LatticeService) -> ChangeOption:
+    def build(strength: int) -> ObjectChange:
+        skew = requirement.amount + strength
+        sentence = f"allow skew {skew} over {requirement.value} instead of {requirement.amount}"
         return change_at_path(
-            service, "team", "spec.spread", sentence, lambda kind: _with_skew(kind, required, skew)
+            service, "team", "spec.spread", sentence, lambda kind: _with_skew(kind, requirement, skew)
         )
 
-    return ChangeOption((*object_key(service), "spread", required.value), made, max(1, demand.replicas))
+    return ChangeOption((*object_key(service), "spread", requirement.value), build, max(1, demand.replicas))
 
 
-def _with_skew(service: LatticeService, required: Requirement, skew: int) -> Any:
-    kept = tuple(
-        with_fields(each, max_skew=skew)
-        if (each.topology_key, each.max_skew) == (required.value, required.amount)
-        else each
-        for each in service.spec.spread
+def _with_skew(service: LatticeService, requirement: Requirement, skew: int) -> Any:
+    spread = tuple(
+        with_fields(constraint, max_skew=skew)
+        if (constraint.topology_key, constraint.max_skew) == (requirement.value, requirement.amount)
+        else constraint
+        for constraint in service.spec.spread
     )
-    return with_spec(service, spread=kept)
-
-
-# --- requirements of a policy ---
+    return with_spec(service, spread=spread)
 
 
 def _relax_policy_requirement(
-    required: Requirement, demand: Demand, policy: LatticePlacementPolicy
+    requirement: Requirement, demand: Demand, policy: LatticePlacementPolicy
 ) -> ChangeOption | None:
-    name, value = policy.metadata.name, required.value
-    match required.kind:
+    name, value = policy.metadata.name, requirement.value
+    match requirement.kind:
         case "compliance" | "capability":
-            listed = "compliance" if required.kind == "compliance" else "capabilities"
-            sentence = f"do not require {required.kind} {value} in policy {name}"
+            field = "compliance" if requirement.kind == "compliance" else "capabilities"
+            sentence = f"do not require {requirement.kind} {value} in policy {name}"
             return single_change(
                 _policy_edit(
                     policy,
-                    listed,
+                    field,
                     sentence,
-                    lambda kind: _excluding(getattr(kind.spec.requirements, listed), value),
+                    lambda kind: _excluding(getattr(kind.spec.requirements, field), value),
                 )
             )
         case "minRegions":
             return ChangeOption(
                 (*object_key(policy), "minRegions"),
-                lambda by: _fewer_regions(policy, required.amount - by),
-                required.amount - 1,
+                lambda strength: _fewer_regions(policy, requirement.amount - strength),
+                requirement.amount - 1,
             )
         case "spread":
             return ChangeOption(
                 (*object_key(policy), "spread"),
-                lambda by: _policy_skew(policy, required, required.amount + by),
+                lambda strength: _policy_skew(policy, requirement, requirement.amount + strength),
                 max(1, demand.replicas),
             )
     return None
@@ -313,13 +358,16 @@ def _policy_edit(
 
 
 def _fewer_regions(policy: LatticePlacementPolicy, regions: int) -> ObjectChange:
-    name, before = policy.metadata.name, policy.spec.requirements.min_regions
-    sentence = f"want {regions} region{'s' if regions > 1 else ''} instead of {before} in policy {name}"
+    name, current = policy.metadata.name, policy.spec.requirements.min_regions
+    sentence = f"want {regions} region{'s' if regions > 1 else ''} instead of {current} in policy {name}"
     return _policy_edit(policy, "min_regions", sentence, lambda _: regions)
 
 
-def _policy_skew(policy: LatticePlacementPolicy, required: Requirement, skew: int) -> ObjectChange:
-    sentence = f"allow skew {skew} over {required.value} instead of {required.amount} in policy {policy.metadata.name}"
+def _policy_skew(policy: LatticePlacementPolicy, requirement: Requirement, skew: int) -> ObjectChange:
+    sentence = (
+        f"allow skew {skew} over {requirement.value} instead of {requirement.amount}"
+        f" in policy {policy.metadata.name}"
+    )
     return _policy_edit(
         policy,
         "spread_constraint",
@@ -328,36 +376,35 @@ def _policy_skew(policy: LatticePlacementPolicy, required: Requirement, skew: in
     )
 
 
-# --- how many, on which machines, in what clusters ---
-
-
 def _fewer_replicas(demand: Demand, service: LatticeService) -> Iterator[ChangeOption]:
     spec = service.spec
-    floor = max(1, len(spec.placement.required_regions), demand.min_regions)
-    most, wanted = spec.replicas.max, max(spec.min_replicas, floor)
-    if spec.min_replicas > floor:
+    min_needed = max(1, len(spec.placement.required_regions), demand.min_regions)
+    max_replicas, desired = spec.replicas.max, max(spec.min_replicas, min_needed)
+    if spec.min_replicas > min_needed:
         yield ChangeOption(
             (*object_key(service), "replicas"),
-            lambda by: _with_replicas(service, "min", spec.min_replicas, spec.min_replicas - by),
-            spec.min_replicas - floor,
+            lambda strength: _with_replicas(service, "min", spec.min_replicas, spec.min_replicas - strength),
+            spec.min_replicas - min_needed,
         )
-    if most is not None and wanted > most:
-        yield single_change(_with_replicas(service, "max", most, wanted))
+    # Regions may demand more replicas than the maximum allows.
+    if max_replicas is not None and desired > max_replicas:
+        yield single_change(_with_replicas(service, "max", max_replicas, desired))
 
 
-def _with_replicas(service: LatticeService, end: str, before: int, after: int) -> ObjectChange:
+def _with_replicas(service: LatticeService, bound: str, current: int, changed: int) -> ObjectChange:
     def rewrite(kind: Any) -> Any:
-        return with_spec(kind, replicas=with_fields(kind.spec.replicas, **{end: after}))
+        return with_spec(kind, replicas=with_fields(kind.spec.replicas, **{bound: changed}))
 
     sentence = (
-        f"run {after:,} replica{'s' if after != 1 else ''} instead of {before:,}"
-        if end == "min"
-        else f"allow {after:,} replicas instead of {before:,}"
+        f"run {changed:,} replica{'s' if changed != 1 else ''} instead of {current:,}"
+        if bound == "min"
+        else f"allow {changed:,} replicas instead of {current:,}"
     )
-    return change_at_path(service, "team", f"spec.replicas.{end}", sentence, rewrite)
+    return change_at_path(service, "team", f"spec.replicas.{bound}", sentence, rewrite)
 
 
 def _machines(demand: Demand, service: LatticeService, fleet: Fleet) -> Iterator[ChangeOption]:
+    """Yield options to accept more machine types: no node selector, no GPU model, or a tolerated taint."""
     placement = service.spec.placement
     if demand.node_selector:
         yield single_change(
@@ -375,17 +422,16 @@ def _machines(demand: Demand, service: LatticeService, fleet: Fleet) -> Iterator
                 resources=resources,
             )
         )
-    barring = {
-        taint.key
-        for offer in fleet.offers
-        for kind in offer.types
-        for taint in kind.taints
-        if taint.effect != "PreferNoSchedule"
-    }
-    for name in sorted(barring)[:MAX_TAINTS_OFFERED]:
-        more = (*placement.tolerations, Toleration(key=name, operator="Exists"))
+    taint_keys: set[str] = set()
+    for offer in fleet.offers:
+        for machine_type in offer.types:
+            taint_keys.update(
+                taint.key for taint in machine_type.taints if taint.effect != "PreferNoSchedule"
+            )
+    for name in sorted(taint_keys)[:MAX_TAINTS_OFFERED]:
+        tolerations = (*placement.tolerations, Toleration(key=name, operator="Exists"))
         yield single_change(
-            _placement_edit(service, "tolerations", f"tolerate the taint {name}", tolerations=more)
+            _placement_edit(service, "tolerations", f"tolerate the taint {name}", tolerations=tolerations)
         )
 
 
@@ -397,34 +443,35 @@ def _placement_edit(service: LatticeService, path: str, sentence: str, **fields:
 
 
 def _cluster_sizes(demand: Demand, policies: Sequence[LatticePlacementPolicy]) -> Iterator[ChangeOption]:
+    """Yield options to change the cluster sizes of policies: smaller initial clusters, or larger clusters."""
     for policy in policies:
-        stated = policy.spec.cluster_policy
-        if stated is None:
+        cluster_policy = policy.spec.cluster_policy
+        if cluster_policy is None:
             continue
-        least, most = stated.min_nodes or 0, stated.max_nodes
-        if least > 1 and least == demand.rules.min_nodes:
-            yield _size_option(policy, "min_nodes", least, least - 1)
-        more = max(1, demand.rules.min_nodes, demand.replicas) - (most or 0)
-        if most is not None and most == demand.rules.max_nodes and more > 0:
-            yield _size_option(policy, "max_nodes", most, more)
+        min_nodes, max_nodes = cluster_policy.min_nodes or 0, cluster_policy.max_nodes
+        if min_nodes > 1 and min_nodes == demand.rules.min_nodes:
+            yield _size_option(policy, "min_nodes", min_nodes, min_nodes - 1)
+        increase = max(1, demand.rules.min_nodes, demand.replicas) - (max_nodes or 0)
+        if max_nodes is not None and max_nodes == demand.rules.max_nodes and increase > 0:
+            yield _size_option(policy, "max_nodes", max_nodes, increase)
 
 
-def _size_option(policy: LatticePlacementPolicy, field: str, before: int, strongest: int) -> ChangeOption:
-    sign = -1 if field == "min_nodes" else 1
-    return ChangeOption(
-        (*object_key(policy), field),
-        lambda by: _cluster_size_edit(policy, field, before, before + sign * by),
-        strongest,
-    )
+def _size_option(policy: LatticePlacementPolicy, field: str, current: int, max_strength: int) -> ChangeOption:
+    if field == "min_nodes":
+        sign, manifest_field, phrase = -1, "minNodes", "begin clusters with"
+    else:
+        sign, manifest_field, phrase = 1, "maxNodes", "allow clusters of"
 
+    def build(strength: int) -> ObjectChange:
+        changed = current + sign * strength
 
-def _cluster_size_edit(policy: LatticePlacementPolicy, field: str, before: int, after: int) -> ObjectChange:
-    end, words = (
-        ("minNodes", "begin clusters with") if field == "min_nodes" else ("maxNodes", "allow clusters of")
-    )
+        def rewrite(kind: Any) -> Any:
+            return with_spec(kind, cluster_policy=with_fields(kind.spec.cluster_policy, **{field: changed}))
 
-    def rewrite(kind: Any) -> Any:
-        return with_spec(kind, cluster_policy=with_fields(kind.spec.cluster_policy, **{field: after}))
+        sentence = (
+            f"{phrase} {changed} node{'s' if changed != 1 else ''} instead of {current}"
+            f" in policy {policy.metadata.name}"
+        )
+        return change_at_path(policy, "platform", f"spec.clusterPolicy.{manifest_field}", sentence, rewrite)
 
-    sentence = f"{words} {after} node{'s' if after != 1 else ''} instead of {before} in policy {policy.metadata.name}"
-    return change_at_path(policy, "platform", f"spec.clusterPolicy.{end}", sentence, rewrite)
+    return ChangeOption((*object_key(policy), field), build, max_strength)

@@ -1,8 +1,9 @@
-"""Would a service fit if some objects were different? The fleet as it would be, for a moment, without making it anew."""
+"""Try changes of objects for one service on the existing trial fleet, without building a new fleet."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter
 
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
@@ -29,32 +30,38 @@ _rate, _is_priced = attrgetter("rate"), attrgetter("is_priced")
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """It fits: micro-dollars per hour that are paid more than before, and how strongly what was measured was needed."""
+    """The result of a trial in which the service fits.
+
+    `rate_increase` is in micro-dollars per hour. `strengths` are the measured strengths of the change
+    options.
+    """
 
     rate_increase: int
     is_priced: bool = True
     strengths: tuple[int, ...] = ()
-    service_rate: int = 0  # micro-dollars per hour that it costs itself
-    services_ahead: tuple[
-        str, ...
-    ] = ()  # of the others, those that come first and have more replicas then, in the order in which they come
+    # Micro-dollars per hour that the service itself costs.
+    service_rate: int = 0
+    # Waiting services that are placed earlier and gain replicas, in the order of placement.
+    services_ahead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UnplacedService:
-    """A service that has no place, with the objects that rule it and the failure, if an offer could tell one."""
+    """A service that is not fully placed, with the policies that apply and the placement failure, if an offer
+    rejected a replica."""
 
     demand: Demand
     service: LatticeService
-    policies: tuple[LatticePlacementPolicy, ...]  # those that hold for it
+    # Policies that apply to the service.
+    policies: tuple[LatticePlacementPolicy, ...]
     failure: PlacementFailure | None
 
 
 class ServiceTrial:
-    """One service of a world, tried under changes. Services that it waits for are placed before it, as they would be.
+    """Trials of one service under changes of objects. Unplaced dependencies are placed before the service.
 
-    `others`: services that lack replicas, too. With them everything is settled as a plan does it, whoever comes first.
-    `content`: services that want no more than they have.
+    With `waiting_services`, which also lack replicas, a trial places all services in the order of a plan.
+    `satisfied_services` keep the replicas that they have and get no more.
     """
 
     def __init__(
@@ -73,233 +80,274 @@ class ServiceTrial:
             satisfied_services,
         )
         self._classes_and_ledgers = [
-            each for each in world.objects.values() if isinstance(each, LatticeNodeClass | LatticeLedger)
+            resource
+            for resource in world.objects.values()
+            if isinstance(resource, LatticeNodeClass | LatticeLedger)
         ]
         self._results: dict[frozenset[ObjectChange], TrialResult | None] = {}
 
     def run(self, changes: Iterable[ObjectChange]) -> TrialResult | None:
-        made = frozenset(changes)
-        if made not in self._results:
-            self._results[made] = self.measure(made, ())
-        return self._results[made]
+        """Return the cached result of the trial with these changes; None if the service does not fit."""
+        # The order of changes does not matter for the result.
+        key = frozenset(changes)
+        if key not in self._results:
+            self._results[key] = self.measure(key, ())
+        return self._results[key]
 
     def may_fit(self, changes: Iterable[ObjectChange]) -> bool:
-        """At a glance; False: there is no room, however it is used."""
+        """Return False if the upper bound proves that the service does not fit; the check places nothing."""
+        # The upper bound knows one service only.
         if self.waiting_services:
             return True
-        with self._what_if(list(changes)) as scene:
-            return scene.may_be_placed()
+        with self._what_if(list(changes)) as scope:
+            return scope.may_be_placed()
 
     def measure(self, changes: Iterable[ObjectChange], gauges: Sequence[object]) -> TrialResult | None:
-        """None: it does not fit. `gauges` are asked while it stands."""
-        with self._what_if(list(changes)) as scene, self.fleet.what_if():
-            (paid, unpriced), before = self._total_rate(), self._counts()
-            if not scene.may_be_placed() or not scene.try_place():
+        """Place the service with these changes and call the gauges on the fleet; None if the service does not
+        fit."""
+        with self._what_if(list(changes)) as scope, self.fleet.what_if():
+            (previous_rate, previous_unpriced), previous_counts = self._total_rate(), self._counts()
+            if not scope.may_be_placed() or not scope.try_place():
                 return None
-            now = self._total_rate()
+            rate, unpriced = self._total_rate()
             strengths = tuple(gauge(self.fleet) for gauge in gauges)  # type: ignore[operator]
-            own = service_cost(self.fleet, self.name)
+            service_rate = service_cost(self.fleet, self.name)
             return TrialResult(
-                now[0] - paid, now[1] <= unpriced, strengths, own, self._services_ahead(scene, before)
+                rate - previous_rate,
+                unpriced <= previous_unpriced,
+                strengths,
+                service_rate,
+                self._services_ahead(scope, previous_counts),
             )
 
     def _total_rate(self) -> tuple[int, int]:
-        """Micro-dollars per hour for all machines, and how many have no known price."""
-        kinds = self.fleet.machines.machine_type.values()
-        return sum(map(_rate, kinds)), len(kinds) - sum(map(_is_priced, kinds))
+        """Return the micro-dollars per hour of all machines, and the number of machines without a known
+        price."""
+        machine_types = self.fleet.machines.machine_type.values()
+        return sum(map(_rate, machine_types)), len(machine_types) - sum(map(_is_priced, machine_types))
 
     def services_ahead(self, changes: Iterable[ObjectChange]) -> tuple[str, ...]:
-        """As in a result, whether it fits or not."""
-        made = list(changes)
-        result = self.run(made)
+        """Return the services ahead as a result does, even if the service does not fit."""
+        change_list = list(changes)
+        result = self.run(change_list)
         if result is not None:
             return result.services_ahead
-        with self._what_if(made) as scene, self.fleet.what_if():
-            before = self._counts()
-            scene.try_place()
-            return self._services_ahead(scene, before)
+        with self._what_if(change_list) as scope, self.fleet.what_if():
+            previous_counts = self._counts()
+            scope.try_place()
+            return self._services_ahead(scope, previous_counts)
 
     def _counts(self) -> dict[str, int]:
         return {name: len(self.fleet.assignments.get(name, ())) for name in self.waiting_services}
 
-    def _services_ahead(self, scene: "WhatIfScope", before: Mapping[str, int]) -> tuple[str, ...]:
-        order = [each.name for group in latency_groups(scene.demands) for each in group]
-        first = (name for name in order[: order.index(self.name)] if name in before)
-        return tuple(name for name in first if len(self.fleet.assignments.get(name, ())) > before[name])
+    def _services_ahead(self, scope: "WhatIfScope", previous_counts: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the waiting services that are placed before the service and gained replicas."""
+        ahead: list[str] = []
+        for demand in chain.from_iterable(latency_groups(scope.demands)):
+            name = demand.name
+            if name == self.name:
+                break
+            replicas = len(self.fleet.assignments.get(name, ()))
+            if name in previous_counts and replicas > previous_counts[name]:
+                ahead.append(name)
+        return tuple(ahead)
 
     def failures(self, changes: Iterable[ObjectChange]) -> Iterator[tuple["WhatIfScope", UnplacedService]]:
-        """Itself, and every service that it waits for in vain, inside the world with these changes."""
-        with self._what_if(list(changes)) as scene, self.fleet.what_if():
-            if not scene.try_place():
-                for name in scene.unplaced:
+        """Yield the placement failures of the service and of its unplaced dependencies, inside the scope of
+        the changes."""
+        with self._what_if(list(changes)) as scope, self.fleet.what_if():
+            if not scope.try_place():
+                for name in scope.unplaced:
                     if (
-                        len(self.fleet.assignments.get(name, ())) < scene.demands[name].replicas
-                        or scene.demands[name].rule_conflict
+                        len(self.fleet.assignments.get(name, ())) < scope.demands[name].replicas
+                        or scope.demands[name].rule_conflict
                     ):
-                        with at_failure(scene.demands[name], self.fleet) as failure:
-                            yield scene, scene.unplaced_service(name, failure)
+                        with at_failure(scope.demands[name], self.fleet) as failure:
+                            yield scope, scope.unplaced_service(name, failure)
 
     @contextmanager
     def _what_if(self, changes: Sequence[ObjectChange]) -> Iterator["WhatIfScope"]:
-        kinds = apply_changes(self.world.objects, changes)
-        offers, budgets = self._supply(kinds)
-        before = [self.fleet.offers[self.fleet.row(each.name)] for each in offers]
-        paid = [self.fleet.budgets[each.name] for each in budgets]
+        """Apply the changes to the fleet inside the context; the exit restores offers, budgets and quotes."""
+        changed_objects = apply_changes(self.world.objects, changes)
+        offers, budgets = self._supply(changed_objects)
+        previous_offers = [self.fleet.offers[self.fleet.row(offer.name)] for offer in offers]
+        previous_budgets = [self.fleet.budgets[budget.name] for budget in budgets]
         quotes = self.fleet.table.quotes
         try:
             self.fleet.replace_offers(offers, budgets)
-            if any(_machines(old) != _machines(new) for old, new in zip(before, offers, strict=True)):
-                for each in offers:
-                    for kind in each.types:
-                        self.fleet.type_ids.setdefault(kind.name, len(self.fleet.type_ids))
+            if any(
+                (old.types, old.limits.gpus) != (new.types, new.limits.gpus)
+                for old, new in zip(previous_offers, offers, strict=True)
+            ):
+                # The quotes cache depends on machine types: build new quotes, with ids for new types.
+                for offer in offers:
+                    for machine_type in offer.types:
+                        self.fleet.type_ids.setdefault(machine_type.name, len(self.fleet.type_ids))
                 self.fleet.table.quotes = Quotes(self.fleet)
-            yield WhatIfScope(self, kinds)
+            yield WhatIfScope(self, changed_objects)
         finally:
-            self.fleet.replace_offers(before, paid)
+            # All trials share one fleet, so every exit must restore the fleet.
+            self.fleet.replace_offers(previous_offers, previous_budgets)
             self.fleet.table.quotes = quotes
 
-    def _supply(self, kinds: Sequence[Kind]) -> tuple[list[Offer], list[Budget]]:
-        """Only what comes from changed objects; what is closed for overlapping with others stays so."""
-        classes = [each for each in kinds if isinstance(each, LatticeNodeClass)]
-        suppliers = {
-            object_key(each): each
-            for each in (*self._users(classes), *kinds)
-            if isinstance(each, SupplyObject)
-        }
+    def _supply(self, changed_objects: Sequence[Kind]) -> tuple[list[Offer], list[Budget]]:
+        """Compile the offers and budgets of changed objects only.
+
+        An offer that is closed because of an overlap with another offer stays closed: the overlap is not
+        visible here.
+        """
+        classes = [resource for resource in changed_objects if isinstance(resource, LatticeNodeClass)]
+        suppliers = {}
+        for resource in (*self._users(classes), *changed_objects):
+            if isinstance(resource, SupplyObject):
+                suppliers[object_key(resource)] = resource
         if not suppliers:
             return [], []
-        beside = {object_key(each): each for each in (*self._classes_and_ledgers, *classes)}
-        made = replace(self.world, objects={**beside, **suppliers}).supply
-        return [_as_closed(each, self.fleet.offers[self.fleet.row(each.name)]) for each in made.offers], list(
-            made.budgets.values()
-        )
+        inputs = {object_key(resource): resource for resource in (*self._classes_and_ledgers, *classes)}
+        supply = replace(self.world, objects={**inputs, **suppliers}).supply
+        offers = []
+        for offer in supply.offers:
+            previous_offer = self.fleet.offers[self.fleet.row(offer.name)]
+            if previous_offer.closed_reason and not offer.closed_reason:
+                offer = replace(
+                    offer, closed_reason=previous_offer.closed_reason, reopen_hint=previous_offer.reopen_hint
+                )
+            offers.append(offer)
+        return offers, list(supply.budgets.values())
 
     def _users(self, classes: Sequence[LatticeNodeClass]) -> list[Kind]:
-        """Pools take the classes that they name; clouds and data centers take whatever class is made for their provider."""
+        """Return the supply objects that use the node classes.
+
+        A pool uses the classes in its list; a cloud or a data center uses all classes of its provider.
+        """
         if not classes:
             return []
-        providers = {provider for each in classes for provider in each.spec.providers}
-        names = {each.metadata.name for each in classes}
-        pools = [
-            each
-            for each in self.world.objects.values()
-            if isinstance(each, LatticePool) and names & set(each.spec.node_classes)
-        ]
-        takers = [
-            each
-            for each in self.world.objects.values()
-            if isinstance(each, CloudInfrastructure | StaticInfrastructure)
-        ]
-        return [*pools, *(each for each in takers if each.spec.provider in providers)]
-
-
-def _as_closed(offer: Offer, before: Offer) -> Offer:
-    return (
-        offer
-        if offer.closed_reason or not before.closed_reason
-        else replace(offer, closed_reason=before.closed_reason, reopen_hint=before.reopen_hint)
-    )
-
-
-def _machines(offer: Offer) -> object:
-    return (offer.types, offer.limits.gpus)
+        providers: set[str] = set()
+        for node_class in classes:
+            providers.update(node_class.spec.providers)
+        names = {node_class.metadata.name for node_class in classes}
+        pools: list[Kind] = []
+        infrastructures: list[Kind] = []
+        for resource in self.world.objects.values():
+            if isinstance(resource, LatticePool) and names & set(resource.spec.node_classes):
+                pools.append(resource)
+            elif (
+                isinstance(resource, CloudInfrastructure | StaticInfrastructure)
+                and resource.spec.provider in providers
+            ):
+                infrastructures.append(resource)
+        return [*pools, *infrastructures]
 
 
 class WhatIfScope:
-    """The services of interest as they are under the changes: the one, and those without a place that it waits for."""
+    """The demands of the trial under the changes: the service and its unplaced dependencies, with waiting
+    services if the trial has any."""
 
-    def __init__(self, rehearsal: ServiceTrial, kinds: Sequence[Kind]) -> None:
-        self.fleet, self.world = rehearsal.fleet, rehearsal.world
-        self.objects = {**rehearsal.world.objects, **{object_key(each): each for each in kinds}}
+    def __init__(self, trial: ServiceTrial, changed_objects: Sequence[Kind]) -> None:
+        self.fleet, self.world = trial.fleet, trial.world
+        self.objects = {
+            **trial.world.objects,
+            **{object_key(resource): resource for resource in changed_objects},
+        }
         changed_policies = {
-            each.metadata.name: each for each in kinds if isinstance(each, LatticePlacementPolicy)
+            resource.metadata.name: resource
+            for resource in changed_objects
+            if isinstance(resource, LatticePlacementPolicy)
         }
         self.policies = tuple(
-            changed_policies.get(each.metadata.name, each) for each in rehearsal.world.policies
+            changed_policies.get(policy.metadata.name, policy) for policy in trial.world.policies
         )
-        self._services = {service_key(each): each for each in kinds if isinstance(each, LatticeService)}
-        self._name, self._policies_unchanged = rehearsal.name, not changed_policies
+        self._services = {
+            service_key(resource): resource
+            for resource in changed_objects
+            if isinstance(resource, LatticeService)
+        }
+        self._name, self._policies_unchanged = trial.name, not changed_policies
         self.demands: dict[str, Demand] = {}
         self.unplaced = list(self._unplaced_dependencies())
-        self._includes_waiting = bool(rehearsal.waiting_services)
+        self._includes_waiting = bool(trial.waiting_services)
         if self._includes_waiting:
-            beside = [
-                *rehearsal.waiting_services,
-                *(
-                    each
-                    for each in self._services_ruled_by(changed_policies)
-                    if each not in rehearsal.satisfied_services
-                ),
+            names = list(trial.waiting_services)
+            names += [
+                name
+                for name in self._services_ruled_by(changed_policies)
+                if name not in trial.satisfied_services
             ]
-            self.demands |= {name: self._demand(name) for name in beside}
+            self.demands |= {name: self._demand(name) for name in names}
 
     def _services_ruled_by(self, policies: Mapping[str, LatticePlacementPolicy]) -> list[str]:
-        """Services that a policy holds for which is different now."""
+        """Return the services that the changed policies apply to."""
         changed = list(policies.values())
         return [
             name
-            for name, each in self.world.services.items()
-            if any(rule.spec.applies_to(each.metadata.labels or {}) for rule in changed)
+            for name, service in self.world.services.items()
+            if any(policy.spec.applies_to(service.metadata.labels or {}) for policy in changed)
         ]
 
     def _unplaced_dependencies(self) -> Iterator[str]:
-        waiting = [self._name]
-        while waiting:
-            name = waiting.pop(0)
+        """Yield the service and its unplaced dependencies, breadth first, and add their demands."""
+        queue = [self._name]
+        while queue:
+            name = queue.pop(0)
             if name in self.demands or name not in self.world.services:
                 continue
             demand = self._demand(name)
             if name == self._name or len(self.fleet.assignments.get(name, ())) < demand.replicas:
                 self.demands[name] = demand
                 yield name
-                waiting.extend(target for _, target in demand.latency_to)
+                queue.extend(target for _, target in demand.latency_to)
 
     def service(self, name: str) -> LatticeService:
+        """Return the service under the changes."""
         return self._services.get(name) or self.world.services[name]
 
     def _demand(self, name: str) -> Demand:
-        known = self.world.demands[name]
+        original = self.world.demands[name]
         if self._policies_unchanged and name not in self._services:
-            return known
-        return resolve_demand(self.service(name), self.policies, known.neighbours, known.usable_reserves)
+            return original
+        return resolve_demand(
+            self.service(name), self.policies, original.neighbours, original.usable_reserves
+        )
 
     def may_be_placed(self) -> bool:
-        """False: there is no room, and others do not make any."""
+        """Return False if the upper bound proves that the service does not fit; always True with waiting
+        services."""
         return self._includes_waiting or may_fit(self.demands[self._name], self.fleet)
 
     def try_place(self) -> bool:
-        """Everybody who can be is placed, dependencies first; is the one among them?"""
+        """Place all demands, dependencies first, and report whether the service is complete."""
         for demand in self.demands.values():
             resize_assignments(demand, self.fleet)
         if self._includes_waiting:
-            found = place_all(self.demands.values(), self.fleet).get(self._name)
-            return found is None or found.is_complete
+            # No placement means that the service has no missing replicas.
+            placement = place_all(self.demands.values(), self.fleet).get(self._name)
+            return placement is None or placement.is_complete
         return self._place_until_stable()
 
     def _place_until_stable(self) -> bool:
-        """As often as it takes: machines that nobody needs any more leave room, and money."""
-        before = -1
-        while before != self.fleet.replica_count:
-            before = self.fleet.replica_count
-            placed = [
-                each
-                for group in latency_groups(dict(self.demands))
-                for each in place_group(group, self.fleet)
-            ]
-            remove_empty_machines(self.fleet, list(self._clusters()))
-            if all(each.is_complete for each in placed if each.demand.name == self._name):
+        """Place until the service is complete or the replica count is stable; removed machines free capacity
+        and budget."""
+        previous_replica_count = -1
+        while previous_replica_count != self.fleet.replica_count:
+            previous_replica_count = self.fleet.replica_count
+            is_complete = True
+            for group in latency_groups(dict(self.demands)):
+                for placement in place_group(group, self.fleet):
+                    if placement.demand.name == self._name and not placement.is_complete:
+                        is_complete = False
+            clusters = set()
+            for name in self.demands:
+                for assignment in self.fleet.assignments.get(name, ()):
+                    clusters.add(self.fleet.machines.cluster[assignment.machine].name)
+            remove_empty_machines(self.fleet, list(clusters))
+            if is_complete:
                 return True
         return False
 
-    def _clusters(self) -> set[str]:
-        cluster = self.fleet.machines.cluster
-        return {
-            cluster[seat.machine].name
-            for name in self.demands
-            for seat in self.fleet.assignments.get(name, ())
-        }
-
     def unplaced_service(self, name: str, failure: PlacementFailure | None) -> UnplacedService:
+        """Return the service under the changes with its policies and the failure."""
         service = self.service(name)
-        holding = tuple(each for each in self.policies if each.spec.applies_to(service.metadata.labels or {}))
-        return UnplacedService(self.demands[name], service, holding, failure)
+        policies = tuple(
+            policy for policy in self.policies if policy.spec.applies_to(service.metadata.labels or {})
+        )
+        return UnplacedService(self.demands[name], service, policies, failure)

@@ -1,7 +1,8 @@
-"""Every service to its place, one after the other, in steps that can each be written and paid for by itself.
+"""Place all services in commit stages, so that a controller can write and pay for every stage on its own.
 
-The order and the answers are those of `plan`. What it may not count on is what others still hold: machines leave the fleet only where
-everything that is seen is where it is meant to be.
+The order of services and the results are the same as in `plan`. Unlike `plan`, staged placement must not
+count on capacity that running replicas still use: machines leave the fleet only in clusters where every
+observed replica runs at its desired place.
 """
 
 from collections import Counter
@@ -20,12 +21,14 @@ from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
 
-DesiredMachines = Mapping[str, Counter[str]]  # machines by cluster, then by class
+# Machines by cluster, then by node class.
+DesiredMachines = Mapping[str, Counter[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitStage:
-    """Services that are written together, and the machines that their clusters have by then."""
+    """Services that a controller commits together, with the machines that their clusters need for these
+    services."""
 
     services: tuple[str, ...]
     clusters: DesiredMachines
@@ -33,142 +36,173 @@ class CommitStage:
 
 @dataclass
 class StagedDecision:
+    """The result of a staged decision: the trial fleet, the commit stages and the remediations of
+    unschedulable replicas."""
+
     world: World
     fleet: Fleet
-    placements: dict[str, Placement] = field(default_factory=dict)  # of services that lacked replicas
+    # Only services with missing replicas have a placement.
+    placements: dict[str, Placement] = field(default_factory=dict)
     stages: list[CommitStage] = field(default_factory=list)
     remediations: dict[str, list[Remediation]] = field(default_factory=dict)
-    unsettled_clusters: set[str] = field(default_factory=set)  # clusters whose machines all stay for now
-    paid_in_advance: frozenset[NodeGroupKey] = (
-        frozenset()
-    )  # where a machine is paid for before the one that it replaces is gone
-    orphaned_replicas: OrphanedReplicas = field(
-        default_factory=dict
-    )  # replicas that run on where nothing is offered any more
+    # Clusters that keep all machines for now.
+    unsettled_clusters: set[str] = field(default_factory=set)
+    # Node groups where a new machine is paid for before the replaced machine is gone.
+    paid_in_advance: frozenset[NodeGroupKey] = frozenset()
+    # Replicas that keep running in offers that were withdrawn.
+    orphaned_replicas: OrphanedReplicas = field(default_factory=dict)
 
     @property
     def desired_machines(self) -> DesiredMachines:
-        """In the end."""
-        return {name: class_counts(self.fleet, each) for name, each in self.fleet.clusters.items()}
+        """The machines by cluster and node class after the last stage."""
+        return {name: class_counts(self.fleet, cluster) for name, cluster in self.fleet.clusters.items()}
 
     def add_stage(self, services: Sequence[str]) -> None:
-        """As it is now. Who was noted before is written only once, with the last of it."""
-        fresh = frozenset(services)
-        kept = [
-            CommitStage(tuple(each for each in stage.services if each not in fresh), stage.clusters)
+        """Add a stage for the services with the current machines of their clusters.
+
+        A service is in one stage only: the method removes the services from earlier stages, and drops stages
+        that become empty.
+        """
+        # A service is committed once, in its last stage.
+        moved_services = frozenset(services)
+        earlier_stages = [
+            CommitStage(tuple(name for name in stage.services if name not in moved_services), stage.clusters)
             for stage in self.stages
         ]
         machines, clusters = self.fleet.machines, {}
         for name in services:
-            for seat in self.fleet.assignments.get(name, ()):
-                cluster = machines.cluster[seat.machine]
+            for assignment in self.fleet.assignments.get(name, ()):
+                cluster = machines.cluster[assignment.machine]
                 clusters[cluster.name] = cluster
-        touched = {name: class_counts(self.fleet, each) for name, each in clusters.items()}
-        self.stages = [*(stage for stage in kept if stage.services), CommitStage(tuple(services), touched)]
+        touched = {name: class_counts(self.fleet, cluster) for name, cluster in clusters.items()}
+        self.stages = [
+            *(stage for stage in earlier_stages if stage.services),
+            CommitStage(tuple(services), touched),
+        ]
 
 
 def decide_stages(
     world: World,
-    seen: ReplicaObservation,
+    observation: ReplicaObservation,
     *,
     keep_decisions: int = 1,
     excluded_services: Collection[str] = (),
     over_budget: frozenset[NodeGroupKey] = frozenset(),
 ) -> StagedDecision:
-    """Fewer where fewer are wanted, more where more are; the rest stays where it is. `but`: services that get no more; `too_dear`: where
-    a machine that is wanted was refused, so that whoever waits for it looks elsewhere."""
+    """Decide placements for all services: remove surplus replicas, remediate unschedulable replicas, place
+    missing replicas.
+
+    Other replicas keep their machines. Services in `excluded_services` get no new replicas. `over_budget`
+    names node groups for which a ledger rejected a machine; replicas that wait for such a machine are placed
+    elsewhere.
+    """
     fleet = world.build_fleet()
-    decided = StagedDecision(world, fleet, unsettled_clusters=set(seen.unsettled_clusters))
+    decided = StagedDecision(world, fleet, unsettled_clusters=set(observation.unsettled_clusters))
     for cluster in fleet.clusters.values():
         if not cluster.machines:
-            cluster.max_nodes = 0  # given up: it comes to no new machines, and its number is not given again
-    for name in sorted(seen.updated_services & world.demands.keys()):
+            # A decommissioned cluster gets no new machines; the record stays so that no cluster reuses the
+            # number.
+            cluster.max_nodes = 0
+    # Replicas that outgrew their machine are placed again; their machines stay until these replicas have
+    # stopped.
+    for name in sorted(observation.updated_services & world.demands.keys()):
         if outgrowing := outgrown_assignments(world.demands[name], fleet):
             decided.unsettled_clusters.update(
-                fleet.machines.cluster[seat.machine].name for seat in outgrowing
+                fleet.machines.cluster[assignment.machine].name for assignment in outgrowing
             )
-            for seat in outgrowing:
-                fleet.unassign(seat)
-    decided.paid_in_advance = payable_in_advance(fleet, seen) - over_budget
-    for name in sorted(seen.unschedulable.keys() & world.demands.keys()):
-        stuck = Counter(
+            for assignment in outgrowing:
+                fleet.unassign(assignment)
+    decided.paid_in_advance = payable_in_advance(fleet, observation) - over_budget
+    for name in sorted(observation.unschedulable.keys() & world.demands.keys()):
+        # Node groups that are paid in advance get their machine without a remediation.
+        unschedulable = Counter(
             {
-                cell: count
-                for cell, count in seen.unschedulable[name].items()
-                if cell not in decided.paid_in_advance
+                node_group: count
+                for node_group, count in observation.unschedulable[name].items()
+                if node_group not in decided.paid_in_advance
             }
         )
-        if name not in excluded_services and (found := remediate(world.demands[name], fleet, stuck, seen)):
-            decided.remediations[name] = found
+        if name not in excluded_services and (
+            remediations := remediate(world.demands[name], fleet, unschedulable, observation)
+        ):
+            decided.remediations[name] = remediations
             decided.add_stage([name])
-            decided.unsettled_clusters.update(each.node_group[0] for each in found)
-    decided.orphaned_replicas = orphaned_replicas(world, fleet, seen.unschedulable)
+            decided.unsettled_clusters.update(remediation.node_group[0] for remediation in remediations)
+    decided.orphaned_replicas = orphaned_replicas(world, fleet, observation.unschedulable)
     _place_all(
         decided,
         {
-            name: subtract_orphans(each, decided.orphaned_replicas)
-            for name, each in world.demands.items()
+            name: subtract_orphans(demand, decided.orphaned_replicas)
+            for name, demand in world.demands.items()
             if name not in excluded_services
         },
         keep_decisions,
     )
-    _drop_superseded_machines(decided)
+    # A later service may make a machine of an earlier stage unnecessary: such a machine is not bought at all.
+    final_machines = decided.desired_machines
+    for index, stage in enumerate(decided.stages):
+        needed_machines = {}
+        for name, counts in stage.clusters.items():
+            if name in final_machines:
+                needed_machines[name] = counts & final_machines[name]
+        decided.stages[index] = CommitStage(stage.services, needed_machines)
     return decided
 
 
-def _drop_superseded_machines(decided: StagedDecision) -> None:
-    """Machines that came with one service, and that another made needless, are not bought at all."""
-    last = decided.desired_machines
-    for at, stage in enumerate(decided.stages):
-        kept = {name: counts & last[name] for name, counts in stage.clusters.items() if name in last}
-        decided.stages[at] = CommitStage(stage.services, kept)
+def _place_all(decided: StagedDecision, demands: Mapping[str, Demand], keep_decisions: int) -> None:
+    """Remove surplus and place missing replicas until the replica count is stable, as `place_all` does.
 
-
-def _place_all(decided: StagedDecision, demands: Mapping[str, Demand], keep: int) -> None:
-    """As `arrange_all` does: a late one may open an overflow for an early one, and machines that nobody needs any more leave room."""
-    fleet, wanted = decided.fleet, demands
-    before = -1
-    while before != fleet.replica_count:
-        before = fleet.replica_count if decided.placements else -1
-        _remove_surplus(wanted, decided)
-        found = _place_missing(wanted, decided, keep)
+    A placement of a later service may open an overflow for an earlier service, and removed machines free
+    capacity.
+    """
+    fleet, pending = decided.fleet, demands
+    previous_replica_count = -1
+    while previous_replica_count != fleet.replica_count:
+        # The first round may remove replicas, so its count does not show whether a second round helps.
+        previous_replica_count = fleet.replica_count if decided.placements else -1
+        _remove_surplus(pending, decided)
+        placements = _place_missing(pending, decided, keep_decisions)
+        # Machines of unsettled clusters may still run replicas, so only settled clusters shrink.
         remove_empty_machines(
             fleet, [name for name in fleet.clusters if name not in decided.unsettled_clusters]
         )
-        wanted = {
-            name: wanted[name]
-            for name, each in found.items()
-            if each.missing and not each.demand.rule_conflict
+        pending = {
+            name: pending[name]
+            for name, placement in placements.items()
+            if placement.missing and not placement.demand.rule_conflict
         }
-        if not wanted:
+        if not pending:
             break
 
 
-def _remove_surplus(wanted: Mapping[str, Demand], decided: StagedDecision) -> None:
-    """Whoever goes is there until it has gone: its machine stays for now, unless it has none yet."""
+def _remove_surplus(demands: Mapping[str, Demand], decided: StagedDecision) -> None:
+    """Unassign surplus replicas and mark their clusters as unsettled: a machine stays until the surplus
+    replica has stopped."""
     fleet = decided.fleet
-    for demand in by_priority(wanted.values()):
-        leaving = surplus_assignments(demand, fleet)
-        if not leaving:
+    for demand in by_priority(demands.values()):
+        surplus = surplus_assignments(demand, fleet)
+        if not surplus:
             continue
-        clusters = sorted({fleet.machines.cluster[seat.machine].name for seat in leaving})
-        for seat in reversed(leaving):
-            fleet.unassign(seat)
+        clusters = sorted({fleet.machines.cluster[assignment.machine].name for assignment in surplus})
+        for assignment in reversed(surplus):
+            fleet.unassign(assignment)
         decided.add_stage([demand.name])
         decided.unsettled_clusters.update(clusters)
 
 
-def _place_missing(wanted: Mapping[str, Demand], decided: StagedDecision, keep: int) -> dict[str, Placement]:
+def _place_missing(
+    demands: Mapping[str, Demand], decided: StagedDecision, keep_decisions: int
+) -> dict[str, Placement]:
     fleet = decided.fleet
-    lacking = {
-        name: each
-        for name, each in wanted.items()
-        if len(fleet.assignments.get(name, ())) < each.replicas or each.rule_conflict
+    demands_to_place = {
+        name: demand
+        for name, demand in demands.items()
+        if len(fleet.assignments.get(name, ())) < demand.replicas or demand.rule_conflict
     }
-    found: dict[str, Placement] = {}
-    for group in latency_groups(lacking):
-        for placement in place_group(group, fleet, keep_decisions=keep):
-            found[placement.demand.name] = placement
-        decided.add_stage([each.name for each in group])
-    decided.placements |= found
-    return found
+    placements: dict[str, Placement] = {}
+    for group in latency_groups(demands_to_place):
+        for placement in place_group(group, fleet, keep_decisions=keep_decisions):
+            placements[placement.demand.name] = placement
+        decided.add_stage([demand.name for demand in group])
+    decided.placements |= placements
+    return placements

@@ -1,4 +1,5 @@
-"""The replicas of one service, decided one after the other: what is known to come out as before is not decided again."""
+"""Place the replicas of one service one after another, and reuse the previous decision where a new decision
+would be the same."""
 
 from dataclasses import replace
 
@@ -16,23 +17,30 @@ from lattice.placement.model.quotes import UNSET, TypeIds
 from lattice.placement.plugins.filters.overflow import overflow_sources
 from lattice.placement.plugins.scores.cost import cost_scores
 
-SCORE_PRECISION_BITS = 22  # of a score, in bits: what differs by less than that may come out as equal
+# Bits of precision of a score: costs that differ by less than the largest cost >> 22 may get equal scores.
+SCORE_PRECISION_BITS = 22
 
 
 def is_price_only(demand: Demand, fleet: Fleet) -> bool:
-    """Among what is rented: do neither other services, nor where its own replicas are, nor what is free make a difference?"""
-    looks_around = (
+    """Report whether the price alone orders rented offers for this demand.
+
+    True if neighbours, latency, spread, overflow and free capacity have no influence on the scores.
+    """
+    depends_on_fleet = (
         demand.neighbours or demand.latency or demand.spread or demand.soft_spread or fleet.overflow_rows
     )
     return (
-        not looks_around
+        not depends_on_fleet
         and demand.preferences in ((), CHEAPEST_FIRST)
         and "capacity" not in demand.ignored_limits
     )
 
 
 class PriceOrder:
-    """The offers of one decision, by what a replica costs there, while nothing changes but that those chosen have no machine left."""
+    """The offers of one decision ordered by the cost of a replica.
+
+    The order is valid as long as the fleet changes only in offers that were chosen and have no machine left.
+    """
 
     def __init__(self, ask: ReplicaAsk, fleet: Fleet, decision: Decision) -> None:
         self.fleet, self.decision, self._capacity_target = fleet, decision, ask.capacity_target
@@ -44,18 +52,25 @@ class PriceOrder:
         self._exclusions: Floats = np.where(decision.totals == RULED_OUT, RULED_OUT, np.float32(0))
 
     def is_valid_for(self, ask: ReplicaAsk, row: int) -> bool:
-        """Is all the same, but that in the offer that was chosen not one machine more may be made, of whatever class?"""
+        """Report whether the order still holds for `ask`: the capacity target is the same, and the chosen
+        offer can add no machine of any class."""
         table = self.fleet.table
         return ask.capacity_target == self._capacity_target and bool(
             table.free(table.resource_index["nodes"])[row] < 1
         )
 
     def next_offer(self, row: int, *, has_free_capacity: bool) -> int:
-        """The best, now that `row` is sold out, and has room on its machines or not."""
+        """Return the best offer after the offer `row` has sold its last machine; `NO_ROW` if no offer is
+        feasible.
+
+        With free capacity on the machines of `row`, a replica costs nothing there.
+        """
         self._rate_per_replica[row], self._type_ids[row] = NO_LIMIT, UNSET
         if has_free_capacity:
             cheapest = int(self._rate_per_replica.min())
             self._rate_per_replica[row] = 0
+            # Below this difference the scores would be equal, and the tie order decides: compute the scores
+            # then.
             if cheapest > self._max_rate >> SCORE_PRECISION_BITS:
                 return row
         else:
@@ -65,99 +80,107 @@ class PriceOrder:
         )
 
     def decision_for(self, row: int, ask: ReplicaAsk) -> Decision:
-        """Its scores and reasons are those of before."""
-        before = self.decision
+        """Return a decision for offer `row` with the scores and reasons of the original decision."""
+        original = self.decision
         return Decision(
-            ask, before.table, before.profile, row, before.runner_up, before.totals, before.reasons
+            ask, original.table, original.profile, row, original.runner_up, original.totals, original.reasons
         )
 
     def machine_type_at(self, row: int) -> MachineType | None:
-        """The class that a new machine would be of."""
-        catalogue, number = self.fleet.table.quotes.catalog, int(self._type_ids[row])
-        return None if number == UNSET else catalogue.types[row][catalogue.type_names[number]]
+        """Return the machine type that a new machine in the offer would have, or None if the offer can add no
+        machine."""
+        catalogue, type_id = self.fleet.table.quotes.catalog, int(self._type_ids[row])
+        return None if type_id == UNSET else catalogue.types[row][catalogue.type_names[type_id]]
 
 
 class IncrementalPlacer:
-    """While nothing but its own replicas comes to the fleet. Decisions and seats are those of deciding and settling each replica anew.
+    """Places the replicas of one demand while no other replicas are added to the fleet.
 
-    A decision looks at the offer that was chosen only through whether there is room on its machines, and what the next one would cost.
-    Until another offer or one of these is different, the next replica goes there, too.
+    Decisions and assignments are the same as if every replica were decided anew. A decision depends on the
+    chosen offer only through the free capacity of its machines and the cost of the next machine. As long as
+    both and all other offers are unchanged, the next replica goes to the same offer.
     """
 
     def __init__(self, demand: Demand, fleet: Fleet, *, with_scores: bool = False) -> None:
-        """`with_scores`: decisions are told to people, so that all their scores have to be those of the moment, too."""
+        """With `with_scores`, users read the decisions, so every decision must carry the scores of its own
+        moment."""
         self.demand, self.fleet, self.with_scores = demand, fleet, with_scores
         self.profile = profile_of(demand.preferences)
         self._last_ask = ReplicaAsk(demand)
-        self._current_offer: tuple[int, str] | None = (
-            None  # the offer that was chosen last, and the data center that it is the overflow of
-        )
+        # The offer that was chosen last, and the data center that overflows to the offer.
+        self._current_offer: tuple[int, str] | None = None
         self._fillers: dict[tuple[int, str], OfferFiller] = {}
-        self._reusable_decisions: dict[
-            bool, Decision
-        ] = {}  # with room on its machines and without: decisions for it that would come out the same now
-        self._next_type: MachineType | None = (
-            None  # the class of machine that would be bought there; None: that is not known
-        )
-        self._exhausted_offers: set[tuple[int, str]] = (
-            set()
-        )  # where nothing more can be bought: what is left only becomes less
+        # Decisions for the current offer that would be the same now, by whether its machines have free
+        # capacity.
+        self._reusable_decisions: dict[bool, Decision] = {}
+        # The machine type that the current offer adds next; None: not computed.
+        self._next_type: MachineType | None = None
+        # Offers that can add no machine. An offer never leaves the set, because capacity and headroom only
+        # shrink here.
+        self._exhausted_offers: set[tuple[int, str]] = set()
         self._weighs_free_capacity = any(sort == "availableCapacity" for sort, _, _ in demand.preferences)
         self._uses_price_order = not with_scores and is_price_only(demand, fleet)
-        self._price_order: PriceOrder | None = (
-            None  # as long as only offers that were chosen are different from what they were
-        )
+        # Valid as long as only chosen offers have changed.
+        self._price_order: PriceOrder | None = None
 
     def decide(self, ask: ReplicaAsk) -> Decision:
+        """Choose an offer for the replica; reuse the previous decision, then the price order, before all
+        plugins run."""
+        # A replica that is tied to regions is always decided anew.
         if self._current_offer and not ask.region and not ask.excluded_regions:
-            known = (
+            reusable = (
                 self._reusable_decisions.get(self._filler.has_free_capacity)
                 if self._reusable_decisions
                 else None
             )
-            known = known or self._decide_by_price(ask)
-            if known is not None:
-                return known
-        asked, decision = decide_with_overflow(ask, self.fleet, self.profile)
+            reusable = reusable or self._decide_by_price(ask)
+            if reusable is not None:
+                return reusable
+        effective_ask, decision = decide_with_overflow(ask, self.fleet, self.profile)
         self._price_order = None
         if decision.fits:
-            self._set_current_offer(asked, decision)
+            self._set_current_offer(effective_ask, decision)
             if self._uses_price_order and not self.fleet.offers[decision.chosen].is_static:
-                self._price_order = PriceOrder(asked, self.fleet, decision)
+                self._price_order = PriceOrder(effective_ask, self.fleet, decision)
         return decision
 
     def _decide_by_price(self, ask: ReplicaAsk) -> Decision | None:
-        """None: every plugin has to be asked."""
-        filling, turns = self._filler, self._price_order
-        if turns is None or not turns.is_valid_for(ask, filling.row) or self._shares_budget(filling.row):
+        """Choose the next offer by price alone; None means that all plugins must run."""
+        filler, price_order = self._filler, self._price_order
+        if (
+            price_order is None
+            or not price_order.is_valid_for(ask, filler.row)
+            or self._shares_budget(filler.row)
+        ):
             return None
-        row = turns.next_offer(filling.row, has_free_capacity=filling.has_free_capacity)
+        row = price_order.next_offer(filler.row, has_free_capacity=filler.has_free_capacity)
         if row == NO_ROW:
             return None
-        decision = turns.decision_for(row, ask)
+        decision = price_order.decision_for(row, ask)
         self._set_current_offer(ask, decision)
-        self._next_type = turns.machine_type_at(row)
+        self._next_type = price_order.machine_type_at(row)
         return decision
 
-    def _set_current_offer(self, asked: ReplicaAsk, decision: Decision) -> None:
-        at = (decision.chosen, asked.overflow_source)
-        if at != self._current_offer:
+    def _set_current_offer(self, ask: ReplicaAsk, decision: Decision) -> None:
+        offer_key = (decision.chosen, ask.overflow_source)
+        if offer_key != self._current_offer:
             self._reusable_decisions, self._next_type = {}, None
-        self._current_offer, self._last_ask = at, asked
-        if at not in self._fillers:
-            self._fillers[at] = OfferFiller(asked, self.fleet, decision.chosen)
+        self._current_offer, self._last_ask = offer_key, ask
+        if offer_key not in self._fillers:
+            self._fillers[offer_key] = OfferFiller(ask, self.fleet, decision.chosen)
         if (
-            not asked.region
-            and not asked.excluded_regions
-            and not asked.capacity_target
+            not ask.region
+            and not ask.excluded_regions
+            and not ask.capacity_target
             and self._is_reusable(decision)
         ):
-            self._reusable_decisions[self._fillers[at].has_free_capacity] = (
+            self._reusable_decisions[self._fillers[offer_key].has_free_capacity] = (
+                # Later decisions overwrite the scores in place; only decisions with scores need a copy.
                 decision.copy() if self.with_scores else decision
             )
 
     def _is_reusable(self, decision: Decision) -> bool:
-        """Does it not matter how many replicas are there already, but for the room that they leave?"""
+        """Report whether the decision depends on replicas in the offer only through their free capacity."""
         row = decision.chosen
         if (
             self.demand.spread
@@ -166,25 +189,35 @@ class IncrementalPlacer:
             or row not in self.fleet.replicas_by_offer(self.demand.name)
         ):
             return False
+        # Replicas change the score of a data center, but this matters only beside another feasible data
+        # center.
         if not self.fleet.offers[row].is_static:
             return True
-        others = (each for each in self.fleet.static_rows if each != row)
-        return not self.with_scores and all(decision.totals[each] == RULED_OUT for each in others)
+        if self.with_scores:
+            return False
+        return all(
+            decision.totals[static_row] == RULED_OUT
+            for static_row in self.fleet.static_rows
+            if static_row != row
+        )
 
     def _has_per_replica_limits(self, row: int) -> bool:
-        """Are there limits that are counted by replica rather than by machine?"""
+        """Report whether the offer has limits that count replicas instead of machines."""
         offer = self.fleet.offers[row]
         return bool(offer.reserved_nodes or (offer.limits.gpus and self.demand.needs.get("gpu")))
 
     def assign(self) -> Assignment:
-        """The replica that was decided about last."""
-        filling = self._filler
-        seat = filling.assign(below_threshold=True)
-        if seat is None:
-            seat = self._provision(filling) or filling.assign(below_threshold=False)
-        if seat is None:
-            raise LookupError(f"{self.fleet.offers[filling.row].name} has no room for {self.demand.name}")
-        return seat
+        """Assign the replica of the last decision to a machine of the chosen offer.
+
+        Raises LookupError if the offer has no capacity, or if no decision was made.
+        """
+        filler = self._filler
+        assignment = filler.assign(below_threshold=True)
+        if assignment is None:
+            assignment = self._provision(filler) or filler.assign(below_threshold=False)
+        if assignment is None:
+            raise LookupError(f"{self.fleet.offers[filler.row].name} has no room for {self.demand.name}")
+        return assignment
 
     @property
     def _filler(self) -> OfferFiller:
@@ -192,21 +225,27 @@ class IncrementalPlacer:
             raise LookupError(f"nothing is decided about {self.demand.name} yet")
         return self._fillers[self._current_offer]
 
-    def _provision(self, filling: OfferFiller) -> Assignment | None:
-        kind = self._next_type or self._offered(filling.row)
-        if kind is None:
+    def _provision(self, filler: OfferFiller) -> Assignment | None:
+        machine_type = self._next_type or self._offered(filler.row)
+        if machine_type is None:
             return None
-        grows = filling.may_grow
-        seat = filling.provision(kind)
-        self._next_type = kind if grows and filling.may_grow and self._is_offered(kind, filling.row) else None
+        could_grow = filler.may_grow
+        assignment = filler.provision(machine_type)
+        self._next_type = (
+            machine_type
+            if could_grow and filler.may_grow and self._is_offered(machine_type, filler.row)
+            else None
+        )
         if self._next_type is None:
+            # The decision for an offer without free capacity counted on the next machine type.
             self._reusable_decisions.pop(False, None)
-        if self._last_ask.capacity_target or self._affects_other_offers(filling.row):
+        if self._last_ask.capacity_target or self._affects_other_offers(filler.row):
             self._reusable_decisions, self._next_type = {}, None
-        return seat
+        return assignment
 
     def _affects_other_offers(self, row: int) -> bool:
-        """Does one more machine there change other things than what the next one costs?"""
+        """Report whether a new machine in the offer changes more than the cost of the next machine in the
+        offer."""
         return (
             bool(self._weighs_free_capacity or self._last_ask.overflow_source)
             or self._has_per_replica_limits(row)
@@ -214,20 +253,28 @@ class IncrementalPlacer:
         )
 
     def _offered(self, row: int) -> MachineType | None:
-        at = (row, self._last_ask.overflow_source)
-        if at in self._exhausted_offers:
+        offer_key = (row, self._last_ask.overflow_source)
+        if offer_key in self._exhausted_offers:
             return None
-        kind = next_machine_type(self._last_ask, self.fleet, row)
-        if kind is None:
-            self._exhausted_offers.add(at)
-        return kind
+        machine_type = next_machine_type(self._last_ask, self.fleet, row)
+        if machine_type is None:
+            self._exhausted_offers.add(offer_key)
+        return machine_type
 
-    def _is_offered(self, kind: MachineType, row: int) -> bool:
-        """One more of the class that was the best before: others can only have become fewer."""
+    def _is_offered(self, machine_type: MachineType, row: int) -> bool:
+        """Report whether the offer can add one more machine of the type that was the best for the previous
+        machine.
+
+        A check of that type alone suffices: the set of available types only shrinks.
+        """
         fleet, ignoring = self.fleet, self.demand.ignored_limits
         table = fleet.table
         if "capacity" not in ignoring:
-            needed = {"nodes": 1, "cpu": kind.size.get("cpu", 0), "memory": kind.size.get("memory", 0)}
+            needed = {
+                "nodes": 1,
+                "cpu": machine_type.size.get("cpu", 0),
+                "memory": machine_type.size.get("memory", 0),
+            }
             if any(
                 amount < NO_LIMIT and table.free(table.resource_index[name])[row] < amount
                 for name, amount in needed.items()
@@ -235,27 +282,31 @@ class IncrementalPlacer:
                 return False
         return (
             "budget" in ignoring
-            or fleet.headroom_by_offer[row] >= kind.rate
-            or (kind.is_priced and not kind.rate)
+            or fleet.headroom_by_offer[row] >= machine_type.rate
+            or (machine_type.is_priced and not machine_type.rate)
         )
 
     def _shares_budget(self, row: int) -> bool:
-        """Is a machine there paid from a budget that others are paid from, too?"""
+        """Report whether a ledger with a cap pays for machines of this offer and of other offers."""
         fleet = self.fleet
         return any(
-            fleet.commit_cap(each) < NO_LIMIT and fleet.is_shared_ledger(each)
-            for each in fleet.offers[row].budgets
+            fleet.commit_cap(ledger) < NO_LIMIT and fleet.is_shared_ledger(ledger)
+            for ledger in fleet.offers[row].budgets
         )
 
 
 def decide_with_overflow(ask: ReplicaAsk, fleet: Fleet, profile: Profile) -> tuple[ReplicaAsk, Decision]:
-    """First as if there were no overflow; where that finds nothing, what each data center that is full enough overflows to."""
+    """Decide without overflow first; if no offer is feasible, try the overflow targets of every data center
+    that is full enough.
+
+    Returns the ask that was decided, with its overflow source, and the decision.
+    """
     first = decide(ask, fleet.table, profile)
     if first.fits:
         return ask, first
-    for static in overflow_sources(ask, fleet):
-        spilling = replace(ask, overflow_source=static)
-        second = decide(spilling, fleet.table, profile)
+    for data_center in overflow_sources(ask, fleet):
+        overflow_ask = replace(ask, overflow_source=data_center)
+        second = decide(overflow_ask, fleet.table, profile)
         if second.fits:
-            return spilling, second
+            return overflow_ask, second
     return ask, first

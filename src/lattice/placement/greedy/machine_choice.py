@@ -1,4 +1,5 @@
-"""Where in an offer does a replica go: onto a machine that is there, onto one more, or into a new cluster?"""
+"""Choose the machine for a replica inside an offer: an existing machine, one more machine of a cluster, or a
+new cluster."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,16 +13,20 @@ from lattice.placement.model.fleet import Assignment, Cluster, Fleet
 from lattice.placement.model.offer import MachineType
 from lattice.placement.model.quotes import fits_on_machine, growable_clusters
 
-Entry = tuple[
-    int, int, int, str, int
-]  # replicas of the service there, free milli-cores and bytes, name and row of a machine
+# Sort key of a machine: replicas of the service on the machine, free milli-cores, free bytes, name and row of
+# the machine.
+Entry = tuple[int, int, int, str, int]
 
 
 def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
-    """Fill clusters below their packing threshold, else grow one, else make one; fill beyond the threshold before giving up."""
+    """Assign one replica inside the offer.
+
+    The order is: fill clusters below their packing threshold, grow a cluster, create a cluster, fill clusters
+    beyond the threshold. Raises LookupError if the offer has no free capacity.
+    """
     machine = _machine_with_capacity(ask, fleet, row, below_threshold=True)
-    if machine is None and (kind := next_machine_type(ask, fleet, row)):
-        machine = _create_machine(ask, fleet, row, kind)
+    if machine is None and (machine_type := next_machine_type(ask, fleet, row)):
+        machine = _create_machine(ask, fleet, row, machine_type)
     if machine is None:
         machine = _machine_with_capacity(ask, fleet, row, below_threshold=False)
     if machine is None:
@@ -30,7 +35,8 @@ def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
 
 
 def next_machine_type(ask: ReplicaAsk, fleet: Fleet, row: int) -> MachineType | None:
-    """The class that a new machine would be of; None: there may be none."""
+    """Return the machine type that a new machine in the offer would have, or None if the offer can add no
+    machine."""
     quotes = fleet.table.quotes
     quote = quotes.quote_for(ask)
     if not quote.affordable[row] or not quote.within_limits[row]:
@@ -38,68 +44,86 @@ def next_machine_type(ask: ReplicaAsk, fleet: Fleet, row: int) -> MachineType | 
     return quotes.catalog.types[row][quotes.catalog.type_names[int(quote.type_id[row])]]
 
 
-def assign_on_type(ask: ReplicaAsk, fleet: Fleet, row: int, kind: str) -> Assignment | None:
-    """As `settle` does, but only on machines of one class; None: there is no room on those."""
-    machine = _machine_with_capacity(ask, fleet, row, below_threshold=True, kind=kind)
+def assign_on_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str) -> Assignment | None:
+    """Assign one replica as `assign_in_offer` does, but only on machines of the named type; None if those
+    machines have no capacity."""
+    machine = _machine_with_capacity(ask, fleet, row, below_threshold=True, type_name=type_name)
     quotes = fleet.table.quotes
-    if machine is None and quotes.may_provision(ask, row, kind):
-        machine = _create_machine(ask, fleet, row, quotes.catalog.types[row][kind])
+    if machine is None and quotes.may_provision(ask, row, type_name):
+        machine = _create_machine(ask, fleet, row, quotes.catalog.types[row][type_name])
     if machine is None:
-        machine = _machine_with_capacity(ask, fleet, row, below_threshold=False, kind=kind)
+        machine = _machine_with_capacity(ask, fleet, row, below_threshold=False, type_name=type_name)
     return None if machine is None else assign(ask.demand, fleet, machine)
 
 
 def _machine_with_capacity(
-    ask: ReplicaAsk, fleet: Fleet, row: int, *, below_threshold: bool, kind: str = ""
+    ask: ReplicaAsk, fleet: Fleet, row: int, *, below_threshold: bool, type_name: str = ""
 ) -> int | None:
-    """In the cluster with most neighbours that has one, of those the fullest: the machine with the fewest replicas of the service,
-    of those the one with least room."""
-    roomy, near = _machines_with_capacity(ask, fleet, row), neighbours_by_cluster(ask.demand, fleet)
-    own = fleet.growable_groups(ask.demand, ask.overflow_source, row)
+    """Return the best machine with free capacity in the best cluster, or None.
+
+    Clusters are ranked by `cluster_rank`; inside a cluster the machine with the fewest replicas of the
+    service wins, then the machine with the least free capacity.
+    """
+    machines_by_cluster, neighbours = (
+        _machines_with_capacity(ask, fleet, row),
+        neighbours_by_cluster(ask.demand, fleet),
+    )
+    growable_groups = fleet.growable_groups(ask.demand, ask.overflow_source, row)
     clusters = [
-        each
-        for each in map(fleet.clusters.__getitem__, roomy)
-        if not below_threshold or (each.is_below_threshold and each.group in own)
+        cluster
+        for cluster in map(fleet.clusters.__getitem__, machines_by_cluster)
+        if not below_threshold or (cluster.is_below_threshold and cluster.group in growable_groups)
     ]
-    for cluster in sorted(clusters, key=lambda each: cluster_rank(each, near)):
+    for cluster in sorted(clusters, key=lambda cluster: cluster_rank(cluster, neighbours)):
         machines = [
-            each for each in roomy[cluster.name] if kind in ("", fleet.machines.machine_type[each].name)
+            machine
+            for machine in machines_by_cluster[cluster.name]
+            if type_name in ("", fleet.machines.machine_type[machine].name)
         ]
-        found = pick_machine(ask.demand, fleet, machines)
-        if found is not None:
-            return found
+        machine = pick_machine(ask.demand, fleet, machines)
+        if machine is not None:
+            return machine
     return None
 
 
 def neighbours_by_cluster(demand: Demand, fleet: Fleet) -> Counter[str]:
-    """By cluster, how many of the services that it talks to, or that talk to it, are there."""
-    others = (each for each in demand.neighbours if each != demand.name)
-    return Counter(name for each in others for name in fleet.clusters_of(each))
+    """Count by cluster how many of the callers and callees of the service have replicas in the cluster."""
+    counts: Counter[str] = Counter()
+    for neighbour in demand.neighbours:
+        if neighbour != demand.name:
+            for cluster in fleet.clusters_of(neighbour):
+                counts[cluster] += 1
+    return counts
 
 
-def cluster_rank(cluster: Cluster, near: Counter[str]) -> tuple[bool, int, int, str]:
-    """What is kept for it leaves room to others."""
-    return (not cluster.is_reserved, -near[cluster.name], -cluster.utilisation, cluster.name)
+def cluster_rank(cluster: Cluster, neighbours: Counter[str]) -> tuple[bool, int, int, str]:
+    """Return the sort key of a cluster: reserved clusters first, then the most neighbours, then the highest
+    utilisation.
+
+    A replica in a reserved cluster leaves the capacity of shared clusters to other services.
+    """
+    return (not cluster.is_reserved, -neighbours[cluster.name], -cluster.utilisation, cluster.name)
 
 
 def _machines_with_capacity(ask: ReplicaAsk, fleet: Fleet, row: int) -> dict[str, list[int]]:
-    """Machines of the right groups with so much free, by cluster."""
-    machines, taking = fleet.machines, fleet.accepting_machines(ask.demand, ask.overflow_source)
-    if taking is None:
+    """Return the rows of machines that accept the demand and have enough free resources, by cluster name."""
+    machines, accepting = fleet.machines, fleet.accepting_machines(ask.demand, ask.overflow_source)
+    if accepting is None:
         return {}
-    mask = machines.column("alive") & (machines.column("offer") == row) & taking
+    mask = machines.column("alive") & (machines.column("offer") == row) & accepting
     for resource, amount in ask.demand.effective_needs.items():
         mask &= machines.free(machines.add_resource(resource)) >= amount
-    found: dict[str, list[int]] = {}
+    machines_by_cluster: dict[str, list[int]] = {}
     for machine in np.flatnonzero(mask).tolist():
-        found.setdefault(machines.cluster[machine].name, []).append(machine)
-    return found
+        machines_by_cluster.setdefault(machines.cluster[machine].name, []).append(machine)
+    return machines_by_cluster
 
 
 def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int | None:
+    """Return the machine with the lowest rank among machines that fit the demand, or None."""
     return min(
-        (each for each in machines if fits_on_machine(fleet, demand, each)),
-        key=lambda each: machine_rank(demand, fleet, each),
+        (machine for machine in machines if fits_on_machine(fleet, demand, machine)),
+        key=lambda machine: machine_rank(demand, fleet, machine),
         default=None,
     )
 
@@ -108,41 +132,45 @@ def machine_rank(demand: Demand, fleet: Fleet, machine: int) -> tuple[int, int, 
     return machine_ranks(demand, fleet, [machine])[0]
 
 
-def _create_machine(ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType) -> int:
-    grown = [
-        fleet.clusters[each]
-        for each in growable_clusters(fleet, row, fleet.growable_groups(ask.demand, ask.overflow_source, row))
+def _create_machine(ask: ReplicaAsk, fleet: Fleet, row: int, machine_type: MachineType) -> int:
+    growable = [
+        fleet.clusters[name]
+        for name in growable_clusters(fleet, row, fleet.growable_groups(ask.demand, ask.overflow_source, row))
     ]
-    near = neighbours_by_cluster(ask.demand, fleet)
-    first = min(grown, key=lambda each: cluster_rank(each, near), default=None)
-    return create_machines(ask, fleet, row, kind, first)[1][0]
+    neighbours = neighbours_by_cluster(ask.demand, fleet)
+    first = min(growable, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
+    return create_machines(ask, fleet, row, machine_type, first)[1][0]
 
 
 def create_machines(
-    ask: ReplicaAsk, fleet: Fleet, row: int, kind: MachineType, grown: Cluster | None
+    ask: ReplicaAsk, fleet: Fleet, row: int, machine_type: MachineType, growing_cluster: Cluster | None
 ) -> tuple[Cluster, list[int]]:
-    """One more for a cluster that may grow, else as many as a new cluster begins with."""
-    if grown is not None:
-        return grown, [fleet.add_machine(grown, kind)]
+    """Add one machine to the growing cluster, or create a cluster with its initial machines if no cluster is
+    passed."""
+    if growing_cluster is not None:
+        return growing_cluster, [fleet.add_machine(growing_cluster, machine_type)]
     cluster = create_cluster(ask, fleet, row)
     count = fleet.offers[row].initial_nodes(ask.demand.rules.min_nodes)
-    return cluster, fleet.add_machines(cluster, kind, fleet.new_machine_names(cluster, kind.name, count))
+    return cluster, fleet.add_machines(
+        cluster, machine_type, fleet.new_machine_names(cluster, machine_type.name, count)
+    )
 
 
 def create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
+    """Create an empty cluster in the offer, under the rules of the demand, with the next free number of the
+    offer."""
     rules, offer = ask.demand.rules, fleet.offers[row]
     number = fleet.next_cluster_number.get(row, 1)
-    while (
-        cluster_name(offer.name, rules.prefix, number) in fleet.clusters
-    ):  # of another offer: pool a-b, and prefix b in pool a
+    # Clusters of two offers can have the same name: pool `a-b`, and prefix `b` in pool `a`.
+    while cluster_name(offer.name, rules.prefix, number) in fleet.clusters:
         number += 1
-    most = min(rules.max_nodes, offer.limits.nodes_per_cluster)
+    max_nodes = min(rules.max_nodes, offer.limits.nodes_per_cluster)
     cluster = Cluster(
         name=cluster_name(offer.name, rules.prefix, number),
         offer_row=row,
         group=fleet.group_of(ask.demand, ask.overflow_source, row),
-        min_nodes=min(rules.min_nodes, most),
-        max_nodes=most,
+        min_nodes=min(rules.min_nodes, max_nodes),
+        max_nodes=max_nodes,
         packing_threshold=rules.packing,
         overflow_source=ask.overflow_source,
         is_reserved=offer.name in ask.demand.usable_reserves,
@@ -152,64 +180,74 @@ def create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
 
 
 def cluster_name(offer: str, prefix: str, number: int) -> str:
-    """`us-east-001`, or with a prefix of the policy `us-east-prod-001`; a number is never given twice in one offer."""
+    """Format a cluster name: `us-east-001`, or with the prefix of a policy `us-east-prod-001`.
+
+    Numbers are unique inside one offer and never reused.
+    """
     pool = offer.replace("/", "-")
     return f"{pool}-{prefix}-{number:03}" if prefix else f"{pool}-{number:03}"
 
 
 def remove_empty_machines(fleet: Fleet, clusters: Sequence[str]) -> None:
-    """Empty machines beyond what a cluster begins with go; a cluster without replicas goes whole."""
+    """Remove empty machines above the minimum size of their cluster, the most expensive first; remove
+    clusters without replicas."""
     for name in sorted(clusters):
         cluster = fleet.clusters.get(name)
         if cluster is None:
             continue
-        holds = fleet.machines.replica_counts
-        empty = [machine for machine in cluster.machines if not holds[machine]]
+        replica_counts = fleet.machines.replica_counts
+        empty = [machine for machine in cluster.machines if not replica_counts[machine]]
         if len(empty) == len(cluster.machines):
             for machine in reversed(cluster.machines.copy()):
                 fleet.drop_machine(machine)
             fleet.drop_cluster(name)
             continue
+        # A cluster keeps its minimum size as long as it has replicas.
         spare = len(cluster.machines) - cluster.min_nodes
-        dearest_first = sorted(
-            empty, key=lambda each: (-fleet.machines.machine_type[each].rate, fleet.machines.names[each])
+        by_rate = sorted(
+            empty,
+            key=lambda machine: (-fleet.machines.machine_type[machine].rate, fleet.machines.names[machine]),
         )
-        for machine in dearest_first[: max(0, spare)]:
+        for machine in by_rate[: max(0, spare)]:
             fleet.drop_machine(machine)
 
 
 def class_counts(fleet: Fleet, cluster: Cluster) -> Counter[str]:
+    """Count the machines of the cluster by node class."""
     return Counter(fleet.machines.machine_type[machine].name for machine in cluster.machines)
 
 
 class OfferFiller:
-    """The machines of one offer that have room, while nothing but replicas of this service comes there. Seats are those of `settle`.
+    """Fills the machines of one offer while only replicas of one service are added to the offer.
 
-    What has no room any more never has it again, so that every machine is looked at once.
+    Assignments are the same as those of `assign_in_offer`. A machine without capacity for a replica never
+    regains capacity, so the filler checks a full machine only once.
     """
 
     def __init__(self, ask: ReplicaAsk, fleet: Fleet, row: int) -> None:
         self.ask, self.fleet, self.row = ask, fleet, row
         self._neighbours = neighbours_by_cluster(ask.demand, fleet)
-        own, groups = (
+        growable_groups, accepting_groups = (
             fleet.growable_groups(ask.demand, ask.overflow_source, row),
             fleet.accepting_groups(ask.demand, ask.overflow_source),
         )
-        clusters = [each for each in fleet.clusters_by_offer[row].values() if each.group in own]
-        self._heaps: dict[
-            str, list[Entry]
-        ] = {}  # heaps by cluster, best first; a cluster that is not here was not looked at yet
-        self._growable_clusters = [each for each in clusters if len(each.machines) < each.max_nodes]
+        clusters = [
+            cluster for cluster in fleet.clusters_by_offer[row].values() if cluster.group in growable_groups
+        ]
+        # Machines by cluster, best first. A cluster is missing until its machines were checked.
+        self._heaps: dict[str, list[Entry]] = {}
+        self._growable_clusters = [
+            cluster for cluster in clusters if len(cluster.machines) < cluster.max_nodes
+        ]
         self._clusters_below_threshold = sorted(
-            (each for each in clusters if each.is_below_threshold), key=self._rank
+            (cluster for cluster in clusters if cluster.is_below_threshold), key=self._rank
         )
         self._clusters_with_capacity = [
-            each for each in fleet.clusters_by_offer[row].values() if each.group in groups
-        ]  # all that may have room
+            cluster for cluster in fleet.clusters_by_offer[row].values() if cluster.group in accepting_groups
+        ]
         self._is_sorted = False
-        self._best_entry: tuple[str, Entry] | None = (
-            None  # the cluster and machine that were found to have room since the last replica came
-        )
+        # The cluster and its best machine; reset when a replica is assigned.
+        self._best_entry: tuple[str, Entry] | None = None
 
     def _rank(self, cluster: Cluster) -> tuple[bool, int, int, str]:
         return cluster_rank(cluster, self._neighbours)
@@ -220,6 +258,7 @@ class OfferFiller:
 
     @property
     def has_free_capacity(self) -> bool:
+        """Report whether any machine of the offer fits one more replica."""
         while self._clusters_with_capacity:
             if self._best(self._clusters_with_capacity[-1]):
                 return True
@@ -227,40 +266,69 @@ class OfferFiller:
         return False
 
     def assign(self, *, below_threshold: bool) -> Assignment | None:
-        """In the nearest and fullest cluster that has room, of those below their packing threshold or of all. None: there is no room."""
-        cluster = self._first_below_threshold() if below_threshold else self._fullest()
-        if cluster is None:
-            return None
-        best = self._best(cluster)
-        return None if best is None else self._assign_to_best(cluster, best)
+        """Assign one replica in the best cluster with free capacity, or return None.
 
-    def provision(self, kind: MachineType) -> Assignment:
-        """On one more machine of the nearest and fullest cluster that may grow, else in a new one."""
-        grown = min(self._growable_clusters, key=self._rank, default=None)
-        cluster, added = create_machines(self.ask, self.fleet, self.row, kind, grown)
-        some = self._growable_clusters if grown else [cluster]
-        self._growable_clusters = [each for each in some if len(each.machines) < each.max_nodes]
+        With `below_threshold`, only clusters below their packing threshold are candidates.
+        """
+        if below_threshold:
+            cluster = self._first_below_threshold()
+        else:
+            self._clusters_with_capacity = [
+                candidate for candidate in self._clusters_with_capacity if self._best(candidate)
+            ]
+            cluster = min(self._clusters_with_capacity, key=self._rank, default=None)
+        best = None if cluster is None else self._best(cluster)
+        if cluster is None or best is None:
+            return None
+        assignment, self._best_entry = assign(self.ask.demand, self.fleet, best[-1]), None
+        heapreplace(self._heaps[cluster.name], self._entry(best[-1]))
+        return assignment
+
+    def provision(self, machine_type: MachineType) -> Assignment:
+        """Assign one replica on a new machine of the best cluster that may grow, else in a new cluster.
+
+        The replica goes to the new machine even if an older machine ranks higher.
+        """
+        growing_cluster = min(self._growable_clusters, key=self._rank, default=None)
+        cluster, added = create_machines(self.ask, self.fleet, self.row, machine_type, growing_cluster)
+        growable = self._growable_clusters if growing_cluster else [cluster]
+        self._growable_clusters = [
+            candidate for candidate in growable if len(candidate.machines) < candidate.max_nodes
+        ]
         self._add_candidates(cluster, added)
-        return self._assign_to_new(cluster, added[0])
+        machine = added[0]
+        assignment, self._best_entry = assign(self.ask.demand, self.fleet, machine), None
+        entries = self._heaps.get(cluster.name)
+        if entries is not None:
+            self._heaps[cluster.name] = [
+                entry if entry[-1] != machine else self._entry(machine) for entry in entries
+            ]
+            heapify(self._heaps[cluster.name])
+        return assignment
 
     def _add_candidates(self, cluster: Cluster, added: Iterable[int]) -> None:
-        known = self._heaps.get(cluster.name)
-        if known is not None:
-            self._heaps[cluster.name] = [*known, *(self._entry(each) for each in added)]
+        entries = self._heaps.get(cluster.name)
+        if entries is not None:
+            self._heaps[cluster.name] = [*entries, *(self._entry(machine) for machine in added)]
             heapify(self._heaps[cluster.name])
         self._clusters_with_capacity = [
-            *(each for each in self._clusters_with_capacity if each is not cluster),
+            *(candidate for candidate in self._clusters_with_capacity if candidate is not cluster),
             cluster,
         ]
         self._clusters_below_threshold = [
-            *(each for each in self._clusters_below_threshold if each is not cluster),
+            *(candidate for candidate in self._clusters_below_threshold if candidate is not cluster),
             cluster,
         ]
         self._is_sorted = False
 
     def _first_below_threshold(self) -> Cluster | None:
         if not self._is_sorted:
-            self._sort()
+            # Only the first cluster gets fuller, so the order holds until a cluster grows.
+            self._clusters_below_threshold = sorted(
+                (cluster for cluster in self._clusters_below_threshold if cluster.is_below_threshold),
+                key=self._rank,
+            )
+            self._is_sorted = True
         while self._clusters_below_threshold:
             cluster = self._clusters_below_threshold[0]
             if cluster.is_below_threshold and self._best(cluster):
@@ -268,59 +336,33 @@ class OfferFiller:
             self._clusters_below_threshold.pop(0)
         return None
 
-    def _sort(self) -> None:
-        """Only the first of those that are filled gets fuller, so they stay in order until one grows."""
-        self._clusters_below_threshold = sorted(
-            (each for each in self._clusters_below_threshold if each.is_below_threshold), key=self._rank
-        )
-        self._is_sorted = True
-
-    def _fullest(self) -> Cluster | None:
-        self._clusters_with_capacity = [each for each in self._clusters_with_capacity if self._best(each)]
-        return min(self._clusters_with_capacity, key=self._rank, default=None)
-
     def _best(self, cluster: Cluster) -> Entry | None:
         if self._best_entry and self._best_entry[0] == cluster.name:
             return self._best_entry[1]
-        found = self._heaps.get(cluster.name)
-        if found is None:
-            found = self._heaps[cluster.name] = [
-                self._entry(each) for each in cluster.machines if self._fits_on(each)
+        entries = self._heaps.get(cluster.name)
+        if entries is None:
+            entries = self._heaps[cluster.name] = [
+                self._entry(machine) for machine in cluster.machines if self._fits_on(machine)
             ]
-            heapify(found)
-        while found and not self._fits_on(found[0][-1]):
-            heappop(found)
-        if not found:
+            heapify(entries)
+        # Entries become stale when replicas are assigned: drop full machines from the top.
+        while entries and not self._fits_on(entries[0][-1]):
+            heappop(entries)
+        if not entries:
             return None
-        self._best_entry = (cluster.name, found[0])
-        return found[0]
+        self._best_entry = (cluster.name, entries[0])
+        return entries[0]
 
     def _fits_on(self, machine: int) -> bool:
         return fits_on_machine(self.fleet, self.ask.demand, machine)
 
     def _entry(self, machine: int) -> Entry:
         machines = self.fleet.machines
-        held = machines.replica_counts[machine][self.ask.demand.name]
+        replicas = machines.replica_counts[machine][self.ask.demand.name]
         return (
-            held,
+            replicas,
             int(machines.free(0)[machine]),
             int(machines.free(1)[machine]),
             machines.names[machine],
             machine,
         )
-
-    def _assign_to_best(self, cluster: Cluster, best: Entry) -> Assignment:
-        seat, self._best_entry = assign(self.ask.demand, self.fleet, best[-1]), None
-        heapreplace(self._heaps[cluster.name], self._entry(best[-1]))
-        return seat
-
-    def _assign_to_new(self, cluster: Cluster, machine: int) -> Assignment:
-        """On a machine that was just added, whether or not another one would come first."""
-        seat, self._best_entry = assign(self.ask.demand, self.fleet, machine), None
-        known = self._heaps.get(cluster.name)
-        if known is not None:
-            self._heaps[cluster.name] = [
-                each if each[-1] != machine else self._entry(machine) for each in known
-            ]
-            heapify(self._heaps[cluster.name])
-        return seat

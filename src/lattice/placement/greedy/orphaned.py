@@ -1,4 +1,5 @@
-"""What stays as it is where nothing is offered any more: a pool that is gone takes nothing with it that runs."""
+"""Find orphaned replicas: replicas that keep running after their pool was deleted or their offer was
+withdrawn."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,13 +16,18 @@ from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
 
-OrphanedReplicas = Mapping[str, tuple[ServicePlacement, ...]]  # by service
+# Placements by service.
+OrphanedReplicas = Mapping[str, tuple[ServicePlacement, ...]]
 UnschedulableCounts = Mapping[str, Counter[NodeGroupKey]]
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanedState:
-    """Replicas, their clusters, and micro-dollars per hour: for machines by cluster, by offer, and of that by service and offer."""
+    """Orphaned replicas with their clusters and costs.
+
+    All rates are micro-dollars per hour: of the machines by cluster, of the machines by offer, and the share
+    of a service by offer.
+    """
 
     replicas: OrphanedReplicas = field(default_factory=dict)
     clusters: tuple[LatticeCluster, ...] = ()
@@ -31,16 +37,20 @@ class OrphanedState:
 
     @staticmethod
     def of(replicas: OrphanedReplicas, clusters: tuple[LatticeCluster, ...], world: World) -> "OrphanedState":
-        bills, rates = _cluster_rates(world, clusters), Counter[str]()
-        for each in clusters:
-            rates[each.spec.pool] += bills[each.metadata.name]
-        return OrphanedState(replicas, clusters, bills, rates, _service_shares(replicas, rates))
+        """Compute the rates of the clusters and the shares of the services."""
+        cluster_rates, offer_rates = _cluster_rates(world, clusters), Counter[str]()
+        for cluster in clusters:
+            offer_rates[cluster.spec.pool] += cluster_rates[cluster.metadata.name]
+        return OrphanedState(
+            replicas, clusters, cluster_rates, offer_rates, _service_shares(replicas, offer_rates)
+        )
 
     def replica_counts(self, service: str) -> Counter[tuple[str, str, str]]:
+        """Count the orphaned replicas of the service by pool, cluster and node class."""
         return Counter(
             {
-                (each.pool, each.cluster, each.node): each.replicas or 0
-                for each in self.replicas.get(service, ())
+                (placement.pool, placement.cluster, placement.node): placement.replicas or 0
+                for placement in self.replicas.get(service, ())
             }
         )
 
@@ -49,24 +59,28 @@ class OrphanedState:
 
     @property
     def overhead(self) -> dict[str, int]:
-        """By offer: machines that nobody is on."""
-        paid = Counter[str]()
+        """The rate by offer of machines without orphaned replicas."""
+        rate_in_use = Counter[str]()
         for shares in self.service_shares.values():
-            paid.update(shares)
-        return {offer: rate - paid[offer] for offer, rate in self.offer_rates.items() if rate > paid[offer]}
+            rate_in_use.update(shares)
+        return {
+            offer: rate - rate_in_use[offer]
+            for offer, rate in self.offer_rates.items()
+            if rate > rate_in_use[offer]
+        }
 
     def regions(self, service: str) -> set[str]:
-        there = {each.cluster for each in self.replicas.get(service, ())}
-        return {each.spec.region for each in self.clusters if each.metadata.name in there}
+        cluster_names = {placement.cluster for placement in self.replicas.get(service, ())}
+        return {cluster.spec.region for cluster in self.clusters if cluster.metadata.name in cluster_names}
 
     def reasons(self, service: str) -> list[str]:
-        return [f"{each.pool}: is not offered any more" for each in self.replicas.get(service, ())]
+        return [f"{placement.pool}: is not offered any more" for placement in self.replicas.get(service, ())]
 
     def subtract_orphans(self, demand: Demand) -> Demand:
         return subtract_orphans(demand, self.replicas)
 
     def with_orphans(self, service: LatticeService, name: str) -> LatticeService:
-        """With those in its status, too."""
+        """Return the service with its orphaned replicas added to the placements in its status."""
         if name not in self.replicas:
             return service
         status = msgspec.structs.replace(
@@ -76,11 +90,11 @@ class OrphanedState:
 
 
 def find_orphans(world: World, fleet: Fleet) -> OrphanedState:
-    """As it is now: also clusters that nobody is in any more."""
+    """Find all orphaned replicas and clusters, including clusters without replicas."""
     clusters = tuple(
-        each
-        for each in world.objects.values()
-        if isinstance(each, LatticeCluster) and each.spec.pool not in fleet.table.row_of
+        resource
+        for resource in world.objects.values()
+        if isinstance(resource, LatticeCluster) and resource.spec.pool not in fleet.table.row_of
     )
     if not clusters:
         return OrphanedState()
@@ -88,75 +102,87 @@ def find_orphans(world: World, fleet: Fleet) -> OrphanedState:
 
 
 def find_final_orphans(world: World, fleet: Fleet) -> OrphanedState:
-    """Clusters that nobody is in any more go."""
-    now = find_orphans(world, fleet)
-    held = clusters_in_use(now.replicas)
-    clusters = tuple(each for each in now.clusters if each.metadata.name in held)
-    return OrphanedState.of(now.replicas, clusters, world)
+    """Find the orphaned replicas and clusters that remain after clusters without replicas are removed."""
+    state = find_orphans(world, fleet)
+    names_in_use = clusters_in_use(state.replicas)
+    clusters = tuple(cluster for cluster in state.clusters if cluster.metadata.name in names_in_use)
+    return OrphanedState.of(state.replicas, clusters, world)
 
 
-def clusters_in_use(stranded: OrphanedReplicas) -> set[str]:
-    return {each.cluster for several in stranded.values() for each in several}
+def clusters_in_use(replicas: OrphanedReplicas) -> set[str]:
+    """Return the names of clusters with orphaned replicas."""
+    clusters: set[str] = set()
+    for placements in replicas.values():
+        clusters.update(placement.cluster for placement in placements)
+    return clusters
 
 
 def orphaned_replicas(
-    world: World, fleet: Fleet, stuck: UnschedulableCounts
+    world: World, fleet: Fleet, unschedulable: UnschedulableCounts
 ) -> dict[str, tuple[ServicePlacement, ...]]:
-    """What is there stays, unless no node takes it or fewer are wanted."""
-    found = {}
+    """Return the orphaned replicas by service, up to the desired replica count and without unschedulable
+    replicas."""
+    orphans = {}
     for name, service in world.services.items():
-        left, kept = world.demands[name].replicas - len(fleet.assignments.get(name, ())), []
-        for each in service.status.placements:
-            is_there = (
-                each.cluster not in fleet.clusters
-                and (LatticeCluster.resource.kind, "", each.cluster) in world.objects
+        remaining, placements = world.demands[name].replicas - len(fleet.assignments.get(name, ())), []
+        for placement in service.status.placements:
+            is_orphaned = (
+                placement.cluster not in fleet.clusters
+                and (LatticeCluster.resource.kind, "", placement.cluster) in world.objects
             )
-            here = (
-                (each.replicas or 0) - stuck.get(name, Counter())[each.cluster, each.node] if is_there else 0
+            running = (
+                (placement.replicas or 0)
+                - unschedulable.get(name, Counter())[placement.cluster, placement.node]
+                if is_orphaned
+                else 0
             )
-            if (count := min(here, left)) > 0:
-                kept.append(msgspec.structs.replace(each, replicas=count))
-                left -= count
-        if kept:
-            found[name] = tuple(kept)
-    return found
+            if (count := min(running, remaining)) > 0:
+                placements.append(msgspec.structs.replace(placement, replicas=count))
+                remaining -= count
+        if placements:
+            orphans[name] = tuple(placements)
+    return orphans
 
 
-def subtract_orphans(demand: Demand, stranded: OrphanedReplicas) -> Demand:
-    """Without those that run elsewhere."""
-    if demand.name not in stranded:
+def subtract_orphans(demand: Demand, orphans: OrphanedReplicas) -> Demand:
+    """Return the demand with its replica count reduced by the orphaned replicas."""
+    if demand.name not in orphans:
         return demand
     return replace(
-        demand, replicas=demand.replicas - sum(each.replicas or 0 for each in stranded[demand.name])
+        demand, replicas=demand.replicas - sum(placement.replicas or 0 for placement in orphans[demand.name])
     )
 
 
 def _service_shares(replicas: OrphanedReplicas, rates: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """What was said last of each service; all together never more than the machines cost."""
-    left, found = Counter(rates), dict[str, dict[str, int]]()
-    for service, several in sorted(replicas.items()):
-        shares = found.setdefault(service, {})
-        for each in several:
-            told = dollars_to_micros(each.cost.hourly) if each.cost and each.cost.hourly is not None else 0
-            share = min(told, left[each.pool])
-            left[each.pool] -= share
-            shares[each.pool] = shares.get(each.pool, 0) + share
-    return found
+    """Split the offer rates by service, as the last status says; the sum never exceeds the rate of the
+    machines."""
+    remaining, shares_by_service = Counter(rates), dict[str, dict[str, int]]()
+    for service, placements in sorted(replicas.items()):
+        shares = shares_by_service.setdefault(service, {})
+        for placement in placements:
+            last_rate = (
+                dollars_to_micros(placement.cost.hourly)
+                if placement.cost and placement.cost.hourly is not None
+                else 0
+            )
+            # The shares never exceed the rate of the machines.
+            share = min(last_rate, remaining[placement.pool])
+            remaining[placement.pool] -= share
+            shares[placement.pool] = shares.get(placement.pool, 0) + share
+    return shares_by_service
 
 
 def _cluster_rates(world: World, clusters: tuple[LatticeCluster, ...]) -> dict[str, int]:
-    """At what the ledgers pay, else at what the classes cost there; what is owned costs nothing."""
-    former = LedgerPrices.of(world.objects.values(), world.supply.node_classes)
-    return {
-        each.metadata.name: 0 if each.spec.pool == each.spec.infrastructure else _cluster_rate(former, each)
-        for each in clusters
-    }
-
-
-def _cluster_rate(former: LedgerPrices, cluster: LatticeCluster) -> int:
-    name, spec = cluster.metadata.name, cluster.spec
-    return sum(
-        former.next_rate((name, kind), spec.provider, spec.region)
-        for kind, count in spec.nodes.items()
-        for _ in range(count)
-    )
+    """Compute the rate of every cluster from the ledgers, else from class prices; owned infrastructure
+    costs nothing."""
+    ledger_prices = LedgerPrices.of(world.objects.values(), world.supply.node_classes)
+    rates = {}
+    for cluster in clusters:
+        name, spec, rate = cluster.metadata.name, cluster.spec, 0
+        # In a data center the pool and the infrastructure have the same name, and machines cost nothing.
+        if spec.pool != spec.infrastructure:
+            for node_class, count in spec.nodes.items():
+                for _ in range(count):
+                    rate += ledger_prices.next_rate((name, node_class), spec.provider, spec.region)
+        rates[name] = rate
+    return rates

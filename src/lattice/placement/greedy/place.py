@@ -1,4 +1,5 @@
-"""place(service, fleet): where every replica goes, and why not elsewhere."""
+"""Place one service: assign all missing replicas to machines, and record the decision of a replica that fits
+no offer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,48 +15,58 @@ from lattice.placement.model.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
 from lattice.placement.model.fleet import Assignment, Fleet
 from lattice.placement.plugins.filters.spread import domain_of
 
-BOUND_CHECK_MIN_REPLICAS = (
-    32  # replicas: placing so many takes longer than counting how many there could be room for
-)
+# Replicas. From this count on, placing takes longer than computing the upper bound of the free capacity
+# first.
+BOUND_CHECK_MIN_REPLICAS = 32
+# Micro-dollars per hour; a commit cap of this size or more is no cap.
+UNCAPPED_RATE = 1 << 60
 
 
 @dataclass(slots=True)
 class Placement:
-    """The seats that were found, and the last decision: of the replica that found none, if one did not."""
+    """The assignments of one service, with the decisions to explain; the last decision is the failed one if a
+    replica fits no offer."""
 
     demand: Demand
     assignments: list[Assignment] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
-    missing: int = 0  # replicas without a seat
-    failed_ask: ReplicaAsk | None = None  # of the replica that found none
+    # Replicas without an assignment.
+    missing: int = 0
+    # The ask of the replica that fits no offer.
+    failed_ask: ReplicaAsk | None = None
 
     @property
     def is_short_of_capacity(self) -> bool:
-        """The last replica could have gone anywhere, by the rules that hold over all of them."""
-        last = self.failed_ask
-        return last is not None and not last.region and not last.excluded_regions
+        """Report whether the failed replica was allowed in all regions, so that capacity, not a rule over all
+        replicas, was missing."""
+        ask = self.failed_ask
+        return ask is not None and not ask.region and not ask.excluded_regions
 
     @property
     def is_complete(self) -> bool:
-        """As many run as are wanted; rules that contradict one another do not take away those that do."""
+        """Report whether all desired replicas have an assignment; conflicting requirements do not change the
+        result."""
         return not self.missing
 
 
 def place(demand: Demand, fleet: Fleet, *, keep_decisions: int = 0) -> Placement:
-    """All replicas that it lacks; where there is not room for all, as many as there is, unless a rule over all of them cannot hold.
+    """Place all missing replicas of the demand; without enough capacity, place as many replicas as fit.
 
-    Tries the policies' order and an even spread first, then the cheapest, which spares budgets; then classes of machines that hold more.
+    A partial result is kept only if no rule over all replicas, such as required regions, failed. The order of
+    attempts: preferences and soft spread as the policies say, then the cheapest offers, which save budget,
+    then machine types that hold more replicas.
 
-    `keep`: how many decisions to keep for explaining; the last one, if it fails, is always kept.
+    `keep_decisions` is the number of decisions to keep for explanations; a failed decision is always kept.
     """
+    # No supply can resolve conflicting requirements, so no attempt is made.
     if demand.rule_conflict:
         return Placement(
             demand, missing=max(0, demand.replicas - len(fleet.assignments.get(demand.name, ())))
         )
     placement = None
-    for wishing in _preference_variants(demand, fleet):
+    for variant in _preference_variants(demand, fleet):
         with fleet.attempt() as attempt:
-            placement = place_replicas(wishing, fleet, keep_decisions)
+            placement = place_replicas(variant, fleet, keep_decisions)
             attempt.succeeded = placement.is_complete
         if placement.is_complete:
             break
@@ -65,130 +76,148 @@ def place(demand: Demand, fleet: Fleet, *, keep_decisions: int = 0) -> Placement
         with fleet.attempt() as attempt:
             placement = place_as_many_as_fit(demand, fleet, keep_decisions)
             attempt.succeeded = placement.is_complete or placement.is_short_of_capacity
+    # The variants have other preferences; the placement belongs to the original demand.
     placement.demand = demand
     return placement
 
 
 def _preference_variants(demand: Demand, fleet: Fleet) -> list[Demand]:
-    """Those that are worth trying before as many are placed as can be."""
-    has_other = demand.neighbours or demand.soft_spread or demand.preferences not in ((), CHEAPEST_FIRST)
-    return (
-        [demand, replace(demand, preferences=CHEAPEST_FIRST, soft_spread=())]
-        if has_other and _has_budget_caps(fleet)
-        else []
+    """Return the variants of the demand that are worth an attempt before a partial placement."""
+    has_preferences = (
+        demand.neighbours or demand.soft_spread or demand.preferences not in ((), CHEAPEST_FIRST)
     )
+    if has_preferences and any(budget.commit_cap < UNCAPPED_RATE for budget in fleet.budgets.values()):
+        return [demand, replace(demand, preferences=CHEAPEST_FIRST, soft_spread=())]
+    return []
 
 
-def _has_budget_caps(fleet: Fleet) -> bool:
-    return any(budget.commit_cap < 1 << 60 for budget in fleet.budgets.values())
-
-
-def place_as_many_as_fit(demand: Demand, fleet: Fleet, keep: int) -> Placement:
-    """On the classes that cost least; where those do not hold all, on those that hold more, if more replicas find a place then."""
+def place_as_many_as_fit(demand: Demand, fleet: Fleet, keep_decisions: int) -> Placement:
+    """Place replicas on the cheapest machine types; if replicas remain, try the largest types and keep the
+    attempt with more replicas."""
     missing = demand.replicas - len(fleet.assignments.get(demand.name, ()))
-    most = max_additional_replicas(demand, fleet) if missing >= BOUND_CHECK_MIN_REPLICAS else missing
+    upper_bound = max_additional_replicas(demand, fleet) if missing >= BOUND_CHECK_MIN_REPLICAS else missing
     if missing >= BOUND_CHECK_MIN_REPLICAS and not demand.regions and not demand.min_regions:
-        cheaply = max_additional_on_cheapest(demand, fleet)
-        roomy = _place_on_largest(demand, fleet, keep, cheaply) if cheaply < min(missing, most) else None
-        if roomy is not None:
-            return roomy
+        bound_on_cheapest = max_additional_on_cheapest(demand, fleet)
+        # The cheapest types cannot hold all replicas: try the largest types first.
+        if bound_on_cheapest < min(missing, upper_bound):
+            on_largest = _place_on_largest(demand, fleet, keep_decisions, bound_on_cheapest)
+            if on_largest is not None:
+                return on_largest
     with fleet.attempt() as attempt:
-        cheap = place_replicas(demand, fleet, keep)
-        is_short = cheap.missing and cheap.assignments and cheap.is_short_of_capacity
+        on_cheapest = place_replicas(demand, fleet, keep_decisions)
+        is_short = on_cheapest.missing and on_cheapest.assignments and on_cheapest.is_short_of_capacity
+        # With several machine types that can host a replica, larger types may hold more replicas.
         attempt.succeeded = not (
-            is_short and len(cheap.assignments) < most and _has_type_choice(demand, fleet)
+            is_short
+            and len(on_cheapest.assignments) < upper_bound
+            and bool((fleet.table.quotes.machine_fit(demand).can_host.sum(axis=0) > 1).any())
         )
     if attempt.succeeded:
-        return cheap
-    return _place_on_largest(demand, fleet, keep, len(cheap.assignments)) or place_replicas(
-        demand, fleet, keep
+        return on_cheapest
+    return _place_on_largest(demand, fleet, keep_decisions, len(on_cheapest.assignments)) or place_replicas(
+        demand, fleet, keep_decisions
     )
 
 
-def _place_on_largest(demand: Demand, fleet: Fleet, keep: int, least: int) -> Placement | None:
-    """On the classes that hold most, if that are more replicas than `least`."""
+def _place_on_largest(
+    demand: Demand, fleet: Fleet, keep_decisions: int, min_exceeded: int
+) -> Placement | None:
+    """Place replicas on the machine types that hold the most replicas; None, with the attempt undone, unless
+    over `min_exceeded` are placed."""
     with fleet.attempt() as attempt:
-        roomy = place_replicas(demand, fleet, keep, on_largest_types=True)
-        attempt.succeeded = len(roomy.assignments) > least
-    return roomy if attempt.succeeded else None
+        placement = place_replicas(demand, fleet, keep_decisions, on_largest_types=True)
+        attempt.succeeded = len(placement.assignments) > min_exceeded
+    return placement if attempt.succeeded else None
 
 
-def _has_type_choice(demand: Demand, fleet: Fleet) -> bool:
-    """Are there several classes that would do, in any offer?"""
-    return bool((fleet.table.quotes.machine_fit(demand).can_host.sum(axis=0) > 1).any())
-
-
-def place_replicas(demand: Demand, fleet: Fleet, keep: int, *, on_largest_types: bool = False) -> Placement:
-    placement, series = Placement(demand), IncrementalPlacer(demand, fleet, with_scores=keep > 1)
+def place_replicas(
+    demand: Demand, fleet: Fleet, keep_decisions: int, *, on_largest_types: bool = False
+) -> Placement:
+    """Place missing replicas one by one until all are placed or a replica fits no offer."""
+    placement, placer = Placement(demand), IncrementalPlacer(demand, fleet, with_scores=keep_decisions > 1)
     for ask in missing_replica_asks(demand, fleet, on_largest_types=on_largest_types):
-        decision = series.decide(ask)
-        if not decision.fits or len(placement.decisions) < keep:
-            placement.decisions.append(
-                decision.copy()
-            )  # who asks why goes through them once more: see why.py
+        decision = placer.decide(ask)
+        if not decision.fits or len(placement.decisions) < keep_decisions:
+            # The next decision overwrites scores and masks, and explanations read them later: keep a copy.
+            placement.decisions.append(decision.copy())
         if not decision.fits:
             placement.missing = demand.replicas - len(fleet.assignments.get(demand.name, ()))
             placement.failed_ask = ask
             return placement
-        placement.assignments.append(series.assign())
+        placement.assignments.append(placer.assign())
     return placement
 
 
 def missing_replica_asks(
     demand: Demand, fleet: Fleet, *, on_largest_types: bool = False
 ) -> Iterator[ReplicaAsk]:
-    """One ask after the other, each given where the ones before it went: required regions first, then new regions, then anywhere."""
+    """Yield an ask for every missing replica: required regions first, then new regions up to the minimum,
+    then all regions.
+
+    Every ask depends on the assignments so far: the caller must assign the replica before the next ask.
+    """
     while missing := max(0, demand.replicas - len(fleet.assignments.get(demand.name, ()))):
-        room_for = _round_up_coarsely(missing) if on_largest_types else 0
-        here = (
+        if on_largest_types:
+            # Round up to a number with few digits: one quote then serves many replicas.
+            step = 1 << max(0, missing.bit_length() - 4)
+            capacity_target = -(-missing // step) * step
+        else:
+            capacity_target = 0
+        current_offers = (
             [fleet.offers[row] for row in fleet.offer_rows_of(demand.name)]
             if demand.regions or demand.min_regions
             else []
         )
-        regions = {offer.region for offer in here}
-        lacking = next(
-            (each.value for each in demand.regions if not any(offer.is_in(each.value) for offer in here)), ""
+        regions = {offer.region for offer in current_offers}
+        missing_region = next(
+            (
+                requirement.value
+                for requirement in demand.regions
+                if not any(offer.is_in(requirement.value) for offer in current_offers)
+            ),
+            "",
         )
-        if lacking:
-            yield ReplicaAsk(demand, region=lacking, capacity_target=room_for)
+        if missing_region:
+            yield ReplicaAsk(demand, region=missing_region, capacity_target=capacity_target)
         elif len(regions) < demand.min_regions:
-            yield ReplicaAsk(demand, excluded_regions=frozenset(regions), capacity_target=room_for)
+            yield ReplicaAsk(demand, excluded_regions=frozenset(regions), capacity_target=capacity_target)
         else:
-            yield ReplicaAsk(demand, capacity_target=room_for)
-
-
-def _round_up_coarsely(missing: int) -> int:
-    """Up to a number with few digits, so that what holds for it is looked at once for many replicas, not for each anew."""
-    coarse = 1 << max(0, missing.bit_length() - 4)
-    return -(-missing // coarse) * coarse
+            yield ReplicaAsk(demand, capacity_target=capacity_target)
 
 
 def violated_rules(
-    demand: Demand, fleet: Fleet, counts: Mapping[int, int], may: Flags | None = None
+    demand: Demand, fleet: Fleet, counts: Mapping[int, int], counted_offers: Flags | None = None
 ) -> list[str]:
-    """Rules over all replicas that so many in these offers would not keep. `may`: offers that count for the skew though they are empty."""
-    here = [fleet.offers[row] for row, count in counts.items() if count]
-    broken = [str(each) for each in demand.regions if not any(offer.is_in(each.value) for offer in here)]
-    regions = {offer.region for offer in here}
+    """List the rules over all replicas that a distribution with `counts` replicas by offer row violates.
+
+    `counted_offers` marks empty offers that count for the skew.
+    """
+    used_offers = [fleet.offers[row] for row, count in counts.items() if count]
+    broken = [
+        str(requirement)
+        for requirement in demand.regions
+        if not any(offer.is_in(requirement.value) for offer in used_offers)
+    ]
+    regions = {offer.region for offer in used_offers}
     if len(regions) < demand.min_regions:
         broken.append(f"replicas in {demand.min_regions} regions, not {len(regions)}")
-    for each in demand.spread:
+    for requirement in demand.spread:
         domains = {
-            domain_of(fleet.offers[row], each.value): 0
-            for row in (() if may is None else np.flatnonzero(may).tolist())
+            domain_of(fleet.offers[row], requirement.value): 0
+            for row in (() if counted_offers is None else np.flatnonzero(counted_offers).tolist())
         }
         for row, count in counts.items():
             if count:
-                domain = domain_of(fleet.offers[row], each.value)
+                domain = domain_of(fleet.offers[row], requirement.value)
                 domains[domain] = domains.get(domain, 0) + count
-        if domains and max(domains.values()) - min(domains.values()) > each.amount:
-            broken.append(str(each))
+        if domains and max(domains.values()) - min(domains.values()) > requirement.amount:
+            broken.append(str(requirement))
     return broken
 
 
-def remove_assignments(fleet: Fleet, seats: Sequence[Assignment]) -> None:
-    """They leave, and machines that nobody needs any more go with them."""
-    clusters = {fleet.machines.cluster[seat.machine].name for seat in seats}
-    for seat in reversed(seats):
-        fleet.unassign(seat)
+def remove_assignments(fleet: Fleet, assignments: Sequence[Assignment]) -> None:
+    """Unassign the replicas and remove machines that become empty."""
+    clusters = {fleet.machines.cluster[assignment.machine].name for assignment in assignments}
+    for assignment in reversed(assignments):
+        fleet.unassign(assignment)
     remove_empty_machines(fleet, sorted(clusters))

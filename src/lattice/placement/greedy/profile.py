@@ -1,4 +1,4 @@
-"""Which plugins place services on offers, and how much each counts."""
+"""The placement profile: the plugins that filter and score offers, with their weights."""
 
 from functools import lru_cache
 from typing import cast
@@ -25,35 +25,51 @@ from lattice.placement.plugins.scores.soft_spread import SoftSpread
 from lattice.placement.plugins.scores.static_headroom import StaticHeadroom
 
 FILTERS = (
-    PoolSelector(), Compliance(), Capabilities(), Residency(), Region(), Latency(), Spread(), Overflow(), Available(), Capacity(), BudgetFilter(),
-)  # fmt: skip
-# One criterion goes before the next: each weighs more than everything after it together.
-OWNED_FIRST_WEIGHT, OVERFLOW_ORDER_WEIGHT, PROXIMITY_WEIGHT, SOFT_SPREAD_WEIGHT, PREFERENCES_WEIGHT = (
-    256.0,
-    128.0,
-    64.0,
-    16.0,
-    1.0,
+    PoolSelector(),
+    Compliance(),
+    Capabilities(),
+    Residency(),
+    Region(),
+    Latency(),
+    Spread(),
+    Overflow(),
+    Available(),
+    Capacity(),
+    BudgetFilter(),
 )
-STATIC_HEADROOM_WEIGHT = 0.125  # among data centers, which all cost nothing
+# The scores form a ranking: every weight exceeds the sum of the weights below.
+OWNED_FIRST_WEIGHT = 256.0
+OVERFLOW_ORDER_WEIGHT = 128.0
+PROXIMITY_WEIGHT = 64.0
+SOFT_SPREAD_WEIGHT = 16.0
+PREFERENCES_WEIGHT = 1.0
+# Orders data centers only, since all data centers cost nothing.
+STATIC_HEADROOM_WEIGHT = 0.125
 
 
 @lru_cache(maxsize=256)
 def profile_of(preferences: Preferences) -> Profile:
-    """Owned before rented, then near before far, then evenly, then the policies' preferences; without any the cheapest."""
-    wishes = preferences or CHEAPEST_FIRST
-    whole = sum(weight for _, _, weight in wishes)
+    """Return the profile for the preferences: owned before rented, then near neighbours, then soft spread,
+    then the preferences.
+
+    Without preferences the cheapest offer wins.
+    """
+    effective_preferences = preferences or CHEAPEST_FIRST
+    total_weight = sum(weight for _, _, weight in effective_preferences)
     scores: list[tuple[object, float]] = [
-        (OwnedFirst(), OWNED_FIRST_WEIGHT), (OverflowOrder(), OVERFLOW_ORDER_WEIGHT), (Proximity(), PROXIMITY_WEIGHT), (SoftSpread(), SOFT_SPREAD_WEIGHT),
-    ]  # fmt: skip
-    for sort, ascending, weight in wishes:
+        (OwnedFirst(), OWNED_FIRST_WEIGHT),
+        (OverflowOrder(), OVERFLOW_ORDER_WEIGHT),
+        (Proximity(), PROXIMITY_WEIGHT),
+        (SoftSpread(), SOFT_SPREAD_WEIGHT),
+    ]
+    for sort, ascending, weight in effective_preferences:
         scores.append(
             (
                 Cost(ascending) if sort == "cost" else LeastAllocated(not ascending),
-                PREFERENCES_WEIGHT * weight / whole,
+                PREFERENCES_WEIGHT * weight / total_weight,
             )
         )
-    if not any(sort == "availableCapacity" for sort, _, _ in wishes):
+    if not any(sort == "availableCapacity" for sort, _, _ in effective_preferences):
         scores.append((StaticHeadroom(), STATIC_HEADROOM_WEIGHT))
     return Profile(
         "fleet", cast("tuple[Filter, ...]", FILTERS), cast("tuple[tuple[Score, float], ...]", tuple(scores))

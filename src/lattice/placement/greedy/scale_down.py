@@ -1,5 +1,6 @@
-"""Who goes when fewer replicas are wanted, and which machines are left to nobody then?"""
+"""Choose the replicas that a service loses when its desired replica count shrinks."""
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 from typing import TypeVar
@@ -14,73 +15,109 @@ T = TypeVar("T")
 
 
 def surplus_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
-    """The rented before the owned, the dearer first, never the last one that a rule or others need."""
-    left = Counter(fleet.replicas_by_offer(demand.name))
-    if left.total() <= demand.replicas:
+    """Return the surplus assignments of the demand: rented before owned, the most expensive first.
+
+    The choice keeps replicas that a rule over all replicas or the latency limit of another service needs, if
+    any alternative exists.
+    """
+    remaining = Counter(fleet.replicas_by_offer(demand.name))
+    if remaining.total() <= demand.replicas:
         return []
-    going: list[Assignment] = []
+    surplus: list[Assignment] = []
     by_row: dict[int, list[Assignment]] = {}
-    for seat in sorted(fleet.assignments[demand.name], key=lambda each: _cost_rank(fleet, each)):
-        by_row.setdefault(fleet.machines.cluster[seat.machine].offer_row, []).append(seat)
-    everywhere = eligible_offers(ReplicaAsk(demand), fleet)
-    while left.total() > demand.replicas:
+    by_cost = sorted(fleet.assignments[demand.name], key=lambda assignment: _cost_rank(fleet, assignment))
+    for assignment in by_cost:
+        by_row.setdefault(fleet.machines.cluster[assignment.machine].offer_row, []).append(assignment)
+    eligible = eligible_offers(ReplicaAsk(demand), fleet)
+    while remaining.total() > demand.replicas:
         rows = sorted(
             (row for row in by_row if by_row[row]),
             key=lambda row: _cost_rank(fleet, by_row[row][-1]),
             reverse=True,
         )
-        rows.sort(key=lambda row: dependants_out_of_range(demand, fleet, left, row))
-        spare = (
-            row
-            for may in (everywhere, None)
-            for row in rows
-            if not violated_rules(demand, fleet, left - Counter([row]), may)
-        )
-        row = next(spare, rows[0])
-        left[row] -= 1
-        going.append(by_row[row].pop())
-    return _pick_by_machine(fleet, demand.name, Counter(_node_group_of(fleet, each) for each in going))
+        rows.sort(key=lambda row: dependants_out_of_range(demand, fleet, remaining, row))
+        # The first pass also counts empty offers for the skew; the second pass is less strict.
+        row = rows[0]
+        for counted_offers, candidate in itertools.product((eligible, None), rows):
+            if not violated_rules(demand, fleet, remaining - Counter([candidate]), counted_offers):
+                row = candidate
+                break
+        remaining[row] -= 1
+        surplus.append(by_row[row].pop())
+    counts = Counter(_node_group_of(fleet, assignment) for assignment in surplus)
+    return _pick_by_machine(fleet, demand.name, counts)
 
 
 def dependants_out_of_range(demand: Demand, fleet: Fleet, counts: Mapping[int, int], row: int) -> int:
-    """Replicas of others that are near enough to this service, and would not be with one less of it there."""
-    others = fleet.dependants.get(demand.name)
-    rest = [each for each, count in counts.items() if count and each != row]
-    if not others or counts[row] > 1 or not rest:
+    """Count the replicas of dependants that lose their latency limit if the service loses its last replica in
+    offer `row`."""
+    dependants = fleet.dependants.get(demand.name)
+    remaining_rows = [counted_row for counted_row, count in counts.items() if count and counted_row != row]
+    # With another replica in the same offer, no latency changes.
+    if not dependants or counts[row] > 1 or not remaining_rows:
         return 0
-    before, after = fleet.ms_to_nearest([*rest, row]), fleet.ms_to_nearest(rest)
-    near = ((fleet.replicas_by_offer(name), most) for name, most in others if name != demand.name)
-    return sum(count for seats, most in near for at, count in seats.items() if before[at] <= most < after[at])
+    ms_before, ms_after = fleet.ms_to_nearest([*remaining_rows, row]), fleet.ms_to_nearest(remaining_rows)
+    out_of_range = 0
+    for name, max_ms in dependants:
+        if name == demand.name:
+            continue
+        for dependant_row, count in fleet.replicas_by_offer(name).items():
+            if ms_before[dependant_row] <= max_ms < ms_after[dependant_row]:
+                out_of_range += count
+    return out_of_range
 
 
-def _cost_rank(fleet: Fleet, seat: Assignment) -> tuple[bool, int, int, str]:
+def _cost_rank(fleet: Fleet, assignment: Assignment) -> tuple[bool, int, int, str]:
     machines = fleet.machines
-    cluster, kind = machines.cluster[seat.machine], machines.machine_type[seat.machine]
-    alone = -sum(machines.replica_counts[seat.machine].values())
-    return (not fleet.offers[cluster.offer_row].is_static, kind.rate, alone, machines.names[seat.machine])
+    cluster, machine_type = machines.cluster[assignment.machine], machines.machine_type[assignment.machine]
+    fewest_replicas = -sum(machines.replica_counts[assignment.machine].values())
+    return (
+        not fleet.offers[cluster.offer_row].is_static,
+        machine_type.rate,
+        fewest_replicas,
+        machines.names[assignment.machine],
+    )
 
 
-def _node_group_of(fleet: Fleet, seat: Assignment) -> tuple[str, str]:
-    return (fleet.machines.cluster[seat.machine].name, fleet.machines.machine_type[seat.machine].name)
+def _node_group_of(fleet: Fleet, assignment: Assignment) -> tuple[str, str]:
+    return (
+        fleet.machines.cluster[assignment.machine].name,
+        fleet.machines.machine_type[assignment.machine].name,
+    )
 
 
 def _pick_by_machine(fleet: Fleet, service: str, counts: Counter[tuple[str, str]]) -> list[Assignment]:
-    """So many of each cluster and class: those that the controller of its replicas stops, too."""
+    """Choose `counts` assignments by node group, the same replicas that the replica controller stops."""
     machines = fleet.machines
-    here: dict[tuple[str, str], list[Assignment]] = {cell: [] for cell in counts}
-    for seat in fleet.assignments[service]:
-        here.get(_node_group_of(fleet, seat), []).append(seat)
-    found: list[Assignment] = []
-    for cell, count in counts.items():
-        held = Counter(machines.names[seat.machine] for seat in here[cell])
-        shared = {name for name in held if _is_shared_machine(fleet, machines.row_of[name])}
-        left = removals_by_machine(held, shared.__contains__, count, fleet.clusters[cell[0]].min_nodes)
-        found += first_on_machines(reversed(here[cell]), lambda seat: machines.names[seat.machine], left)
-    return found[::-1]
+    by_node_group: dict[tuple[str, str], list[Assignment]] = {node_group: [] for node_group in counts}
+    for assignment in fleet.assignments[service]:
+        by_node_group.get(_node_group_of(fleet, assignment), []).append(assignment)
+    chosen: list[Assignment] = []
+    for node_group, count in counts.items():
+        replicas_by_machine = Counter(
+            machines.names[assignment.machine] for assignment in by_node_group[node_group]
+        )
+        shared = {name for name in replicas_by_machine if _is_shared_machine(fleet, machines.row_of[name])}
+        removals = removals_by_machine(
+            replicas_by_machine, shared.__contains__, count, fleet.clusters[node_group[0]].min_nodes
+        )
+        chosen += first_on_machines(
+            reversed(by_node_group[node_group]),
+            lambda assignment: machines.names[assignment.machine],
+            removals,
+        )
+    # Callers unassign in reverse order.
+    return chosen[::-1]
 
 
 def _is_shared_machine(fleet: Fleet, machine: int) -> bool:
-    """Others are there. Whoever has a place and no room is not there yet, wherever it was guessed to be."""
+    """Report whether replicas of several services run on the machine.
+
+    On an overcommitted machine the assignment of the trial fleet is a guess: the replicas are not bound yet,
+    so they do not count.
+    """
     machines = fleet.machines
-    is_crowded = any(machines.free(each)[machine] < 0 for each in machines.resource_index.values())
-    return len(machines.replica_counts[machine]) > 1 and not is_crowded
+    is_overcommitted = any(
+        machines.free(resource)[machine] < 0 for resource in machines.resource_index.values()
+    )
+    return len(machines.replica_counts[machine]) > 1 and not is_overcommitted

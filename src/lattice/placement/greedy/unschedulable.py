@@ -1,4 +1,5 @@
-"""What is done for replicas that no node takes: a machine more for their cluster, else another place?"""
+"""Remediate unschedulable replicas: add a machine to their cluster, else move the replicas to another
+cluster."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from lattice.placement.model.quotes import fits_on_machine
 
 @dataclass(frozen=True, slots=True)
 class Remediation:
-    """Replicas of one cell. `machines`: that it gets; none: they go elsewhere."""
+    """The remediation of one node group: the replicas that it helps and the machines that are added; with 0
+    machines the replicas move."""
 
     node_group: NodeGroupKey
     replicas: int
@@ -26,53 +28,84 @@ class Remediation:
 
 
 def remediate(
-    demand: Demand, fleet: Fleet, stuck: Counter[NodeGroupKey], seen: ReplicaObservation
+    demand: Demand, fleet: Fleet, unschedulable: Counter[NodeGroupKey], observation: ReplicaObservation
 ) -> list[Remediation]:
-    """Nothing while machines that were bought are still to come: they may take them. They will not while nobody pays for them."""
-    found = []
-    for cell, count in sorted(stuck.items()):
-        cluster = fleet.clusters.get(cell[0])
-        if cluster is None or (_awaits_machines(fleet, seen, cell) and cell not in seen.blocked):
+    """Remediate the unschedulable replicas of the demand, by node group.
+
+    A node group with bought machines that have not joined yet is skipped, because these machines may accept
+    the replicas. Blocked node groups are not skipped: no ledger pays for their machines, so no machine joins.
+    """
+    remediations = []
+    for node_group, count in sorted(unschedulable.items()):
+        cluster = fleet.clusters.get(node_group[0])
+        # Machines that were bought and have not joined yet may accept the replicas.
+        if cluster is None or (
+            _awaits_machines(fleet, observation, node_group) and node_group not in observation.blocked
+        ):
             continue
-        seats = [
-            each for each in fleet.assignments.get(demand.name, ()) if _node_group_of(fleet, each) == cell
+        # The last assignments of the node group stand for the unschedulable replicas.
+        assignments = [
+            assignment
+            for assignment in fleet.assignments.get(demand.name, ())
+            if _node_group_of(fleet, assignment) == node_group
         ][::-1][:count]
-        machines, left = _grow_cluster(demand, fleet, cluster, seats)
+        machines, remaining = _grow_cluster(demand, fleet, cluster, assignments)
         if machines:
-            found.append(Remediation(cell, len(seats) - len(left), machines))
-        if left and (moved := _move_replicas(demand, fleet, cluster, left)):
-            found.append(Remediation(cell, moved))
-    return found
+            remediations.append(Remediation(node_group, len(assignments) - len(remaining), machines))
+        if remaining and (moved := _move_replicas(demand, fleet, cluster, remaining)):
+            remediations.append(Remediation(node_group, moved))
+    return remediations
 
 
-def payable_in_advance(fleet: Fleet, seen: ReplicaObservation) -> frozenset[NodeGroupKey]:
-    """Where replicas wait in vain for a machine that nobody pays for, such as the successor of one that leaves after them, and there is
-    money for it at once."""
-    waiting = {cell for cells in seen.unschedulable.values() for cell in cells}
+def payable_in_advance(fleet: Fleet, observation: ReplicaObservation) -> frozenset[NodeGroupKey]:
+    """Return blocked node groups with unschedulable replicas whose missing machines the budget can pay for at
+    once.
+
+    An example is the successor of a machine that leaves only after its replicas have moved.
+    """
+    waiting_groups: set[NodeGroupKey] = set()
+    for counts in observation.unschedulable.values():
+        waiting_groups.update(counts)
     return frozenset(
-        cell
-        for cell in seen.blocked & waiting
-        if _awaits_machines(fleet, seen, cell) and _is_payable(fleet, cell)
+        node_group
+        for node_group in observation.blocked & waiting_groups
+        if _awaits_machines(fleet, observation, node_group) and _is_payable(fleet, node_group)
     )
 
 
-def _awaits_machines(fleet: Fleet, seen: ReplicaObservation, cell: NodeGroupKey) -> bool:
-    cluster = fleet.clusters.get(cell[0])
-    return cluster is not None and seen.joined_nodes[cell] < class_counts(fleet, cluster)[cell[1]]
+def _awaits_machines(fleet: Fleet, observation: ReplicaObservation, node_group: NodeGroupKey) -> bool:
+    """Report whether fewer nodes of the node group have joined than the fleet has machines."""
+    cluster = fleet.clusters.get(node_group[0])
+    return (
+        cluster is not None
+        and observation.joined_nodes[node_group] < class_counts(fleet, cluster)[node_group[1]]
+    )
 
 
-def _is_payable(fleet: Fleet, cell: NodeGroupKey) -> bool:
-    cluster = fleet.clusters[cell[0]]
-    kind = next((each for each in fleet.offers[cluster.offer_row].types if each.name == cell[1]), None)
-    return kind is not None and is_within_limits(fleet, cluster) and _is_affordable(fleet, cluster, kind)
+def _is_payable(fleet: Fleet, node_group: NodeGroupKey) -> bool:
+    cluster = fleet.clusters[node_group[0]]
+    machine_type = next(
+        (
+            machine_type
+            for machine_type in fleet.offers[cluster.offer_row].types
+            if machine_type.name == node_group[1]
+        ),
+        None,
+    )
+    return (
+        machine_type is not None
+        and is_within_limits(fleet, cluster)
+        and _is_affordable(fleet, cluster, machine_type)
+    )
 
 
 def is_within_limits(fleet: Fleet, cluster: Cluster) -> bool:
-    """May machines that are wanted already be paid for? Not where there are more than there may be by now."""
+    """Report whether the desired machines of the cluster stay within the limits of the cluster and its
+    offer."""
     offer, table = fleet.offers[cluster.offer_row], fleet.table
     is_within = all(
-        int(table.free(table.resource_index[each])[cluster.offer_row]) >= 0
-        for each in ("nodes", "cpu", "memory")
+        int(table.free(table.resource_index[resource])[cluster.offer_row]) >= 0
+        for resource in ("nodes", "cpu", "memory")
     )
     return (
         is_within
@@ -81,62 +114,73 @@ def is_within_limits(fleet: Fleet, cluster: Cluster) -> bool:
     )
 
 
-def _node_group_of(fleet: Fleet, seat: Assignment) -> NodeGroupKey:
-    return (fleet.machines.cluster[seat.machine].name, fleet.machines.machine_type[seat.machine].name)
+def _node_group_of(fleet: Fleet, assignment: Assignment) -> NodeGroupKey:
+    return (
+        fleet.machines.cluster[assignment.machine].name,
+        fleet.machines.machine_type[assignment.machine].name,
+    )
 
 
 def _grow_cluster(
-    demand: Demand, fleet: Fleet, cluster: Cluster, seats: list[Assignment]
+    demand: Demand, fleet: Fleet, cluster: Cluster, assignments: list[Assignment]
 ) -> tuple[int, list[Assignment]]:
-    """Machines that were added, and the replicas for which there may be none."""
-    left, added = list(seats), 0
-    while left:
-        kind = _growable_type(fleet, cluster, _node_group_of(fleet, left[0])[1])
-        if kind is None:
+    """Add machines and assign the replicas to these machines; return the number of machines and the remaining
+    assignments."""
+    remaining, added = list(assignments), 0
+    while remaining:
+        machine_type = _growable_type(fleet, cluster, _node_group_of(fleet, remaining[0])[1])
+        if machine_type is None:
             break
-        machine = fleet.add_machine(cluster, kind)
+        machine = fleet.add_machine(cluster, machine_type)
+        # The replica does not fit on an empty machine of this type: more machines do not help.
         if not fits_on_machine(fleet, demand, machine):
             fleet.drop_machine(machine)
             break
         added += 1
-        while left and fits_on_machine(fleet, demand, machine):
-            fleet.unassign(left.pop())
+        while remaining and fits_on_machine(fleet, demand, machine):
+            fleet.unassign(remaining.pop())
             assign(demand, fleet, machine)
-    return added, left
+    return added, remaining
 
 
 def _growable_type(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | None:
-    """One more machine of this class, within every limit of the cluster, its offer and its budgets."""
+    """Return the machine type if the cluster, its offer and its budgets allow one more machine of the type,
+    else None."""
     offer, table = fleet.offers[cluster.offer_row], fleet.table
     if not cluster.is_reserved and fleet.unreserved_nodes_left(cluster.offer_row) < 1:
         return None
-    kind = next((each for each in offer.types if each.name == name), None)
+    machine_type = next((candidate for candidate in offer.types if candidate.name == name), None)
     if (
-        kind is None
+        machine_type is None
         or offer.closed_reason
         or len(cluster.machines) >= min(cluster.max_nodes, offer.limits.nodes_per_cluster)
     ):
         return None
-    needs = {"nodes": 1, "cpu": kind.size.get("cpu", 0), "memory": kind.size.get("memory", 0)}
+    needs = {"nodes": 1, "cpu": machine_type.size.get("cpu", 0), "memory": machine_type.size.get("memory", 0)}
     if any(
-        int(table.free(table.resource_index[each])[cluster.offer_row]) < amount
-        for each, amount in needs.items()
+        int(table.free(table.resource_index[resource])[cluster.offer_row]) < amount
+        for resource, amount in needs.items()
     ):
         return None
-    return kind if _is_affordable(fleet, cluster, kind) else None
+    return machine_type if _is_affordable(fleet, cluster, machine_type) else None
 
 
-def _is_affordable(fleet: Fleet, cluster: Cluster, kind: MachineType) -> bool:
-    is_known = kind.is_priced or not fleet.has_budget_limit(cluster.offer_row, cluster.overflow_source)
-    return is_known and kind.rate <= fleet.headroom(cluster.offer_row, cluster.overflow_source)
+def _is_affordable(fleet: Fleet, cluster: Cluster, machine_type: MachineType) -> bool:
+    # Without a price, a machine is allowed only where no budget has a limit.
+    has_usable_price = machine_type.is_priced or not fleet.has_budget_limit(
+        cluster.offer_row, cluster.overflow_source
+    )
+    return has_usable_price and machine_type.rate <= fleet.headroom(
+        cluster.offer_row, cluster.overflow_source
+    )
 
 
-def _move_replicas(demand: Demand, fleet: Fleet, cluster: Cluster, seats: list[Assignment]) -> int:
-    """How many found another place; the others stay where they wait."""
+def _move_replicas(demand: Demand, fleet: Fleet, cluster: Cluster, assignments: list[Assignment]) -> int:
+    """Move replicas to other clusters until a replica fits nowhere; return the number of moved replicas."""
     moved = 0
-    for seat in seats:
+    for assignment in assignments:
         with fleet.attempt() as attempt, _closed_cluster(fleet, cluster):
-            fleet.unassign(seat)
+            fleet.unassign(assignment)
             placement = place(demand, fleet)
             attempt.succeeded = placement.is_complete or bool(placement.assignments)
         if not attempt.succeeded:
@@ -147,18 +191,23 @@ def _move_replicas(demand: Demand, fleet: Fleet, cluster: Cluster, seats: list[A
 
 @contextmanager
 def _closed_cluster(fleet: Fleet, cluster: Cluster) -> Iterator[None]:
-    """On paper its machines have room, and none takes the replica: nothing is put there meanwhile."""
+    """Close the cluster to new replicas inside the context.
+
+    The model shows free capacity on its machines, but no node accepts the replica, so the placement must not
+    choose the cluster again.
+    """
     machines = list(cluster.machines)
-    were = [bool(fleet.machines.column("closed")[each]) for each in machines]
-    for each in machines:
-        fleet.machines.set(each, "closed", True, fixed=False)
-    most, cluster.max_nodes = cluster.max_nodes, 0
+    was_closed = [bool(fleet.machines.column("closed")[machine]) for machine in machines]
+    for machine in machines:
+        fleet.machines.set(machine, "closed", True, fixed=False)
+    max_nodes, cluster.max_nodes = cluster.max_nodes, 0
     fleet.table.touch(cluster.offer_row)
     try:
         yield
     finally:
-        cluster.max_nodes = most
-        for each, was in zip(machines, were, strict=True):
-            if each in fleet.machines.cluster:
-                fleet.machines.set(each, "closed", was, fixed=False)
+        cluster.max_nodes = max_nodes
+        for machine, is_closed in zip(machines, was_closed, strict=True):
+            # The placement may have removed a machine of the cluster.
+            if machine in fleet.machines.cluster:
+                fleet.machines.set(machine, "closed", is_closed, fixed=False)
         fleet.table.touch(cluster.offer_row)

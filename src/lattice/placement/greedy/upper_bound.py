@@ -1,4 +1,8 @@
-"""At most how many more replicas could there be room for? Quickly, and never too few: where it says no, placing need not be tried."""
+"""Compute an upper bound for the number of additional replicas of a service.
+
+The bound is cheap and never too low: if the bound says that replicas do not fit, an attempt to place them is
+unnecessary.
+"""
 
 from collections import Counter
 
@@ -15,24 +19,21 @@ from lattice.placement.plugins.filters.compliance import Compliance
 from lattice.placement.plugins.filters.pool_selector import PoolSelector
 from lattice.placement.plugins.filters.residency import Residency
 
-PERMANENT_FILTERS = (
-    Available(),
-    PoolSelector(),
-    Compliance(),
-    Capabilities(),
-    Residency(),
-)  # nothing that is placed makes these say yes
+# Filters whose rejections no placement can change.
+PERMANENT_FILTERS = (Available(), PoolSelector(), Compliance(), Capabilities(), Residency())
+# Replicas (or micro-dollars per hour): a value of this size is no bound.
 UNBOUNDED_COUNT = 1 << 40
 
 
 def may_fit(demand: Demand, fleet: Fleet) -> bool:
-    """False: there is no room for all replicas that it lacks, whatever goes where. Those that run take what the service asks now."""
+    """Return False if the missing replicas cannot fit, wherever they are placed. Running replicas count with
+    the current requests."""
     missing = demand.replicas - len(fleet.assignments.get(demand.name, ()))
     return missing <= 0 or max_additional_replicas(demand, fleet) >= missing
 
 
 def max_additional_replicas(demand: Demand, fleet: Fleet) -> int:
-    """Replicas beyond those that run."""
+    """Return the upper bound of replicas beyond the running replicas."""
     rows = _eligible_offers(demand, fleet)
     return (
         _capacity_on_existing(demand, fleet, rows) + int(_capacity_on_new(demand, fleet)[rows].sum())
@@ -42,120 +43,130 @@ def max_additional_replicas(demand: Demand, fleet: Fleet) -> int:
 
 
 def max_additional_on_cheapest(demand: Demand, fleet: Fleet) -> int:
-    """As `most_more`, with every machine of the class that costs least: known of offers that have one machine left to make."""
+    """Return the upper bound as `max_additional_replicas` does, with the cheapest machine type in offers that
+    can add one more machine."""
     rows, table, quotes = _eligible_offers(demand, fleet), fleet.table, fleet.table.quotes
-    room = _capacity_on_new(demand, fleet)
+    capacity = _capacity_on_new(demand, fleet)
     if rows.any() and len(quotes.catalog.type_names):
-        kind = quotes.quote_for(ReplicaAsk(demand)).type_id
-        holds = np.where(kind == UNSET, 0, _per_machine(demand, fleet)[kind, np.arange(table.count)])
+        type_ids = quotes.quote_for(ReplicaAsk(demand)).type_id
+        replicas_on_type = np.where(
+            type_ids == UNSET, 0, _per_machine(demand, fleet)[type_ids, np.arange(table.count)]
+        )
+        # An offer with one machine left gets the cheapest type, so its replicas are bounded by that type.
         is_last = table.free(table.resource_index["nodes"]) == 1
         is_last[fleet.machines.column("offer")[_idle(fleet)]] = False
-        np.minimum(room, np.where(is_last, holds, UNBOUNDED_COUNT), out=room)
-    return _capacity_on_existing(demand, fleet, rows) + int(room[rows].sum())
+        np.minimum(capacity, np.where(is_last, replicas_on_type, UNBOUNDED_COUNT), out=capacity)
+    return _capacity_on_existing(demand, fleet, rows) + int(capacity[rows].sum())
 
 
 def _eligible_offers(demand: Demand, fleet: Fleet) -> Flags:
+    """Return the mask of offers that no permanent filter rejects."""
     ask = ReplicaAsk(demand)
     rows: Flags = np.ones(fleet.table.count, np.bool_)
-    for each in PERMANENT_FILTERS:
-        if each.applies(ask):
-            for mask in each.filter(ask, fleet.table).values():
+    for plugin in PERMANENT_FILTERS:
+        if plugin.applies(ask):
+            for mask in plugin.filter(ask, fleet.table).values():
                 rows &= ~mask
     return rows
 
 
 def _capacity_on_existing(demand: Demand, fleet: Fleet, rows: Flags) -> int:
-    """On those that are there, whoever may use them."""
+    """Return the replicas that fit on the existing machines of the offers, regardless of the group of the
+    cluster."""
     machines = fleet.machines
     if not machines.count:
         return 0
-    room: Integers = np.full(machines.count, demand.max_per_node or demand.replicas, np.int64)
+    capacity: Integers = np.full(machines.count, demand.max_per_node or demand.replicas, np.int64)
     for resource, amount in demand.effective_needs.items():
         free = machines.free(machines.add_resource(resource)) + _released_by_update(
             demand, fleet, resource, amount
         )
-        np.minimum(room, np.maximum(free, 0) // max(1, amount), out=room)
-    is_there = machines.column("alive") & rows[machines.column("offer")]
-    return int(room[is_there].sum())
+        np.minimum(capacity, np.maximum(free, 0) // max(1, amount), out=capacity)
+    is_counted = machines.column("alive") & rows[machines.column("offer")]
+    return int(capacity[is_counted].sum())
 
 
 def _released_by_update(demand: Demand, fleet: Fleet, resource: str, amount: int) -> Integers:
-    """By replicas that run and took more of it than is asked now."""
-    found: Integers = np.zeros(fleet.machines.count, np.int64)
-    for seat in fleet.assignments.get(demand.name, ()):
-        before = next((taken for name, taken in seat.needs if name == resource), 0)
-        if before != amount:
-            found[seat.machine] += before - amount
-    return found
+    """Return by machine how much of the resource running replicas release when they take on the current
+    request."""
+    released: Integers = np.zeros(fleet.machines.count, np.int64)
+    for assignment in fleet.assignments.get(demand.name, ()):
+        previous_amount = next((used for name, used in assignment.needs if name == resource), 0)
+        if previous_amount != amount:
+            released[assignment.machine] += previous_amount - amount
+    return released
 
 
 def _capacity_on_new(demand: Demand, fleet: Fleet) -> Integers:
-    """By offer, of each limit alone: machines, cores, memory and money. Budgets that offers share count for each of them.
+    """Return by offer the replicas that fit on new machines, as the minimum over the limits for machines,
+    cpu, memory and budget.
 
-    Machines that hold nothing may go, and leave what they take.
+    A budget shared by offers counts fully for all of them. Empty machines count as removable: their resources
+    and rates count as free.
     """
     quotes, table = fleet.table.quotes, fleet.table
     if {"capacity", "budget"} <= demand.ignored_limits:
         return np.full(table.count, UNBOUNDED_COUNT, np.int64)
-    serving, catalogue = quotes.machine_fit(demand), quotes.catalog
-    if not len(serving.can_host):
+    fit, catalog = quotes.machine_fit(demand), quotes.catalog
+    if not len(fit.can_host):
         return np.zeros(table.count, np.int64)
-    per = np.where(serving.can_host, _per_machine(demand, fleet), 0)
+    replicas_per_machine = np.where(fit.can_host, _per_machine(demand, fleet), 0)
     idle = _idle(fleet)
     if "capacity" in demand.ignored_limits:
         return np.minimum(
             _replicas_within_budget(
-                per, catalogue.rate, np.maximum(fleet.headroom_by_offer + _refundable_rates(fleet, idle), 0)
+                replicas_per_machine,
+                catalog.rate,
+                np.maximum(fleet.headroom_by_offer + _refundable_rates(fleet, idle), 0),
             ),
             UNBOUNDED_COUNT,
         )
+    # Empty machines can be removed, so their slots count as free.
     nodes = np.maximum(table.free(table.resource_index["nodes"]), 0) + np.bincount(
         fleet.machines.column("offer")[idle], minlength=table.count
     )
-    room = np.minimum(nodes, UNBOUNDED_COUNT) * per.max(axis=0)
+    capacity = np.minimum(nodes, UNBOUNDED_COUNT) * replicas_per_machine.max(axis=0)
     for resource in ("cpu", "memory"):
-        amount, is_counted = (
-            demand.effective_needs.get(resource, 0),
-            (catalogue.size(resource) < NO_LIMIT)[serving.can_host].all(),
-        )
+        amount = demand.effective_needs.get(resource, 0)
+        is_counted = (catalog.size(resource) < NO_LIMIT)[fit.can_host].all()
         if amount and is_counted:
-            left = np.maximum(table.free(table.resource_index[resource]), 0) + _reclaimable_resource(
-                fleet, idle, resource
-            )
-            np.minimum(room, left // amount, out=room)
+            free = np.maximum(table.free(table.resource_index[resource]), 0)
+            sizes = fleet.machines.total(fleet.machines.resource_index[resource])[idle]
+            np.add.at(free, fleet.machines.column("offer")[idle], np.minimum(sizes, UNBOUNDED_COUNT))
+            np.minimum(capacity, free // amount, out=capacity)
     if "budget" not in demand.ignored_limits:
-        left = np.maximum(fleet.headroom_by_offer + _refundable_rates(fleet, idle), 0)
-        np.minimum(room, _replicas_within_budget(per, catalogue.rate, left), out=room)
-    found: Integers = np.minimum(room, UNBOUNDED_COUNT)
-    return found
+        headroom = np.maximum(fleet.headroom_by_offer + _refundable_rates(fleet, idle), 0)
+        np.minimum(
+            capacity, _replicas_within_budget(replicas_per_machine, catalog.rate, headroom), out=capacity
+        )
+    bounded: Integers = np.minimum(capacity, UNBOUNDED_COUNT)
+    return bounded
 
 
 def _per_machine(demand: Demand, fleet: Fleet) -> Integers:
-    catalogue = fleet.table.quotes.catalog
-    per: Integers = np.full(
-        catalogue.is_offered.shape, min(demand.max_per_node or demand.replicas, demand.replicas), np.int64
+    """Return by machine type and offer the replicas that one machine can hold."""
+    catalog = fleet.table.quotes.catalog
+    replicas: Integers = np.full(
+        catalog.is_offered.shape, min(demand.max_per_node or demand.replicas, demand.replicas), np.int64
     )
     for resource, amount in demand.effective_needs.items():
-        np.minimum(per, catalogue.size(resource) // max(1, amount), out=per)
-    return per
+        np.minimum(replicas, catalog.size(resource) // max(1, amount), out=replicas)
+    return replicas
 
 
 def _idle(fleet: Fleet) -> Rowids:
+    """Return the rows of machines without used cpu and memory."""
     machines = fleet.machines
     return np.flatnonzero(
         machines.column("alive") & (machines.allocated(0) == 0) & (machines.allocated(1) == 0)
     )
 
 
-def _reclaimable_resource(fleet: Fleet, idle: Rowids, resource: str) -> Integers:
-    found: Integers = np.zeros(fleet.table.count, np.int64)
-    size = np.minimum(fleet.machines.total(fleet.machines.resource_index[resource])[idle], UNBOUNDED_COUNT)
-    np.add.at(found, fleet.machines.column("offer")[idle], size)
-    return found
-
-
 def _refundable_rates(fleet: Fleet, idle: Rowids) -> Integers:
-    """Micro-dollars per hour; where several budgets pay, as if each had got what the one got that gets most."""
+    """Return by offer the rate in micro-dollars per hour that empty machines would refund.
+
+    If several budgets pay for an offer, the largest refund counts for all of them.
+    """
     refunds: Counter[str] = Counter()
     for machine in idle.tolist():
         cluster = fleet.machines.cluster[machine]
@@ -168,12 +179,15 @@ def _refundable_rates(fleet: Fleet, idle: Rowids) -> Integers:
     if not refunds:
         return np.zeros(fleet.table.count, np.int64)
     return np.array(
-        [max((refunds[each] for each in offer.budgets), default=0) for offer in fleet.offers], np.int64
+        [max((refunds[ledger] for ledger in offer.budgets), default=0) for offer in fleet.offers], np.int64
     )
 
 
-def _replicas_within_budget(per: Integers, rate: Integers, left: Integers) -> Integers:
-    """For all that is left of the budgets, on the class that holds most replicas for the money."""
-    is_free = ((rate == 0) & (per > 0)).any(axis=0) | (left > UNBOUNDED_COUNT)
-    worth: Integers = (np.minimum(left, UNBOUNDED_COUNT) * per // np.maximum(rate, 1)).max(axis=0)
-    return np.where(is_free, UNBOUNDED_COUNT, worth)
+def _replicas_within_budget(replicas_per_machine: Integers, rate: Integers, headroom: Integers) -> Integers:
+    """Return by offer the replicas that the headroom can pay for, on the machine type with the most replicas
+    for the money."""
+    is_free = ((rate == 0) & (replicas_per_machine > 0)).any(axis=0) | (headroom > UNBOUNDED_COUNT)
+    replicas: Integers = (
+        np.minimum(headroom, UNBOUNDED_COUNT) * replicas_per_machine // np.maximum(rate, 1)
+    ).max(axis=0)
+    return np.where(is_free, UNBOUNDED_COUNT, replicas)

@@ -1,4 +1,5 @@
-"""plan(before, change): what would be created, grown, moved and removed, for how much, and what becomes risky."""
+"""Compute a plan: what a change of manifests creates, grows, moves and removes, with costs, budgets and
+risks."""
 
 import hashlib
 from collections import Counter
@@ -34,42 +35,42 @@ from lattice.placement.status.supply_conditions import (
     offer_usage,
 )
 
-FieldChange = tuple[str, Any, Any]  # path, before and after
-
-
-PlacementKey = tuple[str, str, str]  # offer, cluster, class
+# The path of a field, its previous value and its new value.
+FieldChange = tuple[str, Any, Any]
+# Offer, cluster and node class.
+PlacementKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestChange:
-    """`mark`: + is new, - is gone, ~ has other fields than it had."""
+    """A change of one object. `mark` is `+` for a new object, `-` for a deleted object, `~` for changed
+    fields."""
 
     mark: str
     object: ObjectKey
     fields: tuple[FieldChange, ...] = ()
-    is_restarted: bool = (
-        False  # its replicas run something else than before: they are replaced one after the other
-    )
+    # The template of the replicas changes: a rollout replaces the replicas.
+    is_restarted: bool = False
 
 
 def manifest_changes(
-    before: World, changes: Iterable[Kind], gone: Iterable[ObjectKey], placed: Container[str] = ()
+    before: World, changes: Iterable[Kind], deleted: Iterable[ObjectKey], placed: Container[str] = ()
 ) -> Iterator[ManifestChange]:
-    """By kind and name. What is applied as it is already is not among them. `placed`: services that have replicas before."""
-    found = [ManifestChange("-", each) for each in gone if each in before.objects]
-    for each in changes:
-        known = before.objects.get(object_key(each))
-        if known is None:
-            found.append(ManifestChange("+", object_key(each)))
-        elif fields := tuple(_fields(known, each)):
-            found.append(ManifestChange("~", object_key(each), fields, _is_restarted(known, each, placed)))
-    yield from sorted(found, key=lambda each: each.object)
-
-
-def _is_restarted(before: Kind, after: Kind, placed: Container[str]) -> bool:
-    if not (isinstance(before, LatticeService) and isinstance(after, LatticeService)):
-        return False
-    return service_key(before) in placed and template(before).revision != template(after).revision
+    """Yield the changed objects by kind and name; `placed` are the services that have replicas before."""
+    manifests = [ManifestChange("-", key) for key in deleted if key in before.objects]
+    for changed in changes:
+        previous = before.objects.get(object_key(changed))
+        if previous is None:
+            manifests.append(ManifestChange("+", object_key(changed)))
+        elif fields := tuple(_fields(previous, changed)):
+            is_restarted = (
+                isinstance(previous, LatticeService)
+                and isinstance(changed, LatticeService)
+                and service_key(previous) in placed
+                and template(previous).revision != template(changed).revision
+            )
+            manifests.append(ManifestChange("~", object_key(changed), fields, is_restarted))
+    yield from sorted(manifests, key=lambda change: change.object)
 
 
 def _fields(before: Kind, after: Kind) -> Iterator[FieldChange]:
@@ -82,6 +83,7 @@ def _fields(before: Kind, after: Kind) -> Iterator[FieldChange]:
 
 
 def _diff_values(path: str, before: Any, after: Any) -> Iterator[FieldChange]:
+    """Yield the differences of two JSON values, field by field inside mappings."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in sorted({*before, *after}):
             if before.get(name) != after.get(name):
@@ -92,104 +94,117 @@ def _diff_values(path: str, before: Any, after: Any) -> Iterator[FieldChange]:
 
 @dataclass
 class FleetState:
-    """A world after everything that could be placed was."""
+    """A world with its fleet after `converge` has placed all missing replicas that fit."""
 
     world: World
     fleet: Fleet
-    placements: Mapping[str, Placement]  # of services that were looked at
+    # Placements of the services that had missing replicas.
+    placements: Mapping[str, Placement]
     orphaned: OrphanedState = field(default_factory=OrphanedState)
 
     @staticmethod
     def current(world: World) -> "FleetState":
-        """As it is, with nobody placed who is not."""
+        """Return the state as the objects describe it, without placing missing replicas."""
         fleet = world.build_fleet()
         return FleetState(world, fleet, {}, find_orphans(world, fleet))
 
     @cached_property
     def unplaced(self) -> dict[str, Placement]:
-        return {name: each for name, each in self.placements.items() if not each.is_complete}
+        """The placements with missing replicas, by service."""
+        return {name: placement for name, placement in self.placements.items() if not placement.is_complete}
 
     @cached_property
     def replica_counts(self) -> dict[str, Counter[PlacementKey]]:
-        here = (
-            name
-            for name in self.world.services
-            if name in self.fleet.assignments or name in self.orphaned.replicas
-        )
-        return {name: placed_counts(self.fleet, name) + self.orphaned.replica_counts(name) for name in here}
+        """Replicas by service, then by offer, cluster and node class, with orphaned replicas."""
+        counts = {}
+        for name in self.world.services:
+            if name in self.fleet.assignments or name in self.orphaned.replicas:
+                counts[name] = placed_counts(self.fleet, name) + self.orphaned.replica_counts(name)
+        return counts
 
     def placed_replicas(self, service: str) -> int:
-        """Replicas that have a place."""
+        """Count the replicas of the service that have a place, with orphaned replicas."""
         return len(self.fleet.assignments.get(service, ())) + self.orphaned.replica_counts(service).total()
 
     @cached_property
     def clusters(self) -> dict[str, Counter[str]]:
-        left = {each.metadata.name: Counter(each.spec.nodes) for each in self.orphaned.clusters}
-        return {
-            **left,
-            **{name: class_counts(self.fleet, each) for name, each in self.fleet.clusters.items()},
-        }
+        """Machines by cluster, then by node class, with orphaned clusters."""
+        counts = {cluster.metadata.name: Counter(cluster.spec.nodes) for cluster in self.orphaned.clusters}
+        for name, cluster in self.fleet.clusters.items():
+            counts[name] = class_counts(self.fleet, cluster)
+        return counts
 
     @cached_property
     def offer_of(self) -> dict[str, str]:
-        left = {each.metadata.name: each.spec.pool for each in self.orphaned.clusters}
-        return {
-            **left,
-            **{name: self.fleet.offers[each.offer_row].name for name, each in self.fleet.clusters.items()},
-        }
+        """The offer of every cluster, with orphaned clusters."""
+        offers = {cluster.metadata.name: cluster.spec.pool for cluster in self.orphaned.clusters}
+        for name, cluster in self.fleet.clusters.items():
+            offers[name] = self.fleet.offers[cluster.offer_row].name
+        return offers
 
     @cached_property
     def service_rates(self) -> Mapping[str, int]:
-        """Micro-dollars per hour by service: its part of the machines that it is on."""
-        found = fleet_costs(self.fleet).services
-        return {
-            **found,
-            **{
-                name: found.get(name, 0) + self.orphaned.service_cost(name) for name in self.orphaned.replicas
-            },
-        }
+        """Micro-dollars per hour by service: the share of the machines that its replicas use."""
+        rates = dict(fleet_costs(self.fleet).services)
+        for name in self.orphaned.replicas:
+            rates[name] = rates.get(name, 0) + self.orphaned.service_cost(name)
+        return rates
 
     @cached_property
     def offer_rates(self) -> dict[str, int]:
+        """Micro-dollars per hour by offer, sorted by name."""
         return dict(sorted((Counter(run_rate(self.fleet)) + Counter(self.orphaned.offer_rates)).items()))
 
     def resulting_world(self) -> World:
-        """The world with what Lattice would have written by now."""
-        gone = [
-            each
-            for each in self.world.objects
-            if each[0] == LatticeCluster.resource.kind and each[2] not in self.clusters
+        """Return the world with all objects that the controllers would have written in this state."""
+        # Clusters without replicas are gone in the resulting world.
+        removed_clusters = [
+            key
+            for key in self.world.objects
+            if key[0] == LatticeCluster.resource.kind and key[2] not in self.clusters
         ]
         state = fleet_digest(self.fleet)
-        answers = {
-            name: PlacementResult(each, PLACED if each.is_complete else "Pending", fleet_digest=state)
-            for name, each in self.placements.items()
+        results = {
+            name: PlacementResult(
+                placement, PLACED if placement.is_complete else "Pending", fleet_digest=state
+            )
+            for name, placement in self.placements.items()
         }
         objects = [
-            self.orphaned.with_orphans(each, service_key(each)) if isinstance(each, LatticeService) else each
-            for each in objects_to_write(self.world, self.fleet, answers)
+            self.orphaned.with_orphans(resource, service_key(resource))
+            if isinstance(resource, LatticeService)
+            else resource
+            for resource in objects_to_write(self.world, self.fleet, results)
         ]
-        written = self.world.with_objects(objects, gone, with_status=True)
+        written = self.world.with_objects(objects, removed_clusters, with_status=True)
         return written.with_layout(PlannedLayout.of(self.fleet, self.world.layout))
 
 
 def converge(world: World, *, max_decisions: int = 0, resized: Iterable[str] = ()) -> FleetState:
-    """Whoever lacks replicas gets them where there is room; what nobody needs any more goes. `updated`: services that ask for more now."""
+    """Place all missing replicas that fit, and remove surplus replicas and empty machines.
+
+    `resized` are services with changed requests: their replicas that outgrew a machine are placed again.
+    """
     fleet = world.build_fleet()
     for name in resized:
-        for seat in outgrown_assignments(world.demands[name], fleet):
-            fleet.unassign(seat)
-    left = find_final_orphans(world, fleet)
+        # A rollout replaces these replicas, so they free their machines.
+        for assignment in outgrown_assignments(world.demands[name], fleet):
+            fleet.unassign(assignment)
+    orphaned = find_final_orphans(world, fleet)
     return FleetState(
         world,
         fleet,
-        place_all(map(left.subtract_orphans, world.demands.values()), fleet, keep_decisions=max_decisions),
-        left,
+        place_all(
+            map(orphaned.subtract_orphans, world.demands.values()), fleet, keep_decisions=max_decisions
+        ),
+        orphaned,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceChange:
+    """Placements and costs (micro-dollars per hour) of one service before and after the change."""
+
     name: str
     placed_before: Mapping[PlacementKey, int]
     placed_after: Mapping[PlacementKey, int]
@@ -199,11 +214,15 @@ class ServiceChange:
 
     @property
     def mark(self) -> str:
-        return "+" if not self.placed_before else "-" if not self.placed_after and self.is_placed else "~"
+        if not self.placed_before:
+            return "+"
+        return "-" if not self.placed_after and self.is_placed else "~"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterChange:
+    """The machines of one cluster by node class before and after the change."""
+
     name: str
     offer: str
     nodes_before: Mapping[str, int]
@@ -211,12 +230,14 @@ class ClusterChange:
 
     @property
     def mark(self) -> str:
-        return "+" if not self.nodes_before else "-" if not self.nodes_after else "~"
+        if not self.nodes_before:
+            return "+"
+        return "-" if not self.nodes_after else "~"
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetChange:
-    """Micro-dollars: projected of this month before and after, of the limit."""
+    """The projected spend of one budget in this month before and after the change, in micro-dollars."""
 
     ledger: str
     subject: str
@@ -225,15 +246,20 @@ class BudgetChange:
     projected_after: int
     alert_millionths: int
     hard: bool
-    limit_before: int | None = None  # None: there was none
-    headroom: int | None = None  # per hour, for more machines, after; None: it refuses none
-    cheapest_machine_rate: int | None = (
-        None  # per hour, of the cheapest machine that it pays for, as far as prices are known
-    )
+    # None: the budget had no limit before.
+    limit_before: int | None = None
+    # Micro-dollars per hour for additional machines after the change; None: the budget rejects no machine.
+    headroom: int | None = None
+    # Micro-dollars per hour of the cheapest machine with a known price that the budget pays for.
+    cheapest_machine_rate: int | None = None
 
     @property
     def is_exhausted(self) -> bool:
-        """Is the next machine refused? That is measured by the hour, over 30 days: long before this month's projection is at the limit."""
+        """Report whether the budget rejects the next machine.
+
+        The headroom is a rate over 30 days, so a budget can be exhausted long before the projection of this
+        month reaches the limit.
+        """
         return (
             self.headroom is not None
             and self.cheapest_machine_rate is not None
@@ -252,13 +278,13 @@ class BudgetChange:
         )
 
     def percent(self, projected: int) -> int:
-        """Rounded to the nearest whole percent."""
+        """Return the projected spend in percent of the limit, rounded to the nearest integer."""
         return (projected * 200 + self.limit) // (2 * self.limit) if self.limit else 100
 
 
 @dataclass(frozen=True, slots=True)
 class MisplacedService:
-    """A service that would not be put where it is. `to` is where it would go; None: nowhere."""
+    """A service in offers that its requirements exclude; `destination` is None if no other place fits."""
 
     name: str
     reasons: tuple[str, ...]
@@ -267,21 +293,23 @@ class MisplacedService:
 
 @dataclass(frozen=True)
 class Plan:
+    """The result of a change: the differences between two converged fleet states."""
+
     services: tuple[ServiceChange, ...]
     clusters: tuple[ClusterChange, ...]
-    rates: Mapping[
-        str, tuple[int, int]
-    ]  # micro-dollars per hour by offer, before and after, where they differ
+    # Micro-dollars per hour by offer, before and after, where both differ.
+    rates: Mapping[str, tuple[int, int]]
     total: tuple[int, int]
     budgets: tuple[BudgetChange, ...]
     would_move: tuple[MisplacedService, ...]
-    unplaced: tuple[str, ...]  # not placed after, whether or not they were before
+    # Services with missing replicas after the change, also those that had missing replicas before.
+    unplaced: tuple[str, ...]
     risks: tuple[str, ...]
-    untouched: tuple[str, ...] = ()  # of those: who was so before, is not in the manifests and loses nothing
+    # The unplaced services that were unplaced before, are not in the manifests and lose no replica.
+    untouched: tuple[str, ...] = ()
     id: str = ""
-    manifest_changes: tuple[
-        ManifestChange, ...
-    ] = ()  # what is written otherwise than before, with or without an effect on anything above
+    # All changed objects, with or without an effect on the fleet.
+    manifest_changes: tuple[ManifestChange, ...] = ()
     state_before: FleetState | None = field(default=None, compare=False, repr=False)
     state_after: FleetState | None = field(default=None, compare=False, repr=False)
 
@@ -298,97 +326,111 @@ class Plan:
 
     @property
     def is_feasible(self) -> bool:
-        """What the change is about has a place, nobody loses one, and whatever would move has somewhere to go."""
+        """Report whether all changed services are placed, no service loses a replica, and every misplaced
+        service has a destination."""
         return len(self.unplaced) == len(self.untouched) and all(
-            each.destination is not None for each in self.would_move
+            service.destination is not None for service in self.would_move
         )
 
 
 def plan(
     before: World, changes: Iterable[Kind], deleted: Iterable[ObjectKey] = (), *, max_decisions: int = 1
 ) -> Plan:
-    """What applying these would do."""
-    changed, removed = list(changes), list(deleted)
-    return compare(*converge_both(before, changed, removed, max_decisions=max_decisions), changed, removed)
+    """Compute the plan for applying `changes` and deleting `deleted`."""
+    change_list, deleted_keys = list(changes), list(deleted)
+    return compare(
+        *converge_both(before, change_list, deleted_keys, max_decisions=max_decisions),
+        change_list,
+        deleted_keys,
+    )
 
 
 def converge_both(
-    before: World, changes: Iterable[Kind], gone: Iterable[ObjectKey], *, max_decisions: int = 0
+    before: World, changes: Iterable[Kind], deleted: Iterable[ObjectKey], *, max_decisions: int = 0
 ) -> tuple[FleetState, FleetState]:
-    """Without the change and with it. Before is taken as settled: what Lattice had already to do is not the change's."""
-    settled = converge(before)
-    start = settled.resulting_world()
-    wanted = start.with_objects(changes, gone)
-    return settled, converge(wanted, max_decisions=max_decisions, resized=_resized_services(start, wanted))
+    """Converge the world without the change and with the change.
+
+    The state before counts as converged: actions that the controllers still had to do are not part of the
+    change.
+    """
+    # Without this step, the plan would show pending actions as effects of the change.
+    state_before = converge(before)
+    world_before = state_before.resulting_world()
+    world_after = world_before.with_objects(changes, deleted)
+    return state_before, converge(
+        world_after, max_decisions=max_decisions, resized=_resized_services(world_before, world_after)
+    )
 
 
 def _resized_services(before: World, after: World) -> list[str]:
-    """Services whose replicas ask for other machines than they did."""
-    known = before.demands
+    """Return the services whose replicas need other machines than before."""
+    previous_demands = before.demands
     return [
         name
         for name, demand in after.demands.items()
-        if name in known and known[name].machine_needs != demand.machine_needs
+        if name in previous_demands and previous_demands[name].machine_needs != demand.machine_needs
     ]
 
 
 def compare(
-    before: FleetState, after: FleetState, changes: Sequence[Kind] = (), gone: Sequence[ObjectKey] = ()
+    before: FleetState, after: FleetState, changes: Sequence[Kind] = (), deleted: Sequence[ObjectKey] = ()
 ) -> Plan:
+    """Compute the plan from the states before and after the change."""
     services = tuple(_service_changes(before, after))
     clusters = tuple(_cluster_changes(before, after))
     names = sorted({*before.offer_rates, *after.offer_rates})
     rates = {name: (before.offer_rates.get(name, 0), after.offer_rates.get(name, 0)) for name in names}
-    made = Plan(
+    result = Plan(
         services=services,
         clusters=clusters,
-        rates={name: each for name, each in rates.items() if each[0] != each[1]},
+        rates={name: pair for name, pair in rates.items() if pair[0] != pair[1]},
         total=(sum(before.offer_rates.values()), sum(after.offer_rates.values())),
         budgets=tuple(_budget_changes(before, after)),
         would_move=tuple(_misplaced_services(before, after)),
         unplaced=tuple(sorted(after.unplaced)),
         risks=tuple(_risks(before, after)),
-        untouched=tuple(_untouched(before, after, changes)) if changes or gone else (),
-        manifest_changes=tuple(manifest_changes(before.world, changes, gone, before.replica_counts)),
+        untouched=tuple(_untouched(before, after, changes)) if changes or deleted else (),
+        manifest_changes=tuple(manifest_changes(before.world, changes, deleted, before.replica_counts)),
         state_before=before,
         state_after=after,
     )
-    return replace(made, id=plan_id(made, changes, gone))
+    return replace(result, id=plan_id(result, changes, deleted))
 
 
 def _untouched(before: FleetState, after: FleetState, changes: Iterable[Kind]) -> Iterable[str]:
-    """Services that had no place, and have none for reasons that are not this change's."""
-    named = {service_key(each) for each in changes if isinstance(each, LatticeService)}
-    for name in sorted({*before.unplaced} & {*after.unplaced} - named):
+    """Yield services that were unplaced before, are unplaced after, and are not affected by the change."""
+    changed_services = {service_key(resource) for resource in changes if isinstance(resource, LatticeService)}
+    for name in sorted({*before.unplaced} & {*after.unplaced} - changed_services):
         if after.placed_replicas(name) >= before.placed_replicas(name):
             yield name
 
 
-def plan_id(made: Plan, changes: Iterable[Kind], gone: Iterable[ObjectKey]) -> str:
-    """Hash of the manifests and of the result: the same manifests with another result have another id."""
-    seen = hashlib.sha256()
-    for each in sorted(changes, key=object_key):
-        labels = sorted((each.metadata.labels or {}).items())
-        seen.update(msgspec.json.encode((object_key(each), labels, getattr(each, "spec", None))))
-    result = (
-        sorted(gone),
-        made.services,
-        made.clusters,
-        sorted(made.rates.items()),
-        made.total,
-        made.would_move,
-        made.unplaced,
+def plan_id(result: Plan, changes: Iterable[Kind], deleted: Iterable[ObjectKey]) -> str:
+    """Hash the manifests and the result: equal manifests with a different result get a different id."""
+    digest = hashlib.sha256()
+    for resource in sorted(changes, key=object_key):
+        # Labels count, since selectors of policies match labels.
+        labels = sorted((resource.metadata.labels or {}).items())
+        digest.update(msgspec.json.encode((object_key(resource), labels, getattr(resource, "spec", None))))
+    hashed_values = (
+        sorted(deleted),
+        result.services,
+        result.clusters,
+        sorted(result.rates.items()),
+        result.total,
+        result.would_move,
+        result.unplaced,
     )
-    seen.update(repr(_plain(result)).encode())
-    return f"p-{seen.hexdigest()[:16]}"
+    digest.update(repr(_plain(hashed_values)).encode())
+    return f"p-{digest.hexdigest()[:16]}"
 
 
 def _plain(value: object) -> object:
-    """The same text for equal values, whatever order a mapping was filled in."""
+    """Return a value whose text is equal for equal inputs, independent of the order of mappings."""
     if isinstance(value, Mapping):
-        return sorted((_plain(name), _plain(each)) for name, each in value.items())
+        return sorted((_plain(name), _plain(entry)) for name, entry in value.items())
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(entry) for entry in value]
     if isinstance(value, (ServiceChange, ClusterChange, MisplacedService)):
         return [_plain(getattr(value, name)) for name in value.__dataclass_fields__]
     return value
@@ -396,83 +438,76 @@ def _plain(value: object) -> object:
 
 def _service_changes(before: FleetState, after: FleetState) -> Iterable[ServiceChange]:
     for name in sorted({*before.replica_counts, *after.replica_counts, *after.unplaced}):
-        old, new = before.replica_counts.get(name, Counter()), after.replica_counts.get(name, Counter())
+        placed_before = before.replica_counts.get(name, Counter())
+        placed_after = after.replica_counts.get(name, Counter())
         costs = before.service_rates.get(name, 0), after.service_rates.get(name, 0)
-        if old != new or costs[0] != costs[1] or (name in after.unplaced and name not in before.unplaced):
-            yield ServiceChange(name, dict(old), dict(new), *costs, name not in after.unplaced)
+        is_newly_unplaced = name in after.unplaced and name not in before.unplaced
+        if placed_before != placed_after or costs[0] != costs[1] or is_newly_unplaced:
+            is_placed = name not in after.unplaced
+            yield ServiceChange(name, dict(placed_before), dict(placed_after), *costs, is_placed)
 
 
 def _cluster_changes(before: FleetState, after: FleetState) -> Iterable[ClusterChange]:
     for name in sorted({*before.clusters, *after.clusters}):
-        old, new = before.clusters.get(name, Counter()), after.clusters.get(name, Counter())
-        if old != new:
+        nodes_before, nodes_after = before.clusters.get(name, Counter()), after.clusters.get(name, Counter())
+        if nodes_before != nodes_after:
             offer = after.offer_of.get(name) or before.offer_of[name]
-            yield ClusterChange(name, offer, dict(old), dict(new))
+            yield ClusterChange(name, offer, dict(nodes_before), dict(nodes_after))
 
 
 def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetChange]:
-    """Of budgets that are there; one that went with its pool limits nothing any more."""
+    """Yield the changed budgets, without budgets that were deleted with their pool."""
     for name, budget in sorted(after.world.supply.budgets.items()):
+        # A budget without a limit cannot be exceeded.
         if budget.limit is None:
             continue
-        was, will = (
-            each.world.projected_spend(name, each.fleet.committed[name])
-            if name in each.world.supply.budgets
+        projected_before, projected_after = (
+            state.world.projected_spend(name, state.fleet.committed[name])
+            if name in state.world.supply.budgets
             else 0
-            for each in (before, after)
+            for state in (before, after)
         )
-        old = before.world.supply.budgets.get(name)
-        if was != will or old is None or old.limit != budget.limit:
-            old_limit = old.limit if old else None
-            of_machines = _headroom(after.fleet, name), _cheapest(after.fleet, name)
+        previous = before.world.supply.budgets.get(name)
+        if projected_before != projected_after or previous is None or previous.limit != budget.limit:
+            cap = after.fleet.commit_cap(name)
+            headroom = max(0, cap - after.fleet.committed[name]) if cap < NO_LIMIT else None
+            machine_rates = []
+            for offer in after.fleet.offers:
+                if name in offer.budgets:
+                    machine_rates += [kind.rate for kind in offer.types if kind.is_priced]
             yield BudgetChange(
                 name,
                 str(budget.account),
                 budget.limit,
-                was,
-                will,
+                projected_before,
+                projected_after,
                 budget.alert_millionths,
                 budget.is_hard,
-                old_limit,
-                *of_machines,
+                previous.limit if previous else None,
+                headroom,
+                min(machine_rates, default=None),
             )
 
 
-def _headroom(fleet: Fleet, ledger: str) -> int | None:
-    cap = fleet.commit_cap(ledger)
-    return max(0, cap - fleet.committed[ledger]) if cap < NO_LIMIT else None
-
-
-def _cheapest(fleet: Fleet, ledger: str) -> int | None:
-    return min(
-        (
-            kind.rate
-            for each in fleet.offers
-            if ledger in each.budgets
-            for kind in each.types
-            if kind.is_priced
-        ),
-        default=None,
-    )
-
-
 def _misplaced_services(before: FleetState, after: FleetState) -> Iterable[MisplacedService]:
-    """Services that the change makes misplaced; those that were so before are not its doing."""
+    """Yield services that are misplaced for other reasons than before the change."""
     for name, demand in after.world.demands.items():
-        reasons, old = _misplacement_reasons(demand, after), before.world.demands.get(name)
-        if reasons and (old is None or _misplacement_reasons(old, before) != reasons):
+        reasons, previous_demand = _misplacement_reasons(demand, after), before.world.demands.get(name)
+        if reasons and (previous_demand is None or _misplacement_reasons(previous_demand, before) != reasons):
             yield MisplacedService(name, reasons, _destination(demand, after))
 
 
-def _misplacement_reasons(demand: Demand, settled: FleetState) -> tuple[str, ...]:
-    """Why it would not be put where it is."""
-    found = find_stale_placement(demand, settled.fleet)
-    return (*settled.orphaned.reasons(demand.name), *(found.reasons if found else ()))
+def _misplacement_reasons(demand: Demand, state: FleetState) -> tuple[str, ...]:
+    """Return the reasons why the current offers of the service are not allowed."""
+    stale = find_stale_placement(demand, state.fleet)
+    return (*state.orphaned.reasons(demand.name), *(stale.reasons if stale else ()))
 
 
 def _destination(demand: Demand, after: FleetState) -> Mapping[PlacementKey, int] | None:
-    """Everything the service has, put anew."""
+    """Return the placements of the service if all its replicas are placed again, or None if the replicas do
+    not fit."""
     fleet = after.fleet
+    # The plan keeps this state, so all changes are undone.
     with fleet.what_if():
         remove_assignments(fleet, list(fleet.assignments.get(demand.name, ())))
         placement = place(demand, fleet)
@@ -489,79 +524,75 @@ def _risks(before: FleetState, after: FleetState) -> Iterable[str]:
             )
         elif change.limit >= change.projected_after >= alert and not change.was_alerting:
             yield f"budget of {change.subject} reaches its alert: {percent}"
-    known = _offers_under_pressure(before)
-    yield from (
-        f"{offer} is {used * 100 // whole} % full"
-        for offer, (used, whole) in _offers_under_pressure(after).items()
-        if offer not in known
-    )
-    in_pieces = set(_fragmentation_risks(before))
-    yield from (each for each in _fragmentation_risks(after) if each not in in_pieces)
+    under_pressure_before = _offers_under_pressure(before)
+    for offer, (used, total) in _offers_under_pressure(after).items():
+        if offer not in under_pressure_before:
+            yield f"{offer} is {used * 100 // total} % full"
+    fragmented_before = set(_fragmentation_risks(before))
+    for risk in _fragmentation_risks(after):
+        if risk not in fragmented_before:
+            yield risk
     yield from _over_limits(before, after)
     yield from _single_region_risks(before, after)
 
 
-def _fragmentation_risks(settled: FleetState) -> Iterable[str]:
-    """Data centers without room for a service that waits, though they are not full enough to overflow."""
-    fleet = settled.fleet
-    for name, placement in sorted(settled.unplaced.items()):
+def _fragmentation_risks(state: FleetState) -> Iterable[str]:
+    """Yield data centers that reject an unplaced service but are not full enough to overflow."""
+    fleet = state.fleet
+    for name, placement in sorted(state.unplaced.items()):
         for decision in placement.decisions[-1:]:
-            for gate in (
-                each
-                for each in decision.reasons
-                if isinstance(each, OverflowClosed) and not each.is_triggered
-            ):
+            for gate in decision.reasons:
+                if not isinstance(gate, OverflowClosed) or gate.is_triggered:
+                    continue
                 row = fleet.row(gate.static)
                 overflow = fleet.offers[row].overflow
-                if (
-                    overflow
-                    and overflow.enabled
-                    and any(
-                        mask[row]
-                        for each, mask in decision.reasons.items()
-                        if isinstance(each, InsufficientCapacity)
-                    )
-                ):
+                is_short = any(
+                    isinstance(reason, InsufficientCapacity) and mask[row]
+                    for reason, mask in decision.reasons.items()
+                )
+                if overflow and overflow.enabled and is_short:
                     used = offer_utilisation(fleet, row, includes_reserve=gate.includes_reserve)
                     yield (
-                        f"{gate.static} has no room for {name} and does not overflow: {used / 10_000:g} % is in use, in pieces that are "
+                        f"{gate.static} has no room for {name} and does not overflow:"
+                        f" {used / 10_000:g} % is in use, in pieces that are "
                         f"too small, and it overflows from {overflow.trigger_millionths / 10_000:g} %"
                     )
 
 
 def _over_limits(before: FleetState, after: FleetState) -> Iterable[str]:
-    """Limits that were lowered below what is in use; nothing is taken away for it, and nothing more is made."""
-    known = set(_exceeded_limits(before))
-    for offer, what, taken, limit in _exceeded_limits(after):
-        if not any(each[:2] == (offer, what) for each in known):
-            yield f"{offer} has more {what} in use ({taken:,}) than it may ({limit:,}): nothing is removed, nothing more is made"
+    """Yield limits that the change lowers below the current use; Lattice removes nothing and adds no more
+    machines."""
+    exceeded_before = {(offer, resource) for offer, resource, _, _ in _exceeded_limits(before)}
+    for offer, resource, used, limit in _exceeded_limits(after):
+        if (offer, resource) not in exceeded_before:
+            yield (
+                f"{offer} has more {resource} in use ({used:,}) than it may ({limit:,}):"
+                " nothing is removed, nothing more is made"
+            )
 
 
-def _exceeded_limits(settled: FleetState) -> Iterable[tuple[str, str, int, int]]:
-    for row, offer in enumerate(settled.fleet.offers):
-        yield from (
-            (offer.name, name, taken, limit)
-            for name, (taken, limit) in offer_usage(settled.fleet, row).items()
-            if taken > limit
-        )
+def _exceeded_limits(state: FleetState) -> Iterable[tuple[str, str, int, int]]:
+    for row, offer in enumerate(state.fleet.offers):
+        for resource, (used, limit) in offer_usage(state.fleet, row).items():
+            if used > limit:
+                yield offer.name, resource, used, limit
 
 
-def _offers_under_pressure(settled: FleetState) -> dict[str, ResourceUsage]:
-    found = {
-        offer.name: highest_offer_usage(settled.fleet, row) for row, offer in enumerate(settled.fleet.offers)
-    }
-    return {name: use for name, use in found.items() if use is not None and is_under_pressure(use)}
+def _offers_under_pressure(state: FleetState) -> dict[str, ResourceUsage]:
+    usages = {}
+    for row, offer in enumerate(state.fleet.offers):
+        usage = highest_offer_usage(state.fleet, row)
+        if usage is not None and is_under_pressure(usage):
+            usages[offer.name] = usage
+    return usages
 
 
 def _single_region_risks(before: FleetState, after: FleetState) -> Iterable[str]:
-    """Services that were in several regions and are in one now."""
+    """Yield services that had replicas in several regions before and have replicas in one region after."""
     for name in after.replica_counts:
-        counts = [
-            len(
-                {each.fleet.offers[row].region for row in each.fleet.offer_rows_of(name)}
-                | each.orphaned.regions(name)
-            )
-            for each in (before, after)
-        ]
-        if counts[0] > 1 and counts[1] == 1:
+        regions = []
+        for state in (before, after):
+            offers = (state.fleet.offers[row] for row in state.fleet.offer_rows_of(name))
+            regions.append({offer.region for offer in offers} | state.orphaned.regions(name))
+        if len(regions[0]) > 1 and len(regions[1]) == 1:
             yield f"{name} is left in one region"

@@ -1,4 +1,4 @@
-"""What if a pool is lost, prices rise, or a certificate is withdrawn: who moves where, who is left without, and for how much?"""
+"""Compute the plan for a what-if event: a lost pool, higher prices or a dropped certificate."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +22,11 @@ from lattice.placement.plan.plan import FleetState, PlacementKey, Plan, compare,
 
 @dataclass(frozen=True, slots=True)
 class WhatIfEvent:
-    """What happens. `lose`: offers, or objects with all of theirs; `drop`: certificates of offers; `price`: a factor in millionths."""
+    """An event. `lost_offers` names offers, or clouds with all their offers; `dropped_certificates` are pairs
+    of offer and certificate.
+
+    `price_millionths` is a factor for all prices.
+    """
 
     lost_offers: tuple[str, ...] = ()
     dropped_certificates: tuple[tuple[str, str], ...] = ()
@@ -30,16 +34,18 @@ class WhatIfEvent:
 
 
 def whatif(world: World, event: WhatIfEvent) -> Plan:
-    """As a fresh plan of the world without what is lost, in which services go from where they may not be any more."""
+    """Plan the event: services leave offers that they may not use after the event."""
     return plan_event(converge(world), event)
 
 
 def plan_event(before: FleetState, event: WhatIfEvent) -> Plan:
+    """Compare the converged state before the event with the state after the event."""
     return compare(before, apply_event(before, event))
 
 
 def apply_event(before: FleetState, event: WhatIfEvent) -> FleetState:
-    """Unlike a change that somebody plans, a loss does not ask: misplaced replicas are put elsewhere."""
+    """Return the state after the event. Unlike a planned change, an event evicts misplaced replicas, and they
+    are placed again."""
     world = world_after_event(before.resulting_world(), event)
     fleet = world.build_fleet()
     DependencyEviction.of(before, world).evict_misplaced(fleet, fleet.assignments)
@@ -49,89 +55,103 @@ def apply_event(before: FleetState, event: WhatIfEvent) -> FleetState:
 
 @dataclass(frozen=True, slots=True)
 class DependencyEviction:
-    """Who has to go when others did."""
+    """Evicts misplaced replicas, and then replicas of services whose dependencies were evicted."""
 
     demands: Mapping[str, Demand]
-    dependants: Mapping[str, list[str]]  # of a service: those that have to be near it
-    already_misplaced: frozenset[
-        tuple[str, str]
-    ]  # service and offer: should not have been there before; what happens is no reason to move it
+    # By service: the services with a latency limit to the service.
+    dependants: Mapping[str, list[str]]
+    # Pairs of service and offer that were misplaced before the event; the event is no reason to move these
+    # replicas.
+    already_misplaced: frozenset[tuple[str, str]]
 
     @staticmethod
     def of(before: FleetState, world: World) -> "DependencyEviction":
+        """Collect the dependants and the replicas that are misplaced before the event."""
         dependants: dict[str, list[str]] = {}
         for demand in world.demands.values():
             for _, target in demand.latency_to:
                 dependants.setdefault(target, []).append(demand.name)
         fleet, demands = before.fleet, before.world.demands
-        strays = {
-            (name, _offer(fleet, seat))
-            for name in before.replica_counts
-            for seat in misplaced_assignments(demands[name], fleet)
-        }
+        already_misplaced = set()
+        for name in before.replica_counts:
+            for assignment in misplaced_assignments(demands[name], fleet):
+                already_misplaced.add((name, _offer_name(fleet, assignment)))
         return DependencyEviction(
-            {name: before.orphaned.subtract_orphans(each) for name, each in world.demands.items()},
+            {name: before.orphaned.subtract_orphans(demand) for name, demand in world.demands.items()},
             dependants,
-            frozenset(strays),
+            frozenset(already_misplaced),
         )
 
-    def evict_misplaced(self, fleet: Fleet, looking: Iterable[str]) -> set[str]:
-        """Of these services, replicas where they may not be any more go, and then those that had to be near them. Answers whose did."""
-        left: set[str] = set()
-        seen = {name for name in looking if name in self.demands}
-        while seen:
-            gone = {name for name in sorted(seen) if self._evict(self.demands[name], fleet)}
-            left |= gone
-            seen = {name for each in gone for name in self.dependants.get(each, ())}
-        if left:
+    def evict_misplaced(self, fleet: Fleet, services: Iterable[str]) -> set[str]:
+        """Evict misplaced replicas of the services and, transitively, of their dependants; return the names
+        of services with evicted replicas."""
+        all_evicted: set[str] = set()
+        pending = {name for name in services if name in self.demands}
+        while pending:
+            evicted = {name for name in sorted(pending) if self._evict(self.demands[name], fleet)}
+            all_evicted |= evicted
+            pending = set()
+            for name in evicted:
+                pending.update(self.dependants.get(name, ()))
+        # Machines that became empty free capacity and budget for the evicted replicas.
+        if all_evicted:
             remove_empty_machines(fleet, list(fleet.clusters))
-        return left
+        return all_evicted
 
     def _evict(self, demand: Demand, fleet: Fleet) -> bool:
-        leaving = [
-            seat
-            for seat in misplaced_assignments(demand, fleet)
-            if (demand.name, _offer(fleet, seat)) not in self.already_misplaced
+        misplaced = [
+            assignment
+            for assignment in misplaced_assignments(demand, fleet)
+            if (demand.name, _offer_name(fleet, assignment)) not in self.already_misplaced
         ]
-        for seat in leaving:
-            fleet.unassign(seat)
-        return bool(leaving)
+        for assignment in misplaced:
+            fleet.unassign(assignment)
+        return bool(misplaced)
 
 
-def _offer(fleet: Fleet, seat: Assignment) -> str:
-    return fleet.offers[fleet.machines.cluster[seat.machine].offer_row].name
+def _offer_name(fleet: Fleet, assignment: Assignment) -> str:
+    return fleet.offers[fleet.machines.cluster[assignment.machine].offer_row].name
 
 
 def world_after_event(world: World, event: WhatIfEvent) -> World:
-    """The world after it."""
-    changed, gone = lost_objects(world, event.lost_offers)
-    without = world.with_objects(changed, gone, with_status=True)
+    """Return the world after the event, before any replica moves."""
+    changed, deleted = lost_objects(world, event.lost_offers)
+    result = world.with_objects(changed, deleted, with_status=True)
     for offer, certificate in event.dropped_certificates:
-        without = without.with_objects([without_certificate(without, offer, certificate)], with_status=True)
-    return (
-        replace(without, price_book=without.price_book.scaled(event.price_millionths))
-        if event.price_millionths != 1_000_000
-        else without
-    )
+        result = result.with_objects([without_certificate(result, offer, certificate)], with_status=True)
+    if event.price_millionths != 1_000_000:
+        result = replace(result, price_book=result.price_book.scaled(event.price_millionths))
+    return result
 
 
 def lost_objects(world: World, names: Iterable[str]) -> tuple[list[Kind], list[ObjectKey]]:
-    """Objects that go, and clouds that lose a region."""
+    """Return the changed objects, which are clouds that lose a region, and the keys of lost objects."""
     changed: dict[ObjectKey, Kind] = {}
-    gone: list[ObjectKey] = []
+    deleted: list[ObjectKey] = []
     for name in names:
-        at, region = object_behind_offer(world, name)
-        found = changed.get(at, world.objects[at])
-        if region and isinstance(found, CloudInfrastructure):
-            changed[at] = _without_region(found, region)
+        key, region = object_behind_offer(world, name)
+        resource = changed.get(key, world.objects[key])
+        if region and isinstance(resource, CloudInfrastructure):
+            regions = {
+                region_name: spec
+                for region_name, spec in resource.spec.regions.items()
+                if region_name != region
+            }
+            spec = msgspec.structs.replace(resource.spec, regions=regions)
+            changed[key] = msgspec.structs.replace(resource, spec=spec)
         else:
-            gone.append(at)
-    return [each for at, each in changed.items() if at not in gone], gone
+            deleted.append(key)
+    # A cloud may be lost as a whole after the loss of one of its regions.
+    return [resource for key, resource in changed.items() if key not in deleted], deleted
 
 
 def object_behind_offer(world: World, name: str) -> tuple[ObjectKey, str]:
-    """What an offer of exactly this name comes from, and its region of a cloud; without such an offer, the whole cloud of this name."""
-    offer = next((each for each in world.supply.offers if each.name == name), None)
+    """Return the key of the object that supplies the offer, and the region if the offer is a region of a
+    cloud.
+
+    A name without such an offer must be the name of a cloud; else NotFound is raised.
+    """
+    offer = next((candidate for candidate in world.supply.offers if candidate.name == name), None)
     if offer is not None:
         return object_key(
             supply_object_of(offer, world.objects)
@@ -145,48 +165,52 @@ def object_behind_offer(world: World, name: str) -> tuple[ObjectKey, str]:
     return cloud, ""
 
 
-def _without_region(cloud: CloudInfrastructure, region: str) -> CloudInfrastructure:
-    regions = {each: stated for each, stated in cloud.spec.regions.items() if each != region}
-    return msgspec.structs.replace(cloud, spec=msgspec.structs.replace(cloud.spec, regions=regions))
-
-
 def offer_names(world: World) -> list[str]:
     return [offer.name for offer in world.supply.offers]
 
 
 def without_certificate(world: World, offer: str, certificate: str) -> Kind:
-    """The object behind an offer, without one of its certificates, in upper or lower case."""
+    """Return the object behind the offer without the certificate; the case of the certificate does not
+    matter.
+
+    Raises NotFound for an unknown offer, and Invalid if the offer does not have the certificate.
+    """
     if offer not in offer_names(world):
         raise NotFound(
             f"no pool or region {offer}", fix=f"there are {', '.join(offer_names(world)) or 'none'}"
         )
-    at, region = object_behind_offer(world, offer)
-    found = cast("SupplyObject", world.objects[at])
-    held = next(each.compliance for each in world.supply.offers if each.name == offer)
-    if certificate.lower() not in held:
+    key, region = object_behind_offer(world, offer)
+    resource = cast("SupplyObject", world.objects[key])
+    # The compiled offer holds the certificates in lower case.
+    certificates = next(candidate.compliance for candidate in world.supply.offers if candidate.name == offer)
+    if certificate.lower() not in certificates:
         raise Invalid(
-            f"{offer} does not have {certificate}", fix=f"it has {', '.join(sorted(held)) or 'none'}"
+            f"{offer} does not have {certificate}", fix=f"it has {', '.join(sorted(certificates)) or 'none'}"
         )
-    return _without_certificate(found, region, certificate.lower())
+    return _without_certificate(resource, region, certificate.lower())
 
 
-def _without_certificate(found: SupplyObject, region: str, certificate: str) -> Kind:
-    def kept(words: Iterable[str]) -> tuple[str, ...]:
-        return tuple(word for word in words if word.lower() != certificate)
+def _without_certificate(resource: SupplyObject, region: str, certificate: str) -> Kind:
+    def remaining(certificates: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name for name in certificates if name.lower() != certificate)
 
-    replaced = msgspec.structs.replace
-    if isinstance(found, LatticePool):
-        labels = {**found.spec.labels, "compliance": list(kept(found.spec.compliance))}
-        return replaced(found, spec=replaced(found.spec, labels=labels))
-    if isinstance(found, StaticInfrastructure):
-        return replaced(found, spec=replaced(found.spec, compliance=kept(found.spec.compliance)))
-    own = replaced(found.spec.regions[region], compliance=kept(found.spec.compliance_of(region)))
-    return replaced(found, spec=replaced(found.spec, regions={**found.spec.regions, region: own}))
+    replace_fields = msgspec.structs.replace
+    if isinstance(resource, LatticePool):
+        labels = {**resource.spec.labels, "compliance": list(remaining(resource.spec.compliance))}
+        return replace_fields(resource, spec=replace_fields(resource.spec, labels=labels))
+    if isinstance(resource, StaticInfrastructure):
+        compliance = remaining(resource.spec.compliance)
+        return replace_fields(resource, spec=replace_fields(resource.spec, compliance=compliance))
+    region_spec = replace_fields(
+        resource.spec.regions[region], compliance=remaining(resource.spec.compliance_of(region))
+    )
+    regions = {**resource.spec.regions, region: region_spec}
+    return replace_fields(resource, spec=replace_fields(resource.spec, regions=regions))
 
 
 @dataclass(frozen=True, slots=True)
 class LossImpact:
-    """What losing one offer would do. Micro-dollars per hour."""
+    """The impact of losing one offer; the cost is in micro-dollars per hour."""
 
     offer: str
     moved: Mapping[str, Mapping[PlacementKey, int]]
@@ -194,43 +218,51 @@ class LossImpact:
     cost: int
 
 
-def loss_impacts(settled: FleetState) -> list[LossImpact]:
-    """The same for each offer in turn, on one fleet: for a drill of all of them."""
-    ties = DependencyEviction.of(settled, settled.world)
+def loss_impacts(state: FleetState) -> list[LossImpact]:
+    """Compute the impact of losing every offer, one at a time, on one fleet with undo."""
+    eviction = DependencyEviction.of(state, state.world)
     return [
-        _loss_impact(settled, ties, offer) for offer in sorted(each.name for each in settled.fleet.offers)
+        _loss_impact(state, eviction, offer)
+        for offer in sorted(candidate.name for candidate in state.fleet.offers)
     ]
 
 
-def _loss_impact(settled: FleetState, ties: DependencyEviction, offer: str) -> LossImpact:
-    fleet, waiting = settled.fleet, settled.unplaced
+def _loss_impact(state: FleetState, eviction: DependencyEviction, offer: str) -> LossImpact:
+    fleet, already_unplaced = state.fleet, state.unplaced
     with fleet.what_if():
-        hit = _close(fleet, fleet.row(offer))
-        hit |= ties.evict_misplaced(
-            fleet, {name for each in hit for name in (each, *ties.dependants.get(each, ()))}
-        )
-        affected = {*hit, *waiting} & ties.demands.keys()
-        placements = place_all((ties.demands[name] for name in affected), fleet)
-        without = tuple(
+        evicted = _close(fleet, fleet.row(offer))
+        candidates = set(evicted)
+        for name in evicted:
+            candidates.update(eviction.dependants.get(name, ()))
+        evicted |= eviction.evict_misplaced(fleet, candidates)
+        affected = {*evicted, *already_unplaced} & eviction.demands.keys()
+        placements = place_all((eviction.demands[name] for name in affected), fleet)
+        unplaced = tuple(
             name for name in sorted(affected) if name in placements and not placements[name].is_complete
         )
-        moved = {name: dict(placed_counts(fleet, name)) for name in sorted(affected) if name not in without}
-        cost = sum(run_rate(fleet).values()) + sum(settled.orphaned.offer_rates.values())
-        return LossImpact(offer, moved, tuple(name for name in without if name not in waiting), cost)
+        moved = {name: dict(placed_counts(fleet, name)) for name in sorted(affected) if name not in unplaced}
+        cost = sum(run_rate(fleet).values()) + sum(state.orphaned.offer_rates.values())
+        return LossImpact(
+            offer, moved, tuple(name for name in unplaced if name not in already_unplaced), cost
+        )
 
 
 def _close(fleet: Fleet, row: int) -> set[str]:
-    """Everything in it is gone, and nothing new may come. Answers the services that were there."""
-    hit: set[str] = set()
+    """Remove all machines and replicas of the offer and close the offer; return the services that had
+    replicas in the offer."""
+    services_hit: set[str] = set()
     for name in list(fleet.clusters_by_offer[row]):
         for machine in list(fleet.clusters[name].machines):
             services = list(fleet.machines.replica_counts[machine])
-            hit.update(services)
-            for seat in [
-                each for service in services for each in fleet.assignments[service] if each.machine == machine
-            ]:
-                fleet.unassign(seat)
+            services_hit.update(services)
+            for service in services:
+                on_machine = [
+                    assignment for assignment in fleet.assignments[service] if assignment.machine == machine
+                ]
+                for assignment in on_machine:
+                    fleet.unassign(assignment)
             fleet.drop_machine(machine)
         fleet.drop_cluster(name)
+    # A lost offer accepts no new replicas.
     fleet.mark_lost(row)
-    return hit
+    return services_hit

@@ -1,4 +1,5 @@
-"""What is said of a cluster? Its phase follows from its nodes alone, never from time; trouble with its provider is a condition."""
+"""Compute the status of a cluster from its nodes. The phase depends on nodes only, never on time; provider
+problems are conditions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,15 +11,19 @@ from lattice.kinds.cluster import ClusterStatus, LatticeCluster, WorkerPool
 from lattice.kinds.meta.base import Condition
 from lattice.lifecycle.machines import ClusterNode
 
-PROVIDER_UNAVAILABLE = "ProviderUnavailable"  # nobody here speaks to it
-PROVIDER_UNREACHABLE = "ProviderUnreachable"  # it cannot say what is there
-PROVIDER_REFUSED = "ProviderRefused"  # not now
-PROVIDER_REJECTED = "ProviderRejected"  # not until somebody changes something
+# No adapter for the provider exists in this server.
+PROVIDER_UNAVAILABLE = "ProviderUnavailable"
+# The provider cannot list its machines.
+PROVIDER_UNREACHABLE = "ProviderUnreachable"
+# The provider rejected a machine for now.
+PROVIDER_REFUSED = "ProviderRefused"
+# The provider rejected a machine until a user changes the request or the provider.
+PROVIDER_REJECTED = "ProviderRejected"
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderProblem:
-    """With the provider; `node_class` if it is about machines of that class only."""
+    """A problem with the provider; `node_class` is set if the problem concerns machines of one class only."""
 
     reason: str
     message: str
@@ -28,36 +33,34 @@ class ProviderProblem:
 def status_from_nodes(
     cluster: LatticeCluster,
     nodes: Sequence[ClusterNode],
-    troubles: Sequence[ProviderProblem],
+    problems: Sequence[ProviderProblem],
     endpoint: str = "",
 ) -> ClusterStatus:
-    """Its status; the conditions are those found now, without the time of their change."""
-    pools = worker_pools(cluster, nodes, troubles)
-    phase = phase_of(cluster, nodes, troubles)
-    words = "; ".join(dict.fromkeys(each.message for each in troubles))
-    wanted, ready = cluster.spec.desired_nodes, _ready(nodes)
+    """Compute the status of the cluster. The conditions carry no transition time; the writer adds the
+    time."""
+    pools = worker_pools(cluster, nodes, problems)
+    phase = phase_of(cluster, nodes, problems)
+    problem_text = "; ".join(dict.fromkeys(problem.message for problem in problems))
+    desired, ready = cluster.spec.desired_nodes, _ready(nodes)
     is_ready = phase == "Ready"
-    message = f"{ready} of {wanted} nodes are ready"
+    message = f"{ready} of {desired} nodes are ready"
     if phase == "Deleting":
         message = f"{len(nodes)} nodes are still there"
     elif not is_ready:
-        message = words or f"{message}, {sum(each.has_joined for each in nodes)} have joined"
-    reason = (
-        "NodesReady"
-        if is_ready
-        else phase
-        if phase == "Deleting"
-        else troubles[0].reason
-        if troubles
-        else "NodesMissing"
-    )
+        message = problem_text or f"{message}, {sum(node.has_joined for node in nodes)} have joined"
+    if is_ready:
+        reason = "NodesReady"
+    elif phase == "Deleting":
+        reason = phase
+    else:
+        reason = problems[0].reason if problems else "NodesMissing"
     return replace(
         cluster.status,
         phase=phase,
         message=message,
         nodes=len(nodes),
-        ready_nodes=sum(each.is_ready for each in nodes),
-        ready_workers=sum(each.ready for each in pools.values()),
+        ready_nodes=sum(node.is_ready for node in nodes),
+        ready_workers=sum(pool.ready for pool in pools.values()),
         worker_pools=pools,
         endpoint=endpoint,
         observed_generation=cluster.metadata.generation,
@@ -65,49 +68,54 @@ def status_from_nodes(
             Condition(type="Ready", status="True" if is_ready else "False", reason=reason, message=message),
             Condition(
                 type="ProviderReady",
-                status="False" if troubles else "True",
-                reason=troubles[0].reason if troubles else "Answers",
-                message=words,
+                status="False" if problems else "True",
+                reason=problems[0].reason if problems else "Answers",
+                message=problem_text,
             ),
         ),
     )
 
 
 def phase_of(
-    cluster: LatticeCluster, nodes: Sequence[ClusterNode], troubles: Sequence[ProviderProblem]
+    cluster: LatticeCluster, nodes: Sequence[ClusterNode], problems: Sequence[ProviderProblem]
 ) -> str:
+    """Return the phase: Deleting, Ready, Pending, Failed, Degraded or Provisioning."""
     if cluster.metadata.deletion_timestamp:
         return "Deleting"
-    wanted, joined = cluster.spec.desired_nodes, sum(each.has_joined for each in nodes)
-    if _ready(nodes) >= wanted:
+    desired, joined = cluster.spec.desired_nodes, sum(node.has_joined for node in nodes)
+    if _ready(nodes) >= desired:
         return "Ready"
-    reasons = {each.reason for each in troubles}
+    reasons = {problem.reason for problem in problems}
+    # Without an adapter for the provider, nothing is in progress yet.
     if not nodes and PROVIDER_UNAVAILABLE in reasons:
         return "Pending"
     if not joined and PROVIDER_REJECTED in reasons:
         return "Failed"
-    has_been = cluster.status.phase in ("Ready", "Degraded")  # nodes that have just joined are no loss
-    return "Degraded" if has_been and joined >= wanted else "Provisioning"
+    # A cluster that was never ready is not degraded: its nodes have joined and are about to become ready.
+    was_ready = cluster.status.phase in ("Ready", "Degraded")
+    return "Degraded" if was_ready and joined >= desired else "Provisioning"
 
 
 def worker_pools(
-    cluster: LatticeCluster, nodes: Sequence[ClusterNode], troubles: Sequence[ProviderProblem]
+    cluster: LatticeCluster, nodes: Sequence[ClusterNode], problems: Sequence[ProviderProblem]
 ) -> dict[str, WorkerPool]:
-    """By class of machine."""
-    wanted, current = cluster.spec.nodes, Counter(each.node_class for each in nodes)
-    ready = Counter(each.node_class for each in nodes if each.is_ready)
-    found = {}
-    for kind in sorted({*(name for name, count in wanted.items() if count), *current}):
-        words = dict.fromkeys(each.message for each in troubles if each.node_class in ("", kind))
-        is_short = ready[kind] < wanted.get(kind, 0)
-        found[kind] = WorkerPool(
-            desired=wanted.get(kind, 0),
-            current=current[kind],
-            ready=ready[kind],
-            message="; ".join(words) if is_short else "",
+    """Return the worker pools of the cluster by node class."""
+    desired, current = cluster.spec.nodes, Counter(node.node_class for node in nodes)
+    ready = Counter(node.node_class for node in nodes if node.is_ready)
+    pools = {}
+    for node_class in sorted({*(name for name, count in desired.items() if count), *current}):
+        messages = dict.fromkeys(
+            problem.message for problem in problems if problem.node_class in ("", node_class)
         )
-    return found
+        is_short = ready[node_class] < desired.get(node_class, 0)
+        pools[node_class] = WorkerPool(
+            desired=desired.get(node_class, 0),
+            current=current[node_class],
+            ready=ready[node_class],
+            message="; ".join(messages) if is_short else "",
+        )
+    return pools
 
 
 def _ready(nodes: Sequence[ClusterNode]) -> int:
-    return sum(each.is_ready and not each.is_decommissioned for each in nodes)
+    return sum(node.is_ready and not node.is_decommissioned for node in nodes)

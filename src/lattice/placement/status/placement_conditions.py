@@ -1,4 +1,4 @@
-"""What should be said about a service's placement: is it placed, is what it names there, would it be put elsewhere today?"""
+"""Compute the placement conditions of a service: Placed, ReferencesResolved and PlacementStale."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,26 +22,34 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import to_json_value
 from lattice.placement.status.service_status import PLACED, PlacementResult, decision_of, with_placement
 
-MAX_NAMED_REASONS = 3  # reasons told in a condition
+# Reasons that a condition names.
+MAX_NAMED_REASONS = 3
 PLACED_CONDITION, STALE_CONDITION, RESOLVED_CONDITION = "Placed", "PlacementStale", "ReferencesResolved"
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementStatus:
-    """What a service's status is to say; who writes it adds the times."""
+    """The placement part of a service status. The writer adds the transition times of the conditions."""
 
-    status: ServiceStatus  # but for its conditions
+    # The conditions in this status are the previous conditions.
+    status: ServiceStatus
     conditions: tuple[Condition, ...]
 
 
-def decide_with_verdict(placement: Placement, fleet: Fleet, known: Services, state: str) -> SchedulerDecision:
-    """Placed, or with the verdict on those that are not."""
+def decide_with_verdict(
+    placement: Placement, fleet: Fleet, services: Services, fleet_digest: str
+) -> SchedulerDecision:
+    """Return the scheduler decision of the placement, with a verdict if replicas are missing."""
     if placement.is_complete:
-        return decision_of(PlacementResult(placement, fleet_digest=state), fleet)
-    verdict = judge(placement, fleet, known)
+        return decision_of(PlacementResult(placement, fleet_digest=fleet_digest), fleet)
+    verdict = judge(placement, fleet, services)
     return decision_of(
         PlacementResult(
-            placement, verdict.kind, verdict.reason, to_json_value(verdict.required.properties()), state
+            placement,
+            verdict.kind,
+            verdict.reason,
+            to_json_value(verdict.required.properties()),
+            fleet_digest,
         ),
         fleet,
     )
@@ -50,32 +58,37 @@ def decide_with_verdict(placement: Placement, fleet: Fleet, known: Services, sta
 def placement_status(
     service: LatticeService, decided: StagedDecision, decision: SchedulerDecision | None
 ) -> PlacementStatus:
-    """`decision`: None where the last one stands."""
-    before, fleet, name = service.status, decided.fleet, service_key(service)
-    demand, known = decided.world.demands[name], decided.world.services
-    stranded = decided.orphaned_replicas.get(name, ())
-    placed = (*stranded, *with_placement(service, fleet, None).status.placements)
+    """Compute placements and conditions of the service. With `decision` None, the previous scheduler decision
+    stays."""
+    previous, fleet, name = service.status, decided.fleet, service_key(service)
+    demand, services = decided.world.demands[name], decided.world.services
+    orphans = decided.orphaned_replicas.get(name, ())
+    placements = (*orphans, *with_placement(service, fleet, None).status.placements)
     status = msgspec.structs.replace(
-        before,
-        placements=placed,
-        scheduler_decision=before.scheduler_decision if decision is None else decision,
+        previous,
+        placements=placements,
+        scheduler_decision=previous.scheduler_decision if decision is None else decision,
     )
-    reasons = [*(f"{each.pool}: is not offered any more" for each in stranded), *_reasons(demand, fleet)]
-    found = [
-        _placed(demand, placed, status.scheduler_decision),
-        references_condition(service, demand, known),
-        *_stale(service, reasons, bool(placed)),
+    # Replicas of withdrawn offers stay where they run, and the condition says so.
+    reasons = [f"{placement.pool}: is not offered any more" for placement in orphans]
+    if stale := find_stale_placement(demand, fleet):
+        reasons += stale.reasons
+    conditions = [
+        _placed(demand, placements, status.scheduler_decision),
+        references_condition(service, demand, services),
+        *_stale(service, reasons, bool(placements)),
     ]
     generation = service.metadata.generation
     return PlacementStatus(
-        status, tuple(msgspec.structs.replace(each, observed_generation=generation) for each in found)
+        status,
+        tuple(msgspec.structs.replace(condition, observed_generation=generation) for condition in conditions),
     )
 
 
 def _placed(
-    demand: Demand, placed: Iterable[ServicePlacement], decision: SchedulerDecision | None
+    demand: Demand, placements: Iterable[ServicePlacement], decision: SchedulerDecision | None
 ) -> Condition:
-    count = sum(each.replicas or 0 for each in placed)
+    count = sum(placement.replicas or 0 for placement in placements)
     reason = decision.reason if decision else ""
     if count >= demand.replicas and not demand.rule_conflict:
         return Condition(
@@ -84,21 +97,30 @@ def _placed(
             reason=PLACED,
             message=f"{count} of {demand.replicas} replicas are placed",
         )
-    words = f"{count} of {demand.replicas} replicas are placed: {reason}" if count else reason
+    message = f"{count} of {demand.replicas} replicas are placed: {reason}" if count else reason
     verdict = decision.verdict if decision and decision.verdict != PLACED else "NotNow"
-    return Condition(type=PLACED_CONDITION, status="False", reason=verdict, message=words)
+    return Condition(type=PLACED_CONDITION, status="False", reason=verdict, message=message)
 
 
-def references_condition(service: LatticeService, demand: Demand, known: Collection[str]) -> Condition:
-    """References are not checked when it is applied: what they name may come later."""
+def references_condition(
+    service: LatticeService, demand: Demand, defined_services: Collection[str]
+) -> Condition:
+    """Report references to undefined services. An apply does not check references, since the service may be
+    created later."""
     own = service.metadata.namespace or "default"
-    named = [
-        f"{each.namespace or own}/{each.id or name}"
-        for name, each in sorted(service.spec.resources.items())
-        if name != "*" and each.is_service
+    dependencies = [
+        f"{dependency.namespace or own}/{dependency.id or name}"
+        for name, dependency in sorted(service.spec.resources.items())
+        if name != "*" and dependency.is_service
     ]
-    near = [target for _, target in demand.latency_to]
-    absent = sorted({each for each in (*named, *near) if each not in known and each != service_key(service)})
+    latency_targets = [target for _, target in demand.latency_to]
+    absent = sorted(
+        {
+            target
+            for target in (*dependencies, *latency_targets)
+            if target not in defined_services and target != service_key(service)
+        }
+    )
     if not absent:
         return Condition(type=RESOLVED_CONDITION, status="True", reason="Resolved")
     return Condition(
@@ -109,17 +131,14 @@ def references_condition(service: LatticeService, demand: Demand, known: Collect
     )
 
 
-def _reasons(demand: Demand, fleet: Fleet) -> tuple[str, ...]:
-    found = find_stale_placement(demand, fleet)
-    return found.reasons if found else ()
-
-
-def _stale(service: LatticeService, reasons: Sequence[str], has_place: bool) -> Iterable[Condition]:
-    """Said of what is placed, or was said to be stale before."""
+def _stale(service: LatticeService, reasons: Sequence[str], is_placed: bool) -> Iterable[Condition]:
+    """Yield the PlacementStale condition for a placed service, or if the condition exists already."""
     if reasons:
-        rest = len(reasons) - MAX_NAMED_REASONS
-        words = "; ".join(reasons[:MAX_NAMED_REASONS]) + (f"; and {rest} more" if rest > 0 else "")
-        message = f"it would not be put there today, and stays: {words}"
+        unnamed = len(reasons) - MAX_NAMED_REASONS
+        reason_text = "; ".join(reasons[:MAX_NAMED_REASONS]) + (
+            f"; and {unnamed} more" if unnamed > 0 else ""
+        )
+        message = f"it would not be put there today, and stays: {reason_text}"
         yield Condition(type=STALE_CONDITION, status="True", reason="WouldMove", message=message)
-    elif has_place or any(each.type == STALE_CONDITION for each in service.status.conditions):
+    elif is_placed or any(condition.type == STALE_CONDITION for condition in service.status.conditions):
         yield Condition(type=STALE_CONDITION, status="False", reason="AsDecided")

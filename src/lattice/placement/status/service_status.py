@@ -1,4 +1,4 @@
-"""Status of services and supply, and the clusters that follow, as a fleet says they are."""
+"""Compute the status of services, pools, clouds and data centers, and the cluster objects, from a fleet."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -64,32 +64,37 @@ from lattice.placement.model.world import World, placed_counts
 from lattice.placement.plugins.filters.overflow import OverflowClosed
 
 PLACED = "Placed"
+# Rejected offers that a scheduler decision lists.
 SHOWN_ALTERNATIVES = 50
 FOUR_DECIMALS = Decimal("0.0001")
 
 
 def dollar_amount(micros: int) -> Decimal:
-    """Without needless zeros: 0.384, 414.72."""
+    """Convert micro-dollars to dollars without trailing zeros: 0.384, 414.72."""
     return Decimal(format_dollars(micros))
 
 
 def total_cost(micros: int) -> TotalCost:
+    """Return the hourly and 30-day cost for a rate in micro-dollars per hour."""
     return TotalCost(hourly=dollar_amount(micros), projected30_day=dollar_amount(rate_per_30_days(micros)))
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
-    """What is said about a service: how it was placed, or why it was not."""
+    """The placement of a service with its verdict, reason and required infrastructure."""
 
     placement: Placement
     verdict: str = PLACED
-    reason: str = ""  # where it was not; where it was, one is made
+    # Why the service is not placed; for a placed service decision_of writes the reason.
+    reason: str = ""
     required: Mapping[str, object] = field(default_factory=dict)
-    fleet_digest: str = ""  # of the fleet, see state_of
+    # The digest of the fleet, see fleet_digest.
+    fleet_digest: str = ""
 
 
-def with_placement(service: LatticeService, fleet: Fleet, answer: PlacementResult | None) -> LatticeService:
-    """The service with where it is, what that costs and why; what its agents report stays."""
+def with_placement(service: LatticeService, fleet: Fleet, result: PlacementResult | None) -> LatticeService:
+    """Return the service with placements, costs and scheduler decision in its status; fields that agents
+    report stay."""
     name = service_key(service)
     counts, costs = placed_counts(fleet, name), placed_costs(fleet, name)
     placements = tuple(
@@ -97,73 +102,79 @@ def with_placement(service: LatticeService, fleet: Fleet, answer: PlacementResul
             pool=pool,
             cluster=cluster,
             replicas=count,
-            node=kind,
-            cost=HourlyCost(hourly=dollar_amount(costs[pool, cluster, kind])),
+            node=node_class,
+            cost=HourlyCost(hourly=dollar_amount(costs[pool, cluster, node_class])),
         )
-        for (pool, cluster, kind), count in sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+        for (pool, cluster, node_class), count in sorted(
+            counts.items(), key=lambda entry: (-entry[1], entry[0])
+        )
     )
     status = msgspec.structs.replace(
         service.status, placements=placements, total_cost=total_cost(sum(costs.values()))
     )
-    if answer is not None:
-        status = msgspec.structs.replace(status, scheduler_decision=decision_of(answer, fleet))
+    if result is not None:
+        status = msgspec.structs.replace(status, scheduler_decision=decision_of(result, fleet))
     return msgspec.structs.replace(service, status=status)
 
 
-def decision_of(answer: PlacementResult, fleet: Fleet) -> SchedulerDecision:
-    """A sentence, and each pool that was ruled out with its first reason."""
-    placement = answer.placement
+def decision_of(result: PlacementResult, fleet: Fleet) -> SchedulerDecision:
+    """Return the scheduler decision: a sentence, and every rejected pool with its first reason."""
+    placement = result.placement
     last = placement.decisions[-1] if placement.decisions else None
     if (
         last is not None
         and not last.fits
         and any(isinstance(reason, OverflowClosed) for reason in last.reasons)
     ):
-        with at_failure(
-            placement.demand, fleet
-        ) as failure:  # what overflow targets said counts, not that they were not asked first
-            return _decision(answer, fleet, failure.decision if failure else last)
-    return _decision(answer, fleet, last)
+        # The reasons of overflow targets count, not the reason that the overflow was closed at first.
+        with at_failure(placement.demand, fleet) as failure:
+            return _decision(result, fleet, failure.decision if failure else last)
+    return _decision(result, fleet, last)
 
 
-def _decision(answer: PlacementResult, fleet: Fleet, last: Decision | None) -> SchedulerDecision:
-    placement = answer.placement
-    where = {
+def _decision(result: PlacementResult, fleet: Fleet, last: Decision | None) -> SchedulerDecision:
+    placement = result.placement
+    replicas_by_offer = {
         fleet.offers[row].name: count for row, count in fleet.replicas_by_offer(placement.demand.name).items()
     }
     return SchedulerDecision(
-        reason=answer.reason or placed_because(placement.demand, where),
-        verdict=answer.verdict,
-        alternatives=tuple(_alternatives(last, set(where)))[:SHOWN_ALTERNATIVES] if last else (),
-        required=dict(answer.required),
-        digest=digest_of(placement.demand, answer.fleet_digest),
+        reason=result.reason or placed_because(placement.demand, replicas_by_offer),
+        verdict=result.verdict,
+        alternatives=tuple(_alternatives(last, set(replicas_by_offer)))[:SHOWN_ALTERNATIVES] if last else (),
+        required=dict(result.required),
+        digest=digest_of(placement.demand, result.fleet_digest),
     )
 
 
 def placed_because(demand: Demand, offers: Mapping[str, int]) -> str:
+    """Return the sentence of a placed service: its offers by replica count, and the rule that spread the
+    replicas."""
     names = sorted(offers, key=lambda name: (-offers[name], name))
-    where = (
+    sentence = (
         f"Placed in {' and '.join(names)}"
         if len(names) < 3
         else f"Placed in {', '.join(names[:-1])} and {names[-1]}"
     )
     if demand.regions:
-        return f"{where} per requiredRegions constraint"
+        return f"{sentence} per requiredRegions constraint"
     if demand.min_regions > 1:
-        return f"{where} per minRegions of {demand.requirements_of('minRegions')[0].source}"
-    return where
+        return f"{sentence} per minRegions of {demand.requirements_of('minRegions')[0].source}"
+    return sentence
 
 
-def _alternatives(decision: Decision, taken: set[str]) -> Sequence[Alternative]:
-    """Only what rules a pool out for good, not where one replica had to go."""
-    found = []
+def _alternatives(decision: Decision, used_offers: set[str]) -> Sequence[Alternative]:
+    """Return the offers with permanent reasons; the region or spread rule of a single replica is no permanent
+    reason."""
+    alternatives = []
     for name, _ in all_rejections(decision):
         row = decision.table.row_of[name]
         reasons = [reason for reason, mask in decision.reasons.items() if mask[row]]
-        lasting = [reason for reason in reasons if reason.plugin not in ("Region", "Spread")]
-        if name not in taken and lasting:
-            found.append(Alternative(pool=name, rejected=_rejected(lasting[0], decision, row)))
-    return found
+        permanent_reasons = [reason for reason in reasons if reason.plugin not in ("Region", "Spread")]
+        if name not in used_offers and permanent_reasons:
+            alternatives.append(
+                Alternative(pool=name, rejected=_rejected(permanent_reasons[0], decision, row))
+            )
+    return alternatives
 
 
 def _rejected(reason: object, decision: Decision, row: int) -> str:
@@ -172,22 +183,24 @@ def _rejected(reason: object, decision: Decision, row: int) -> str:
     return str(reason.detail(decision.table, row))  # type: ignore[attr-defined]
 
 
-def digest_of(demand: Demand, state: str) -> str:
-    """Equal digests: the same demand on the same supply with the same things in it."""
-    seen = repr((demand.name, demand.replicas, demand.requirements, demand.requests, demand.rules, state))
-    return hashlib.sha256(seen.encode()).hexdigest()[:24]
+def digest_of(demand: Demand, fleet_state: str) -> str:
+    """Hash the demand with the state of the fleet: equal digests mean an equal demand on an equal fleet."""
+    text = repr(
+        (demand.name, demand.replicas, demand.requirements, demand.requests, demand.rules, fleet_state)
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def fleet_digest(fleet: Fleet) -> str:
-    """One text for everything that decisions look at."""
-    seen = hashlib.sha256()
+    """Hash all properties of the fleet that decisions depend on."""
+    digest = hashlib.sha256()
     for name in sorted(fleet.clusters):
         cluster = fleet.clusters[name]
-        seen.update(
+        digest.update(
             repr((name, sorted(class_counts(fleet, cluster).items()), sorted(cluster.used.items()))).encode()
         )
-    for offer in sorted(fleet.offers, key=lambda each: each.name):
-        seen.update(
+    for offer in sorted(fleet.offers, key=lambda candidate: candidate.name):
+        digest.update(
             repr(
                 (
                     offer.name,
@@ -198,11 +211,11 @@ def fleet_digest(fleet: Fleet) -> str:
                 )
             ).encode()
         )
-    return seen.hexdigest()
+    return digest.hexdigest()
 
 
-def cluster_object(cluster: Cluster, fleet: Fleet, before: LatticeCluster | None = None) -> LatticeCluster:
-    """As it should be written; what is known about its nodes stays."""
+def cluster_object(cluster: Cluster, fleet: Fleet, previous: LatticeCluster | None = None) -> LatticeCluster:
+    """Return the cluster object to write; with `before`, only its spec changes."""
     offer, resource = fleet.offers[cluster.offer_row], LatticeCluster.resource
     spec = ClusterSpec(
         pool=offer.name,
@@ -214,49 +227,53 @@ def cluster_object(cluster: Cluster, fleet: Fleet, before: LatticeCluster | None
         min_nodes=cluster.min_nodes,
         max_nodes=None if cluster.max_nodes >= NO_LIMIT else cluster.max_nodes,
         policy_hash=cluster.group.split("/", 1)[0],
-        labels=cluster_labels(cluster, fleet, before),
+        labels=cluster_labels(cluster, fleet, previous),
     )
-    if before is not None:
-        return msgspec.structs.replace(before, spec=spec)
+    # Metadata and status of an existing cluster stay.
+    if previous is not None:
+        return msgspec.structs.replace(previous, spec=spec)
     metadata = Metadata(name=cluster.name)
     return LatticeCluster(api_version=resource.api_version, kind=resource.kind, metadata=metadata, spec=spec)
 
 
-def cluster_labels(cluster: Cluster, fleet: Fleet, before: LatticeCluster | None = None) -> dict[str, str]:
-    """What it is for: that it overflows, from its first day on; that it is kept, as long as it is."""
-    found = {
+def cluster_labels(cluster: Cluster, fleet: Fleet, previous: LatticeCluster | None = None) -> dict[str, str]:
+    """Return the labels of the cluster: the overflow label stays from creation on, the reserve label as long
+    as the cluster is reserved."""
+    labels = {
         OVERFLOW_LABEL: cluster.overflow_source,
         RESERVE_LABEL: fleet.offers[cluster.offer_row].name if cluster.is_reserved else "",
     }
-    known = before.spec.labels if before else {}
-    return {key: value for key, value in {**known, **found}.items() if value}
+    previous_labels = previous.spec.labels if previous else {}
+    return {key: value for key, value in {**previous_labels, **labels}.items() if value}
 
 
-def cluster_status(cluster: Cluster, fleet: Fleet, before: ClusterStatus) -> ClusterStatus:
+def cluster_status(cluster: Cluster, fleet: Fleet, previous: ClusterStatus) -> ClusterStatus:
+    """Return the status of the cluster with services, workloads, utilisation and cost from the fleet."""
     rate = sum(fleet.machines.machine_type[machine].rate for machine in cluster.machines)
-    holds = [fleet.machines.replica_counts[machine] for machine in cluster.machines]
-    used = {name: _share(cluster.used[name], cluster.size[name]) for name in ("cpu", "memory")}
+    replicas = sum(fleet.machines.replica_counts[machine].total() for machine in cluster.machines)
     return msgspec.structs.replace(
-        before,
-        services=len({service for held in holds for service in held}),
-        workloads=sum(sum(held.values()) for held in holds),
-        utilization=ClusterUtilization(cores=used["cpu"], memory=used["memory"]),
+        previous,
+        services=_services_in(cluster, fleet),
+        workloads=replicas,
+        utilization=ClusterUtilization(
+            cores=_share(cluster.used["cpu"], cluster.size["cpu"]),
+            memory=_share(cluster.used["memory"], cluster.size["memory"]),
+        ),
         cost=total_cost(rate),
     )
 
 
-def _share(used: int, whole: int) -> Decimal | None:
-    return (
-        None
-        if whole <= 0 or whole >= NO_LIMIT
-        else (Decimal(used) / whole).quantize(FOUR_DECIMALS).normalize()
-    )
+def _share(used: int, total: int) -> Decimal | None:
+    # A total without a limit has no share.
+    if total <= 0 or total >= NO_LIMIT:
+        return None
+    return (Decimal(used) / total).quantize(FOUR_DECIMALS).normalize()
 
 
 def pool_status(pool: LatticePool, fleet: Fleet, world: World) -> PoolStatus:
-    """Allocated is what machines have, not what replicas ask for."""
+    """Return the status of the pool; allocated is the size of its machines, not the requests of replicas."""
     row = fleet.row(pool.metadata.name)
-    taken = {
+    allocated = {
         name: int(fleet.table.allocated(fleet.table.resource_index[name])[row])
         for name in ("nodes", "cpu", "memory")
     }
@@ -264,28 +281,29 @@ def pool_status(pool: LatticePool, fleet: Fleet, world: World) -> PoolStatus:
     return msgspec.structs.replace(
         pool.status,
         capacity=PoolUsage(
-            allocated_nodes=taken["nodes"],
-            allocated_cores=Decimal(taken["cpu"]) / MILLI,
-            allocated_memory_gi=Decimal(taken["memory"]) / GIB,
+            allocated_nodes=allocated["nodes"],
+            allocated_cores=Decimal(allocated["cpu"]) / MILLI,
+            allocated_memory_gi=Decimal(allocated["memory"]) / GIB,
         ),
         utilization=PoolUtilization(
-            nodes=_share(taken["nodes"], limits.nodes),
-            cores=_share(taken["cpu"], limits.milli),
-            memory=_share(taken["memory"], limits.memory),
+            nodes=_share(allocated["nodes"], limits.nodes),
+            cores=_share(allocated["cpu"], limits.milli),
+            memory=_share(allocated["memory"], limits.memory),
         ),
         budget=_spending(fleet.offers[row].budgets[0], fleet, world),
         clusters=tuple(
-            PoolCluster(name=each.name, nodes=len(each.machines), services=_services_in(each, fleet))
-            for _, each in sorted(fleet.clusters_by_offer[row].items())
+            PoolCluster(name=cluster.name, nodes=len(cluster.machines), services=_services_in(cluster, fleet))
+            for _, cluster in sorted(fleet.clusters_by_offer[row].items())
         ),
         next_cluster_sequence=fleet.next_cluster_number.get(row, 1),
     )
 
 
 def _services_in(cluster: Cluster, fleet: Fleet) -> int:
-    return len(
-        {service for machine in cluster.machines for service in fleet.machines.replica_counts[machine]}
-    )
+    services: set[str] = set()
+    for machine in cluster.machines:
+        services.update(fleet.machines.replica_counts[machine])
+    return len(services)
 
 
 def _spending(ledger: str, fleet: Fleet, world: World) -> PoolSpending | None:
@@ -297,7 +315,8 @@ def _spending(ledger: str, fleet: Fleet, world: World) -> PoolSpending | None:
 
 
 def spending(spent: int, projected: int, limit: int) -> PoolSpending:
-    """utilizationPercent is a fraction of the budget that is projected: 8200 of 10000 is 0.82."""
+    """Return the spending of a budget. `utilization_percent` is a fraction of the limit: 8200 of 10000
+    projected is 0.82."""
     return PoolSpending(
         current_month_cost=dollar_amount(spent),
         projected_month_cost=dollar_amount(projected),
@@ -306,44 +325,56 @@ def spending(spent: int, projected: int, limit: int) -> PoolSpending:
 
 
 def projected_cost(ledger: str, fleet: Fleet, world: World) -> int:
-    """Micro-dollars of this calendar month: spent, and the present rate until it ends; without a clock, of 30 days."""
+    """Return the projected spend of this calendar month in micro-dollars; for a world without a time, of 30
+    days."""
     return world.projected_spend(ledger, fleet.committed[ledger])
 
 
 def cloud_status(cloud: CloudInfrastructure, fleet: Fleet, world: World) -> CloudStatus:
+    """Return the status of the cloud: spend and clusters by region."""
     name = cloud.metadata.name
     rows = {region: fleet.row(f"{name}/{region}") for region in cloud.spec.regions}
     spent = {
         region: fleet.budgets[fleet.offers[row].budgets[1]].spent_this_month for region, row in rows.items()
     }
     clusters = {region: len(fleet.clusters_by_offer[row]) for region, row in rows.items()}
-    whole = fleet.budgets[fleet.offers[next(iter(rows.values()))].budgets[0]] if rows else None
+    cloud_budget = fleet.budgets[fleet.offers[next(iter(rows.values()))].budgets[0]] if rows else None
     return msgspec.structs.replace(
         cloud.status,
         current_spend=CloudSpend(
             monthly=dollar_amount(sum(spent.values())),
             by_region={region: dollar_amount(amount) for region, amount in spent.items()},
-            projected=dollar_amount(projected_cost(whole.name, fleet, world)) if whole else None,
+            projected=dollar_amount(projected_cost(cloud_budget.name, fleet, world))
+            if cloud_budget
+            else None,
         ),
         clusters=CloudClusters(total=sum(clusters.values()), by_region=clusters),
         next_cluster_sequence={region: fleet.next_cluster_number.get(row, 1) for region, row in rows.items()},
     )
 
 
-def static_status(static: StaticInfrastructure, fleet: Fleet) -> StaticStatus:
-    """Nodes in use are machines that were made; cores and memory in use are what these have."""
-    row = fleet.row(static.metadata.name)
+def static_status(data_center: StaticInfrastructure, fleet: Fleet) -> StaticStatus:
+    """Return the status of the data center; used nodes are existing machines, used cores and memory are their
+    sizes."""
+    row = fleet.row(data_center.metadata.name)
     table, limits = fleet.table, fleet.offers[row].limits
-    taken = {
+    used = {
         name: int(table.allocated(table.resource_index[name])[row]) for name in ("nodes", "cpu", "memory")
     }
+    memory = None
+    if limits.memory < NO_LIMIT:
+        memory = ByteUse(
+            total=_bytes(limits.memory),
+            used=_bytes(used["memory"]),
+            available=_bytes(limits.memory - used["memory"]),
+        )
     names = tuple(sorted(fleet.clusters_by_offer[row]))
     return msgspec.structs.replace(
-        static.status,
+        data_center.status,
         utilization=StaticUtilization(
-            nodes=_count_use(taken["nodes"], limits.nodes, 1),
-            cores=_count_use(taken["cpu"], limits.milli, MILLI) if limits.milli < NO_LIMIT else None,
-            memory=_byte_use(taken["memory"], limits.memory) if limits.memory < NO_LIMIT else None,
+            nodes=_count_use(used["nodes"], limits.nodes, 1),
+            cores=_count_use(used["cpu"], limits.milli, MILLI) if limits.milli < NO_LIMIT else None,
+            memory=memory,
         ),
         clusters=StaticClusters(total=len(names), names=names),
         next_cluster_sequence=fleet.next_cluster_number.get(row, 1),
@@ -356,54 +387,60 @@ def _count_use(used: int, total: int, unit: int) -> CountUse:
     )
 
 
-def _byte_use(used: int, total: int) -> ByteUse:
-    return ByteUse(total=_bytes(total), used=_bytes(used), available=_bytes(total - used))
-
-
 def _bytes(count: int) -> str:
+    # An exact amount of more than 8 characters is hard to read.
     exact = format_bytes(count)
     return exact if len(exact) <= 8 else approximate_bytes(count)
 
 
-def objects_to_write(world: World, fleet: Fleet, answers: Mapping[str, PlacementResult]) -> list[Kind]:
-    """Everything that Lattice would write: clusters, and the status of services, pools and infrastructure."""
-    found: list[Kind] = []
+def objects_to_write(world: World, fleet: Fleet, results: Mapping[str, PlacementResult]) -> list[Kind]:
+    """Return all objects that the controllers would write: clusters, and the status of services, pools and
+    infrastructure."""
+    objects: list[Kind] = []
     for name in sorted(fleet.clusters):
-        before = world.objects.get((LatticeCluster.resource.kind, "", name))
-        made = cluster_object(
-            fleet.clusters[name], fleet, before if isinstance(before, LatticeCluster) else None
+        previous = world.objects.get((LatticeCluster.resource.kind, "", name))
+        cluster = cluster_object(
+            fleet.clusters[name], fleet, previous if isinstance(previous, LatticeCluster) else None
         )
-        found.append(
-            msgspec.structs.replace(made, status=cluster_status(fleet.clusters[name], fleet, made.status))
+        objects.append(
+            msgspec.structs.replace(
+                cluster, status=cluster_status(fleet.clusters[name], fleet, cluster.status)
+            )
         )
     for name, service in world.services.items():
-        found.append(with_placement(service, fleet, answers.get(name)))
+        objects.append(with_placement(service, fleet, results.get(name)))
+    # A pool or data center without an offer has no row in the fleet.
     offered = {(offer.kind, offer.owner) for offer in fleet.offers}
-    for each in world.objects.values():
-        if isinstance(each, LatticePool) and ("pool", each.metadata.name) in offered:
-            found.append(msgspec.structs.replace(each, status=pool_status(each, fleet, world)))
-        elif isinstance(each, CloudInfrastructure):
-            found.append(msgspec.structs.replace(each, status=cloud_status(each, fleet, world)))
-        elif isinstance(each, StaticInfrastructure) and ("static", each.metadata.name) in offered:
-            found.append(msgspec.structs.replace(each, status=static_status(each, fleet)))
-    return found
+    for resource in world.objects.values():
+        if isinstance(resource, LatticePool) and ("pool", resource.metadata.name) in offered:
+            objects.append(msgspec.structs.replace(resource, status=pool_status(resource, fleet, world)))
+        elif isinstance(resource, CloudInfrastructure):
+            objects.append(msgspec.structs.replace(resource, status=cloud_status(resource, fleet, world)))
+        elif isinstance(resource, StaticInfrastructure) and ("static", resource.metadata.name) in offered:
+            objects.append(msgspec.structs.replace(resource, status=static_status(resource, fleet)))
+    return objects
 
 
 def status_with_health(service: LatticeService, replicas: Sequence[LatticeWorkload]) -> ServiceStatus:
-    """The status with what its replicas say; where they are and why is somebody else's to write. `last_transition_time` too."""
+    """Return the service status with the health that its replicas report.
+
+    Placements and the scheduler decision stay, since another controller writes these fields; that controller
+    also sets transition times.
+    """
     available = ready = 0
     failed: list[LatticeWorkload] = []
-    for each in replicas:
-        status = each.status
-        if status.actual_state == "Pending" or each.metadata.deletion_timestamp:
+    for replica in replicas:
+        status = replica.status
+        # Replicas that have not started or are being deleted do not count for the health.
+        if status.actual_state == "Pending" or replica.metadata.deletion_timestamp:
             continue
         if status.actual_state == "Running":
             available += 1
             ready += bool(status.ready)
         elif status.actual_state == "Failed":
-            failed.append(each)
-    wanted = sum(each.replicas or 0 for each in service.status.placements)
-    phase = _phase(service, wanted, ready, len(failed))
+            failed.append(replica)
+    placed = sum(placement.replicas or 0 for placement in service.status.placements)
+    phase = _phase(service, placed, ready, len(failed))
     return msgspec.structs.replace(
         service.status,
         replicas=len(replicas),
@@ -411,33 +448,38 @@ def status_with_health(service: LatticeService, replicas: Sequence[LatticeWorklo
         phase=phase,
         total_cost=total_cost(
             sum(
-                dollars_to_micros(each.cost.hourly)
-                for each in service.status.placements
-                if each.cost and each.cost.hourly
+                dollars_to_micros(placement.cost.hourly)
+                for placement in service.status.placements
+                if placement.cost and placement.cost.hourly
             )
         ),
         observed_generation=service.metadata.generation,
-        conditions=(_ready(service, wanted, ready, failed),),
+        conditions=(_ready(service, placed, ready, failed),),
     )
 
 
-def _phase(service: LatticeService, wanted: int, ready: int, failed: int) -> str:
+def _phase(service: LatticeService, placed: int, ready: int, failed: int) -> str:
     if service.metadata.deletion_timestamp:
         return "Deleting"
-    if not wanted and service.spec.desired_replicas():
-        decided = service.status.scheduler_decision
-        return "Unschedulable" if decided is not None and decided.verdict not in ("", "Placed") else "Pending"
+    if not placed and service.spec.desired_replicas():
+        decision = service.status.scheduler_decision
+        return (
+            "Unschedulable" if decision is not None and decision.verdict not in ("", "Placed") else "Pending"
+        )
     if failed:
         return "Degraded" if ready else "Failed"
-    return "Running" if ready >= wanted and wanted >= service.spec.desired_replicas() else "Progressing"
+    return "Running" if ready >= placed and placed >= service.spec.desired_replicas() else "Progressing"
 
 
-def _ready(service: LatticeService, wanted: int, ready: int, failed: Sequence[LatticeWorkload]) -> Condition:
-    needed = max(wanted, service.spec.desired_replicas())
+def _ready(service: LatticeService, placed: int, ready: int, failed: Sequence[LatticeWorkload]) -> Condition:
+    needed = max(placed, service.spec.desired_replicas())
     message = f"{ready:,} of {needed:,} replicas are ready"
     if failed:
         first = failed[0]
         message += f"; {first.metadata.name} failed: {first.status.failure_reason or 'no reason was told'}"
     is_ready = ready >= needed
-    reason = "ReplicasReady" if is_ready else "ReplicaFailed" if failed else "ReplicasMissing"
+    if is_ready:
+        reason = "ReplicasReady"
+    else:
+        reason = "ReplicaFailed" if failed else "ReplicasMissing"
     return Condition(type="Ready", status="True" if is_ready else "False", reason=reason, message=message)

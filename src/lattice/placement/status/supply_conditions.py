@@ -1,6 +1,7 @@
-"""What should be said about a pool, a cloud or a data center: is it usable, known, paid for and not too full?"""
+"""Compute the conditions of pools, clouds and data centers: readiness, references, overlaps, budget, capacity
+and credentials."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from lattice.kinds.core import Secret
@@ -14,13 +15,14 @@ from lattice.placement.model.supply import DEFAULT_SECRET_NAMESPACE, Finding, cl
 from lattice.placement.model.world import World
 from lattice.placement.status.service_status import projected_cost
 
-PRESSURE_MILLIONTHS = 800_000  # millionths in use from which a place is under pressure
-ResourceUsage = tuple[int, int]  # in use, of how much
-
-
-CENT_MICROS = 10_000  # micro-dollars
+# Millionths of a capacity in use from which an offer is under pressure.
+PRESSURE_MILLIONTHS = 800_000
+# The amount in use, and the limit.
+ResourceUsage = tuple[int, int]
+# Micro-dollars of one cent.
+CENT_MICROS = 10_000
 _KINDS = {LatticePool: "pool", CloudInfrastructure: "cloud", StaticInfrastructure: "static"}
-# Any of these sets of keys will do; a provider that is not named here says nothing about its keys, so that one is enough.
+# One of the key sets suffices. For other providers the required keys are unknown, so one key suffices.
 CREDENTIAL_KEYS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "aws": (
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
@@ -39,9 +41,9 @@ CREDENTIAL_KEYS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 
 def offer_usage(fleet: Fleet, row: int) -> dict[str, ResourceUsage]:
-    """Machines, cores, memory and clusters, as far as they are limited."""
+    """Return the usage of machines, cores, memory and clusters in the offer, as far as they are limited."""
     limits, table = fleet.offers[row].limits, fleet.table
-    stated = {
+    limit_by_resource = {
         "nodes": limits.nodes,
         "cpu": limits.milli,
         "memory": limits.memory,
@@ -49,44 +51,56 @@ def offer_usage(fleet: Fleet, row: int) -> dict[str, ResourceUsage]:
     }
     return {
         name: (int(table.allocated(table.resource_index[name])[row]), limit)
-        for name, limit in stated.items()
+        for name, limit in limit_by_resource.items()
         if limit < NO_LIMIT
     }
 
 
 def highest_offer_usage(fleet: Fleet, row: int) -> ResourceUsage | None:
-    """Of machines, cores and memory; None: none of them is limited."""
+    """Return the usage of the scarcest of machines, cores and memory, or None if the offer limits none of
+    them."""
     return highest_usage(
         use for name, use in offer_usage(fleet, row).items() if name != "clusters" and use[1] > 0
     )
 
 
-def highest_usage(found: Iterable[ResourceUsage]) -> ResourceUsage | None:
-    return max(found, key=lambda each: each[0] / each[1], default=None)
+def highest_usage(usages: Iterable[ResourceUsage]) -> ResourceUsage | None:
+    """Return the usage with the largest share of its limit, or None without usages."""
+    return max(usages, key=lambda usage: usage[0] / usage[1], default=None)
 
 
 def is_under_pressure(use: ResourceUsage) -> bool:
+    """Report whether the usage reaches the pressure threshold."""
     return use[0] * 1_000_000 >= use[1] * PRESSURE_MILLIONTHS
 
 
 def supply_conditions(
     supplier: LatticePool | CloudInfrastructure | StaticInfrastructure, fleet: Fleet, world: World
 ) -> tuple[Condition, ...]:
-    """One of each type that can be told from what is known here; when they changed is not."""
+    """Return all conditions of the supplier that follow from the fleet and the world, without transition
+    times."""
     name = supplier.metadata.name
     offers = [offer for offer in fleet.offers if offer.owner == name and offer.kind == _KINDS[type(supplier)]]
-    said = [each for each in world.findings if each.subject == f"{supplier.resource.singular}/{name}"]
-    found = [ready_condition(offers, said), _resolved(said), _overlaps(said)]
+    findings = [
+        finding for finding in world.findings if finding.subject == f"{supplier.resource.singular}/{name}"
+    ]
+    conditions = [ready_condition(offers, findings), _resolved(findings), _overlaps(findings)]
     if isinstance(supplier, CloudInfrastructure):
-        found.append(degraded_condition(offers))
+        conditions.append(degraded_condition(offers))
     if not isinstance(supplier, StaticInfrastructure):
         ledger = (
             pool_account(name) if isinstance(supplier, LatticePool) else cloud_account(name)
         ).ledger_name
-        found.extend(_exceeded(ledger, fleet, world))
+        budget = fleet.budgets.get(ledger)
+        if budget is not None and budget.limit is not None:
+            projected = projected_cost(ledger, fleet, world)
+            conditions.append(budget_condition(projected, budget.limit, is_hard=budget.is_hard))
     if not isinstance(supplier, CloudInfrastructure):
-        found.extend(_pressed(name, fleet) if offers else ())
-    return tuple(found)
+        row = fleet.table.row_of.get(name) if offers else None
+        usage = None if row is None else highest_offer_usage(fleet, row)
+        if usage is not None:
+            conditions.append(pressure_condition(usage))
+    return tuple(conditions)
 
 
 def _condition(kind: str, holds: bool, reason: str, message: str = "") -> Condition:
@@ -97,19 +111,19 @@ def _is_usable(offer: Offer) -> bool:
     return bool(offer.types) and not offer.closed_reason
 
 
-def ready_condition(offers: Sequence[Offer], said: Sequence[Finding]) -> Condition:
-    """Something can be placed there, in one region at least."""
+def ready_condition(offers: Sequence[Offer], findings: Sequence[Finding]) -> Condition:
+    """Report whether replicas can be placed in at least one offer of the supplier."""
     if any(map(_is_usable, offers)):
         return _condition("Ready", True, "Usable")
     closed = next((offer.closed_reason for offer in offers if offer.closed_reason), "")
-    told = next((each for each in said if each.type == "Ready"), None)
-    if told is not None:
-        return _condition("Ready", False, told.reason, told.message)
+    finding = next((candidate for candidate in findings if candidate.type == "Ready"), None)
+    if finding is not None:
+        return _condition("Ready", False, finding.reason, finding.message)
     return _condition("Ready", False, "Closed", closed or "it has no regions")
 
 
 def degraded_condition(offers: Sequence[Offer]) -> Condition:
-    """Some of its regions are of no use, others are."""
+    """Report whether some regions of the cloud are unusable while other regions are usable."""
     unusable = sorted(offer.place.region for offer in offers if not _is_usable(offer))
     if unusable and len(unusable) < len(offers):
         return _condition(
@@ -118,53 +132,51 @@ def degraded_condition(offers: Sequence[Offer]) -> Condition:
     return _condition("Degraded", False, "AllRegionsAlike")
 
 
-def _resolved(said: Sequence[Finding]) -> Condition:
-    found = [each for each in said if each.type == "ReferencesResolved"]
-    if not found:
+def _resolved(findings: Sequence[Finding]) -> Condition:
+    unresolved = [finding for finding in findings if finding.type == "ReferencesResolved"]
+    if not unresolved:
         return _condition("ReferencesResolved", True, "Resolved")
-    return _condition("ReferencesResolved", False, found[0].reason, "; ".join(each.message for each in found))
+    return _condition(
+        "ReferencesResolved",
+        False,
+        unresolved[0].reason,
+        "; ".join(finding.message for finding in unresolved),
+    )
 
 
-def _overlaps(said: Sequence[Finding]) -> Condition:
-    found = [each for each in said if each.type == "Overlaps"]
-    if not found:
+def _overlaps(findings: Sequence[Finding]) -> Condition:
+    overlaps = [finding for finding in findings if finding.type == "Overlaps"]
+    if not overlaps:
         return _condition("Overlaps", False, "Distinct")
-    return _condition("Overlaps", True, found[0].reason, "; ".join(each.message for each in found))
-
-
-def _exceeded(ledger: str, fleet: Fleet, world: World) -> Iterator[Condition]:
-    budget = fleet.budgets.get(ledger)
-    if budget is not None and budget.limit is not None:
-        yield budget_condition(projected_cost(ledger, fleet, world), budget.limit, is_hard=budget.is_hard)
+    return _condition(
+        "Overlaps", True, overlaps[0].reason, "; ".join(finding.message for finding in overlaps)
+    )
 
 
 def budget_condition(projected: int, limit: int, *, is_hard: bool) -> Condition:
-    """From 100 percent on, whether that stops anything or not. Micro-dollars."""
-    cents = (
-        (projected + CENT_MICROS // 2) // CENT_MICROS * CENT_MICROS
-    )  # finer words would be other words every second, and each of them would be written
+    """Report whether the projected spend reaches the limit, hard or soft. All amounts are micro-dollars."""
+    # Rounded to cents: a finer amount would change the message, and cause a write, every second.
+    cents = (projected + CENT_MICROS // 2) // CENT_MICROS * CENT_MICROS
     money = f"{format_dollars(cents)} projected of {format_dollars(limit)}"
     if projected < limit:
         return _condition("BudgetExceeded", False, "WithinBudget", money)
     return _condition("BudgetExceeded", True, "HardLimit" if is_hard else "SoftLimit", money)
 
 
-def _pressed(offer: str, fleet: Fleet) -> Iterator[Condition]:
-    row = fleet.table.row_of.get(offer)
-    use = None if row is None else highest_offer_usage(fleet, row)
-    if use is not None:
-        yield pressure_condition(use)
-
-
 def pressure_condition(use: ResourceUsage) -> Condition:
-    """Of what is scarcest."""
-    used, whole = use
-    left = (max(0, whole - used) * 200 + whole) // (2 * whole)  # to the nearest percent
+    """Report whether the scarcest resource is under pressure."""
+    used, total = use
+    # Rounded to the nearest percent.
+    available_percent = (max(0, total - used) * 200 + total) // (2 * total)
     reason = "NearlyFull" if is_under_pressure(use) else "RoomLeft"
-    return _condition("CapacityPressure", is_under_pressure(use), reason, f"{left}% capacity available")
+    return _condition(
+        "CapacityPressure", is_under_pressure(use), reason, f"{available_percent}% capacity available"
+    )
 
 
 class CredentialsSource(NamedTuple):
+    """The secret with the credentials for a provider."""
+
     provider: str
     namespace: str
     secret_name: str
@@ -173,42 +185,49 @@ class CredentialsSource(NamedTuple):
 def credentials_source(
     supplier: LatticePool | CloudInfrastructure | StaticInfrastructure,
 ) -> CredentialsSource | None:
-    """None when it names none: a provider such as `local` needs none."""
+    """Return the secret that the supplier names, or None: a provider such as `local` needs no credentials."""
     if isinstance(supplier, LatticePool):
-        stated = supplier.spec.provider.credentials
+        credentials = supplier.spec.provider.credentials
         return (
-            CredentialsSource(supplier.spec.provider.type, DEFAULT_SECRET_NAMESPACE, stated.secret_ref)
-            if stated
+            CredentialsSource(supplier.spec.provider.type, DEFAULT_SECRET_NAMESPACE, credentials.secret_ref)
+            if credentials
             else None
         )
-    named = supplier.spec.credentials_ref
-    return CredentialsSource(supplier.spec.provider, named.namespace, named.name) if named else None
+    reference = supplier.spec.credentials_ref
+    return (
+        CredentialsSource(supplier.spec.provider, reference.namespace, reference.name) if reference else None
+    )
 
 
-def credentials_condition(login: CredentialsSource | None, secret: Secret | None) -> Condition:
-    if login is None:
+def credentials_condition(source: CredentialsSource | None, secret: Secret | None) -> Condition:
+    """Report whether the secret exists and has the keys that the provider needs."""
+    if source is None:
         return Condition(
             type="CredentialsValid", status="True", reason="NotNeeded", message="it names no credentials"
         )
-    where = f"secret {login.namespace}/{login.secret_name}"
+    secret_text = f"secret {source.namespace}/{source.secret_name}"
     if secret is None:
         return Condition(
-            type="CredentialsValid", status="False", reason="SecretNotFound", message=f"there is no {where}"
+            type="CredentialsValid",
+            status="False",
+            reason="SecretNotFound",
+            message=f"there is no {secret_text}",
         )
-    have = {key for key, value in {**secret.data, **secret.string_data}.items() if value}
-    sets = CREDENTIAL_KEYS.get(login.provider)
-    if sets is None and have:
+    present_keys = {key for key, value in {**secret.data, **secret.string_data}.items() if value}
+    key_sets = CREDENTIAL_KEYS.get(source.provider)
+    # The required keys of this provider are unknown.
+    if key_sets is None and present_keys:
         return Condition(
-            type="CredentialsValid", status="True", reason="SecretFound", message=f"{where} is there"
+            type="CredentialsValid", status="True", reason="SecretFound", message=f"{secret_text} is there"
         )
-    if sets and any(have >= set(keys) for keys in sets):
+    if key_sets and any(present_keys >= set(keys) for keys in key_sets):
         return Condition(
             type="CredentialsValid",
             status="True",
             reason="KeysFound",
-            message=f"{where} has the keys that {login.provider} needs",
+            message=f"{secret_text} has the keys that {source.provider} needs",
         )
-    first = sets[0] if sets else ("one at least",)
-    missing = [key for key in first if key not in have]
-    message = f"{where} lacks {', '.join(missing)} for provider {login.provider}"
+    first = key_sets[0] if key_sets else ("one at least",)
+    missing = [key for key in first if key not in present_keys]
+    message = f"{secret_text} lacks {', '.join(missing)} for provider {source.provider}"
     return Condition(type="CredentialsValid", status="False", reason="KeysMissing", message=message)

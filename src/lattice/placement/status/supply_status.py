@@ -1,4 +1,5 @@
-"""The status of everything that supplies machines, with what is wrong with it: pools, clouds, data centers, node classes, clusters."""
+"""Compute the status of all supply objects with their conditions: pools, clouds, data centers, node classes
+and clusters."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,17 +28,22 @@ from lattice.placement.status.supply_conditions import (
 
 SupplyObject = LatticePool | CloudInfrastructure | StaticInfrastructure
 SUPPLY_OBJECTS = (LatticePool, CloudInfrastructure, StaticInfrastructure)
-SecretLookup = Callable[[str, str], Secret | None]  # namespace, name
+# Looks up a secret by namespace and name.
+SecretLookup = Callable[[str, str], Secret | None]
 FOUR_DECIMALS = Decimal("0.0001")
 FAILING_CONDITIONS = (("Ready", "False"), ("CredentialsValid", "False"))
 WARNING_CONDITIONS = (("BudgetExceeded", "True"), ("Degraded", "True"), ("CapacityPressure", "True"))
-TENTH_OF_PERCENT = 1000
-CENT_MICROS = 10_000  # micro-dollars: in the last minutes of a month, or of its first machine, less than that is a large part of it
+# A change of spend is minor below projected spend / 1000.
+MINOR_SPEND_DIVISOR = 1000
+# Micro-dollars. In the last minutes of a month, or after the first machine of a month, a cent is a large
+# share
+# of the projected spend.
+CENT_MICROS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterUsage:
-    """What runs in one cluster."""
+    """Services, workloads and requested resources of one cluster."""
 
     services: int = 0
     workloads: int = 0
@@ -45,133 +51,154 @@ class ClusterUsage:
 
 
 def usage_by_cluster(workloads: Iterable[LatticeWorkload]) -> dict[str, ClusterUsage]:
-    """By cluster. Replicas of one service and revision ask for the same: that is added up once."""
+    """Sum up the usage by cluster. Replicas of one service and revision have equal requests, so their request
+    is read once."""
     services: dict[str, set[str]] = {}
-    count, requested = Counter[str](), dict[str, Counter[str]]()
-    shapes, alike = dict[tuple[str, str, str], WorkloadSpec](), Counter[tuple[str, str, str]]()
-    for each in workloads:
-        spec, owner = each.spec, f"{each.metadata.namespace}/{each.spec.service}" if each.spec.service else ""
+    workload_counts, requested = Counter[str](), dict[str, Counter[str]]()
+    shapes, shape_counts = dict[tuple[str, str, str], WorkloadSpec](), Counter[tuple[str, str, str]]()
+    for workload in workloads:
+        spec, owner = (
+            workload.spec,
+            f"{workload.metadata.namespace}/{workload.spec.service}" if workload.spec.service else "",
+        )
+        # Workloads without a service have shapes of their own.
         shape = (
             spec.cluster,
             owner,
-            spec.revision if owner else f"{each.metadata.namespace}/{each.metadata.name}",
+            spec.revision if owner else f"{workload.metadata.namespace}/{workload.metadata.name}",
         )
-        count[spec.cluster] += 1
-        alike[shape] += 1
+        workload_counts[spec.cluster] += 1
+        shape_counts[shape] += 1
         shapes[shape] = spec
         if owner:
             services.setdefault(spec.cluster, set()).add(owner)
     for shape, spec in shapes.items():
-        amounts = {name: amount * alike[shape] for name, amount in spec.request_amounts.items()}
+        amounts = {name: amount * shape_counts[shape] for name, amount in spec.request_amounts.items()}
         requested.setdefault(spec.cluster, Counter()).update(amounts)
     return {
-        name: ClusterUsage(len(services.get(name, ())), number, requested[name])
-        for name, number in count.items()
+        name: ClusterUsage(len(services.get(name, ())), count, requested[name])
+        for name, count in workload_counts.items()
     }
 
 
 def supply_statuses(
-    world: World, fleet: Fleet, secrets: SecretLookup, used: Mapping[str, ClusterUsage]
+    world: World, fleet: Fleet, secrets: SecretLookup, usages: Mapping[str, ClusterUsage]
 ) -> Iterator[tuple[Kind, Status]]:
-    """Each object with the status that it should have; when conditions changed is the writer's to say."""
+    """Yield all supply objects with their new status. The writer of a status sets the transition times of
+    conditions."""
     offered = {(offer.kind, offer.owner) for offer in fleet.offers}
-    kinds = Counter(
-        fleet.machines.machine_type[row].name
-        for cluster in fleet.clusters.values()
-        for row in cluster.machines
-    )
-    for each in world.objects.values():
-        name = each.metadata.name
-        match each:
+    machines_by_class: Counter[str] = Counter()
+    for cluster in fleet.clusters.values():
+        machines_by_class.update(fleet.machines.machine_type[row].name for row in cluster.machines)
+    for resource in world.objects.values():
+        name = resource.metadata.name
+        match resource:
             case LatticePool() if ("pool", name) in offered:
-                yield (
-                    each,
-                    _with_conditions(
-                        each, _with_services(pool_status(each, fleet, world), used), fleet, world, secrets
-                    ),
+                status = pool_status(resource, fleet, world)
+                # Services by cluster are counted from workloads, not from the trial fleet.
+                clusters = (
+                    msgspec.structs.replace(
+                        pool_cluster, services=usages.get(pool_cluster.name, ClusterUsage()).services
+                    )
+                    for pool_cluster in status.clusters
                 )
+                status = msgspec.structs.replace(status, clusters=tuple(clusters))
+                yield resource, _with_conditions(resource, status, fleet, world, secrets)
             case CloudInfrastructure():
-                yield each, _with_conditions(each, cloud_status(each, fleet, world), fleet, world, secrets)
+                yield (
+                    resource,
+                    _with_conditions(resource, cloud_status(resource, fleet, world), fleet, world, secrets),
+                )
             case StaticInfrastructure() if ("static", name) in offered:
-                yield each, _with_conditions(each, static_status(each, fleet), fleet, world, secrets)
+                yield (
+                    resource,
+                    _with_conditions(resource, static_status(resource, fleet), fleet, world, secrets),
+                )
             case LatticeNodeClass():
-                yield each, msgspec.structs.replace(each.status, nodes=kinds[name])
+                yield resource, msgspec.structs.replace(resource.status, nodes=machines_by_class[name])
             case LatticeCluster() if name in fleet.clusters:
                 cluster = fleet.clusters[name]
-                found, use = cluster_status(cluster, fleet, each.status), used.get(name, ClusterUsage())
+                usage = usages.get(name, ClusterUsage())
                 shares = {
-                    key: _share(use.requested.get(key, 0), cluster.size[key]) for key in ("cpu", "memory")
+                    key: _share(usage.requested.get(key, 0), cluster.size[key]) for key in ("cpu", "memory")
                 }
                 utilization = ClusterUtilization(cores=shares["cpu"], memory=shares["memory"])
                 yield (
-                    each,
+                    resource,
                     msgspec.structs.replace(
-                        found, services=use.services, workloads=use.workloads, utilization=utilization
+                        cluster_status(cluster, fleet, resource.status),
+                        services=usage.services,
+                        workloads=usage.workloads,
+                        utilization=utilization,
                     ),
                 )
-
-
-def _with_services(status: PoolStatus, used: Mapping[str, ClusterUsage]) -> PoolStatus:
-    clusters = (
-        msgspec.structs.replace(each, services=used.get(each.name, ClusterUsage()).services)
-        for each in status.clusters
-    )
-    return msgspec.structs.replace(status, clusters=tuple(clusters))
 
 
 def _with_conditions(
     supplier: SupplyObject, status: Status, fleet: Fleet, world: World, secrets: SecretLookup
 ) -> Status:
-    login = credentials_source(supplier)
-    secret = secrets(login.namespace, login.secret_name) if login else None
-    found = (*supply_conditions(supplier, fleet, world), credentials_condition(login, secret))
+    source = credentials_source(supplier)
+    secret = secrets(source.namespace, source.secret_name) if source else None
+    conditions = (*supply_conditions(supplier, fleet, world), credentials_condition(source, secret))
     return msgspec.structs.replace(
-        status, conditions=found, phase=supply_phase(found), observed_generation=supplier.metadata.generation
+        status,
+        conditions=conditions,
+        phase=supply_phase(conditions),
+        observed_generation=supplier.metadata.generation,
     )
 
 
-def supply_phase(found: Iterable[Condition]) -> str:
-    """One word: the first thing that is wrong, or Ready."""
-    said = {each.type: each for each in found}
+def supply_phase(conditions: Iterable[Condition]) -> str:
+    """Return the phase: the reason of a failing condition, the type of a warning condition, or Ready."""
+    by_type = {condition.type: condition for condition in conditions}
     for kind, status in FAILING_CONDITIONS:
-        if (each := said.get(kind)) is not None and each.status == status:
-            return each.reason
+        condition = by_type.get(kind)
+        if condition is not None and condition.status == status:
+            return condition.reason
     for kind, status in WARNING_CONDITIONS:
-        if (each := said.get(kind)) is not None and each.status == status:
+        condition = by_type.get(kind)
+        if condition is not None and condition.status == status:
             return kind
     return "Ready"
 
 
-def _share(used: int, whole: int) -> Decimal | None:
-    return (
-        None
-        if whole <= 0 or whole >= NO_LIMIT
-        else (Decimal(used) / whole).quantize(FOUR_DECIMALS).normalize()
-    )
+def _share(used: int, total: int) -> Decimal | None:
+    # A total without a limit has no share.
+    if total <= 0 or total >= NO_LIMIT:
+        return None
+    return (Decimal(used) / total).quantize(FOUR_DECIMALS).normalize()
 
 
 def without_minor_spend(before: Status, after: Status) -> Status:
-    """Without the trickle of money: what was spent since is taken over once it is a tenth of a percent of the month, and a cent."""
+    """Return the new status, but with the previous spend if the change is minor, so that a trickle of money
+    causes no writes.
+
+    A change is minor up to a tenth of a percent of the projected spend, or up to a cent.
+    """
     if isinstance(before, PoolStatus) and isinstance(after, PoolStatus) and before.budget and after.budget:
-        old, new = before.budget, after.budget
+        previous_budget, new_budget = before.budget, after.budget
         if _is_minor_change(
-            old.current_month_cost, new.current_month_cost, new.projected_month_cost
-        ) and _is_minor_change(old.projected_month_cost, new.projected_month_cost, new.projected_month_cost):
-            return msgspec.structs.replace(after, budget=old)
+            previous_budget.current_month_cost, new_budget.current_month_cost, new_budget.projected_month_cost
+        ) and _is_minor_change(
+            previous_budget.projected_month_cost,
+            new_budget.projected_month_cost,
+            new_budget.projected_month_cost,
+        ):
+            return msgspec.structs.replace(after, budget=previous_budget)
     if (
         isinstance(before, CloudStatus)
         and isinstance(after, CloudStatus)
         and before.current_spend
         and after.current_spend
     ):
-        past, now = before.current_spend, after.current_spend
-        if _is_minor_change(past.monthly, now.monthly, now.projected) and _is_minor_change(
-            past.projected, now.projected, now.projected
-        ):
-            return msgspec.structs.replace(after, current_spend=past)
+        previous_spend, new_spend = before.current_spend, after.current_spend
+        if _is_minor_change(
+            previous_spend.monthly, new_spend.monthly, new_spend.projected
+        ) and _is_minor_change(previous_spend.projected, new_spend.projected, new_spend.projected):
+            return msgspec.structs.replace(after, current_spend=previous_spend)
     return after
 
 
-def _is_minor_change(old: object, new: object, whole: object) -> bool:
-    amounts = [0 if each is None else dollars_to_micros(each) for each in (old, new, whole)]  # type: ignore[arg-type]
-    return abs(amounts[0] - amounts[1]) <= max(amounts[2] // TENTH_OF_PERCENT, CENT_MICROS)
+def _is_minor_change(old: object, new: object, projected: object) -> bool:
+    amounts = [0 if amount is None else dollars_to_micros(amount) for amount in (old, new, projected)]  # type: ignore[arg-type]
+    return abs(amounts[0] - amounts[1]) <= max(amounts[2] // MINOR_SPEND_DIVISOR, CENT_MICROS)
