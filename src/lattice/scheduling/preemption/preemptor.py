@@ -58,10 +58,6 @@ class Preemption:
         return tuple(victim.ask.name for victim in self.victims)
 
 
-def _zero_age(name: str) -> float:
-    return 0.0
-
-
 @dataclass(slots=True)
 class Preemptor:
     """Find victims: the fewest, then the least sum of priorities, then the youngest, then the node first in
@@ -82,7 +78,7 @@ class Preemptor:
     table: NodeTable
     profile: Profile
     disruptions_allowed: dict[str, int] = field(default_factory=dict)
-    age_of: Callable[[str], float] = _zero_age
+    age_of: Callable[[str], float] = lambda name: 0.0
     _reclaimable: ReclaimableCache | None = None
 
     def find(self, ask: WorkloadAsk, decision: Decision) -> Preemption | None:
