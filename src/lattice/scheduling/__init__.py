@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from lattice.scheduling.table.ask import WorkloadAsk as WorkloadAsk
     from lattice.scheduling.table.node_table import NodeTable as NodeTable
 
-# A module is imported when its first name is used: importing one scheduling module does not import every other.
+# A module is imported when its first name is used: importing one scheduling module does not import every
+# other.
 _EXPORTS_BY_MODULE = {
     "lattice.engine.decide": ("Decision", "decide"),
     "lattice.engine.explain": ("as_json", "summarize"),

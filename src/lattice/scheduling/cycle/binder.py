@@ -150,11 +150,19 @@ class Binder:
             self._verify(request)
             match self.mode:
                 case BindingMode.OPTIMISTIC:
-                    await self._optimistic(request)
+                    expected = await self._expected_revision(request)
+                    # The reservation may have been withdrawn or expired while the store was read.
+                    self._verify(request)
+                    revision = await self.binding_store.try_commit(request, expected)
+                    self._advance_revision(request, expected, revision)
                 case BindingMode.PESSIMISTIC:
                     await self._pessimistic(request)
                 case BindingMode.TWO_PHASE:
-                    await self._two_phase(request)
+                    await self._prepare(request)
+                    # The reservation may have been withdrawn or expired while the store wrote.
+                    self._verify(request)
+                    if await self.binding_store.commit_all([request]):
+                        raise _record_lost(request)
         except Exception as problem:  # noqa: BLE001 - the store may have written before it raised any error
             return await self._abort_failed(reservation, problem)
         except GeneratorExit:
@@ -191,7 +199,12 @@ class Binder:
         claimed = [member for member in members if member.problem is None]
         try:
             for member in claimed:
-                await self._prepare_member(member)
+                try:
+                    self._verify(member.request)
+                    await self._prepare(member.request)
+                except Exception as problem:  # noqa: BLE001 - as in bind
+                    member.problem = problem
+            # All members are prepared before the first is bound (I-15: gangs are bound together).
             await self._commit_gang(claimed, least)
             await self._abort_members([member for member in claimed if member.problem])
         except GeneratorExit:
@@ -227,13 +240,6 @@ class Binder:
             event = member.event or self._failed_event(member.request, BindingMode.TWO_PHASE, member.problem)
             events.append(self._emit_event(event))
         return events
-
-    async def _prepare_member(self, member: _Member) -> None:
-        try:
-            self._verify(member.request)
-            await self._prepare(member.request)
-        except Exception as problem:  # noqa: BLE001 - as in bind
-            member.problem = problem
 
     async def _commit_gang(self, members: Sequence[_Member], least: int) -> None:
         """Commit the prepared members; members whose record is lost drop out, and the remaining members are
@@ -293,6 +299,7 @@ class Binder:
             return _BindFailed(f"reservation {request.reservation} is being bound already")
         if self.reservations.get(request.reservation) is None:
             return _unknown_reservation(request)
+        # From now on only this attempt releases the reservation.
         self.reservations.in_flight.add(request.reservation)
         return None
 
@@ -319,11 +326,6 @@ class Binder:
         self.emit(event)
         return event
 
-    async def _optimistic(self, request: BindRequest) -> None:
-        expected = await self._expected_revision(request)
-        self._verify(request)
-        self._advance_revision(request, expected, await self.binding_store.try_commit(request, expected))
-
     async def _pessimistic(self, request: BindRequest) -> None:
         token = await self.binding_store.lock(
             request.node, self.reservations.holder, self.now() + NODE_LOCK_TTL_S
@@ -342,12 +344,6 @@ class Binder:
             )
         finally:
             await self.binding_store.unlock(request.node, token)
-
-    async def _two_phase(self, request: BindRequest) -> None:
-        await self._prepare(request)
-        self._verify(request)
-        if await self.binding_store.commit_all([request]):
-            raise _record_lost(request)
 
     async def _prepare(self, request: BindRequest) -> None:
         expected = await self._expected_revision(request)

@@ -112,6 +112,7 @@ class CompositeScheduler:
             if not run[0].group:
                 self._schedule_equal(run, now, cycle)
             elif run[0].group not in gangs:
+                # A gang may have several runs; all its members are scheduled at its first run.
                 gangs.add(run[0].group)
                 members = [ask for ask in chain.from_iterable(runs) if ask.group == run[0].group]
                 self._schedule_gang(members, now, cycle)
@@ -122,6 +123,7 @@ class CompositeScheduler:
         evicting = self.table.evicting
         for name in [node] if node else list(evicting):
             evicting.get(name, {}).pop(workload, None)
+            # An absent node yields True: only an entry without workloads is deleted.
             if not evicting.get(name, True):
                 del evicting[name]
 
@@ -143,6 +145,7 @@ class CompositeScheduler:
             for scheduled in cycle.scheduled
             if scheduled.reservation.id not in cycle.bind_attempted and not self.pending_evictions(scheduled)
         ]
+        # Marked before the first await, so that a second call does not attempt the reservation again.
         cycle.bind_attempted.update(
             scheduled.reservation.id for scheduled in ready if not scheduled.ask.group
         )
@@ -153,6 +156,7 @@ class CompositeScheduler:
             gang = [scheduled for scheduled in cycle.scheduled if scheduled.ask.group == group]
             if not any(self.pending_evictions(scheduled) for scheduled in gang):
                 cycle.bind_attempted.update(scheduled.reservation.id for scheduled in gang)
+                # The table counts the scheduled members as placed already; they are not bound yet.
                 least = self.missing_members(gang[0].ask, uncounted=len(gang))
                 events += await self.binder.bind_gang([scheduled.reservation for scheduled in gang], least)
         return events
@@ -257,6 +261,7 @@ class CompositeScheduler:
         for ask in members:
             if ask.name in assigned:
                 continue
+            # A member without a reason of its own gets the reason of the first rejected member.
             rejection = rejections.get(ask.name) or gang.rejections[0]
             kinds = rejection.reason_kinds if assigned else ("its group", *rejection.reason_kinds)
             cycle.unschedulable.append(
@@ -319,6 +324,7 @@ class CompositeScheduler:
             self.preemptor.charge(assignment.victims)
         evicting = self.table.evicting
         for victim in assignment.victims:
+            # The node of the victim: members of a whole gang may be on nodes elsewhere.
             evicting.setdefault(self.table.names[victim.row], {})[victim.ask.name] = None
         node, victims = reservation.node, tuple(victim.ask.name for victim in assignment.victims)
         waits_for = tuple(dict.fromkeys((*victims, *evicting.get(node, ()))))
@@ -351,6 +357,7 @@ def wakes_on(decision: Decision) -> frozenset[Hashable]:
     """The cluster events of the filters that rejected a node; a filter that declares no events wakes on every
     event."""
     rejecting = {reason.plugin for reason, mask in decision.reasons.items() if mask.any()}
+    # A new node may accept any workload.
     events: set[Hashable] = {ClusterEvent.NODE_ADDED}
     for plugin in decision.profile.filters:
         if plugin.name in rejecting:

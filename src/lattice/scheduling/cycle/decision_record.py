@@ -27,7 +27,9 @@ MAX_REASON_CHARS = 120
 DecisionRecord = dict[str, Any]
 
 
+# An amount with an optional unit suffix, as a word of its own.
 _AMOUNT = re.compile(r"(?<!\S)\d[\d,.]*(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?(?!\S)")
+# Reasons that no eviction changes, although their filters wake on evictions.
 _PERMANENT_REASON_TYPES = (NoGpu, GpuModelMismatch, StaticReason, LabelMismatch)
 
 

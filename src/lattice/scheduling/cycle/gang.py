@@ -55,7 +55,8 @@ def assign_gang(
         for ask in members:
             last = rejections[-1] if rejections else None
             result: Assignment | NoFeasibleNode
-            # Equal shapes fail alike; the priority counts too, since it decides which workloads may be victims.
+            # Equal shapes fail alike; the priority counts too, since it decides which workloads may be
+            # victims.
             if last and (last.ask.shape, last.ask.priority) == (ask.shape, ask.priority):
                 result = replace(last, ask=ask)
             else:
@@ -105,11 +106,9 @@ def without_gang_affinity(
     """The ask without affinity terms that members of its gang will meet; None if no term is dropped."""
     if not ask.demands.near:
         return None
-    others = {member.demands.labels: member for member in members if member.name != ask.name}.values()
+    peers = {member.demands.labels: member for member in members if member.name != ask.name}.values()
     near = tuple(
-        term
-        for term in ask.demands.near
-        if not any(term.selector.matches(member.labels) for member in others)
+        term for term in ask.demands.near if not any(term.selector.matches(member.labels) for member in peers)
     )
     if len(near) == len(ask.demands.near):
         return None

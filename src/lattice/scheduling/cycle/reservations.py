@@ -43,8 +43,10 @@ class Reservations:
     timeout: float = RESERVATION_TIMEOUT_S
     # Reservations being written to the store: only the writer releases them.
     in_flight: set[str] = field(default_factory=set)
+    # Withdrawn while in flight: the writer releases them if its write fails.
     _withdrawn: set[str] = field(default_factory=set)
     _by_id: dict[str, tuple[Reservation, Placement]] = field(default_factory=dict)
+    # (expiry, number, id), a heap; items of released reservations stay until their expiry.
     _by_expiry: list[tuple[float, int, str]] = field(default_factory=list)
     _last_number: int = 0
 

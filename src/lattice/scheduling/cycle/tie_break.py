@@ -115,6 +115,7 @@ class Selector:
 
     def _weighted(self, decision: Decision, rows: Rowids) -> int:
         weights = [score_of(decision, row) for row in rows.tolist()]
+        # All scores are 0: every row is as likely.
         if not sum(weights):
             weights = [1.0] * len(weights)
         target = self.rng.random() * sum(weights)
@@ -178,6 +179,7 @@ def _top_rows(decision: Decision, most: int) -> Rowids:
     totals = decision.totals
     feasible = np.flatnonzero(totals > RULED_OUT)
     if len(feasible) > most:
+        # Rows with the same total as the last of the best stay: their ranks decide.
         worst = np.partition(totals[feasible], len(feasible) - most)[len(feasible) - most]
         feasible = feasible[totals[feasible] >= worst]
     ranks = decision.table.column("rank")[feasible]

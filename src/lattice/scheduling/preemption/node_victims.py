@@ -1,7 +1,7 @@
 """The deficit of one node for a workload, and the victim groups whose eviction could cover the deficit."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from lattice.scheduling.preemption.anti_affinity_conflicts import AntiAffinityConflicts
@@ -36,6 +36,7 @@ class PreemptionContext:
         gang = self._gangs.get(name)
         if gang is None:
             members = tuple(self.table.placements[member] for member in self.table.gang_members[name])
+            # Members may state different minima: the largest counts.
             spare_members = len(members) - max(member.ask.min_member for member in members)
             may_be_evicted = all(
                 member.ask.priority < self.ask.priority for member in members
@@ -141,6 +142,7 @@ class NodeVictims:
 
     def _may_evict_alone(self, placement: Placement) -> bool:
         gang = placement.ask.group
+        # Without spare members, the gang is evicted as a whole or not at all.
         if gang and self.context.gang(gang).spare_members <= 0:
             return False
         return all(

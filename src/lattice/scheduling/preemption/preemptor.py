@@ -107,7 +107,8 @@ class Preemptor:
         )
 
     def charge(self, victims: Iterable[Placement], count: int = 1) -> None:
-        """Lower the disruption limits of the victims' services by `count` per victim; a `count` of -1 gives back."""
+        """Lower the disruption limits of the victims' services by `count` per victim; a `count` of -1 gives
+        back."""
         for victim in victims:
             if (service := service_of(victim)) in self.disruptions_allowed:
                 self.disruptions_allowed[service] -= count
@@ -216,7 +217,11 @@ class _BestFirstSearch:
     def _continue_node(self, node_search: "_NodeSearch", count: int) -> None:
         """Search victim sets of one size: by amounts first, then the filters check the result."""
         search, row = node_search.search, node_search.node_victims.row
-        victim_set = search.cheapest(count, self._cost_limit(row), node_search.budget)
+        cost_limit: tuple[float, ...] = (inf,)
+        if self.best:
+            # At equal cost the lower rank wins: a tuple is less than the same tuple with one more item.
+            cost_limit = self.best.cost if self._rank(row) < self.best.cost[3] else self.best.cost[:3]
+        victim_set = search.cheapest(count, cost_limit, node_search.budget)
         if search.is_truncated:
             self._accept_inexact(node_search, victim_set)
         elif victim_set is None:
@@ -236,17 +241,11 @@ class _BestFirstSearch:
             ]
         for candidate in victim_sets:
             self._keep_if_cheaper(row, candidate)
+        # A search by amounts alone found no set that the filters accept: search once more with the filters.
         if victim_sets or search.accept is not None:
             return
         if filtered := self._filtered_search(node_search.node_victims):
             self._accept_inexact(filtered, None)
-
-    def _cost_limit(self, row: int) -> tuple[float, ...]:
-        """The cost that a victim set on the row must be below. At equal cost the lower rank wins: a tuple is
-        less than a longer one."""
-        if self.best is None:
-            return (inf,)
-        return self.best.cost if self._rank(row) < self.best.cost[3] else self.best.cost[:3]
 
     def _rank(self, row: int) -> int:
         return int(self.table.column("rank")[row])
@@ -273,7 +272,8 @@ class _BestFirstSearch:
     def _may_fit_after_evictions(self, node_victims: NodeVictims) -> bool:
         """Whether the workload might fit after evictions.
 
-        A workload with required affinity may fit after some evictions though not after all: its neighbours may be among the victims.
+        A workload with required affinity may fit after some evictions though not after all: its neighbours
+        may be among the victims.
         """
         if self.ask.demands.near:
             return True
@@ -286,6 +286,7 @@ class _BestFirstSearch:
 
     def _fits_without(self, node_victims: NodeVictims, members: Iterable[Placement]) -> bool:
         with self.table.what_if():
+            # A member may be in two groups: alone, and with its whole gang.
             for name in dict.fromkeys(member.ask.name for member in members):
                 self.table.forget(name)
             return fits_on(self.ask, self.table, self.profile, node_victims.row)

@@ -97,6 +97,7 @@ class ReclaimableResources:
             missing = amount - self.table.free(resource)
             if missing.max(initial=0) <= 0:
                 continue
+            # No victim frees more than the largest single amount; rounded up.
             np.maximum(fewest, -(-missing // np.maximum(self.largest[resource + 1], 1)), out=fewest)
         if ask.demands.gpu and ask.demands.gpu.milli == MILLI_PER_GPU:
             missing = ask.demands.gpu.count - self.table.column("gpu_whole").astype(np.int64)
@@ -129,6 +130,7 @@ class ReclaimableCache:
         reclaimable = self._by_priority.pop(priority, None) or ReclaimableResources(self._table, priority)
         self._by_priority[priority] = reclaimable
         if len(self._by_priority) > MAX_CACHED_PRIORITIES:
+            # The first key is the one unused for longest: `for_priority` moves a used key to the end.
             del self._by_priority[next(iter(self._by_priority))]
         reclaimable.refresh()
         return reclaimable

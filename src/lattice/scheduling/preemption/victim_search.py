@@ -137,6 +137,7 @@ def _freed_per_member(group: VictimGroup) -> Sequence[tuple[int, ...]]:
     if not group.is_whole_gang:
         return group.freed_amounts
     count = len(group.members)
+    # Rounded up: the bound must not be below what the gang frees.
     return [tuple(-(-sum(column) // count) for column in zip(*group.freed_amounts, strict=True))] * count
 
 
@@ -239,6 +240,7 @@ class VictimSearch:
         cost = (self._count, *spent)
         if cost >= self._cost_limit or not self._covers_deficit():
             return
+        # Running the filters costs as much as many steps, and is paid before.
         if self.accept:
             self._budget.spend(FILTER_CHECK_STEPS)
         if self.accept is None or self.accept(self._selected):
@@ -284,11 +286,9 @@ class VictimSearch:
         largest_first = sorted(
             self.groups, key=lambda group: (not group.is_whole_gang, -_deficit_share(group, self.deficit))
         )
-        victim_sets = []
-        for order in (cheapest_first, largest_first):
-            if victim_set := self._drop_unneeded(self._select_all_allowed(order)):
-                victim_sets.append(victim_set)
-        return min(victim_sets, key=_cost_of, default=None)
+        orders = (cheapest_first, largest_first)
+        victim_sets = [self._drop_unneeded(self._select_all_allowed(order)) for order in orders]
+        return min(filter(None, victim_sets), key=_cost_of, default=None)
 
     def _select_all_allowed(self, order: Sequence[VictimGroup]) -> VictimSet:
         """Select and return every group that the limits allow."""
@@ -348,11 +348,13 @@ def _cheapest_per_class_first(groups: Iterable[VictimGroup], deficit: Deficit) -
         cheapest = equivalent[0]
         return (len(cheapest.members), cheapest.member_costs[0][0], -_deficit_share(cheapest, deficit))
 
-    return list(chain.from_iterable(sorted(classes.values(), key=rank)))
+    ordered = sorted(classes.values(), key=rank)
+    return list(chain.from_iterable(ordered))
 
 
 def _next_class_indexes(groups: Sequence[VictimGroup]) -> list[int]:
-    """By index, where the next equivalence class begins: a search that skips a group skips the costlier groups of its class."""
+    """By index, where the next equivalence class begins: a search that skips a group skips the costlier
+    groups of its class."""
     next_index = [len(groups)] * len(groups)
     for index in range(len(groups) - 2, -1, -1):
         if groups[index].equivalence_key == groups[index + 1].equivalence_key:

@@ -112,6 +112,7 @@ class GpuAllocator:
             ABSENT_GPU_FREE,
         )
         fitting = np.flatnonzero(free >= need.milli)
+        # Least free first, then by number.
         chosen = fitting[np.argsort(free[fitting], kind="stable")][: need.count]
         if len(chosen) < need.count:
             raise ValueError(
@@ -151,6 +152,7 @@ class GpuAllocator:
         gpu_rows, rows = self._total.shape
         more_gpus, more_rows = max(0, gpus - gpu_rows), max(0, self._table.count - rows)
         if more_gpus or more_rows:
+            # Rows grow in steps of 64, so that adding nodes one by one does not copy every time.
             padding = ((0, more_gpus), (0, more_rows + 64 if more_rows else 0))
             self._total = np.pad(self._total, padding)
             self._allocated_milli = np.pad(self._allocated_milli, padding)

@@ -21,14 +21,16 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 MAX_DEMAND_CLASSES = 512  # most frequent classes; classes beyond this number weigh too little to matter
-# Further requests that a GPU is offered before its remaining free part counts as leftover: results hardly change from 16 to 200.
+# Further requests that a GPU is offered before its remaining free part counts as leftover: results hardly
+# change from 16 to 200.
 SIMULATED_ARRIVALS = 64
 CPU_RESOURCE = 0  # the resource number of cpu, see NodeTable
 UNLIMITED_MILLI = 1e12  # for classes that need no cpu
-# GPU capacity without cpu is lost for certain, so it weighs more than capacity that only some classes cannot use; weights from 1
-# to 4 fill about equally well.
+# GPU capacity without cpu is lost for certain, so it weighs more than capacity that only some classes
+# cannot use; weights from 1 to 4 fill about equally well.
 CPU_STARVATION_WEIGHT = 2.0
-# With up to this number of placements every change is followed by a new snapshot: few placements change the demand a lot.
+# With up to this number of placements every change is followed by a new snapshot: few placements change the
+# demand a lot.
 RELEARN_EACH_CHANGE_UP_TO = 30
 
 
@@ -322,6 +324,7 @@ class GpuDemandLearner:
         """Copy the progress of a table with the same nodes and placements, so that equal changes lead to
         equal decisions."""
         gpus, progress = self._table.gpus, source._progress
+        # The snapshot of the source names all its models.
         gpus.register_models(source._table.gpus.models, source._table.gpus.max_per_node)
         snapshot = (
             progress.snapshot.renumbered(gpus.models)

@@ -23,30 +23,30 @@ def node_infos_on(rows: Rows) -> Sequence[NodeInfo | None]:
 
 def with_label(rows: Rows, key: str, value: str) -> Flags:
     """Rows whose node has the label with the value."""
-    return rows.derived(("label", key, value), lambda row_subset: _with_label(row_subset, key, value))
 
+    def has_label(subset: Rows) -> Flags:
+        coded = cast("NodeTable", subset.table).label_codes(key)
+        # -2 matches no row: -1 is the code of rows without the label.
+        flags: Flags = subset.select(coded.codes) == coded.code_by_value.get(value, -2)
+        return flags
 
-def _with_label(rows: Rows, key: str, value: str) -> Flags:
-    coded = cast("NodeTable", rows.table).label_codes(key)
-    # -2 matches no row: -1 is the code of rows without the label.
-    has_label: Flags = rows.select(coded.codes) == coded.code_by_value.get(value, -2)
-    return has_label
+    return rows.derived(("label", key, value), has_label)
 
 
 def matching_any(rows: Rows, terms: tuple[NodeTerm, ...]) -> Flags:
     """Rows whose node matches at least one term; a node matches a term if it matches every expression of the
     term."""
-    return rows.derived(("labels", terms), lambda row_subset: _matching_any(row_subset, terms))
 
+    def matches_any(subset: Rows) -> Flags:
+        matches = np.zeros(subset.count, np.bool_)
+        for term in terms:
+            matches_term = np.ones(subset.count, np.bool_)
+            for requirement in term.match_expressions:
+                matches_term &= _matching(subset, requirement)
+            matches |= matches_term
+        return matches
 
-def _matching_any(rows: Rows, terms: tuple[NodeTerm, ...]) -> Flags:
-    matches = np.zeros(rows.count, np.bool_)
-    for term in terms:
-        matches_term = np.ones(rows.count, np.bool_)
-        for requirement in term.match_expressions:
-            matches_term &= _matching(rows, requirement)
-        matches |= matches_term
-    return matches
+    return rows.derived(("labels", terms), matches_any)
 
 
 def _matching(rows: Rows, requirement: Requirement) -> Flags:

@@ -85,7 +85,8 @@ class NodeTable(Table):
         self.gpus = GpuAllocator(self)
         self.gpu_demand = GpuDemandLearner(self)
         self.ports = PortAllocator(self)
-        # Workloads by node that were evicted: the table no longer counts their resources, but they may still run.
+        # Workloads by node that were evicted: the table no longer counts their resources, but they may
+        # still run.
         self.evicting: dict[str, dict[str, None]] = {}
         for name in ("unready", "cordoned", "draining"):
             self.add_column(name, np.bool_)
@@ -363,6 +364,7 @@ class NodeTable(Table):
 
     def _journal(self, name: str) -> None:
         for journal in self._journals:
+            # Only the first change of a workload: that is the state to restore.
             journal.setdefault(name, self.placements.get(name))
 
     def restore(self, placement: Placement) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT_RANGE = (30000, 32767)  # for a node without a port range
 PROTOCOLS = ("TCP", "UDP")
-# How long a port in use by a program outside Lattice is not assigned; after this time the port is tried again.
+# How long a port in use by a program outside Lattice is not assigned; after this time the port is tried
+# again.
 TAKEN_PORT_TTL = timedelta(minutes=10)
 MAX_TAKEN_PORTS = 64  # remembered taken ports of one node
 FIRST_PORT_COLUMN, LAST_PORT_COLUMN = "port_first", "port_last"
@@ -105,6 +106,7 @@ class PortAllocator:
         range has too few."""
         if not demands.ports:
             return ()
+        # By number, since a chosen port is reserved for both protocols.
         busy = {number for number, _ in (*self._in_use[row], *demands.host_ports)} | self._taken_ports[row]
         first, last = (
             int(self._table.column(column)[row]) for column in (FIRST_PORT_COLUMN, LAST_PORT_COLUMN)
@@ -204,6 +206,7 @@ def add_taken_ports(taken_ports: Mapping[str, str], ports: Iterable[int], now: d
     ports are dropped."""
     until = format_micro_time(now + TAKEN_PORT_TTL)
     merged = {**taken_ports, **{str(number): until for number in ports}}
+    # By expiry, then by number: the latest entries are kept.
     latest = sorted(merged, key=lambda number: (merged[number], int(number)))[-MAX_TAKEN_PORTS:]
     return {number: merged[number] for number in sorted(latest, key=int)}
 

@@ -7,7 +7,8 @@ from enum import IntEnum
 from lattice.kinds.container import BYTE_RESOURCES, ContainerResources, parse_amounts
 from lattice.kinds.workload import WorkloadSpec
 
-# Too little of a compressible resource slows a workload down; too little of any other resource kills the workload.
+# Too little of a compressible resource slows a workload down; too little of any other resource kills the
+# workload.
 COMPRESSIBLE = frozenset({"cpu", "ephemeral-storage"})
 
 Amounts = dict[str, int]
@@ -34,9 +35,11 @@ def qos_of(spec: WorkloadSpec) -> Qos:
         stated = [_positive_amounts(spec)]
     if not any(requests or limits for requests, limits in stated):
         return Qos.BestEffort
-    if all(_is_guaranteed(requests, limits) for requests, limits in stated):
-        return Qos.Guaranteed
-    return Qos.Burstable
+    for requests, limits in stated:
+        exact_resources = {"cpu", "memory"} | {name for name in (*requests, *limits) if is_extended(name)}
+        if any(name not in requests or requests[name] != limits.get(name) for name in exact_resources):
+            return Qos.Burstable
+    return Qos.Guaranteed
 
 
 def _positive_amounts(resources: WorkloadSpec | ContainerResources | None) -> tuple[Amounts, Amounts]:
@@ -44,11 +47,6 @@ def _positive_amounts(resources: WorkloadSpec | ContainerResources | None) -> tu
         return {}, {}
     requests, limits = parse_amounts(resources.requests), parse_amounts(resources.limits)
     return {k: v for k, v in requests.items() if v > 0}, {k: v for k, v in limits.items() if v > 0}
-
-
-def _is_guaranteed(requests: Amounts, limits: Amounts) -> bool:
-    exact_resources = {"cpu", "memory"} | {name for name in (*requests, *limits) if is_extended(name)}
-    return all(name in requests and requests[name] == limits.get(name) for name in exact_resources)
 
 
 def is_extended(resource: str) -> bool:

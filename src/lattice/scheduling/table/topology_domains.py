@@ -92,6 +92,7 @@ def _eligible_domains(table: NodeTable, ask: WorkloadAsk, key: str) -> NDArray[n
         nodes = nodes & with_label(table, label, value)
     if demands.node_terms:
         nodes = nodes & matching_any(table, demands.node_terms)
+    # Codes are shifted by one: -1, a node without the key, is counted at 0 and cut off.
     node_counts = np.bincount(np.where(nodes, table.domain_codes(key), -1) + 1, minlength=1)[1:]
     return np.flatnonzero(node_counts)
 
@@ -176,6 +177,7 @@ class EvenDomainScores:
         position = bisect_left(self._eligible, code)
         if position == len(self._eligible) or self._eligible[position] != code:
             return (code,)
+        # The minimum rises only when the last of the emptiest domains gets a workload.
         self._emptiest_count -= 1
         if self._emptiest_count:
             return (code,)

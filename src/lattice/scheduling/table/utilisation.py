@@ -42,6 +42,7 @@ def mean_after(ask: WorkloadAsk, rows: Rows) -> Floats:
     count, total = requested_count(ask), rows.float_buffer()
     if not count:
         np.add(rows.share(0), rows.share(1), out=total)
+        # cpu and memory are the resources 0 and 1.
         count = 2
     else:
         share_after(ask, rows, 0, total)

@@ -133,7 +133,8 @@ class WorkloadIndex:
         self._classes_by_label: dict[
             tuple[str, str] | tuple[str, Label], dict[WorkloadIdentity, WorkloadClass]
         ] = {}
-        # By namespace and anti-affinity term of placed workloads: the counts of the workloads that have the term.
+        # By namespace and anti-affinity term of placed workloads: the counts of the workloads that have the
+        # term.
         self._anti_affinity_terms: dict[tuple[str, WorkloadTerm], TopologyCounts] = {}
         # By namespace and labels of a workload: the anti-affinity terms that match the workload.
         self._terms_against: dict[object, list[tuple[WorkloadTerm, TopologyCounts]]] = {}
@@ -172,6 +173,7 @@ class WorkloadIndex:
         drop_oldest_half(self._topology_counts, max_columns(self._table.count))
         if len(self._topology_counts) == previous_size:
             return
+        # By identity: counts are compared as objects, not by content.
         remaining = set(map(id, self._topology_counts.values()))
         self._counts_by_label.clear()
         for counts in self._topology_counts.values():
@@ -193,6 +195,7 @@ class WorkloadIndex:
     def _update_term(self, namespace: str, term: WorkloadTerm, row: int, change: int) -> None:
         counts = self._anti_affinity_terms.get((namespace, term))
         if counts is None:
+            # A new term may match workloads whose terms are cached.
             counts = self._anti_affinity_terms[namespace, term] = TopologyCounts(namespace, MATCH_ALL)
             self._terms_against.clear()
         counts.add(self._table, row, change)
@@ -232,6 +235,7 @@ class WorkloadIndex:
         Only counts whose selector requires no label, or a label of the identity, are checked.
         """
         namespace, service, labels = identity
+        # Counts without service include the workloads of every service.
         for counted_service in dict.fromkeys((service, "")):
             for label in (None, *labels):
                 for counts in self._counts_by_label.get((namespace, counted_service, label), ()):

@@ -105,6 +105,7 @@ class Gpu:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         need = cast("GpuNeed", ask.demands.gpu)
+        # A node without a usable GPU is rejected for that reason alone, not as busy.
         busy: Flags
         if need.milli == MILLI_PER_GPU:
             busy = np.less(free_whole_gpus(rows, need), need.count)
@@ -113,7 +114,14 @@ class Gpu:
         if not need.models:
             no_gpu = rows.derived((self.name, ()), lambda subset: subset.column("gpu_count") == 0)
             return {NoGpu(need): no_gpu, InsufficientGpu(need): busy & ~no_gpu}
-        mismatch = rows.derived((self.name, need.models), lambda subset: _lacks_model(subset, need.models))
+
+        def lacks_model(subset: Rows) -> Flags:
+            has_model = np.zeros(subset.count, np.bool_)
+            for model in _present_models(subset, need.models):
+                has_model |= subset.column(f"gpu_count:{model}") > 0
+            return ~has_model
+
+        mismatch = rows.derived((self.name, need.models), lacks_model)
         return {GpuModelMismatch(need.models): mismatch, InsufficientGpu(need): busy & ~mismatch}
 
 
@@ -141,10 +149,3 @@ def largest_free_share(rows: Rows, need: GpuNeed) -> NDArray[np.int32]:
 def _present_models(rows: Rows, models: tuple[str, ...]) -> list[str]:
     known_models = cast("NodeTable", rows.table).gpus.models
     return [model for model in models if model in known_models]
-
-
-def _lacks_model(rows: Rows, models: tuple[str, ...]) -> Flags:
-    has_model = np.zeros(rows.count, np.bool_)
-    for model in _present_models(rows, models):
-        has_model |= rows.column(f"gpu_count:{model}") > 0
-    return ~has_model

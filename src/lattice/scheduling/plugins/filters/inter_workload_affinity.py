@@ -78,7 +78,8 @@ class WorkloadAffinity:
 def _unmet_rows(ask: WorkloadAsk, table: NodeTable, term: WorkloadTerm, counts: TopologyCounts) -> Flags:
     """Nodes with the topology key whose domain has no matching workload.
 
-    The first workload that matches its own term is accepted by every node with the topology key: no other could be first.
+    The first workload that matches its own term is accepted by every node with the topology key: no other
+    could be first.
     """
     key = term.topology_key
     if term.selector.matches(ask.labels) and not counts.by_domain(table, key).any():

@@ -47,13 +47,9 @@ class Licence:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         licences = ask.demands.licences
-        return {
-            Unlicensed(licences): rows.derived(
-                (self.name, licences), lambda subset: _unlicensed(subset, licences)
-            )
-        }
 
+        def is_unlicensed(subset: Rows) -> Flags:
+            infos = node_infos_on(subset)
+            return np.array([info is None or info.licences.isdisjoint(licences) for info in infos], np.bool_)
 
-def _unlicensed(rows: Rows, licences: tuple[str, ...]) -> Flags:
-    infos = node_infos_on(rows)
-    return np.array([info is None or info.licences.isdisjoint(licences) for info in infos], np.bool_)
+        return {Unlicensed(licences): rows.derived((self.name, licences), is_unlicensed)}

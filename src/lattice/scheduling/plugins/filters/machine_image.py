@@ -73,13 +73,22 @@ class MachineImage:
         required = cast("ImageRequirement", ask.demands.image)
         rejections: dict[Reason, Flags] = {}
         if required.pattern:
-            rejections[ImageMismatch(required.pattern)] = rows.derived(
-                (self.name, "like", required.pattern), lambda subset: _mismatching(subset, required.pattern)
-            )
+
+            def mismatches(subset: Rows) -> Flags:
+                parts = map(re.escape, required.pattern.split("*"))
+                regex = re.compile(".*".join(parts), re.DOTALL)
+                return _image_mask(subset, lambda image: regex.fullmatch(image) is None)
+
+            key = (self.name, "like", required.pattern)
+            rejections[ImageMismatch(required.pattern)] = rows.derived(key, mismatches)
         if required.min_version:
-            rejections[ImageTooOld(required.min_version)] = rows.derived(
-                (self.name, "from", required.min_version), lambda subset: _too_old(subset, required)
-            )
+
+            def is_too_old(subset: Rows) -> Flags:
+                least = version_in(required.min_version)
+                return _image_mask(subset, lambda image: not image or version_in(image) < least)
+
+            key = (self.name, "from", required.min_version)
+            rejections[ImageTooOld(required.min_version)] = rows.derived(key, is_too_old)
         return rejections
 
 
@@ -90,19 +99,10 @@ def version_in(image: str) -> tuple[int, ...]:
     """
     match = _DOTTED_VERSION.search(image) or _NUMBER.search(image)
     parts = [int(part) for part in match.group().split(".")] if match else []
+    # So that 2.9 and 2.9.0 are equal.
     while parts and parts[-1] == 0:
         parts.pop()
     return tuple(parts)
-
-
-def _mismatching(rows: Rows, pattern: str) -> Flags:
-    regex = re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL)
-    return _image_mask(rows, lambda image: regex.fullmatch(image) is None)
-
-
-def _too_old(rows: Rows, required: ImageRequirement) -> Flags:
-    least = version_in(required.min_version)
-    return _image_mask(rows, lambda image: not image or version_in(image) < least)
 
 
 def _image_mask(rows: Rows, is_rejected: Callable[[str], bool]) -> Flags:

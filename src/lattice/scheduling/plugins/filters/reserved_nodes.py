@@ -31,9 +31,8 @@ class ReservedNodes:
         return not ask.demands.service
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
-        return {RESERVED: rows.derived((self.name,), _reserved)}
+        def is_reserved(subset: Rows) -> Flags:
+            infos = node_infos_on(subset)
+            return np.array([info is not None and RESERVE_LABEL in info.labels for info in infos], np.bool_)
 
-
-def _reserved(rows: Rows) -> Flags:
-    infos = node_infos_on(rows)
-    return np.array([info is not None and RESERVE_LABEL in info.labels for info in infos], np.bool_)
+        return {RESERVED: rows.derived((self.name,), is_reserved)}

@@ -46,16 +46,10 @@ class Runtime:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         runtime = ask.demands.runtime
-        return {
-            NoRuntime(runtime): rows.derived(
-                (self.name, runtime), lambda subset: _lacks_runtime(subset, runtime)
-            )
-        }
 
+        def lacks_runtime(subset: Rows) -> Flags:
+            # A node without reported runtimes is accepted: it may have every runtime.
+            reported = [info.runtimes if info else frozenset() for info in node_infos_on(subset)]
+            return np.array([bool(runtimes) and runtime not in runtimes for runtimes in reported], np.bool_)
 
-def _lacks_runtime(rows: Rows, runtime: str) -> Flags:
-    infos = node_infos_on(rows)
-    return np.array(
-        [info is not None and bool(info.runtimes) and runtime not in info.runtimes for info in infos],
-        np.bool_,
-    )
+        return {NoRuntime(runtime): rows.derived((self.name, runtime), lacks_runtime)}

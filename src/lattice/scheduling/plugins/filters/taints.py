@@ -57,6 +57,7 @@ class Taints:
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         tolerations = ask.demands.tolerations
         rejections: dict[Reason, Flags] = {}
+        # Few distinct taints, many nodes: one column per taint.
         for taint in rows.aggregate(self.name, _hard_taints):
             if any(toleration.tolerates(taint) for toleration in tolerations):
                 continue

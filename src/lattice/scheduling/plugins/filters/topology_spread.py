@@ -38,10 +38,10 @@ class MaxSkewExceeded:
     spread: Spread
     plugin: ClassVar[str] = "TopologySpread"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MaxSkewExceeded) and (self.spread, self.ask.shape) == (
-            other.spread,
-            other.ask.shape,
+    def __eq__(self, reason: object) -> bool:
+        return isinstance(reason, MaxSkewExceeded) and (self.spread, self.ask.shape) == (
+            reason.spread,
+            reason.ask.shape,
         )
 
     def __hash__(self) -> int:

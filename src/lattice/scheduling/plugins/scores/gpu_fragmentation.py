@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rowids
 from lattice.scheduling.table.ask import MILLI_PER_GPU, WorkloadAsk
-from lattice.scheduling.table.gpu_allocator import GpuMatrix
 from lattice.scheduling.table.gpu_demand import (
     CPU_RESOURCE,
     FloatArray,
@@ -97,17 +96,17 @@ class FragmentationCache:
             code = self._code_by_state.get(key)
             if code is None:
                 code = self._code_by_state[key] = len(self._code_by_state)
-                self._add_state(code, key, gpus)
+                if code == len(self._cpu):
+                    self._grow_states()
+                self._cpu[code], self._model[code], self._gpus[code] = key[0], key[1], gpus
             self.state_codes[row] = code
 
-    def _add_state(self, code: int, key: tuple[int, int, bytes], gpus: GpuMatrix) -> None:
-        if code == len(self._cpu):
-            self._cpu, self._model, self._loss = (
-                np.concatenate([column, np.empty_like(column)])
-                for column in (self._cpu, self._model, self._loss)
-            )
-            self._gpus = np.concatenate([self._gpus, np.zeros_like(self._gpus)])
-        self._cpu[code], self._model[code], self._gpus[code] = key[0], key[1], gpus
+    def _grow_states(self) -> None:
+        columns = (self._cpu, self._model, self._loss)
+        self._cpu, self._model, self._loss = (
+            np.concatenate([column, np.empty_like(column)]) for column in columns
+        )
+        self._gpus = np.concatenate([self._gpus, np.zeros_like(self._gpus)])
 
     def _states(self, codes: Rowids | StateCodes) -> GpuNodeStates:
         return GpuNodeStates(self._cpu[codes], self._gpus[codes], self._model[codes])
@@ -131,6 +130,7 @@ class FragmentationCache:
     def _grow_costs(self, shape: Hashable, known_costs: Floats | None) -> Floats:
         if len(self._costs) > MAX_CACHED_SHAPES:
             self._costs.clear()
+        # NaN marks a cost that is not computed yet.
         costs: Floats = np.full(len(self._cpu), np.nan, np.float32)
         if known_costs is not None:
             costs[: len(known_costs)] = known_costs
@@ -144,6 +144,7 @@ class FragmentationCache:
         if not fit.any():
             return cost
         state_count = len(self._code_by_state)
+        # States never change, so only the states added since the last call lack their loss.
         if self._loss_count < state_count:
             new_codes = np.arange(self._loss_count, state_count)
             self._loss[new_codes] = self._demand.expected_loss(self._states(new_codes))

@@ -26,7 +26,10 @@ class TightestFit:
         total_milli = ask.demands.gpu.total_milli if ask.demands.gpu else 0
         remaining = rows.float_buffer()
         np.subtract(rows.column("gpu_free"), np.int32(total_milli), out=remaining, casting="unsafe")
-        remaining *= rows.aggregate("most gpus", _inverse_most_gpus)
+        remaining *= rows.aggregate(
+            "most gpus",
+            lambda table: np.float32(1 / max(1, 1000 * int(table.column("gpu_count").max(initial=0)))),
+        )
         requests = ask.needs[: len(ask.demands.requests)]
         if requests:
             remaining += _least_remaining(rows, requests)
@@ -47,7 +50,3 @@ def _least_remaining(rows: Rows, requests: tuple[tuple[int, int], ...]) -> Float
 def _inverse_largest(resource: int) -> Callable[[Table], np.float32]:
     """1 ÷ the largest capacity of a node in the resource."""
     return lambda table: np.float32(1 / max(1, int(table.total(resource).max(initial=0))))
-
-
-def _inverse_most_gpus(table: Table) -> np.float32:
-    return np.float32(1 / max(1, 1000 * int(table.column("gpu_count").max(initial=0))))
