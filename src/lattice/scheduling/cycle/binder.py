@@ -193,7 +193,7 @@ class Binder:
     async def bind_gang(self, reservations: Sequence[Reservation], least: int) -> list[BindEvent]:
         """Bind at least `least` members in one write, or none: prepare every member, then commit all prepared
         members together."""
-        members = [_Member(member, _bind_request(member)) for member in reservations]
+        members = [_Member(reservation, _bind_request(reservation)) for reservation in reservations]
         for member in members:
             member.problem = self._claim(member.request)
         claimed = [member for member in members if member.problem is None]
