@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from lattice.scheduling.table.ask import WorkloadAsk as WorkloadAsk
     from lattice.scheduling.table.node_table import NodeTable as NodeTable
 
-_EXPORTS_BY_MODULE = {  # looked up when first used, so that importing one module does not import them all
+# A module is imported when its first name is used: importing one scheduling module does not import every
+# other.
+_EXPORTS_BY_MODULE = {
     "lattice.engine.decide": ("Decision", "decide"),
     "lattice.engine.explain": ("as_json", "summarize"),
     "lattice.engine.plugin": ("Filter", "Profile", "Reason", "Score"),
@@ -53,7 +55,9 @@ _EXPORTS_BY_MODULE = {  # looked up when first used, so that importing one modul
     "lattice.scheduling.cycle.cycle": ("CompositeScheduler", "CycleResult", "compose"),
     "lattice.scheduling.cycle.tie_break": ("Selection", "Selector", "TieBreaker"),
 }
-_MODULE_BY_EXPORT = {name: home for home, names in _EXPORTS_BY_MODULE.items() for name in names}
+_MODULE_BY_EXPORT: dict[str, str] = {}
+for _module, _names in _EXPORTS_BY_MODULE.items():
+    _MODULE_BY_EXPORT.update(dict.fromkeys(_names, _module))
 
 
 def __getattr__(name: str) -> Any:

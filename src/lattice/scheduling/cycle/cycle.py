@@ -1,7 +1,8 @@
-"""One scheduling cycle: a batch of workloads and the nodes in, who goes where and who does not, with reasons, out."""
+"""One scheduling cycle: assign nodes to a batch of workloads, or reject workloads with a reason."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from lattice.engine.batch_result import BatchResult
 from lattice.engine.decide import Decision, decide
@@ -28,31 +29,31 @@ from lattice.scheduling.preemption.preemptor import Preemptor
 from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable, Placement
 
-GANG_INCOMPLETE = (
-    "its group waits for more"  # the kind of reason that is none of the nodes': there are too few members yet
-)
+# The kind of reason of a gang with too few members so far; no node has this reason.
+GANG_INCOMPLETE = "its group waits for more"
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledWorkload:
-    """To be bound once its victims are gone, and everybody else who leaves its node (`waits_for` has both): their room is kept for it."""
+    """A workload with a reserved node. The binding waits for its victims and for every workload being evicted
+    from the node (`waits_for`)."""
 
     ask: WorkloadAsk
     node: str
     reservation: Reservation
-    score: float | None = None  # 0..100; None: others have to make way first
+    score: float | None = None  # 0..100; None: victims must be evicted first
     victims: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UnschedulableWorkload:
-    """It stays pending until one of `wakes_on` happens."""
+    """A workload without a node. The workload stays pending until one of the events in `wakes_on` happens."""
 
     ask: WorkloadAsk
     reason: str
     wakes_on: frozenset[Hashable] = frozenset()
-    reason_kinds: tuple[str, ...] = ()  # of its reasons, without counts and amounts
+    reason_kinds: tuple[str, ...] = ()  # the reasons without counts and amounts
 
 
 @dataclass(slots=True)
@@ -60,22 +61,26 @@ class CycleResult:
     scheduled: list[ScheduledWorkload] = field(default_factory=list)
     unschedulable: list[UnschedulableWorkload] = field(default_factory=list)
     expired: list[Reservation] = field(default_factory=list)
-    bind_attempted: set[str] = field(default_factory=set)  # reservations that were bound, or were to be
+    bind_attempted: set[str] = field(default_factory=set)  # reservations with a bind attempt
 
     @property
     def evictions(self) -> list[tuple[str, str]]:
-        """(victim, for whom), in the order in which room is needed."""
-        return [(victim, each.ask.name) for each in self.scheduled for victim in each.victims]
+        """(victim, workload that preempts), in order of scheduling."""
+        evictions = []
+        for scheduled in self.scheduled:
+            evictions += [(victim, scheduled.ask.name) for victim in scheduled.victims]
+        return evictions
 
 
 @dataclass(slots=True)
 class CompositeScheduler:
-    """Four exchangeable phases: the profile filters and scores, the selector selects, the binder binds. No preemptor: nobody is evicted.
+    """The scheduler in exchangeable phases: the profile filters and scores, the selector selects, the binder
+    binds.
 
-    `plain`: the profile of workloads that belong to no service, if that is another one, with the same filters.
-
-    Who is evicted is leaving until `departed` says that it is gone; whatever is placed on its node until then waits for it, in this
-    cycle and in later ones. `tell` hears by what each was given a node, while that is as it was decided.
+    Without preemptor no workload is evicted. `standalone_profile` is the profile of workloads without a
+    service, if different; its filters are those of `profile`. A victim is being evicted until
+    `finish_eviction`; workloads placed on its node until then wait for it, in this cycle and in later cycles.
+    `on_decided` receives every decision while the table is as it was decided.
     """
 
     profile: Profile
@@ -84,21 +89,22 @@ class CompositeScheduler:
     preemptor: Preemptor | None = None
     binder: Binder | None = None
     standalone_profile: Profile | None = None
-    on_decided: Callable[[Sequence[WorkloadAsk], Decision | BatchResult], None] = lambda asks, found: None
+    on_decided: Callable[[Sequence[WorkloadAsk], Decision | BatchResult], None] = lambda asks, decision: None
 
     @property
     def table(self) -> NodeTable:
         return self.reservations.table
 
     def profile_of(self, ask: WorkloadAsk) -> Profile:
-        return (
-            self.profile
-            if self.standalone_profile is None or ask.demands.service
-            else self.standalone_profile
-        )
+        if self.standalone_profile is None or ask.demands.service:
+            return self.profile
+        return self.standalone_profile
 
     def cycle(self, batch: Iterable[Sequence[WorkloadAsk]], now: float) -> CycleResult:
-        """The batch comes in order, in runs of equal priority and shape, as Queue.pop_batch makes them. Placed ones hold reservations."""
+        """Schedule a batch in order, and reserve nodes.
+
+        The batch has runs of equal priority and shape, as made by SchedulingQueue.pop_batch.
+        """
         cycle = CycleResult(expired=self.reservations.expire(now))
         runs = list(batch)
         gangs: set[str] = set()
@@ -106,61 +112,70 @@ class CompositeScheduler:
             if not run[0].group:
                 self._schedule_equal(run, now, cycle)
             elif run[0].group not in gangs:
+                # A gang may have several runs; all its members are scheduled at its first run.
                 gangs.add(run[0].group)
-                self._schedule_gang(
-                    [ask for each in runs for ask in each if ask.group == run[0].group], now, cycle
-                )
+                members = [ask for ask in chain.from_iterable(runs) if ask.group == run[0].group]
+                self._schedule_gang(members, now, cycle)
         return cycle
 
     def finish_eviction(self, workload: str, node: str = "") -> None:
-        """One that was leaving is gone from that node; from all that it was leaving, if none is named."""
-        leaving = self.table.evicting
-        for each in [node] if node else list(leaving):
-            leaving.get(each, {}).pop(workload, None)
-            if not leaving.get(each, True):
-                del leaving[each]
+        """A workload being evicted is gone from the node; without `node`, from every node."""
+        evicting = self.table.evicting
+        for name in [node] if node else list(evicting):
+            evicting.get(name, {}).pop(workload, None)
+            # An absent node yields True: only an entry without workloads is deleted.
+            if not evicting.get(name, True):
+                del evicting[name]
 
-    def pending_evictions(self, placed: ScheduledWorkload) -> list[str]:
-        """Of those it waits for, who has not left yet."""
-        leaving = {name for each in self.table.evicting.values() for name in each}
-        return [name for name in placed.waits_for if name in leaving]
+    def pending_evictions(self, scheduled: ScheduledWorkload) -> list[str]:
+        """The workloads that a scheduled workload waits for and that are not gone yet."""
+        evicting = set(chain.from_iterable(self.table.evicting.values()))
+        return [name for name in scheduled.waits_for if name in evicting]
 
     async def bind(self, cycle: CycleResult) -> list[BindEvent]:
-        """Bind what needs nobody to leave first; gangs all or nothing. One event each, also for those that failed.
+        """Bind the scheduled workloads that wait for no eviction, gangs all or nothing, and return one event
+        per attempt.
 
-        Once more after somebody departed, it binds what waited.
+        A further call after an eviction finished binds the workloads that waited.
         """
         if self.binder is None:
             return []
         ready = [
-            each
-            for each in cycle.scheduled
-            if each.reservation.id not in cycle.bind_attempted and not self.pending_evictions(each)
+            scheduled
+            for scheduled in cycle.scheduled
+            if scheduled.reservation.id not in cycle.bind_attempted and not self.pending_evictions(scheduled)
         ]
-        cycle.bind_attempted.update(each.reservation.id for each in ready if not each.ask.group)
-        events = [await self.binder.bind(each.reservation) for each in ready if not each.ask.group]
-        for group in dict.fromkeys(each.ask.group for each in ready if each.ask.group):
-            gang = [each for each in cycle.scheduled if each.ask.group == group]
-            if not any(self.pending_evictions(each) for each in gang):
-                cycle.bind_attempted.update(each.reservation.id for each in gang)
+        # Marked before the first await, so that a second call does not attempt the reservation again.
+        cycle.bind_attempted.update(
+            scheduled.reservation.id for scheduled in ready if not scheduled.ask.group
+        )
+        events = [
+            await self.binder.bind(scheduled.reservation) for scheduled in ready if not scheduled.ask.group
+        ]
+        for group in dict.fromkeys(scheduled.ask.group for scheduled in ready if scheduled.ask.group):
+            gang = [scheduled for scheduled in cycle.scheduled if scheduled.ask.group == group]
+            if not any(self.pending_evictions(scheduled) for scheduled in gang):
+                cycle.bind_attempted.update(scheduled.reservation.id for scheduled in gang)
+                # The table counts the scheduled members as placed already; they are not bound yet.
                 least = self.missing_members(gang[0].ask, uncounted=len(gang))
-                events += await self.binder.bind_gang([each.reservation for each in gang], least)
+                events += await self.binder.bind_gang([scheduled.reservation for scheduled in gang], least)
         return events
 
     def _schedule_equal(self, run: Sequence[WorkloadAsk], now: float, cycle: CycleResult) -> None:
-        refused: NoFeasibleNode | None = None
+        rejection: NoFeasibleNode | None = None
         for ask in self._schedule_equal_at_once(self._drop_already_placed(run, cycle), now, cycle):
-            answer = refused or self._find_assignment(ask, self.preemptor)
-            if isinstance(answer, Assignment):
-                self._reserve(answer, now, cycle)
+            result = rejection or self._find_assignment(ask, self.preemptor)
+            if isinstance(result, Assignment):
+                self._reserve(result, now, cycle)
             else:
-                refused = answer  # nothing has changed for the rest of them
+                # The table has not changed: the remaining workloads of the run fail alike.
+                rejection = result
                 cycle.unschedulable.append(
-                    UnschedulableWorkload(ask, answer.reason, answer.wakes_on, answer.reason_kinds)
+                    UnschedulableWorkload(ask, result.reason, result.wakes_on, result.reason_kinds)
                 )
 
     def _drop_already_placed(self, run: Sequence[WorkloadAsk], cycle: CycleResult) -> list[WorkloadAsk]:
-        placements, fresh = self.table.placements, []
+        placements, unplaced = self.table.placements, []
         for ask in run:
             if ask.name in placements:
                 cycle.unschedulable.append(
@@ -169,13 +184,14 @@ class CompositeScheduler:
                     )
                 )
             else:
-                fresh.append(ask)
-        return fresh
+                unplaced.append(ask)
+        return unplaced
 
     def _schedule_equal_at_once(
         self, run: Sequence[WorkloadAsk], now: float, cycle: CycleResult
     ) -> Sequence[WorkloadAsk]:
-        """Equals decided together, with the same rows as one by one; who is left over fits nowhere as things are."""
+        """Schedule a run of equal workloads together, with the same rows as one by one, and return the
+        workloads that fit on no node."""
         profile = self.profile_of(run[0])
         if (
             len(run) < 2
@@ -183,160 +199,167 @@ class CompositeScheduler:
             or not can_batch(run[0], profile, self.table)
         ):
             return run
-        picks = decide_batch(run[0], self.table, profile, len(run))
-        self.on_decided(run, picks)
+        result = decide_batch(run[0], self.table, profile, len(run))
+        self.on_decided(run, result)
         weight = total_weight(run[0], profile)
-        for ask, pick in zip(run, picks.picks, strict=False):
+        for ask, pick in zip(run, result.picks, strict=False):
             self._reserve(Assignment(ask, pick.row, scaled_score(pick.total, weight)), now, cycle)
-        return run[len(picks) :]
+        return run[len(result) :]
 
     def _schedule_gang(self, members: Sequence[WorkloadAsk], now: float, cycle: CycleResult) -> None:
         members = self._drop_already_placed(members, cycle)
         least = self.missing_members(members[0]) if members else 0
         if len(members) < least:
-            why = f"its group waits for {least - len(members)} more: minMember is {members[0].min_member}"
+            reason = f"its group waits for {least - len(members)} more: minMember is {members[0].min_member}"
+            wakes: frozenset[Hashable] = frozenset({ClusterEvent.WORKLOAD_ADDED})
             cycle.unschedulable += [
-                UnschedulableWorkload(ask, why, frozenset({ClusterEvent.WORKLOAD_ADDED}), (GANG_INCOMPLETE,))
-                for ask in members
+                UnschedulableWorkload(ask, reason, wakes, (GANG_INCOMPLETE,)) for ask in members
             ]
             return
-        together = self._assign_without_preemption(members, least)
-        if not together.assignments and self.preemptor:
-            together = self._assign_with_preemption(members, least, self.preemptor)
-        for seat in together.assignments:
-            self._reserve(seat, now, cycle)
-        self._reject_gang(members, together, cycle)
+        gang = self._assign_without_preemption(members, least)
+        if not gang.assignments and self.preemptor:
+            gang = self._assign_with_preemption(members, least, self.preemptor)
+        for assignment in gang.assignments:
+            self._reserve(assignment, now, cycle)
+        self._reject_gang(members, gang, cycle)
 
     def _assign_without_preemption(self, members: Sequence[WorkloadAsk], least: int) -> GangAssignment:
-        finding = AssignmentFinder(lambda ask: self._find_assignment(ask, None), self._best_rows)
-        together = assign_gang(members, least, self.table, finding.find)
-        return (
-            together
-            if together.assignments
-            else assign_cyclic_gang(members, least, self.table, finding) or together
+        finder = AssignmentFinder(
+            find=lambda ask: self._find_assignment(ask, None),
+            best_rows=lambda ask, most: best_rows(decide(ask, self.table, self.profile_of(ask)), most),
         )
-
-    def _best_rows(self, ask: WorkloadAsk, most: int) -> list[int]:
-        return best_rows(decide(ask, self.table, self.profile_of(ask)), most)
+        gang = assign_gang(members, least, self.table, finder.find)
+        if gang.assignments:
+            return gang
+        return assign_cyclic_gang(members, least, self.table, finder) or gang
 
     def _assign_with_preemption(
         self, members: Sequence[WorkloadAsk], least: int, preemptor: Preemptor
     ) -> GangAssignment:
-        """Limits on disruption are spent while trying, and given back afterwards: who really goes is charged when seats are taken."""
+        """Assign a gang with preemption.
 
+        Disruption limits are charged during the trial and given back afterwards: `_reserve` charges the
+        victims of the assignments.
+        """
         charged: list[Placement] = []
 
         def find(ask: WorkloadAsk) -> Assignment | NoFeasibleNode:
-            answer = self._find_assignment(ask, preemptor)
-            if isinstance(answer, Assignment):
-                preemptor.charge(answer.victims)
-                charged.extend(answer.victims)
-            return answer
+            result = self._find_assignment(ask, preemptor)
+            if isinstance(result, Assignment):
+                preemptor.charge(result.victims)
+                charged.extend(result.victims)
+            return result
 
-        together = assign_gang(members, least, self.table, find)
+        gang = assign_gang(members, least, self.table, find)
         preemptor.charge(charged, -1)
-        return together
+        return gang
 
-    def _reject_gang(
-        self, members: Sequence[WorkloadAsk], together: GangAssignment, cycle: CycleResult
-    ) -> None:
-        reasons = {each.ask.name: each for each in together.rejections}
-        seated = {seat.ask.name for seat in together.assignments}
-        short = "" if seated else self._gang_shortfall_message(members, together)
+    def _reject_gang(self, members: Sequence[WorkloadAsk], gang: GangAssignment, cycle: CycleResult) -> None:
+        rejections = {rejection.ask.name: rejection for rejection in gang.rejections}
+        assigned = {assignment.ask.name for assignment in gang.assignments}
+        prefix = "" if assigned else self._gang_shortfall_message(members, gang)
         for ask in members:
-            if ask.name in seated:
+            if ask.name in assigned:
                 continue
-            own = reasons.get(ask.name) or together.rejections[0]
-            kinds = own.reason_kinds if seated else ("its group", *own.reason_kinds)
-            cycle.unschedulable.append(UnschedulableWorkload(ask, short + own.reason, own.wakes_on, kinds))
+            # A member without a reason of its own gets the reason of the first rejected member.
+            rejection = rejections.get(ask.name) or gang.rejections[0]
+            kinds = rejection.reason_kinds if assigned else ("its group", *rejection.reason_kinds)
+            cycle.unschedulable.append(
+                UnschedulableWorkload(ask, prefix + rejection.reason, rejection.wakes_on, kinds)
+            )
 
-    def _gang_shortfall_message(self, members: Sequence[WorkloadAsk], together: GangAssignment) -> str:
+    def _gang_shortfall_message(self, members: Sequence[WorkloadAsk], gang: GangAssignment) -> str:
         first = members[0]
-        there = self.table.gang_sizes[first.group]
-        running = f", {there} in place already" if there else ""
-        circle = any(without_gang_affinity(each.ask, members, self.table) for each in together.rejections[:1])
-        near = (
-            "; it must be near others of its own group, and no node has room for enough of them"
-            if circle
-            else ""
+        placed = self.table.gang_sizes[first.group]
+        placed_text = f", {placed} in place already" if placed else ""
+        is_cyclic = any(
+            without_gang_affinity(rejection.ask, members, self.table) for rejection in gang.rejections[:1]
         )
-        return f"{together.fitting_count} of {len(members)} would fit, minMember is {first.min_member}{running}{near}; the next: "
+        cyclic_text = ""
+        if is_cyclic:
+            cyclic_text = "; it must be near others of its own group, and no node has room for enough of them"
+        return (
+            f"{gang.fitting_count} of {len(members)} would fit, "
+            f"minMember is {first.min_member}{placed_text}{cyclic_text}; the next: "
+        )
 
     def missing_members(self, ask: WorkloadAsk, uncounted: int = 0) -> int:
-        """Besides the members of its group that have their place; of these some may not count yet."""
+        """The number of members that the gang needs beside its placed members; `uncounted` placed members do
+        not count."""
         return max(0, ask.min_member - (self.table.gang_sizes[ask.group] - uncounted))
 
     def _find_assignment(self, ask: WorkloadAsk, preemptor: Preemptor | None) -> Assignment | NoFeasibleNode:
-        """Decide and select; if it fits nowhere, see whether others of lower priority can make way."""
+        """Decide and select a node; if no node is feasible, look for victims."""
         decision = decide(ask, self.table, self.profile_of(ask))
         selection = self.selector.select(decision)
         if selection.fits:
             self.on_decided([ask], decision)
             return Assignment(ask, selection.row, selection.score)
-        evicting = preemptor.find(ask, decision) if preemptor else None
-        if evicting:
-            return Assignment(ask, evicting.row, victims=evicting.victims)
-        return _no_feasible_node(
-            ask, decision, preemptor.disruption_limit_message(ask, decision) if preemptor else ""
+        preemption = preemptor.find(ask, decision) if preemptor else None
+        if preemption:
+            return Assignment(ask, preemption.row, victims=preemption.victims)
+        limit = preemptor.disruption_limit_message(ask, decision) if preemptor else ""
+        summary, wakes = rejection_summary(decision), wakes_on(decision)
+        if not limit:
+            return NoFeasibleNode(ask, summary.reason, wakes, summary.reason_kinds)
+        return NoFeasibleNode(
+            ask,
+            f"{summary.reason}; {limit}",
+            wakes | {ClusterEvent.DISRUPTION_LIMITS_EASED},
+            (*summary.reason_kinds, "held back by a limit on disruption"),
         )
 
-    def _reserve(self, seat: Assignment, now: float, cycle: CycleResult) -> None:
-        """Victims first, then the reservation. Refused means that the profile let through what does not fit by number."""
-        forget_victims(seat, self.table)
-        held = self.reservations.reserve(seat.ask, seat.row, now)
-        if isinstance(held, ReservationRejection):
-            for victim in seat.victims:
+    def _reserve(self, assignment: Assignment, now: float, cycle: CycleResult) -> None:
+        """Forget the victims, then reserve. The reservation is rejected if the profile accepted a node on
+        which the amounts do not fit."""
+        forget_victims(assignment, self.table)
+        reservation = self.reservations.reserve(assignment.ask, assignment.row, now)
+        if isinstance(reservation, ReservationRejection):
+            for victim in assignment.victims:
                 self.table.restore(victim)
-            cycle.unschedulable.append(
-                UnschedulableWorkload(seat.ask, held.reason, ALL_EVENTS, (held.reason,))
-            )
+            reason = reservation.reason
+            cycle.unschedulable.append(UnschedulableWorkload(assignment.ask, reason, ALL_EVENTS, (reason,)))
             return
         if self.preemptor:
-            self.preemptor.charge(seat.victims)
-        leaving = self.table.evicting
-        for victim in seat.victims:
-            leaving.setdefault(self.table.names[victim.row], {})[victim.ask.name] = None
-        victims = tuple(victim.ask.name for victim in seat.victims)
-        waits_for = tuple(dict.fromkeys((*victims, *leaving.get(held.node, ()))))
-        cycle.scheduled.append(ScheduledWorkload(seat.ask, held.node, held, seat.score, victims, waits_for))
-
-
-def _no_feasible_node(ask: WorkloadAsk, decision: Decision, held_back: str) -> NoFeasibleNode:
-    told, wakes = rejection_summary(decision), wakes_on(decision)
-    if not held_back:
-        return NoFeasibleNode(ask, told.reason, wakes, told.reason_kinds)
-    return NoFeasibleNode(
-        ask,
-        f"{told.reason}; {held_back}",
-        wakes | {ClusterEvent.DISRUPTION_LIMITS_EASED},
-        (*told.reason_kinds, "held back by a limit on disruption"),
-    )
+            self.preemptor.charge(assignment.victims)
+        evicting = self.table.evicting
+        for victim in assignment.victims:
+            # The node of the victim: members of a whole gang may be on nodes elsewhere.
+            evicting.setdefault(self.table.names[victim.row], {})[victim.ask.name] = None
+        node, victims = reservation.node, tuple(victim.ask.name for victim in assignment.victims)
+        waits_for = tuple(dict.fromkeys((*victims, *evicting.get(node, ()))))
+        cycle.scheduled.append(
+            ScheduledWorkload(assignment.ask, node, reservation, assignment.score, victims, waits_for)
+        )
 
 
 def compose(
     spec: ProfileSpec,
     table: NodeTable,
-    dice: RandomSource | None = None,
+    rng: RandomSource | None = None,
     holder: str = "scheduler",
-    plain: ProfileSpec | None = None,
+    standalone: ProfileSpec | None = None,
 ) -> CompositeScheduler:
-    """The scheduler that a profile describes, without binder and preemptor; `dice` are seeded by whoever throws them.
+    """The scheduler of a profile, without binder and preemptor. `rng` is a seeded random source.
 
-    Of `plain` only the scores count: who is let in, how ties are broken and what is bound how is for all alike.
+    Only the scores of `standalone` count: filters, tie-breaking and binding mode are those of `spec`.
     """
-    book = Reservations(table, holder, spec.reservation_timeout)
-    selector = (
-        Selector(TieBreaker(spec.tie_breaker), dice) if dice else Selector(TieBreaker(spec.tie_breaker))
+    reservations = Reservations(table, holder, spec.reservation_timeout)
+    tie_breaker = TieBreaker(spec.tie_breaker)
+    selector = Selector(tie_breaker, rng) if rng else Selector(tie_breaker)
+    standalone_profile = compile_profile(replace(standalone, disabled=spec.disabled)) if standalone else None
+    return CompositeScheduler(
+        compile_profile(spec), reservations, selector, standalone_profile=standalone_profile
     )
-    other = compile_profile(replace(plain, disabled=spec.disabled)) if plain else None
-    return CompositeScheduler(compile_profile(spec), book, selector, standalone_profile=other)
 
 
 def wakes_on(decision: Decision) -> frozenset[Hashable]:
-    """The changes that those filters named which ruled anything out; one that names none may be helped by anything."""
+    """The cluster events of the filters that rejected a node; a filter that declares no events wakes on every
+    event."""
     rejecting = {reason.plugin for reason, mask in decision.reasons.items() if mask.any()}
-    named: set[Hashable] = {ClusterEvent.NODE_ADDED}
-    for each in decision.profile.filters:
-        if each.name in rejecting:
-            named |= getattr(each, "wakes_on", ALL_EVENTS)
-    return frozenset(named)
+    # A new node may accept any workload.
+    events: set[Hashable] = {ClusterEvent.NODE_ADDED}
+    for plugin in decision.profile.filters:
+        if plugin.name in rejecting:
+            events |= getattr(plugin, "wakes_on", ALL_EVENTS)
+    return frozenset(events)

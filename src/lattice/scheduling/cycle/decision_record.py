@@ -1,7 +1,7 @@
-"""Why this node, or why none? What is kept of a decision with its workload: at most 2 KB."""
+"""Decision records: why a workload got its node, or got none, in at most 2 KB, stored with the workload."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple, cast
@@ -11,7 +11,7 @@ import numpy as np
 from lattice.engine.batch_result import BatchResult
 from lattice.engine.decide import Decision
 from lattice.engine.explain import RankedCandidate, rejection_counts, top_candidates
-from lattice.engine.plugin import Ask, Reason, Shortfall
+from lattice.engine.plugin import Ask, Reason
 from lattice.kinds.meta.json_body import encode
 from lattice.scheduling.cycle.profile import ProfileSpec
 from lattice.scheduling.plugins.filters.gpu import GpuModelMismatch, NoGpu
@@ -19,80 +19,82 @@ from lattice.scheduling.plugins.reasons import LabelMismatch, StaticReason
 from lattice.scheduling.preemption.preemptor import is_resolvable_by_eviction
 from lattice.scheduling.table.ask import WorkloadAsk
 
-MAX_CANDIDATES = 3  # candidates that are kept
-MAX_REASONS = 8  # of those that rule out nodes, the most frequent
+MAX_CANDIDATES = 3
+MAX_REASONS = 8  # the most frequent rejection reasons
 MAX_RECORD_BYTES = 2048
-MAX_REASON_CHARS = 120  # characters of one reason
+MAX_REASON_CHARS = 120
 
 DecisionRecord = dict[str, Any]
 
 
+# An amount with an optional unit suffix, as a word of its own.
 _AMOUNT = re.compile(r"(?<!\S)\d[\d,.]*(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?(?!\S)")
+# Reasons that no eviction changes, although their filters wake on evictions.
 _PERMANENT_REASON_TYPES = (NoGpu, GpuModelMismatch, StaticReason, LabelMismatch)
 
 
 def chosen_records(
-    found: Decision | BatchResult, profile: ProfileSpec, revision: int
+    decision: Decision | BatchResult, profile: ProfileSpec, revision: int
 ) -> Iterator[DecisionRecord]:
-    """Of what found nodes: the best ones, what the score of the first is made of, and how many each reason ruled out.
+    """Records of a decision that chose nodes: the best nodes, the score parts of the first node, rejected
+    nodes by reason.
 
-    Of those that were decided together each as of its own turn, the node that it got beside the next best.
+    Workloads of a batch are described in the order of the batch: the node that the workload got beside the
+    next best nodes.
     """
-    shared = {"profile": profile.name, **_input(found.ask, profile, revision)}
-    if isinstance(found, Decision):
+    header = {"profile": profile.name, **_input(decision.ask, profile, revision)}
+    if isinstance(decision, Decision):
         yield _truncated(
             {
-                **shared,
-                **_candidate_fields(top_candidates(found, MAX_CANDIDATES)),
-                **_reason_counts(rejection_counts(found)),
+                **header,
+                **_candidate_fields(top_candidates(decision, MAX_CANDIDATES)),
+                **_reason_counts(rejection_counts(decision)),
             }
         )
         return
-    for best, ruled_out in zip(found.ranked(), found.rejection_counts(), strict=True):
-        yield _truncated({**shared, **_candidate_fields(best), **_reason_counts(ruled_out)})
+    for best, rejected in zip(decision.ranked(), decision.rejection_counts(), strict=True):
+        yield _truncated({**header, **_candidate_fields(best), **_reason_counts(rejected)})
 
 
-def _candidate_fields(found: Sequence[RankedCandidate]) -> DecisionRecord:
-    best = {each.name: round(each.score, 2) for each in found}
-    return (
-        {"best": best, "parts": {part.plugin: round(part.score, 1) for part in found[0].parts}}
-        if found
-        else {}
-    )
+def _candidate_fields(candidates: Sequence[RankedCandidate]) -> DecisionRecord:
+    if not candidates:
+        return {}
+    best = {candidate.name: round(candidate.score, 2) for candidate in candidates}
+    return {"best": best, "parts": {part.plugin: round(part.score, 1) for part in candidates[0].parts}}
 
 
 def rejected_record(decision: Decision, profile: ProfileSpec, revision: int) -> DecisionRecord:
-    """Of one that found none: how many each reason ruled out, and what the nearest node lacks, with need, have and missing."""
-    found: DecisionRecord = {"profile": profile.name, **_reason_counts(rejection_counts(decision))}
+    """The record of a decision without a node: rejected nodes by reason, and the shortfalls of the nearest
+    node."""
+    record: DecisionRecord = {"profile": profile.name, **_reason_counts(rejection_counts(decision))}
     if (row := _nearest(decision)) is not None:
-        short = [reason.detail(decision.table, row) for reason, mask in decision.reasons.items() if mask[row]]
-        found["nearest"] = {"node": decision.table.names[row], "short": list(_shortfall_documents(short))}
-    return _truncated({**found, **_input(decision.ask, profile, revision)})
+        shortfalls = [
+            reason.detail(decision.table, row) for reason, mask in decision.reasons.items() if mask[row]
+        ]
+        documents = []
+        for shortfall in shortfalls[:MAX_CANDIDATES]:
+            values = shortfall._asdict().items()
+            documents.append({name: value[:MAX_REASON_CHARS] for name, value in values if value})
+        record["nearest"] = {"node": decision.table.names[row], "short": documents}
+    return _truncated({**record, **_input(decision.ask, profile, revision)})
 
 
-def _shortfall_documents(short: Iterable[Shortfall]) -> Iterable[Mapping[str, str]]:
-    for each in list(short)[:MAX_CANDIDATES]:
-        yield {name: value[:MAX_REASON_CHARS] for name, value in each._asdict().items() if value}
-
-
-def _reason_counts(found: Sequence[tuple[Reason, int]]) -> DecisionRecord:
-    return (
-        {"reasons": {reason.summary()[:MAX_REASON_CHARS]: count for reason, count in found[:MAX_REASONS]}}
-        if found
-        else {}
-    )
+def _reason_counts(counts: Sequence[tuple[Reason, int]]) -> DecisionRecord:
+    if not counts:
+        return {}
+    return {"reasons": {reason.summary()[:MAX_REASON_CHARS]: count for reason, count in counts[:MAX_REASONS]}}
 
 
 def _nearest(decision: Decision) -> int | None:
-    """The node with the fewest reasons against it, the first of them in tie order; None: there is no node."""
+    """The row of the node with the fewest rejection reasons, first in tie order; None without nodes."""
     alive = np.flatnonzero(decision.table.column("alive"))
     if not len(alive):
         return None
-    against = sum(
+    reason_counts = sum(
         (mask.astype(np.int32) for mask in decision.reasons.values()),
         np.zeros(decision.table.count, np.int32),
     )
-    order = np.lexsort((decision.table.column("rank")[alive], against[alive]))
+    order = np.lexsort((decision.table.column("rank")[alive], reason_counts[alive]))
     return int(alive[order[0]])
 
 
@@ -101,51 +103,51 @@ def _input(ask: Ask, profile: ProfileSpec, revision: int) -> DecisionRecord:
 
 
 def input_digest(ask: WorkloadAsk, profile: ProfileSpec) -> str:
-    """The same for the same demands, priority and profile; with the revision of the store it names all that was decided by."""
+    """A digest of demands, priority, gang and profile. With the store revision, the digest identifies the
+    input of a decision."""
     return sha256(repr((ask.demands, ask.priority, ask.group, profile)).encode()).hexdigest()[:24]
 
 
-def _truncated(found: DecisionRecord) -> DecisionRecord:
-    """What is least worth goes first, should names and reasons be very long."""
+def _truncated(record: DecisionRecord) -> DecisionRecord:
+    """Drop the least important fields while the record is too long."""
     for name in ("parts", "best", "nearest", "reasons"):
-        if len(encode(found)) <= MAX_RECORD_BYTES:
+        if len(encode(record)) <= MAX_RECORD_BYTES:
             break
-        found.pop(name, None)
-    return found
+        record.pop(name, None)
+    return record
 
 
 class RejectionSummary(NamedTuple):
-    reason: (
-        str  # `0 of 3 nodes: 1 cordoned; 2 without 2 cpu free`: labels, taints and the like first, room last
-    )
-    reason_kinds: tuple[str, ...]  # what it says without counts and amounts, in an order of their own
+    # `0 of 3 nodes: 1 cordoned; 2 without 2 cpu free`: permanent reasons first, missing resources last.
+    reason: str
+    reason_kinds: tuple[str, ...]  # the reasons without counts and amounts, sorted
 
 
 def rejection_summary(decision: Decision) -> RejectionSummary:
+    """The reasons of a decision without a node, as text."""
     total, decision = int(np.count_nonzero(decision.table.column("alive"))), permanent_reasons_first(decision)
-    lasts = _permanent_reasons(decision)
-    found = [
-        (reason.summary(), count)
-        for reason, count in sorted(rejection_counts(decision), key=lambda pair: pair[0] not in lasts)
-    ]
-    told = "; ".join(f"{count:,} {summary}" for summary, count in found) or "there are none"
-    kinds = sorted({_AMOUNT.sub("…", summary) for summary, _ in found})
-    return RejectionSummary(f"0 of {total:,} node{'' if total == 1 else 's'}: {told}", tuple(kinds))
+    permanent = _permanent_reasons(decision)
+    counts = sorted(rejection_counts(decision), key=lambda pair: pair[0] not in permanent)
+    summaries = [(reason.summary(), count) for reason, count in counts]
+    text = "; ".join(f"{count:,} {summary}" for summary, count in summaries) or "there are none"
+    kinds = sorted({_AMOUNT.sub("…", summary) for summary, _ in summaries})
+    return RejectionSummary(f"0 of {total:,} node{'' if total == 1 else 's'}: {text}", tuple(kinds))
 
 
 def permanent_reasons_first(decision: Decision) -> Decision:
-    """A node that several reasons rule out is counted for one that lasts, if there is one."""
-    lasts = _permanent_reasons(decision)
+    """The decision with permanent reasons first: a node with several reasons counts for its first reason."""
+    permanent = _permanent_reasons(decision)
     return replace(
-        decision, reasons=dict(sorted(decision.reasons.items(), key=lambda pair: pair[0] not in lasts))
+        decision, reasons=dict(sorted(decision.reasons.items(), key=lambda pair: pair[0] not in permanent))
     )
 
 
 def _permanent_reasons(decision: Decision) -> set[Reason]:
-    """Nobody's leaving would help: labels, taints and the like, GPUs or topology keys that a node does not have."""
-    passing = {each.name for each in decision.profile.filters if is_resolvable_by_eviction(each)}
+    """Reasons that no eviction can change: labels, taints, and GPUs or topology keys that the node does not
+    have."""
+    resolvable = {plugin.name for plugin in decision.profile.filters if is_resolvable_by_eviction(plugin)}
     return {
         reason
         for reason in decision.reasons
-        if reason.plugin not in passing or isinstance(reason, _PERMANENT_REASON_TYPES)
+        if reason.plugin not in resolvable or isinstance(reason, _PERMANENT_REASON_TYPES)
     }

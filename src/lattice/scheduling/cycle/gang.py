@@ -1,4 +1,4 @@
-"""Do enough members of a group fit at once? All or nothing."""
+"""Gang scheduling: assign nodes to at least the needed number of members at once, or to none."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -9,38 +9,37 @@ from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadA
 from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable, Placement
 
-MAX_START_NODES = 16  # places tried for the first of them
+MAX_START_NODES = 16  # nodes tried for the first member of a cyclic gang
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A place for a workload, and who must leave it first."""
+    """A node for a workload, and the victims that must be evicted first."""
 
     ask: WorkloadAsk
     row: int
-    score: float | None = None  # 0..100; None: others have to make way first
+    score: float | None = None  # 0..100; None: victims must be evicted first
     victims: tuple[Placement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NoFeasibleNode:
-    """Why there is none, and which changes could help."""
+    """Why no node is feasible for a workload, and the cluster events that could change that."""
 
     ask: WorkloadAsk
     reason: str
     wakes_on: frozenset[Hashable] = frozenset()
-    reason_kinds: tuple[str, ...] = ()  # of its reasons, without counts and amounts
+    reason_kinds: tuple[str, ...] = ()  # the reasons without counts and amounts
 
 
 @dataclass(frozen=True, slots=True)
 class GangAssignment:
-    """`seats` are for at least as many as needed, or there are none; `fitting` would have fitted either way."""
+    """The assignments of a gang: at least the needed number, or none. `fitting_count` members would have
+    fitted either way."""
 
     assignments: tuple[Assignment, ...]
     fitting_count: int
-    rejections: tuple[
-        NoFeasibleNode, ...
-    ]  # the members without a seat that have a reason of their own, first come first
+    rejections: tuple[NoFeasibleNode, ...]  # members without assignment, with own reasons, in order
 
 
 def assign_gang(
@@ -49,48 +48,53 @@ def assign_gang(
     table: NodeTable,
     find: Callable[[WorkloadAsk], Assignment | NoFeasibleNode],
 ) -> GangAssignment:
-    """Try them one after the other, each as if those before were there; the table is as before when this returns."""
-    seats: list[Assignment] = []
-    refused: list[NoFeasibleNode] = []
+    """Assign the members in order, each with the earlier members in place. The table is unchanged afterwards."""
+    assignments: list[Assignment] = []
+    rejections: list[NoFeasibleNode] = []
     with table.what_if():
         for ask in members:
-            last = refused[-1] if refused else None
-            answer = replace(last, ask=ask) if last and _is_equivalent(last.ask, ask) else find(ask)
-            if isinstance(answer, NoFeasibleNode):
-                refused.append(answer)
-            elif no_room := assume_assignment(answer, table):
-                refused.append(no_room)
+            last = rejections[-1] if rejections else None
+            result: Assignment | NoFeasibleNode
+            # Equal shapes fail alike; the priority counts too, since it decides which workloads may be
+            # victims.
+            if last and (last.ask.shape, last.ask.priority) == (ask.shape, ask.priority):
+                result = replace(last, ask=ask)
             else:
-                seats.append(answer)
-    enough = len(seats) >= max(1, least)
-    return GangAssignment(tuple(seats) if enough else (), len(seats), tuple(refused))
+                result = find(ask)
+            if isinstance(result, NoFeasibleNode):
+                rejections.append(result)
+            elif misfit := assume_assignment(result, table):
+                rejections.append(misfit)
+            else:
+                assignments.append(result)
+    is_enough = len(assignments) >= max(1, least)
+    return GangAssignment(tuple(assignments) if is_enough else (), len(assignments), tuple(rejections))
 
 
-def _is_equivalent(one: WorkloadAsk, other: WorkloadAsk) -> bool:
-    """Who may be made to leave for it depends on its priority, too."""
-    return (one.shape, one.priority) == (other.shape, other.priority)
+def assume_assignment(assignment: Assignment, table: NodeTable) -> NoFeasibleNode | None:
+    """Forget the victims and assume the workload on the node; None on success.
 
-
-def assume_assignment(seat: Assignment, table: NodeTable) -> NoFeasibleNode | None:
-    """None: it is taken. Else whoever found the seat let through what does not fit by number, and everything is as it was."""
-    forget_victims(seat, table)
+    If the workload does not fit by amounts, although the filters accepted the node, restore the victims and
+    return the reason.
+    """
+    forget_victims(assignment, table)
     try:
-        table.assume(seat.ask, seat.row)
+        table.assume(assignment.ask, assignment.row)
     except Conflict as problem:
-        for victim in seat.victims:
+        for victim in assignment.victims:
             table.restore(victim)
-        return NoFeasibleNode(seat.ask, problem.message, ALL_EVENTS, (problem.message,))
+        return NoFeasibleNode(assignment.ask, problem.message, ALL_EVENTS, (problem.message,))
     return None
 
 
-def forget_victims(seat: Assignment, table: NodeTable) -> None:
-    for victim in seat.victims:
+def forget_victims(assignment: Assignment, table: NodeTable) -> None:
+    for victim in assignment.victims:
         table.forget(victim.ask.name)
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentFinder:
-    """How a seat is found, and which rows are the best for one, best first."""
+    """How to find an assignment, and the best rows for a workload, best first."""
 
     find: Callable[[WorkloadAsk], Assignment | NoFeasibleNode]
     best_rows: Callable[[WorkloadAsk, int], Sequence[int]]
@@ -99,58 +103,67 @@ class AssignmentFinder:
 def without_gang_affinity(
     ask: WorkloadAsk, members: Sequence[WorkloadAsk], table: NodeTable
 ) -> WorkloadAsk | None:
-    """The same ask without the neighbours that others of its gang will be; None: it needs none of these."""
+    """The ask without affinity terms that members of its gang will meet; None if no term is dropped."""
     if not ask.demands.near:
         return None
-    others = {each.demands.labels: each for each in members if each.name != ask.name}.values()
+    peers = {member.demands.labels: member for member in members if member.name != ask.name}.values()
     near = tuple(
-        term for term in ask.demands.near if not any(term.selector.matches(other.labels) for other in others)
+        term for term in ask.demands.near if not any(term.selector.matches(member.labels) for member in peers)
     )
     if len(near) == len(ask.demands.near):
         return None
-    freer = table.make_ask(ask.name, replace(ask.demands, near=near), ask.priority)
-    return replace(freer, group=ask.group, min_member=ask.min_member)
+    relaxed = table.make_ask(ask.name, replace(ask.demands, near=near), ask.priority)
+    return replace(relaxed, group=ask.group, min_member=ask.min_member)
 
 
 def assign_cyclic_gang(
-    members: Sequence[WorkloadAsk], least: int, table: NodeTable, finding: AssignmentFinder
+    members: Sequence[WorkloadAsk], least: int, table: NodeTable, finder: AssignmentFinder
 ) -> GangAssignment | None:
-    """One of them goes first and counts on the others, who follow as they can; in the end all must be near whom they need. None: no way."""
-    for first in {each.shape: each for each in reversed(members)}.values():  # equals would fare no better
-        freer = without_gang_affinity(first, members, table)
-        for row in finding.best_rows(freer, MAX_START_NODES) if freer else ():
-            together = _assign_after_first(Assignment(first, row), members, table, finding)
-            if len(together.assignments) >= max(1, least):
-                return together
+    """Assign a gang whose members require affinity to each other; None if no start leads to enough members.
+
+    One member is assigned first without its affinity to the gang, then the remaining members; in the end
+    every affinity must be met.
+    """
+    # One member per shape: equal members lead to equal results.
+    for first in {member.shape: member for member in reversed(members)}.values():
+        relaxed = without_gang_affinity(first, members, table)
+        for row in finder.best_rows(relaxed, MAX_START_NODES) if relaxed else ():
+            gang = _assign_after_first(Assignment(first, row), members, table, finder)
+            if len(gang.assignments) >= max(1, least):
+                return gang
     return None
 
 
 def _assign_after_first(
-    first: Assignment, members: Sequence[WorkloadAsk], table: NodeTable, finding: AssignmentFinder
+    first: Assignment, members: Sequence[WorkloadAsk], table: NodeTable, finder: AssignmentFinder
 ) -> GangAssignment:
-    """Rounds, because one may need another that is seated later. The table is as before when this returns."""
-    seats, waiting = [first], [each for each in members if each.name != first.ask.name]
-    refused: dict[str, NoFeasibleNode] = {}
+    """Assign the remaining members in rounds, because a member may need a member that is assigned later.
+
+    The table is unchanged afterwards.
+    """
+    assignments, waiting = [first], [member for member in members if member.name != first.ask.name]
+    rejections: dict[str, NoFeasibleNode] = {}
     with table.what_if():
-        if no_seat := assume_assignment(first, table):
-            return GangAssignment((), 0, (no_seat,))
-        seated = 1
-        while seated:
-            seated = 0
+        if misfit := assume_assignment(first, table):
+            return GangAssignment((), 0, (misfit,))
+        assigned_in_round = 1
+        while assigned_in_round:
+            assigned_in_round = 0
             for ask in tuple(waiting):
-                answer = finding.find(ask)
-                if isinstance(answer, Assignment):
-                    answer = assume_assignment(answer, table) or answer
-                if isinstance(answer, NoFeasibleNode):
-                    refused[ask.name] = answer
+                result = finder.find(ask)
+                if isinstance(result, Assignment):
+                    result = assume_assignment(result, table) or result
+                if isinstance(result, NoFeasibleNode):
+                    rejections[ask.name] = result
                     continue
-                seats.append(answer)
+                assignments.append(result)
                 waiting.remove(ask)
-                refused.pop(ask.name, None)
-                seated += 1
-        kept = tuple(seats) if all(_meets_affinity(seat, table) for seat in seats) else ()
-    return GangAssignment(kept, len(seats), tuple(refused.values()))
+                rejections.pop(ask.name, None)
+                assigned_in_round += 1
+        is_met = all(_meets_affinity(assignment, table) for assignment in assignments)
+    return GangAssignment(tuple(assignments) if is_met else (), len(assignments), tuple(rejections.values()))
 
 
-def _meets_affinity(seat: Assignment, table: NodeTable) -> bool:
-    return not any(mask[seat.row] for mask in WorkloadAffinity().filter(seat.ask, table).values())
+def _meets_affinity(assignment: Assignment, table: NodeTable) -> bool:
+    masks = WorkloadAffinity().filter(assignment.ask, table).values()
+    return not any(mask[assignment.row] for mask in masks)

@@ -1,8 +1,10 @@
-"""Nodes and workloads as given: what nobody can decide with, and what can be decided with but is hardly meant."""
+"""Checks of nodes and workloads as written: problems that prevent a decision, and warnings about likely
+mistakes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -20,13 +22,13 @@ from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.qos import Qos, eviction_order, is_compressible
 from lattice.scheduling.table.resource_fit import MAX_AMOUNT
 
-MAX_NAMED_EVICTIONS = 3  # of those who go, named
-MAX_WAITING_KINDS = 200  # of workloads that wait for others, looked at to see who waits for whom
+MAX_NAMED_EVICTIONS = 3
+MAX_WAITING_KINDS = 200  # distinct workloads checked for cyclic affinity
 
 
 @dataclass(frozen=True, slots=True)
 class InputWarning:
-    """Something about what was given that the user should know."""
+    """A likely mistake in a node or workload manifest."""
 
     kind: Literal["node", "workload"]
     name: str
@@ -34,7 +36,8 @@ class InputWarning:
 
 
 def node_problems(node: LatticeNode) -> Iterator[Cause]:
-    """What nobody can decide with: room below nothing or beyond all measure, a price that is no number."""
+    """Problems that prevent decisions on the node: amounts below 0 or above the maximum, a price that is not
+    a number."""
     for part in ("capacity", "reserved", "allocatable"):
         for name, amount in getattr(node.status, part).items():
             if not 0 <= amount <= MAX_AMOUNT:
@@ -53,7 +56,7 @@ def _is_price(text: str) -> bool:
 
 
 def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
-    """Its containers may each ask for something sane and all together not."""
+    """Problems of the sum over all containers of a workload, which are not problems of one container."""
     for name, amount in workload.spec.request_amounts.items():
         if amount > MAX_AMOUNT:
             yield Cause(
@@ -62,35 +65,48 @@ def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
 
 
 def node_warnings(node: LatticeNode) -> Iterator[InputWarning]:
-    """What it says of itself that does not go together, or is hardly meant."""
-    for what in (*_gpu_warnings(node), *capacity_conflicts(node.status), *_unit_mistakes(node.status)):
-        yield InputWarning("node", node.metadata.name, what)
+    """Conflicting or unlikely amounts in the status of a node."""
+    for message in (*_gpu_warnings(node), *capacity_conflicts(node.status), *_unit_mistakes(node.status)):
+        yield InputWarning("node", node.metadata.name, message)
 
 
 def _gpu_warnings(node: LatticeNode) -> Iterator[str]:
-    """GPUs are counted one by one: a number of them alone gives workloads none."""
-    listed, said = len(node.status.gpus), node.status.capacity.get(GPU)
-    if not listed and (told := allocatable(node).get(GPU) or said):
-        yield f"says {format_amount(GPU, told)} gpu, yet none counts: list each one under status.gpus, with its model"
-    if listed and said is not None and said != listed * MILLI_PER_GPU:
-        yield f"says {format_amount(GPU, said)} gpu, but lists {listed}: the list counts; of {listed}, capacity.gpu is {listed * MILLI_PER_GPU}"
+    """Warn about a GPU capacity without listed GPUs: GPUs count one by one, so a number alone gives workloads
+    none."""
+    listed, capacity = len(node.status.gpus), node.status.capacity.get(GPU)
+    if not listed and (stated := allocatable(node).get(GPU) or capacity):
+        yield (
+            f"says {format_amount(GPU, stated)} gpu, yet none counts: "
+            "list each one under status.gpus, with its model"
+        )
+    if listed and capacity is not None and capacity != listed * MILLI_PER_GPU:
+        yield (
+            f"says {format_amount(GPU, capacity)} gpu, but lists {listed}: the list counts; "
+            f"of {listed}, capacity.gpu is {listed * MILLI_PER_GPU}"
+        )
 
 
 def capacity_conflicts(status: NodeStatus) -> Iterator[str]:
-    """Where it keeps, or gives, more than it has."""
-    for name, has in status.capacity.items():
-        kept = status.reserved.get(name, 0)
-        left, given = max(0, has - kept), status.allocatable.get(name, 0)
-        if kept > has:
-            more, all_of_it = format_amount(name, kept), format_amount(name, has)
-            yield f"keeps {more} {name}, more than the {all_of_it} it has: status.reserved must be at most status.capacity"
-        if given > left:
-            words = f"gives workloads {format_amount(name, given)} {name}, more than the {format_amount(name, left)} it has for them"
-            yield f"{words}: only these count; status.allocatable must be at most status.capacity less status.reserved"
+    """Resources of which a node reserves more than its capacity, or offers more than capacity minus reserved."""
+    for name, capacity in status.capacity.items():
+        reserved, offered = status.reserved.get(name, 0), status.allocatable.get(name, 0)
+        unreserved = max(0, capacity - reserved)
+        if reserved > capacity:
+            yield (
+                f"keeps {format_amount(name, reserved)} {name}, "
+                f"more than the {format_amount(name, capacity)} it has: "
+                "status.reserved must be at most status.capacity"
+            )
+        if offered > unreserved:
+            yield (
+                f"gives workloads {format_amount(name, offered)} {name}, "
+                f"more than the {format_amount(name, unreserved)} it has for them: only these count; "
+                "status.allocatable must be at most status.capacity less status.reserved"
+            )
 
 
 def _unit_mistakes(status: NodeStatus) -> Iterator[str]:
-    """So little that another unit was meant."""
+    """Amounts so small that a different unit was meant."""
     for name, amount in (status.capacity or status.allocatable).items():
         unit, least, example = _unit_of(name)
         if 0 < amount < least:
@@ -98,103 +114,102 @@ def _unit_mistakes(status: NodeStatus) -> Iterator[str]:
 
 
 def _unit_of(resource: str) -> tuple[str, int, str]:
-    """What amounts of nodes are counted in, the least that anybody would have of it, and an example."""
+    """The unit of a node's amounts, the least amount that a node would have, and an example."""
     if resource == "cpu":
         return "milli-cores", 100, ", so 4 cores are 4000"
     if resource == GPU:
         return "thousandths of a GPU", 0, ""
     if resource.startswith("hugepages-"):
-        return "bytes", _hugepage_bytes(resource), ", not pages"
+        try:
+            page_bytes = parse_bytes(resource.removeprefix("hugepages-"))
+        except Invalid:
+            page_bytes = 0
+        return "bytes", page_bytes, ", not pages"
     return ("bytes", 1 << 20, f", so 16Gi is {16 << 30}") if resource in BYTE_RESOURCES else ("", 0, "")
 
 
-def _hugepage_bytes(resource: str) -> int:
-    try:
-        return parse_bytes(resource.removeprefix("hugepages-"))
-    except Invalid:
-        return 0
-
-
 def unit_problems(status: Any) -> Iterator[Cause]:
-    """Amounts of a node as people write those of workloads: "16Gi" for a number of bytes."""
+    """Amounts of a node written with a unit, like amounts of workloads: "16Gi" for a number of bytes."""
     parts = status if isinstance(status, dict) else {}
     for part in ("capacity", "reserved", "allocatable"):
         amounts = parts.get(part)
-        for name, given in amounts.items() if isinstance(amounts, dict) else ():
-            if isinstance(given, str | Decimal):
-                yield Cause(join_path(f"status.{part}", name), _whole_number_message(name, given))
+        for name, amount in amounts.items() if isinstance(amounts, dict) else ():
+            if isinstance(amount, str | Decimal):
+                yield Cause(join_path(f"status.{part}", name), _whole_number_message(name, amount))
 
 
-def _whole_number_message(resource: str, given: str | Decimal) -> str:
+def _whole_number_message(resource: str, amount: str | Decimal) -> str:
     unit = _unit_of(resource)[0]
-    shown = f'"{given}"' if isinstance(given, str) else str(given)
-    what = f"must be a whole number{f' of {unit}' if unit else ''}"
+    shown = f'"{amount}"' if isinstance(amount, str) else str(amount)
+    rule = f"must be a whole number{f' of {unit}' if unit else ''}"
     try:
-        return f"{what}: {resource_parser(resource)(str(given))} for {shown}"
+        return f"{rule}: {resource_parser(resource)(str(amount))} for {shown}"
     except Invalid:
-        return f"{what}, got {shown}"
+        return f"{rule}, got {shown}"
 
 
 def unfit_gpus_message(gpu: GpuNeed, table: NodeTable, row: int) -> str:
-    """GPUs of a workload that a node has no place for, in words."""
+    """The GPUs of a workload that do not fit on the node, as text."""
     free = ", ".join(format_amount("gpu", int(milli)) for milli in table.gpus.free(row))
     models = f" of model {' or '.join(gpu.models)}" if gpu.models else ""
-    return f"its {format_amount('gpu', gpu.total_milli)} gpu{models} beside the others that are bound there (free of each: {free or 'none'})"
+    needed = format_amount("gpu", gpu.total_milli)
+    return f"its {needed} gpu{models} beside the others that are bound there (free of each: {free or 'none'})"
 
 
 def overcommit_warnings(table: NodeTable, qos: Mapping[str, Qos]) -> Iterator[InputWarning]:
-    """Nodes whose bound workloads ask for more than there is, and what comes of it."""
-    short = {
-        resource: np.flatnonzero(table.free(number) < 0) for resource, number in table.resource_index.items()
+    """Nodes whose bound workloads request more than the capacity, with the consequences."""
+    overcommitted = {
+        resource: np.flatnonzero(table.free(number) < 0).tolist()
+        for resource, number in table.resource_index.items()
     }
-    rows = {int(row) for found in short.values() for row in found}
+    rows = set(chain.from_iterable(overcommitted.values()))
     for row in sorted(rows, key=table.names.__getitem__):
-        lacking = [resource for resource, found in short.items() if row in found]
-        over = ", ".join(_used_of_total(table, resource, row) for resource in lacking)
-        told = "".join(f"; {each}" for each in _overcommit_consequences(table, row, lacking, qos))
-        yield InputWarning(
-            "node", table.names[row], f"workloads bound to it take more than it has: {over}{told}"
-        )
+        resources = [resource for resource, short_rows in overcommitted.items() if row in short_rows]
+        amounts = ", ".join(_used_of_total(table, resource, row) for resource in resources)
+        consequences = "".join(f"; {text}" for text in _overcommit_consequences(table, row, resources, qos))
+        message = f"workloads bound to it take more than it has: {amounts}{consequences}"
+        yield InputWarning("node", table.names[row], message)
 
 
 def _overcommit_consequences(
-    table: NodeTable, row: int, lacking: Iterable[str], qos: Mapping[str, Qos]
+    table: NodeTable, row: int, resources: Iterable[str], qos: Mapping[str, Qos]
 ) -> Iterator[str]:
-    """Slots and ports are only counted: nobody suffers from a lack of them."""
-    real = [resource for resource in lacking if resource not in (PORTS, WORKLOAD_SLOTS)]
-    if slow := [resource for resource in real if is_compressible(resource)]:
-        yield f"too little {' and '.join(slow)} slows them down"
-    if deadly := [resource for resource in real if not is_compressible(resource)]:
-        concerned = [
-            (name, qos[name], each.ask.priority)
-            for name, each in table.placements_by_row[row].items()
-            if any(resource in deadly for resource, _ in each.ask.demands.requests)
-        ]
-        order = eviction_order(concerned)
+    """What overcommitted resources do to the workloads. Slots and ports are only counted: a shortage has no
+    consequence."""
+    physical = [resource for resource in resources if resource not in (PORTS, WORKLOAD_SLOTS)]
+    if slowing := [resource for resource in physical if is_compressible(resource)]:
+        yield f"too little {' and '.join(slowing)} slows them down"
+    if killing := [resource for resource in physical if not is_compressible(resource)]:
+        # Only workloads that request the missing resource are ended for it.
+        affected = []
+        for name, placement in table.placements_by_row[row].items():
+            if any(resource in killing for resource, _ in placement.ask.demands.requests):
+                affected.append((name, qos[name], placement.ask.priority))
+        order = eviction_order(affected)
         first = ", ".join(order[:MAX_NAMED_EVICTIONS]) + (", …" if len(order) > MAX_NAMED_EVICTIONS else "")
-        yield f"too little {' and '.join(deadly)} ends some, in this order: {first}"
+        yield f"too little {' and '.join(killing)} ends some, in this order: {first}"
 
 
 def _used_of_total(table: NodeTable, resource: str, row: int) -> str:
     number = table.resource_index[resource]
-    taken, total = (
+    allocated, total = (
         format_amount(resource, int(amounts[row]))
         for amounts in (table.allocated(number), table.total(number))
     )
-    return f"{taken} of {total} {resource}"
+    return f"{allocated} of {total} {resource}"
 
 
 def taint_eviction_warnings(table: NodeTable) -> Iterator[InputWarning]:
-    """Bound workloads that a NoExecute taint sends away."""
+    """Bound workloads that a NoExecute taint of their node evicts."""
     for node, row in table.row_of.items():
-        facts = table.node_infos[row]
-        if facts is not None and facts.taints:
-            for name, eviction in taint_evictions(facts, table.placements_by_row[row].values()).items():
+        node_info = table.node_infos[row]
+        if node_info is not None and node_info.taints:
+            for name, eviction in taint_evictions(node_info, table.placements_by_row[row].values()).items():
                 yield InputWarning("workload", name, f"must leave node {node} {eviction}")
 
 
 def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[InputWarning]:
-    """Workloads that must each be near another that waits in turn, so that none can be the first."""
+    """Waiting workloads that require affinity to each other in a cycle, so that none can be the first."""
     kinds = {
         (ask.demands.namespace, ask.demands.labels, ask.demands.near): ask
         for ask in asks
@@ -202,40 +217,43 @@ def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> I
     }
     waiting = list(kinds.values())[:MAX_WAITING_KINDS]
     awaited = {ask.name: _awaited_peers(ask, waiting, table) for ask in waiting}
-    told: set[str] = set()
+    reported: set[str] = set()
     for ask in waiting:
-        circle = _affinity_cycle(ask.name, awaited)
-        if circle and told.isdisjoint(circle):
-            told.update(circle)
-            chain = ", which waits for ".join((*circle[1:], "it"))
+        cycle = _affinity_cycle(ask.name, awaited)
+        if cycle and reported.isdisjoint(cycle):
+            reported.update(cycle)
+            links = ", which waits for ".join((*cycle[1:], "it"))
             yield InputWarning(
                 "workload",
                 ask.name,
-                f"waits for {chain}: none can be the first; with the same spec.group they are placed together",
+                f"waits for {links}: none can be the first; with the same spec.group they are placed together",
             )
 
 
 def _awaited_peers(ask: WorkloadAsk, waiting: Iterable[WorkloadAsk], table: NodeTable) -> list[str]:
-    """Those among the waiting that it must be near to, for terms that nobody who is placed meets."""
+    """The waiting workloads that match a required affinity term of the workload, of terms that no placed
+    workload matches."""
     namespace = ask.demands.namespace
     unmet = [
         term.selector
         for term in ask.demands.near
         if not table.topology_counts(namespace, term.selector).per_node(table).any()
     ]
-    others = [each for each in waiting if each.name != ask.name and each.demands.namespace == namespace]
-    return [each.name for each in others if any(selector.matches(each.labels) for selector in unmet)]
+    peers = [peer for peer in waiting if peer.name != ask.name and peer.demands.namespace == namespace]
+    return [peer.name for peer in peers if any(selector.matches(peer.labels) for selector in unmet)]
 
 
 def _affinity_cycle(start: str, awaited: Mapping[str, list[str]]) -> tuple[str, ...]:
-    """The shortest way from somebody to one who waits for them; () if there is none."""
-    ways: list[tuple[str, ...]] = [(start,)]
-    seen = {start}
-    for way in ways:
-        for name in awaited[way[-1]]:
+    """The shortest chain of waiting workloads from `start` to a workload that waits for `start`; () without a
+    cycle."""
+    chains: list[tuple[str, ...]] = [(start,)]
+    visited = {start}
+    # Breadth-first: the list grows during the loop, and shorter chains come first.
+    for path in chains:
+        for name in awaited[path[-1]]:
             if name == start:
-                return way
-            if name not in seen:
-                seen.add(name)
-                ways.append((*way, name))
+                return path
+            if name not in visited:
+                visited.add(name)
+                chains.append((*path, name))
     return ()

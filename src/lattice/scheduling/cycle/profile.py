@@ -1,4 +1,4 @@
-"""Which plugins decide with what weights, and how a decision is tied, reserved and bound: profiles as data."""
+"""Scheduling profiles as data: plugins and weights, tie-breaking, reservation timeout and binding mode."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,8 @@ BindingModeName = Literal["optimistic", "pessimistic", "two-phase"]
 
 
 class NodeFilter(Protocol):
-    """An engine Filter whose asks are workloads; wide ones are given the NodeTable itself."""
+    """An engine Filter whose asks are workloads. A filter of scope "domain" or "table" receives the NodeTable
+    itself."""
 
     name: ClassVar[str]
     scope: ClassVar[Scope]
@@ -65,7 +66,8 @@ class NodeScore(Protocol):
     def score(self, ask: WorkloadAsk, rows: Any) -> Floats: ...
 
 
-_FILTERS: tuple[NodeFilter, ...] = (  # a node that several rule out is counted for the first of them
+# In order: a node that several filters reject is counted for the first of them.
+_FILTERS: tuple[NodeFilter, ...] = (
     Ready(),
     InCluster(),
     ReservedNodes(),
@@ -97,22 +99,22 @@ _SCORES: tuple[NodeScore, ...] = (
     TaintPreference(),
     Price(),
 )
-FILTERS: Mapping[str, NodeFilter] = {each.name: each for each in _FILTERS}
-SCORES: Mapping[str, NodeScore] = {each.name: each for each in _SCORES}
-REQUIRED_FILTERS = ("Fit", "Gpu", "HostPorts")  # without these a node would be given more than it has
-MAX_WEIGHT = 1_000_000  # so that a weighted sum of all scores still tells small differences apart as float32
-MIN_WEIGHT = 0.000001  # less would be lost beside any other score, or be 0 as a float32
-MAX_RESERVATION_TIMEOUT_S = (
-    86_400  # seconds; room that is held for over a day without being used is forgotten, not reserved
-)
-MAX_SHOWN_CHARS = 100  # characters of a refused value
+FILTERS: Mapping[str, NodeFilter] = {plugin.name: plugin for plugin in _FILTERS}
+SCORES: Mapping[str, NodeScore] = {plugin.name: plugin for plugin in _SCORES}
+REQUIRED_FILTERS = ("Fit", "Gpu", "HostPorts")  # without these filters a node would be overcommitted
+MAX_WEIGHT = 1_000_000  # so that small differences remain in a weighted sum of all scores as float32
+MIN_WEIGHT = 0.000001  # a smaller weight would be lost beside any score, or be 0 as float32
+# A reservation unused for more than a day was forgotten.
+MAX_RESERVATION_TIMEOUT_S = 86_400
+MAX_SHOWN_CHARS = 100  # of a rejected value in an error message
+# 64-bit signed integers.
 SEEDS = range(-(1 << 63), 1 << 63)
-Number = int | float | Decimal  # decimals are what a manifest's numbers with a point are read as
+Number = int | float | Decimal  # numbers with a point in a manifest are read as Decimal
 
 
 @dataclass(frozen=True)
 class ProfileSpec:
-    """What a profile says, as a user writes it."""
+    """A profile as written by the user."""
 
     name: str
     scores: Mapping[str, float]
@@ -130,26 +132,27 @@ class ProfileSpec:
 
 @dataclass
 class _ProfileReader:
-    """A user's mapping, field by field, with everything that is wrong gathered."""
+    """Read the fields of a user's document and collect every problem."""
 
     document: Mapping[str, Any]
     causes: list[Cause] = field(default_factory=list)
 
     def read(self, key: str, kinds: type | tuple[type, ...], default: Any) -> Any:
         value = self.document.get(key, default)
+        # bool is a subclass of int, but no number in a profile.
         if isinstance(value, kinds) and not (isinstance(value, bool)):
             return value
         self.causes.append(Cause(key, f"must be {_FIELD_TYPES[key]}, got {_shown_value(value)}"))
         return default
 
     def disabled_filters(self) -> tuple[str, ...]:
-        named = self.read("disabled", (list, tuple), ())
-        for each in named:
-            if not isinstance(each, str):
+        names = self.read("disabled", (list, tuple), ())
+        for name in names:
+            if not isinstance(name, str):
                 self.causes.append(
-                    Cause("disabled", f"must be {_FIELD_TYPES['disabled']}, got {_shown_value(each)} in it")
+                    Cause("disabled", f"must be {_FIELD_TYPES['disabled']}, got {_shown_value(name)} in it")
                 )
-        return tuple(each for each in named if isinstance(each, str))
+        return tuple(name for name in names if isinstance(name, str))
 
     def reservation_timeout(self) -> Number:
         value = self.read("reservationTimeout", (int, float, Decimal, str), 30.0)
@@ -162,7 +165,8 @@ class _ProfileReader:
             return 30.0
 
     def scores(self) -> Mapping[str, Any]:
-        """A profile without any would choose by the tie-breaker alone, which nobody means who writes one."""
+        """Read the scores. A profile without any weight would choose by the tie-breaker alone, and is
+        rejected."""
         scores: Mapping[str, Any] = self.read("scores", Mapping, {})
         if isinstance(self.document.get("scores", {}), Mapping) and not any(scores.values()):
             self.causes.append(
@@ -182,38 +186,31 @@ _FIELD_TYPES = {
 }
 
 
-def parse_profile(given: Mapping[str, Any]) -> ProfileSpec:
-    """From YAML or JSON: name, scores, and if wanted disabled, tieBreaker, binding, reservationTimeout, seed."""
-    if not isinstance(given, Mapping):
-        raise _invalid_profile(
-            "profile",
-            [
-                Cause(
-                    "",
-                    f"a profile is a mapping with name and scores, got {_shown_value(given)}",
-                    "FieldValueRequired",
-                )
-            ],
-        )
-    reading = _ProfileReader(given)
-    name = reading.read("name", str, "profile")
-    for key in given:
+def parse_profile(document: Mapping[str, Any]) -> ProfileSpec:
+    """Read a profile from YAML or JSON: name, scores, and optionally disabled, tieBreaker, binding,
+    reservationTimeout, seed."""
+    if not isinstance(document, Mapping):
+        message = f"a profile is a mapping with name and scores, got {_shown_value(document)}"
+        raise _invalid_profile("profile", [Cause("", message, "FieldValueRequired")])
+    reader = _ProfileReader(document)
+    name = reader.read("name", str, "profile")
+    for key in document:
         if key not in _FIELD_TYPES:
-            reading.causes.append(
+            reader.causes.append(
                 Cause(str(key), f"is not a field of a profile{did_you_mean(str(key), _FIELD_TYPES)}")
             )
     spec = _UnvalidatedSpec(
         name,
-        reading.scores(),
-        reading.disabled_filters(),
-        reading.read("tieBreaker", str, "fixed"),
-        reading.read("binding", str, "optimistic"),
-        cast("float", reading.reservation_timeout()),
-        reading.read("seed", int, 0),
+        reader.scores(),
+        reader.disabled_filters(),
+        reader.read("tieBreaker", str, "fixed"),
+        reader.read("binding", str, "optimistic"),
+        cast("float", reader.reservation_timeout()),
+        reader.read("seed", int, 0),
     )
-    reading.causes.extend(_spec_problems(spec))
-    if reading.causes:
-        raise _invalid_profile(name, reading.causes)
+    reader.causes.extend(_spec_problems(spec))
+    if reader.causes:
+        raise _invalid_profile(name, reader.causes)
     weights = {plugin: float(weight) for plugin, weight in spec.scores.items()}
     return ProfileSpec(
         **{**spec.__dict__, "scores": weights, "reservation_timeout": float(spec.reservation_timeout)}
@@ -221,10 +218,10 @@ def parse_profile(given: Mapping[str, Any]) -> ProfileSpec:
 
 
 class _UnvalidatedSpec(ProfileSpec):
-    """Numbers are as they were given: what is wrong with one can be said before it is a float."""
+    """A profile with numbers as written: problems of a number are found before its conversion to float."""
 
     def __post_init__(self) -> None:
-        """Whoever makes one checks it together with everything else."""
+        """Skip validation: `parse_profile` validates the spec together with the document."""
 
 
 def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
@@ -243,13 +240,13 @@ def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
                 f"{plugin} cannot be disabled: nodes would be given more than they have",
                 "FieldValueForbidden",
             )
-    for key, value, known in (
+    for key, value, names in (
         ("tieBreaker", spec.tie_breaker, TieBreakerName),
         ("binding", spec.binding, BindingModeName),
     ):
-        if value not in get_args(known):
+        if value not in get_args(names):
             yield Cause(
-                key, f'must be one of {", ".join(get_args(known))}, got "{value}"', "FieldValueNotSupported"
+                key, f'must be one of {", ".join(get_args(names))}, got "{value}"', "FieldValueNotSupported"
             )
     timeout = spec.reservation_timeout
     if not _is_number(timeout) or timeout <= 0:
@@ -276,7 +273,7 @@ def _weight_problems(plugin: str, weight: Any) -> Iterator[Cause]:
 
 
 def _is_number(value: object) -> bool:
-    """Finite, and so can be compared; whole numbers may be beyond any float."""
+    """Whether a value is a finite number, which can be compared; an int may be beyond the range of float."""
     if isinstance(value, Decimal):
         return value.is_finite()
     return (isinstance(value, int) and not isinstance(value, bool)) or (
@@ -285,7 +282,7 @@ def _is_number(value: object) -> bool:
 
 
 def _shown_value(value: object) -> str:
-    """As the user would recognise it. Python refuses to print whole numbers of thousands of digits."""
+    """A value as the user would recognise it. Python refuses to print an int of thousands of digits."""
     try:
         text = str(value) if isinstance(value, Decimal) else repr(value)
     except ValueError:
@@ -307,7 +304,7 @@ def _invalid_profile(name: str, causes: list[Cause]) -> Invalid:
 
 
 def _known_names_fix(causes: list[Cause]) -> str:
-    """Every list that somebody picked something from that is not in it, once."""
+    """The lists of known names from which the profile names an unknown entry."""
     missed = [
         cause.field for cause in causes if cause.reason in ("FieldValueNotSupported", "FieldValueRequired")
     ]
@@ -317,9 +314,10 @@ def _known_names_fix(causes: list[Cause]) -> str:
         ("filters", FILTERS, "disabled" in missed),
         ("fields", _FIELD_TYPES, bool(unknown)),
     )
-    return "; ".join(f"known {name}: {', '.join(known)}" for name, known, is_asked in lists if is_asked)
+    return "; ".join(f"known {name}: {', '.join(names)}" for name, names, is_needed in lists if is_needed)
 
 
+# Every preset honours the preferences that workloads state.
 _PREFERENCE_WEIGHTS = {
     "SoftSpread": 1.0,
     "PreferredNodes": 1.0,
@@ -334,8 +332,8 @@ def _preset(name: str, **weights: float) -> ProfileSpec:
 
 
 PRESETS: Mapping[str, ProfileSpec] = {
-    each.name: each
-    for each in (
+    spec.name: spec
+    for spec in (
         _preset("balanced", BalancedResources=2.0, SpreadService=1.0, BinPacking=0.5),
         _preset("high-availability", BalancedResources=0.5, SpreadService=2.0, SoftSpread=2.0),
         _preset("resource-efficiency", BalancedResources=0.5, TightestFit=2.0),
@@ -345,9 +343,7 @@ PRESETS: Mapping[str, ProfileSpec] = {
     )
 }
 DEFAULT_PROFILE = "balanced"
-STANDALONE_PROFILE = (
-    "lowest-utilisation"  # of workloads that belong to no service, where nobody names a profile
-)
+STANDALONE_PROFILE = "lowest-utilisation"  # of workloads without a service, by default
 
 
 def preset(name: str) -> ProfileSpec:
@@ -357,11 +353,11 @@ def preset(name: str) -> ProfileSpec:
 
 
 def compile_profile(spec: ProfileSpec) -> Profile:
-    """For the engine. Profiles are compared by identity: compile once and keep the result."""
-    filters = tuple(cast("Filter", each) for name, each in FILTERS.items() if name not in spec.disabled)
+    """Compile a profile for the engine. Compiled profiles are compared by identity: compile a profile once."""
+    filters = tuple(cast("Filter", plugin) for name, plugin in FILTERS.items() if name not in spec.disabled)
     scores = tuple(
-        (cast("Score", each), float(spec.scores[name]))
-        for name, each in SCORES.items()
+        (cast("Score", plugin), float(spec.scores[name]))
+        for name, plugin in SCORES.items()
         if spec.scores.get(name)
     )
     return Profile(spec.name, filters, scores)

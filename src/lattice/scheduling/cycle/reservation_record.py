@@ -1,4 +1,5 @@
-"""What is written down of a binding that is prepared and not yet made: in the decision of its workload, so that it goes when that goes."""
+"""The durable record of a prepared binding. The record is a part of the workload's decision, and is deleted
+with the workload."""
 
 import re
 from datetime import datetime
@@ -11,10 +12,8 @@ from lattice.kinds.workload import LatticeWorkload
 
 RESERVATION_RECORD_KEY = "prepared"  # in status.decision
 _TERM = re.compile(r"([^/]*)/.*\.([0-9]+)[- ]")
-RESERVATION_KEY, GANG_KEY = (
-    "reservation",
-    "gang",
-)  # next to it: which attempt bound it, and together with whom
+# Beside the record: the reservation that bound the workload, and the gang attempt that bound the workload.
+RESERVATION_KEY, GANG_KEY = "reservation", "gang"
 
 
 class ReservationRecord(Part):
@@ -23,35 +22,38 @@ class ReservationRecord(Part):
     node: str
     uid: str
     reservation: str
-    until: str  # wall time
-    gang: str = ""  # bound together with others: the attempt that all of them belong to
-    lead: str = ""  # whose binding decides for all of that attempt: once it is bound so are all
+    until: str  # wall-clock time
+    gang: str = ""  # the attempt that binds the members of a gang together
+    lead: str = (
+        ""  # the member whose binding decides for the attempt: once it is bound, all members are bound
+    )
 
     def is_expired(self, now: datetime) -> bool:
         return now >= datetime.fromisoformat(self.until)
 
 
 def holder_name(role: str, holder: str, term: int) -> str:
-    """Under which name the scheduler of a term holds room and locks nodes."""
+    """The name under which the scheduler of a term holds reservations and node locks."""
     return f"{role}/{holder}.{term}"
 
 
-def term_of(held: str) -> tuple[str, int] | None:
-    """Role and number of the scheduler that made this reservation or lock; None if it is of no term."""
-    found = _TERM.match(held)
-    return (found[1], int(found[2])) if found else None
+def term_of(holder: str) -> tuple[str, int] | None:
+    """Role and number of the term in a reservation or lock name; None for a name without a term."""
+    match = _TERM.match(holder)
+    return (match[1], int(match[2])) if match else None
 
 
 def reservation_record(workload: LatticeWorkload) -> ReservationRecord | None:
-    found: Any = workload.status.decision.get(RESERVATION_RECORD_KEY)
-    return None if found is None else msgspec.convert(found, ReservationRecord)
+    """The reservation record of a workload, or None."""
+    record: Any = workload.status.decision.get(RESERVATION_RECORD_KEY)
+    return None if record is None else msgspec.convert(record, ReservationRecord)
 
 
 def binding_reservation(workload: LatticeWorkload) -> str:
-    """The reservation that bound it; empty if it is not bound."""
+    """The reservation that bound the workload; "" for a workload that is not bound."""
     return str(workload.status.decision.get(RESERVATION_KEY, "")) if workload.status.binding else ""
 
 
 def gang_attempt_of(workload: LatticeWorkload) -> str:
-    """The attempt that bound it together with others; empty if it is not bound, or alone."""
+    """The attempt that bound the workload with its gang; "" for a workload that is not bound, or bound alone."""
     return str(workload.status.decision.get(GANG_KEY, "")) if workload.status.binding else ""

@@ -1,4 +1,4 @@
-"""Whose is this room, and until when? Reservations hold it between deciding and binding."""
+"""Reservations hold the resources of a node for a workload between its scheduling decision and its binding."""
 
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -7,7 +7,7 @@ from lattice.errors import Conflict
 from lattice.scheduling.table.ask import GPU, WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable, Placement
 
-RESERVATION_TIMEOUT_S = 30.0  # seconds a reservation lasts unless the profile says otherwise
+RESERVATION_TIMEOUT_S = 30.0  # the default of the profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class ReservationRejection:
-    """Why a reservation was not made, or is worth nothing any more."""
+    """Why a reservation was not made, or is no longer valid."""
 
     workload: str
     reason: str
@@ -32,118 +32,127 @@ class ReservationRejection:
 
 @dataclass(slots=True)
 class Reservations:
-    """Reserving takes room in the table, releasing gives it back. Ids are unique among all holders, if these have different names."""
+    """The reservations of one scheduler. Reserving allocates resources in the node table, releasing frees
+    them.
+
+    Reservation ids are unique among schedulers with different holder names.
+    """
 
     table: NodeTable
     holder: str = "scheduler"
     timeout: float = RESERVATION_TIMEOUT_S
-    in_flight: set[str] = field(
-        default_factory=set
-    )  # being written: nobody but whoever writes them gives their room back
+    # Reservations being written to the store: only the writer releases them.
+    in_flight: set[str] = field(default_factory=set)
+    # Withdrawn while in flight: the writer releases them if its write fails.
     _withdrawn: set[str] = field(default_factory=set)
     _by_id: dict[str, tuple[Reservation, Placement]] = field(default_factory=dict)
+    # (expiry, number, id), a heap; items of released reservations stay until their expiry.
     _by_expiry: list[tuple[float, int, str]] = field(default_factory=list)
     _last_number: int = 0
 
     def reserve(self, ask: WorkloadAsk, row: int, now: float) -> Reservation | ReservationRejection:
+        """Reserve the resources of a node for a workload."""
         if ask.name in self.table.placements:
             where = self.table.names[self.table.placements[ask.name].row]
             return ReservationRejection(ask.name, f"it has room on node {where} already")
         try:
-            return self._record(self.table.assume(ask, row), now)
+            placement = self.table.assume(ask, row)
         except Conflict as problem:
             return ReservationRejection(ask.name, problem.message)
-
-    def _record(self, placement: Placement, now: float) -> Reservation:
         self._last_number += 1
-        ask, node = placement.ask, self.table.names[placement.row]
-        held = Reservation(
+        reservation = Reservation(
             f"{self.holder}-{self._last_number}",
             ask.name,
-            node,
+            self.table.names[placement.row],
             named_needs(ask, self.table),
             now + self.timeout,
         )
-        self._by_id[held.id] = (held, placement)
-        heappush(self._by_expiry, (held.expires_at, self._last_number, held.id))
-        return held
+        self._by_id[reservation.id] = (reservation, placement)
+        heappush(self._by_expiry, (reservation.expires_at, self._last_number, reservation.id))
+        return reservation
 
     def get(self, reservation: str) -> Reservation | None:
-        found = self._by_id.get(reservation)
-        return found[0] if found else None
+        entry = self._by_id.get(reservation)
+        return entry[0] if entry else None
 
     def confirm(self, reservation: str, now: float) -> Reservation | ReservationRejection:
-        """The room is its workload's for good. Too late is refused, and the room is free again."""
-        held, why = self.get(reservation), self.rejection_reason(reservation, now)
-        if held is None or why:
+        """Confirm a reservation: the resources stay with the workload. An expired reservation is rejected and
+        released."""
+        entry, reason = self.get(reservation), self.rejection_reason(reservation, now)
+        if entry is None or reason:
             self.release(reservation)
-            return ReservationRejection(held.workload if held else "", why)
+            return ReservationRejection(entry.workload if entry else "", reason)
         del self._by_id[reservation]
-        self.table.commit(held.workload)
-        return held
+        self.table.commit(entry.workload)
+        return entry
 
     def confirm_bound(self, reservation: str) -> bool:
-        """As `confirm`, of what is bound already, whatever the time. False: the room is not held any more."""
+        """Confirm the reservation of a workload that is bound, at any time; False if the resources are no
+        longer reserved."""
         self._withdrawn.discard(reservation)
-        held, placement = self._by_id.pop(reservation, (None, None))
-        if held is None or placement is None or not self._is_current(placement):
+        entry, placement = self._by_id.pop(reservation, (None, None))
+        if entry is None or placement is None or not self._is_current(placement):
             return False
-        self.table.commit(held.workload)
+        self.table.commit(entry.workload)
         return True
 
     def rejection_reason(self, reservation: str, now: float) -> str:
-        """Why confirming it would be refused now; "" if it would not be. Changes nothing."""
-        found = self._by_id.get(reservation)
-        if found is None:
+        """Why `confirm` would reject the reservation now; "" if it would not. Nothing changes."""
+        entry = self._by_id.get(reservation)
+        if entry is None:
             return f"no reservation {reservation}: it was released, confirmed or never made"
-        held, placement = found
+        details, placement = entry
         if reservation in self._withdrawn:
             return f"reservation {reservation} was withdrawn"
-        if held.is_expired(now):
-            return f"reservation {reservation} expired {now - held.expires_at:.1f} s ago"
-        return "" if self._is_current(placement) else f"node {held.node} or the workload is gone"
+        if details.is_expired(now):
+            return f"reservation {reservation} expired {now - details.expires_at:.1f} s ago"
+        return "" if self._is_current(placement) else f"node {details.node} or the workload is gone"
 
     def release(self, reservation: str) -> bool:
-        """Give the room back. Once more changes nothing and says so."""
+        """Release a reservation and free its resources; False if the reservation does not exist."""
         self._withdrawn.discard(reservation)
-        found = self._by_id.pop(reservation, None)
-        if found is None:
+        entry = self._by_id.pop(reservation, None)
+        if entry is None:
             return False
-        if self._is_current(found[1]):
-            self.table.forget(found[0].workload)
+        if self._is_current(entry[1]):
+            self.table.forget(entry[0].workload)
         return True
 
     def withdraw(self, reservation: str) -> None:
-        """Give the room back, or have that done by whoever writes it: until it is known to have failed it may be bound there."""
+        """Release a reservation, or let its writer release it: until the write has failed, the workload may
+        be bound."""
         if reservation in self.in_flight:
             self._withdrawn.add(reservation)
         else:
             self.release(reservation)
 
     def expire(self, now: float) -> list[Reservation]:
-        """Those whose time is over, released, in the order in which it ran out; but not what is being written, which may be bound."""
-        over, busy = [], []
+        """Release and return the expired reservations in order of expiry, except those being written, which
+        may be bound."""
+        expired, in_flight = [], []
         while self._by_expiry and self._by_expiry[0][0] <= now:
-            first = heappop(self._by_expiry)
-            held = self.get(first[2])
-            if held is not None and held.id in self.in_flight:
-                busy.append(first)
-            elif held is not None:
-                self.release(held.id)
-                over.append(held)
-        for each in busy:
-            heappush(self._by_expiry, each)
-        return over
+            entry = heappop(self._by_expiry)
+            reservation = self.get(entry[2])
+            if reservation is not None and reservation.id in self.in_flight:
+                in_flight.append(entry)
+            elif reservation is not None:
+                self.release(reservation.id)
+                expired.append(reservation)
+        for entry in in_flight:
+            heappush(self._by_expiry, entry)
+        return expired
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def _is_current(self, placement: Placement) -> bool:
-        """The very same placement: the node may have gone meanwhile, or the workload may have been moved, evicted or bound by others."""
+        """Whether the table has the very same placement: the node may be gone, or the workload moved, evicted
+        or bound by a different writer."""
         return self.table.placements.get(placement.ask.name) is placement
 
 
 def named_needs(ask: WorkloadAsk, table: NodeTable) -> tuple[tuple[str, int], ...]:
+    """The needs of a workload by resource name, with the GPUs in thousandths."""
     needs = [(table.resources[resource], amount) for resource, amount in ask.needs]
     if ask.demands.gpu:
         needs.append((GPU, ask.demands.gpu.total_milli))

@@ -1,4 +1,4 @@
-"""Which nodes are there, who is on them, and who still needs one? The table and the queue, kept in step with what is stored."""
+"""The scheduler cache: the node table and the scheduling queue, updated with the stored nodes and workloads."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -24,72 +24,67 @@ from lattice.scheduling.table.node_table import NodeTable, Placement
 from lattice.scheduling.table.port_allocator import dynamic_ports
 from lattice.scheduling.table.resource_fit import has_gpus, overflow_reason
 
-MAX_CACHED_ASKS = 1 << 12  # of asks that are read once for all that are alike
+MAX_CACHED_ASKS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    monotonic: float  # monotonic
+    """The monotonic and the wall-clock time of one moment."""
+
+    monotonic: float  # seconds
     wall_time: datetime
 
 
 @dataclass(slots=True)
 class SchedulerCache:
-    """Told of each node and workload that changed, as it is now. Told the same twice it changes nothing."""
+    """The cache receives every node and workload that changed, in its current state. Equal updates change
+    nothing the second time."""
 
     scheduler: CompositeScheduler
     queue: SchedulingQueue = field(default_factory=SchedulingQueue)
     node_uids: dict[str, str] = field(default_factory=dict)  # of the nodes in the table
-    reservation_records: dict[str, ReservationRecord] = field(
-        default_factory=dict
-    )  # workloads whose room is taken and whose binding is not made yet
-    problems: dict[str, str] = field(
-        default_factory=dict
-    )  # what cannot be counted, or not as it says, and why
-    pending: dict[str, tuple[LatticeWorkload, WorkloadAsk]] = field(
-        default_factory=dict
-    )  # those that wait for a node, as they were read
+    # Workloads with a reservation record in the store and without binding.
+    reservation_records: dict[str, ReservationRecord] = field(default_factory=dict)
+    # Nodes and workloads that the table cannot count, or not as they state, with the reason.
+    problems: dict[str, str] = field(default_factory=dict)
+    # Workloads that wait for a node, as they were read.
+    pending: dict[str, tuple[LatticeWorkload, WorkloadAsk]] = field(default_factory=dict)
     _ask_by_spec: dict[tuple[object, ...], WorkloadAsk] = field(default_factory=dict)
-    _orphans_by_node: dict[str, dict[str, None]] = field(
-        default_factory=dict
-    )  # workloads by a node that is not there
+    # Bound workloads by node, of nodes that are not in the table.
+    _orphans_by_node: dict[str, dict[str, None]] = field(default_factory=dict)
     _retry_heap: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def table(self) -> NodeTable:
         return self.scheduler.table
 
-    def update_node(self, name: str, found: LatticeNode | None, now: float) -> list[str]:
-        """A node is now like this, or gone. Which workloads must be looked at again?"""
-        if found is None:
+    def update_node(self, name: str, node: LatticeNode | None, now: float) -> list[str]:
+        """Update or remove a node, and return the workloads that must be updated again."""
+        if node is None:
             return self._remove_node(name, now)
         try:
-            facts = _schedulable_info(found)
-            again = (
-                self._remove_node(name, now)
-                if self.node_uids.get(name, found.metadata.uid) != found.metadata.uid
-                else []
-            )
-            before = self.table.node_infos[self.table.row_of[name]] if name in self.table.row_of else None
-            if facts != before:
-                self.table.put_node(facts)
+            node_info = _schedulable_info(node)
+            lost = []
+            # A new uid is a new node of the same name: the workloads of the previous node are not on it.
+            if self.node_uids.get(name, node.metadata.uid) != node.metadata.uid:
+                lost = self._remove_node(name, now)
+            previous = self.table.node_infos[self.table.row_of[name]] if name in self.table.row_of else None
+            if node_info != previous:
+                self.table.put_node(node_info)
         except (LatticeError, ArithmeticError) as problem:
             self.problems[f"node {name}"] = str(problem)
             return self._remove_node(name, now)
-        self._record_problem(f"node {name}", "; ".join(capacity_conflicts(found.status)))
-        self.node_uids[name] = found.metadata.uid
-        for change in _node_events(before, facts) if facts != before else ():
-            self.queue.wake(change, now)
-        return again if before else [*again, *self._orphans_by_node.pop(name, ())]
-
-    def _record_problem(self, what: str, why: str) -> None:
-        if why:
-            self.problems[what] = why
+        if conflicts := "; ".join(capacity_conflicts(node.status)):
+            self.problems[f"node {name}"] = conflicts
         else:
-            self.problems.pop(what, None)
+            self.problems.pop(f"node {name}", None)
+        self.node_uids[name] = node.metadata.uid
+        for event in _node_events(previous, node_info) if node_info != previous else ():
+            self.queue.wake(event, now)
+        return lost if previous else [*lost, *self._orphans_by_node.pop(name, ())]
 
     def reflects_node(self, node: LatticeNode) -> bool:
-        """Is the node as those are told of it who choose nodes?"""
+        """Whether the table has the node in its current state."""
         row = self.table.row_of.get(node.metadata.name)
         return (
             row is not None
@@ -105,191 +100,189 @@ class SchedulerCache:
         self.queue.wake(ClusterEvent.NODE_UNAVAILABLE, now)
         return [placement.ask.name for placement in lost]
 
-    def update_workload(self, path: str, found: LatticeWorkload | None, now: ClockReading) -> None:
-        """A workload is now like this, or gone."""
+    def update_workload(self, path: str, workload: LatticeWorkload | None, now: ClockReading) -> None:
+        """Update or remove a workload. A workload that cannot be counted is recorded as a problem and leaves
+        the queue."""
         try:
-            self._apply_workload(path, found, now)
+            self._apply_workload(path, workload, now)
         except LatticeError as problem:
             self.problems[f"workload {path}"] = str(problem)
             self.queue.remove(path)
 
-    def _apply_workload(self, path: str, found: LatticeWorkload | None, now: ClockReading) -> None:
-        held = reservation_record(found) if found and not found.status.binding else None
-        self._forget_reservation_record(path, now, held, found.status.binding if found else None)
-        if found is None:
+    def _apply_workload(self, path: str, workload: LatticeWorkload | None, now: ClockReading) -> None:
+        record = reservation_record(workload) if workload and not workload.status.binding else None
+        self._forget_reservation_record(path, now, record, workload.status.binding if workload else None)
+        if workload is None:
             self._apply_unbound(path, now)
             self.queue.remove(path)
-        elif found.status.binding:
-            self._apply_bound(found, found.status.binding, now)
-        elif held is not None:
+        elif workload.status.binding:
+            self._apply_bound(workload, workload.status.binding, now)
+        elif record is not None:
             self._remove_from_node(path, now)
-            self._apply_reservation_record(path, found, held)
+            self.reservation_records[path] = record
+            # The table has the workload already if the record is this scheduler's own. Else a different
+            # scheduler or an earlier process prepared it.
+            if path not in self.table.placements and self.node_uids.get(record.node) == record.uid:
+                self.queue.remove(path)
+                self._admit(path, self.ask_of(workload), record.node, workload)
         else:
             self._apply_unbound(path, now)
-            self._back_off_or_queue(path, found, now)
+            self._back_off_or_queue(path, workload, now)
 
     def in_doubt_gangs(self) -> set[str]:
-        """Groups of which somebody else has prepared members: they are neither bound nor not, so the others cannot be decided yet."""
-        theirs = [
-            path for path, held in self.reservation_records.items() if not self._is_own_reservation(held)
-        ]
-        return {
-            there.ask.group
-            for path in theirs
-            if (there := self.table.placements.get(path)) and there.ask.group
-        }
+        """Gangs with members that a different scheduler has prepared: the outcome is open, so further members
+        cannot be decided yet."""
+        gangs = set()
+        for path, record in self.reservation_records.items():
+            placement = self.table.placements.get(path)
+            if placement and placement.ask.group and not self._is_own_reservation(record):
+                gangs.add(placement.ask.group)
+        return gangs
 
     def pop_due_retries(self, now: float) -> list[str]:
-        """Those whose wait for another attempt is over."""
-        over = []
+        """The workloads whose retry back-off is over."""
+        due = []
         while self._retry_heap and self._retry_heap[0][0] <= now:
-            over.append(heappop(self._retry_heap)[1])
-        return over
+            due.append(heappop(self._retry_heap)[1])
+        return due
 
     def next_due_at(self) -> float | None:
-        """When there is something to do, if nothing changes: 0 at once, None never."""
-        known = [
-            when
-            for when in (self.queue.next_ready_at(), self._retry_heap[0][0] if self._retry_heap else None)
-            if when is not None
-        ]
-        return min(known, default=None)
+        """The monotonic time of the next work if nothing changes: 0 at once, None never."""
+        times = (self.queue.next_ready_at(), self._retry_heap[0][0] if self._retry_heap else None)
+        return min((time for time in times if time is not None), default=None)
 
     def has_same_ask(self, workload: LatticeWorkload, ask: WorkloadAsk) -> bool:
-        """Does it still ask for this? One that was not changed since it was read does."""
-        known = self.pending.get(f"{workload.metadata.namespace}/{workload.metadata.name}")
-        return (known is not None and known[0] is workload and known[1] is ask) or self.ask_of(
-            workload
-        ) == ask
+        """Whether the workload still has this ask. An unchanged workload object has it without a comparison."""
+        pending = self.pending.get(f"{workload.metadata.namespace}/{workload.metadata.name}")
+        if pending is not None and pending[0] is workload and pending[1] is ask:
+            return True
+        return self.ask_of(workload) == ask
 
     def forget_pending(self, path: str) -> None:
-        """It has its node."""
+        """Forget a workload that got its node."""
         self.pending.pop(path, None)
 
     def ask_of(self, workload: LatticeWorkload) -> WorkloadAsk:
-        """Most of many workloads ask for what others ask for: those are read once."""
+        """The ask of a workload. Workloads with equal spec and labels share one reading."""
         metadata = workload.metadata
-        plain = msgspec.structs.replace(workload.spec, slot=0, revision="", desired_state="Running")
-        key = (metadata.namespace, encode(plain), *metadata.labels.items())
-        like = self._ask_by_spec.get(key)
-        if like is None:
+        # Fields that do not influence scheduling are equalised.
+        comparable = msgspec.structs.replace(workload.spec, slot=0, revision="", desired_state="Running")
+        key = (metadata.namespace, encode(comparable), *metadata.labels.items())
+        ask = self._ask_by_spec.get(key)
+        if ask is None:
             drop_oldest_half(self._ask_by_spec, MAX_CACHED_ASKS)
-            like = self._ask_by_spec[key] = self.table.ask_of(workload)
-        return replace(like, name=f"{like.demands.namespace}/{metadata.name}")
+            ask = self._ask_by_spec[key] = self.table.ask_of(workload)
+        return replace(ask, name=f"{ask.demands.namespace}/{metadata.name}")
 
-    def _apply_bound(self, found: LatticeWorkload, binding: Binding, now: ClockReading) -> None:
-        path = f"{found.metadata.namespace}/{found.metadata.name}"
+    def _apply_bound(self, workload: LatticeWorkload, binding: Binding, now: ClockReading) -> None:
+        path = f"{workload.metadata.namespace}/{workload.metadata.name}"
         self.forget_pending(path)
         self.queue.remove(path)
+        # Bound to a node that is not in the table, or to a previous node of the same name.
         if self.node_uids.get(binding.node) != binding.uid:
             self._forget_bound(path)
             self._orphans_by_node.setdefault(binding.node, {})[path] = None
             return
+        # The table does not count the resources of workloads being evicted.
         if path in self.table.evicting.get(binding.node, ()):
             return
-        ask, there = self.ask_of(found), self.table.placements.get(path)
-        if there and self.table.names[there.row] == binding.node and there.ask == ask:
+        ask, placement = self.ask_of(workload), self.table.placements.get(path)
+        if placement and self.table.names[placement.row] == binding.node and placement.ask == ask:
             was_prepared = self.reservation_records.pop(path, None) is not None
-            if (
-                there.state != "bound" and was_prepared
-            ):  # else it is known; or assumed, and whoever assumes it will hear of it
+            # A placement without record is bound, or assumed by an attempt that will commit it.
+            if placement.state != "bound" and was_prepared:
                 self.table.commit(path)
             return
         if self._forget_bound(path):
-            self.queue.wake(ClusterEvent.WORKLOAD_GONE, now.monotonic)  # it may ask for less
+            # The workload may ask for less than before.
+            self.queue.wake(ClusterEvent.WORKLOAD_GONE, now.monotonic)
         self._forget_reservation_record(path, now)
         if path in self.table.placements:
-            return  # assumed elsewhere: that attempt will find out
-        if is_evicted(found):
+            return  # assumed on a different node: the attempt will fail at its commit
+        if is_evicted(workload):
             self.table.evicting.setdefault(binding.node, {})[path] = None
-        elif self._admit(path, ask, binding.node, found):
+        elif self._admit(path, ask, binding.node, workload):
             self.table.commit(path)
             self.queue.wake(ClusterEvent.WORKLOAD_ADDED, now.monotonic)
 
-    def _apply_reservation_record(self, path: str, found: LatticeWorkload, held: ReservationRecord) -> None:
-        """By us, and then its room is taken already; or by another, or before a restart."""
-        self.reservation_records[path] = held
-        if path in self.table.placements or self.node_uids.get(held.node) != held.uid:
-            return
-        self.queue.remove(path)
-        self._admit(path, self.ask_of(found), held.node, found)
-
-    def _admit(self, path: str, ask: WorkloadAsk, node: str, found: LatticeWorkload) -> bool:
+    def _admit(self, path: str, ask: WorkloadAsk, node: str, workload: LatticeWorkload) -> bool:
         row = self.table.row_of[node]
-        why = overflow_reason(ask, self.table, row)
-        told = found.status.decision.get("gpus")
-        if not why and ask.demands.gpu and not told and not has_gpus(ask.demands.gpu, self.table, row):
-            why = f"node {node} has not the GPUs that it is bound to"
-        if why:
-            self.problems[f"workload {path}"] = why
+        reason = overflow_reason(ask, self.table, row)
+        gpus = workload.status.decision.get("gpus")
+        if not reason and ask.demands.gpu and not gpus and not has_gpus(ask.demands.gpu, self.table, row):
+            reason = f"node {node} has not the GPUs that it is bound to"
+        if reason:
+            self.problems[f"workload {path}"] = reason
             return False
         self.problems.pop(f"workload {path}", None)
-        ports = dynamic_ports(found.spec.containers, found.status.allocated_ports)
-        if ask.demands.gpu and told:
-            self.table.restore(Placement(ask, row, "assumed", tuple(told), ports))
+        ports = dynamic_ports(workload.spec.containers, workload.status.allocated_ports)
+        if ask.demands.gpu and gpus:
+            self.table.restore(Placement(ask, row, "assumed", tuple(gpus), ports))
         else:
             self.table.admit(ask, row, ports)
         return True
 
     def _apply_unbound(self, path: str, now: ClockReading) -> None:
-        """It is on no node. What is only assumed is in the hand of an attempt, which will find out."""
+        """The workload is on no node. An assumed placement belongs to an attempt, and the attempt removes it."""
         self.pending.pop(path, None)
         self.problems.pop(f"workload {path}", None)
         self._remove_from_node(path, now)
 
     def _remove_from_node(self, path: str, now: ClockReading) -> None:
-        """The node that it was bound to, if it was."""
+        """Forget the bound placement of a workload, and finish its eviction."""
         self.scheduler.finish_eviction(path)
         if self._forget_bound(path):
             self.queue.wake(ClusterEvent.WORKLOAD_GONE, now.monotonic)
 
     def _forget_bound(self, path: str) -> Placement | None:
-        there = self.table.placements.get(path)
-        return self.table.forget(path) if there and there.state == "bound" else None
+        placement = self.table.placements.get(path)
+        return self.table.forget(path) if placement and placement.state == "bound" else None
 
     def _forget_reservation_record(
         self,
         path: str,
         now: ClockReading,
-        held: ReservationRecord | None = None,
+        record: ReservationRecord | None = None,
         binding: Binding | None = None,
     ) -> None:
-        """What was prepared was given up; unless it is still, or is bound there now."""
-        before = self.reservation_records.get(path)
-        is_same = before and held and before.reservation == held.reservation
-        if (
-            before is None
-            or is_same
-            or (binding and (binding.node, binding.uid) == (before.node, before.uid))
-        ):
+        """Forget the record of an aborted reservation, unless the store still has the record or the workload
+        is bound to the node."""
+        previous = self.reservation_records.get(path)
+        if previous is None or (record and previous.reservation == record.reservation):
+            return
+        if binding and (binding.node, binding.uid) == (previous.node, previous.uid):
             return
         del self.reservation_records[path]
-        there = self.table.placements.get(path)
-        if there and there.state == "assumed" and not self._is_own_reservation(before):
+        placement = self.table.placements.get(path)
+        if placement and placement.state == "assumed" and not self._is_own_reservation(previous):
             self.table.forget(path)
             self.queue.wake(ClusterEvent.WORKLOAD_GONE, now.monotonic)
 
-    def _is_own_reservation(self, held: ReservationRecord) -> bool:
-        return self.scheduler.reservations.get(held.reservation) is not None
+    def _is_own_reservation(self, record: ReservationRecord) -> bool:
+        return self.scheduler.reservations.get(record.reservation) is not None
 
-    def _back_off_or_queue(self, path: str, found: LatticeWorkload, now: ClockReading) -> None:
-        is_wanted = found.spec.desired_state == "Running" and not found.metadata.deletion_timestamp
-        if not is_wanted or (found.status.retry is not None and not self._may_retry_now(path, found, now)):
+    def _back_off_or_queue(self, path: str, workload: LatticeWorkload, now: ClockReading) -> None:
+        should_run = workload.spec.desired_state == "Running" and not workload.metadata.deletion_timestamp
+        if not should_run or (
+            workload.status.retry is not None and not self._may_retry_now(path, workload, now)
+        ):
             self.queue.remove(path)
             return
-        ask = self.ask_of(found)
+        ask = self.ask_of(workload)
+        # An unchanged workload keeps its place in the queue and its back-off.
         if self.queue.current_ask(path) != ask:
             self.queue.add(ask)
-            self.pending[path] = (found, ask)
+            self.pending[path] = (workload, ask)
+            # One more member may complete a waiting gang.
             if ask.group:
                 self.queue.wake(ClusterEvent.WORKLOAD_ADDED, now.monotonic)
 
-    def _may_retry_now(self, path: str, found: LatticeWorkload, now: ClockReading) -> bool:
-        """One that was tried before may have to wait, or has failed for good."""
+    def _may_retry_now(self, path: str, workload: LatticeWorkload, now: ClockReading) -> bool:
+        """Whether a workload that was tried before may be scheduled now; not during its back-off, nor after
+        its final failure."""
+        spec, retry = workload.spec, workload.status.retry
         decision = decide(
-            WorkloadInput(
-                "Running", found.spec.effective_revision, now.wall_time, node="None", retry=found.status.retry
-            )
+            WorkloadInput("Running", spec.effective_revision, now.wall_time, node="None", retry=retry)
         )
         if decision.action is Action.BACKOFF_WAIT:
             heappush(self._retry_heap, (now.monotonic + (decision.requeue_after or 0.0), path))
@@ -297,32 +290,36 @@ class SchedulerCache:
 
 
 def _schedulable_info(node: LatticeNode) -> NodeInfo:
-    """One that is being deleted takes nothing new."""
-    facts = node_info_of(node)
-    return replace(facts, is_cordoned=True) if node.metadata.deletion_timestamp else facts
+    """The node info; a node that is being deleted counts as cordoned."""
+    node_info = node_info_of(node)
+    return replace(node_info, is_cordoned=True) if node.metadata.deletion_timestamp else node_info
 
 
 def is_evicted(workload: LatticeWorkload) -> bool:
-    return any(each.type == EVICTED and each.status == "True" for each in workload.status.conditions)
+    return any(
+        condition.type == EVICTED and condition.status == "True" for condition in workload.status.conditions
+    )
 
 
-def _node_events(before: NodeInfo | None, after: NodeInfo) -> Iterable[ClusterEvent]:
-    """What a node's change could mean to those that wait."""
-    if before is None:
+def _node_events(previous: NodeInfo | None, current: NodeInfo) -> Iterable[ClusterEvent]:
+    """The cluster events of a changed node."""
+    if previous is None:
         yield ClusterEvent.NODE_ADDED
         return
-    has_more = any(amount > before.allocatable.get(name, 0) for name, amount in after.allocatable.items())
-    if has_more or (before.gpus, before.port_range, before.taken_ports) != (
-        after.gpus,
-        after.port_range,
-        after.taken_ports,
+    has_more = any(amount > previous.allocatable.get(name, 0) for name, amount in current.allocatable.items())
+    if has_more or (previous.gpus, previous.port_range, previous.taken_ports) != (
+        current.gpus,
+        current.port_range,
+        current.taken_ports,
     ):
         yield ClusterEvent.NODE_GREW
-    was, now = (each.is_ready and not each.is_cordoned and not each.is_draining for each in (before, after))
-    if was != now:
-        yield ClusterEvent.NODE_READY if now else ClusterEvent.NODE_UNAVAILABLE
+    was_open, is_open = (
+        info.is_ready and not info.is_cordoned and not info.is_draining for info in (previous, current)
+    )
+    if was_open != is_open:
+        yield ClusterEvent.NODE_READY if is_open else ClusterEvent.NODE_UNAVAILABLE
     if any(
-        getattr(before, name) != getattr(after, name)
+        getattr(previous, name) != getattr(current, name)
         for name in ("labels", "taints", "licences", "runtimes", "image", "price")
     ):
         yield ClusterEvent.NODE_CHANGED

@@ -1,4 +1,5 @@
-"""Who is next, who waits how long, and who sleeps until what happens?"""
+"""The scheduling queue: ready workloads by priority, workloads in back-off, and unschedulable workloads until
+a cluster event."""
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -7,39 +8,41 @@ from heapq import heapify, heappop, heappush
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.table.ask import WorkloadAsk
 
-INITIAL_BACKOFF_S = 1.0  # seconds after the first failure; doubles with each
+INITIAL_BACKOFF_S = 1.0  # after the first failure; doubles with every failure
 MAX_BACKOFF_S = 30.0
-BACKOFF_CUTTING_EVENTS: frozenset[Hashable] = frozenset(
-    {ClusterEvent.NODE_READY}
-)  # cuts a wait short: a machine may have come for it
-SHORTENED_BACKOFF_S = 5.0  # seconds after a failure, however often it has failed: less than its cluster waits before it grows once more
+# A new or ready node cuts the back-off short: the node may have been created for the workload.
+BACKOFF_CUTTING_EVENTS: frozenset[Hashable] = frozenset({ClusterEvent.NODE_READY})
+# The back-off after such an event, whatever the number of failures: shorter than the time after which a
+# cluster adds one more node.
+SHORTENED_BACKOFF_S = 5.0
 HEAP_COMPACTION_SLACK = 64
-UNSCHEDULABLE_RETRY_S = 300.0  # a sleeper is tried again after this even if nothing seems to have changed
+UNSCHEDULABLE_RETRY_S = 300.0  # an unschedulable workload is retried after this time without any event
 
 
 @dataclass(slots=True)
 class _QueuedWorkload:
     ask: WorkloadAsk
-    arrival_number: int  # kept over failures: who came first stays first among equals
+    arrival_number: int  # does not change with failures: equal workloads keep their order of arrival
     failures: int = 0
     failed_at: float = 0.0
     backoff_until: float = 0.0
-    state: str = "ready"  # ready, waiting (until not_before), asleep, out (being worked on)
-    heap_version: int = 0  # tells the valid mention in a heap from outdated ones
+    state: str = "ready"  # ready, waiting (back-off), asleep (unschedulable), out (in flight)
+    heap_version: int = 0  # a heap item with a different version is outdated
     wakes_on: frozenset[Hashable] = frozenset()
-    missed_events: set[Hashable] = field(default_factory=set)  # changes while it was out
-    updated_ask: WorkloadAsk | None = None  # came again while it was out
-    is_removed: bool = False  # while it was out
+    missed_events: set[Hashable] = field(default_factory=set)  # events while in flight
+    updated_ask: WorkloadAsk | None = None  # added again while in flight
+    is_removed: bool = False  # removed while in flight
 
 
 class SchedulingQueue:
-    """Priority first, first come first served inside. A workload is worked on once at a time: between `pop` and `done` or `failed`."""
+    """Workloads by priority, then by arrival. A workload is in flight between `pop` and `done` or a requeue,
+    once at a time."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _QueuedWorkload] = {}
-        self._ready: list[tuple[int, int, int, str]] = []  # -priority, arrived, stamp, name
-        self._backoff_heap: list[tuple[float, int, str]] = []  # when, stamp, name
-        self._unschedulable_by_event: dict[Hashable, dict[str, None]] = {}  # by what wakes them
+        self._ready: list[tuple[int, int, int, str]] = []  # -priority, arrival number, version, name
+        self._backoff_heap: list[tuple[float, int, str]] = []  # time, version, name
+        self._unschedulable_by_event: dict[Hashable, dict[str, None]] = {}
         self._in_flight: dict[str, None] = {}
         self._groups: dict[str, dict[str, None]] = {}
         self._sequence = 0
@@ -51,12 +54,13 @@ class SchedulingQueue:
         return name in self._entries and not self._entries[name].is_removed
 
     def current_ask(self, name: str) -> WorkloadAsk | None:
-        """What it asks for, as it was last told; None: it does not wait."""
+        """The latest ask of a queued workload; None if the queue does not have the workload."""
         entry = self._entries.get(name)
         return None if entry is None or entry.is_removed else entry.updated_ask or entry.ask
 
     def add(self, ask: WorkloadAsk) -> None:
-        """New, or changed: what it failed of before may not hold any more, so it is ready at once."""
+        """Add a new or changed workload. A changed workload is ready at once: its last rejection may no
+        longer hold."""
         entry = self._entries.get(ask.name)
         if entry is None:
             self._sequence += 1
@@ -75,7 +79,8 @@ class SchedulingQueue:
         self._make_ready(entry)
 
     def remove(self, name: str) -> bool:
-        """One that is being worked on leaves when that is over."""
+        """Remove a workload; a workload in flight leaves at its `done` or requeue. False if the queue does
+        not have the workload."""
         if name not in self:
             return False
         if name in self._in_flight:
@@ -89,7 +94,8 @@ class SchedulingQueue:
         return self._mark_in_flight(entry) if entry else None
 
     def pop_batch(self, now: float, most: int) -> list[list[WorkloadAsk]]:
-        """The next ones in order, neighbours of equal priority and shape together; a gang comes whole, even beyond `most`."""
+        """The next workloads in order, in runs of equal priority, shape and gang. A gang comes as a whole,
+        even beyond `most`."""
         batch: list[list[WorkloadAsk]] = []
         for ask in self._pop_up_to(now, most):
             last = batch[-1][-1] if batch else None
@@ -106,59 +112,66 @@ class SchedulingQueue:
                 self._entries[name] for name in self._groups.get(ask.group, ()) if name not in self._in_flight
             ]
             yield ask
-            for entry in sorted(gang, key=lambda each: each.arrival_number):
+            for entry in sorted(gang, key=lambda entry: entry.arrival_number):
                 self._unsubscribe(entry)
                 yield self._mark_in_flight(entry)
             popped += 1 + len(gang)
 
     def done(self, name: str) -> None:
-        """It has its place, or is gone; if it came again meanwhile it is next in line as a new one."""
+        """Finish a workload that got its node or is gone. A workload that was added again meanwhile is queued
+        as new."""
         entry = self._drop(name)
         if entry is not None and entry.updated_ask:
             self.add(entry.updated_ask)
 
     def requeue_failed(self, name: str, now: float) -> None:
-        """It did not work out, though it might have: again after a while that doubles each time."""
+        """Requeue a workload whose attempt failed, with a back-off that doubles with every failure."""
         if entry := self._record_failure(name, now):
             self._back_off(entry, entry.backoff_until)
 
     def requeue_unschedulable(self, name: str, wakes_on: Iterable[Hashable], now: float) -> None:
-        """It fits nowhere: it sleeps until one of these changes, and is not woken before its wait is over, except by a node that is new."""
+        """Requeue a workload that fits on no node, until one of the events.
+
+        The back-off still applies to the event, except for a new node.
+        """
         entry = self._record_failure(name, now)
         if entry is None:
             return
         self._subscribe(entry, frozenset(wakes_on))
+        # The event came between decision and requeue: without this check the workload would sleep through it.
         if missed := entry.wakes_on & entry.missed_events:
             self._wake_entry(entry, missed, now)
             return
         self._back_off(entry, now + UNSCHEDULABLE_RETRY_S)
         entry.state = "asleep"
 
-    def wake(self, change: Hashable, now: float) -> int:
-        """Something changed. How many sleepers it woke."""
+    def wake(self, event: Hashable, now: float) -> int:
+        """Wake the unschedulable workloads that wait for the event, and return their number."""
+        # A workload in flight may be decided on the table without this change.
         for name in self._in_flight:
-            self._entries[name].missed_events.add(change)
-        names = list(self._unschedulable_by_event.get(change, ()))
+            self._entries[name].missed_events.add(event)
+        names = list(self._unschedulable_by_event.get(event, ()))
         for name in names:
-            self._wake_entry(self._entries[name], frozenset({change}), now)
+            self._wake_entry(self._entries[name], frozenset({event}), now)
         return len(names)
 
-    def _wake_entry(self, entry: _QueuedWorkload, changes: frozenset[Hashable], now: float) -> None:
-        """Who goes on waiting can still be woken by what cuts that short."""
-        prompt = entry.wakes_on & BACKOFF_CUTTING_EVENTS
+    def _wake_entry(self, entry: _QueuedWorkload, events: frozenset[Hashable], now: float) -> None:
+        """End the sleep of a workload; in its back-off, the workload can still be woken by events that cut
+        the back-off short."""
+        cutting_events = entry.wakes_on & BACKOFF_CUTTING_EVENTS
         self._unsubscribe(entry)
-        if changes & BACKOFF_CUTTING_EVENTS:
+        if events & BACKOFF_CUTTING_EVENTS:
             self._back_off(entry, max(now, min(entry.backoff_until, entry.failed_at + SHORTENED_BACKOFF_S)))
         else:
             self._back_off(entry, max(now, entry.backoff_until))
-            self._subscribe(entry, prompt)
+            self._subscribe(entry, cutting_events)
 
-    def is_awaited(self, change: Hashable) -> bool:
-        """Does anybody sleep until that happens?"""
-        return bool(self._unschedulable_by_event.get(change))
+    def is_awaited(self, event: Hashable) -> bool:
+        """Whether an unschedulable workload waits for the event."""
+        return bool(self._unschedulable_by_event.get(event))
 
     def next_ready_at(self) -> float | None:
-        """When somebody is next ready: 0 at once, None never."""
+        """The time of the next ready workload: 0 at once, None never."""
         while self._ready and not self._is_current(self._ready[0][3], self._ready[0][2]):
             heappop(self._ready)
         while self._backoff_heap and not self._is_current(self._backoff_heap[0][2], self._backoff_heap[0][1]):
@@ -183,27 +196,31 @@ class SchedulingQueue:
 
     def _pop_ready(self, now: float) -> _QueuedWorkload | None:
         while self._backoff_heap and self._backoff_heap[0][0] <= now:
-            _, stamp, name = heappop(self._backoff_heap)
-            if self._is_current(name, stamp):
+            _, version, name = heappop(self._backoff_heap)
+            if self._is_current(name, version):
                 self._unsubscribe(self._entries[name])
                 self._make_ready(self._entries[name])
         while self._ready:
-            _, _, stamp, name = heappop(self._ready)
-            if self._is_current(name, stamp):
+            _, _, version, name = heappop(self._ready)
+            if self._is_current(name, version):
                 return self._entries[name]
         return None
 
-    def _is_current(self, name: str, stamp: int) -> bool:
+    def _is_current(self, name: str, version: int) -> bool:
         entry = self._entries.get(name)
-        return entry is not None and entry.heap_version == stamp
+        return entry is not None and entry.heap_version == version
 
     def _mark_in_flight(self, entry: _QueuedWorkload) -> WorkloadAsk:
         self._set_state(entry, "out")
+        # Only events during this attempt count: the decision includes all earlier changes.
         entry.missed_events.clear()
         return entry.ask
 
     def _record_failure(self, name: str, now: float) -> _QueuedWorkload | None:
-        """Out no more after a failure; None if it is gone, or came again meanwhile and so is ready."""
+        """The entry of a workload in flight, with one more failure.
+
+        None if the workload is gone, or was added again meanwhile and is ready.
+        """
         entry = self._entries.get(name)
         if entry is None or entry.state != "out":
             return None
@@ -224,20 +241,19 @@ class SchedulingQueue:
     def _back_off(self, entry: _QueuedWorkload, until: float) -> None:
         self._set_state(entry, "waiting")
         heappush(self._backoff_heap, (until, entry.heap_version, entry.ask.name))
-        if (
-            len(self._backoff_heap) > 2 * len(self._entries) + HEAP_COMPACTION_SLACK
-        ):  # most of them are outdated
-            self._backoff_heap = [each for each in self._backoff_heap if self._is_current(each[2], each[1])]
+        # Most items of a long heap are outdated.
+        if len(self._backoff_heap) > 2 * len(self._entries) + HEAP_COMPACTION_SLACK:
+            self._backoff_heap = [item for item in self._backoff_heap if self._is_current(item[2], item[1])]
             heapify(self._backoff_heap)
 
     def _subscribe(self, entry: _QueuedWorkload, wakes_on: frozenset[Hashable]) -> None:
         entry.wakes_on = wakes_on
-        for change in wakes_on:
-            self._unschedulable_by_event.setdefault(change, {})[entry.ask.name] = None
+        for event in wakes_on:
+            self._unschedulable_by_event.setdefault(event, {})[entry.ask.name] = None
 
     def _unsubscribe(self, entry: _QueuedWorkload) -> None:
-        for change in entry.wakes_on:
-            self._unschedulable_by_event.get(change, {}).pop(entry.ask.name, None)
+        for event in entry.wakes_on:
+            self._unschedulable_by_event.get(event, {}).pop(entry.ask.name, None)
         entry.wakes_on = frozenset()
 
     def _set_state(self, entry: _QueuedWorkload, state: str) -> None:
@@ -250,4 +266,6 @@ class SchedulingQueue:
 
 
 def backoff_after(failures: int) -> float:
+    """The back-off in seconds after a number of failures."""
+    # The exponent is capped, since a float power overflows.
     return min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2.0 ** min(failures - 1, 16))

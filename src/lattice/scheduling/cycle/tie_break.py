@@ -1,4 +1,4 @@
-"""Which of the best nodes? Five ways to break a tie, besides the table's own fixed order."""
+"""Tie-breaking among the best nodes: five ways beside the fixed order of the table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from lattice.kinds.constraint import WorkloadTerm
 from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 
-WEIGHTED_RANDOM_CANDIDATES = 3  # rows that weighted-random draws from
+WEIGHTED_RANDOM_CANDIDATES = 3
 
 
 class TieBreaker(StrEnum):
-    FIXED = "fixed"  # the order of the table's hash: the same node for the same names, whatever came before
+    FIXED = "fixed"  # the order of the table's hash: the same node for the same names, whatever came earlier
     RANDOM = "random"
     LEAST_LOADED = "least-loaded"
     ROUND_ROBIN = "round-robin"
@@ -29,12 +29,12 @@ class TieBreaker(StrEnum):
 
 class RandomSource(Protocol):
     def random(self) -> float:
-        """At least 0 and below 1; a seeded `random.Random` is one."""
+        """A number of at least 0 and below 1, as from a seeded `random.Random`."""
         ...
 
 
 class _AlwaysZero:
-    """Dice for those who never throw any: the lowest number, always."""
+    """The random source of selectors without one: the lowest number, always."""
 
     def random(self) -> float:
         return 0.0
@@ -42,11 +42,12 @@ class _AlwaysZero:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
+    """The selected row, or NO_ROW with a problem."""
+
     row: int
     score: float  # 0..100
-    candidates: Rowids = field(
-        default_factory=lambda: np.empty(0, np.intp), compare=False
-    )  # rows drawn from, in the table's fixed order
+    # The rows drawn from, in the table's fixed order.
+    candidates: Rowids = field(default_factory=lambda: np.empty(0, np.intp), compare=False)
     problem: str = ""
 
     @property
@@ -56,16 +57,20 @@ class Selection:
 
 @dataclass(slots=True)
 class Selector:
-    """Equal decisions, dice and turn give equal selections. `turn` is the only state: whose turn it was last in round-robin."""
+    """Select a node of a decision. Equal decisions, random numbers and `last_rank` give equal selections."""
 
     tie_breaker: TieBreaker = TieBreaker.FIXED
     rng: RandomSource = field(default_factory=_AlwaysZero)
     top: int = WEIGHTED_RANDOM_CANDIDATES
-    last_rank: int = -1  # rank of the last one taken
+    last_rank: int = -1  # the rank of the node selected last, for round-robin; the only state
 
     def select(self, decision: Decision) -> Selection:
         if not decision.fits:
-            return Selection(NO_ROW, 0.0, problem=_no_candidates_message(decision))
+            count = len(decision.table.row_of)
+            problem = "no candidates: there are no nodes"
+            if count:
+                problem = f"no candidates: each of the {count} nodes is ruled out"
+            return Selection(NO_ROW, 0.0, problem=problem)
         rows = self._eligible_rows(decision)
         row = int(rows[0]) if len(rows) == 1 else self._draw(decision, rows)
         if self.tie_breaker is TieBreaker.ROUND_ROBIN:
@@ -73,20 +78,19 @@ class Selector:
         return Selection(row, score_of(decision, row), rows)
 
     def _eligible_rows(self, decision: Decision) -> Rowids:
-        """The rows as good as the best, or for weighted-random the best few; in fixed order."""
+        """The rows as good as the best row, in fixed order; for weighted-random, the best few rows."""
         totals, runner_up = decision.totals, decision.runner_up
         if self.tie_breaker is TieBreaker.WEIGHTED_RANDOM:
             return _top_rows(decision, self.top)
         if runner_up == NO_ROW or totals[runner_up] < totals[decision.chosen]:
             return np.array([decision.chosen], np.intp)
-        if self.tie_breaker is TieBreaker.FIXED:  # the two that decide() found are enough to know
+        # The two rows that decide() found show that there is a tie; no more are needed.
+        if self.tie_breaker is TieBreaker.FIXED:
             return np.array([decision.chosen, runner_up], np.intp)
         equal = np.flatnonzero(totals == totals[decision.chosen])
-        return (
-            equal
-            if decision.table.is_in_tie_order
-            else equal[np.argsort(decision.table.column("rank")[equal], kind="stable")]
-        )
+        if decision.table.is_in_tie_order:
+            return equal
+        return equal[np.argsort(decision.table.column("rank")[equal], kind="stable")]
 
     def _draw(self, decision: Decision, rows: Rowids) -> int:
         match self.tie_breaker:
@@ -97,39 +101,33 @@ class Selector:
             case TieBreaker.LEAST_LOADED:
                 return int(rows[row_loads(decision.ask, decision.table, rows).argmin()])
             case TieBreaker.ROUND_ROBIN:
-                return self._next_round_robin(decision.table, rows)
+                position = 0
+                if self.last_rank >= 0:
+                    ranks = decision.table.column("rank")[rows]
+                    position = int(np.searchsorted(ranks, np.uint64(self.last_rank), side="right"))
+                return int(rows[position % len(rows)])
             case TieBreaker.WEIGHTED_RANDOM:
                 return self._weighted(decision, rows)
             case TieBreaker.AFFINITY:
-                return self._most_preferred(decision, rows)
-
-    def _next_round_robin(self, table: Table, rows: Rowids) -> int:
-        after = (
-            int(np.searchsorted(table.column("rank")[rows], np.uint64(self.last_rank), side="right"))
-            if self.last_rank >= 0
-            else 0
-        )
-        return int(rows[after % len(rows)])
-
-    def _most_preferred(self, decision: Decision, rows: Rowids) -> int:
-        """The first of the most liked, so that further ties go by the fixed order."""
-        liked = preference_counter(decision.ask, decision.table)
-        return int(max(rows.tolist(), key=liked)) if liked else int(rows[0])
+                # max() returns the first of equal rows, so that further ties follow the fixed order.
+                count_preferences = preference_counter(decision.ask, decision.table)
+                return int(max(rows.tolist(), key=count_preferences)) if count_preferences else int(rows[0])
 
     def _weighted(self, decision: Decision, rows: Rowids) -> int:
         weights = [score_of(decision, row) for row in rows.tolist()]
+        # All scores are 0: every row is as likely.
         if not sum(weights):
             weights = [1.0] * len(weights)
-        aim = self.rng.random() * sum(weights)
+        target = self.rng.random() * sum(weights)
         for row, weight in zip(rows.tolist(), weights, strict=True):
-            aim -= weight
-            if aim < 0:
+            target -= weight
+            if target < 0:
                 return int(row)
         return int(rows[0])
 
 
 def score_of(decision: Decision, row: int) -> float:
-    """0..100: the weighted mean of the scores that had something to say; 0 where none had."""
+    """The score of a row from 0 to 100: the weighted mean of the scores that apply; 0 if none applies."""
     return scaled_score(float(decision.totals[row]), total_weight(decision.ask, decision.profile))
 
 
@@ -142,7 +140,7 @@ def total_weight(ask: Ask, profile: Profile) -> float:
 
 
 def row_loads(ask: Ask, table: Table, rows: Rowids) -> Floats:
-    """How full these are: the fullest of what is asked for."""
+    """The utilisation of the fullest requested resource, by row."""
     fullest: Floats = np.zeros(len(rows), np.float32)
     for resource, _ in ask.needs:
         np.maximum(fullest, table.share(resource)[rows], out=fullest)
@@ -150,42 +148,39 @@ def row_loads(ask: Ask, table: Table, rows: Rowids) -> Floats:
 
 
 def preference_counter(ask: Ask, table: Table) -> Callable[[int], int] | None:
-    """How many of its preferences a row meets: labels it likes, neighbours it likes there, neighbours it dislikes not there."""
+    """A function that counts the preferences of a workload that a row meets; None if the workload has no
+    preferences.
+
+    Preferences: preferred node labels, preferred workloads in the domain, and no workload of preferred
+    anti-affinity in the domain.
+    """
     if not isinstance(ask, WorkloadAsk) or not isinstance(table, NodeTable):
         return None
     if not (ask.demands.node_preferences or ask.demands.near_preferences or ask.demands.far_preferences):
         return None
     demands = ask.demands
 
-    def near(term: WorkloadTerm, row: int) -> bool:
+    def is_near(term: WorkloadTerm, row: int) -> bool:
         code = int(table.domain_codes(term.topology_key)[row])
-        tally = table.topology_counts(demands.namespace, term.selector)
-        return code >= 0 and bool(tally.by_domain(table, term.topology_key)[code] > 0)
+        counts = table.topology_counts(demands.namespace, term.selector)
+        return code >= 0 and bool(counts.by_domain(table, term.topology_key)[code] > 0)
 
     def count(row: int) -> int:
-        facts = table.node_infos[row]
-        labels = dict(facts.labels) if facts else {}
-        liked = sum(each.term.matches(labels) for each in demands.node_preferences)
-        liked += sum(near(each.term, row) for each in demands.near_preferences)
-        return liked + sum(not near(each.term, row) for each in demands.far_preferences)
+        node_info = table.node_infos[row]
+        labels = dict(node_info.labels) if node_info else {}
+        met = sum(preference.term.matches(labels) for preference in demands.node_preferences)
+        met += sum(is_near(preference.term, row) for preference in demands.near_preferences)
+        return met + sum(not is_near(preference.term, row) for preference in demands.far_preferences)
 
     return count
 
 
-def _top_rows(decision: Decision, few: int) -> Rowids:
+def _top_rows(decision: Decision, most: int) -> Rowids:
     totals = decision.totals
-    open_rows = np.flatnonzero(totals > RULED_OUT)
-    if len(open_rows) > few:
-        worst = np.partition(totals[open_rows], len(open_rows) - few)[len(open_rows) - few]
-        open_rows = open_rows[totals[open_rows] >= worst]
-    ranks = decision.table.column("rank")[open_rows]
-    return open_rows[np.lexsort((ranks, -totals[open_rows]))][:few]
-
-
-def _no_candidates_message(decision: Decision) -> str:
-    count = len(decision.table.row_of)
-    return (
-        f"no candidates: each of the {count} nodes is ruled out"
-        if count
-        else "no candidates: there are no nodes"
-    )
+    feasible = np.flatnonzero(totals > RULED_OUT)
+    if len(feasible) > most:
+        # Rows with the same total as the last of the best stay: their ranks decide.
+        worst = np.partition(totals[feasible], len(feasible) - most)[len(feasible) - most]
+        feasible = feasible[totals[feasible] >= worst]
+    ranks = decision.table.column("rank")[feasible]
+    return feasible[np.lexsort((ranks, -totals[feasible]))][:most]

@@ -1,4 +1,5 @@
-"""Which workloads would fit on no node even if it were empty, and what is it that they ask too much of?"""
+"""Workloads that would fit on no node even if it were empty, and the resources of which they request too
+much."""
 
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
@@ -25,6 +26,7 @@ class ResourceCheck(NamedTuple):
 
     @property
     def key(self) -> Hashable:
+        # The best node does not depend on the amount.
         return self.resource
 
     @property
@@ -34,9 +36,9 @@ class ResourceCheck(NamedTuple):
     def largest_available(self, missing: int) -> str:
         return format_amount(self.resource, self.need - missing)
 
-    def missing_on(self, facts: NodeInfo) -> int:
-        """A node that does not say how many workloads it takes takes any number."""
-        return self.need - facts.allocatable.get(
+    def missing_on(self, node_info: NodeInfo) -> int:
+        """The missing amount on an empty node; a node that states no number of workload slots has no limit."""
+        return self.need - node_info.allocatable.get(
             self.resource, self.need if self.resource == WORKLOAD_SLOTS else 0
         )
 
@@ -56,9 +58,12 @@ class GpuCheck(NamedTuple):
     def largest_available(self, missing: int) -> str:
         return format_amount(GPU, self.need.total_milli - missing)
 
-    def missing_on(self, facts: NodeInfo) -> int:
-        """Thousandths: of all that are whole together, or of the one that has most, where a part of one is asked for."""
-        usable = [milli for model, milli in facts.gpus if not self.need.models or model in self.need.models]
+    def missing_on(self, node_info: NodeInfo) -> int:
+        """Missing thousandths on an empty node: of all whole GPUs together, or of the largest GPU for a part
+        of one GPU."""
+        usable = [
+            milli for model, milli in node_info.gpus if not self.need.models or model in self.need.models
+        ]
         if self.need.milli < MILLI_PER_GPU:
             return self.need.milli - max(usable, default=0)
         return self.need.total_milli - MILLI_PER_GPU * sum(milli >= MILLI_PER_GPU for milli in usable)
@@ -80,10 +85,10 @@ class PortCheck(NamedTuple):
     def largest_available(self, missing: int) -> str:
         return str(self.dynamic_count + len(self.host_ports) - missing)
 
-    def missing_on(self, facts: NodeInfo) -> int:
-        """Fixed ones outside the range that ports are chosen from take nothing from it."""
-        numbers = port_range_of(facts)
-        have = min(len(numbers), facts.allocatable.get(PORTS, len(numbers)))
+    def missing_on(self, node_info: NodeInfo) -> int:
+        """The missing ports on an empty node; host ports outside the port range take nothing from the range."""
+        numbers = port_range_of(node_info)
+        have = min(len(numbers), node_info.allocatable.get(PORTS, len(numbers)))
         return self.dynamic_count + sum(number in numbers for number in self.host_ports) - have
 
 
@@ -91,68 +96,68 @@ CapacityCheck = ResourceCheck | GpuCheck | PortCheck
 
 
 def oversized_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[InputWarning]:
-    """Those of whom the same is to be said are told once."""
-    fleet = _EmptyNodes(facts for facts in table.node_infos if facts is not None)
-    seen: dict[Hashable, str] = {}
-    told: dict[str, list[str]] = {}
-    for ask in asks if fleet.distinct_nodes else ():
+    """One warning per distinct shortage; workloads with the same shortage share the warning."""
+    nodes = _EmptyNodes(info for info in table.node_infos if info is not None)
+    # Workloads with equal demands share one check.
+    message_by_demand: dict[Hashable, str] = {}
+    workloads_by_message: dict[str, list[str]] = {}
+    for ask in asks if nodes.distinct_nodes else ():
         demands = ask.demands
         key = (demands.requests, demands.gpu, demands.ports, demands.host_ports)
-        if key not in seen:
-            seen[key] = fleet.shortage_message(demands)
-        if seen[key]:
-            told.setdefault(seen[key], []).append(ask.name)
-    for what, (first, *others) in told.items():
-        alike = (
-            f" (and so do {len(others):,} others)"
-            if len(others) > 1
-            else " (and so does another)"
-            if others
-            else ""
-        )
+        if key not in message_by_demand:
+            message_by_demand[key] = nodes.shortage_message(demands)
+        if message := message_by_demand[key]:
+            workloads_by_message.setdefault(message, []).append(ask.name)
+    for message, (first, *similar) in workloads_by_message.items():
+        suffix = ""
+        if len(similar) > 1:
+            suffix = f" (and so do {len(similar):,} others)"
+        elif similar:
+            suffix = " (and so does another)"
         yield InputWarning(
-            "workload", first, f"asks for more than any node has even when empty{alike}: {what}"
+            "workload", first, f"asks for more than any node has even when empty{suffix}: {message}"
         )
 
 
 class _EmptyNodes:
-    """The nodes without anything on them, each size once."""
+    """The nodes without workloads, one node per size."""
 
     def __init__(self, nodes: Iterable[NodeInfo]) -> None:
-        self.distinct_nodes = list(
-            {
-                (tuple(sorted(each.allocatable.items())), tuple(sorted(each.gpus)), each.port_range): each
-                for each in nodes
-            }.values()
-        )
+        by_size = {}
+        for node in nodes:
+            size = (tuple(sorted(node.allocatable.items())), tuple(sorted(node.gpus)), node.port_range)
+            by_size[size] = node
+        self.distinct_nodes = list(by_size.values())
+        # By key of the check: the empty node that misses least.
         self._best_nodes: dict[Hashable, NodeInfo] = {}
 
     def shortage_message(self, demands: Demands) -> str:
-        """Each thing that no node has enough of; if there is none such, that no node has enough of all together; "" if one has."""
-        things = list(_checks(demands))
-        short = [(each, each.missing_on(self._best_node_for(each))) for each in things]
-        if any(missing > 0 for _, missing in short):
-            return ", ".join(
-                f"{each.description} of at most {each.largest_available(missing)}"
-                for each, missing in short
-                if missing > 0
-            )
-        if any(all(each.missing_on(facts) <= 0 for each in things) for facts in self.distinct_nodes):
-            return ""
-        return f"no node has {' and '.join(each.description for each in things)} together"
-
-    def _best_node_for(self, thing: CapacityCheck) -> NodeInfo:
-        if thing.key not in self._best_nodes:
-            self._best_nodes[thing.key] = min(self.distinct_nodes, key=thing.missing_on)
-        return self._best_nodes[thing.key]
+        """The resources of which no node has enough; else that no node has enough of all together; "" if a
+        node has."""
+        checks = list(_checks(demands))
+        shortages = []
+        for check in checks:
+            if check.key not in self._best_nodes:
+                self._best_nodes[check.key] = min(self.distinct_nodes, key=check.missing_on)
+            missing = check.missing_on(self._best_nodes[check.key])
+            if missing > 0:
+                shortages.append(f"{check.description} of at most {check.largest_available(missing)}")
+        if shortages:
+            return ", ".join(shortages)
+        for node in self.distinct_nodes:
+            if all(check.missing_on(node) <= 0 for check in checks):
+                return ""
+        return f"no node has {' and '.join(check.description for check in checks)} together"
 
 
 def _checks(demands: Demands) -> Iterator[CapacityCheck]:
-    """It needs a slot of its own besides those that it asks for by name, and ports by name are ports like any others."""
-    asked = dict(demands.requests)
-    ports = demands.ports + asked.pop(PORTS, 0)
+    """The checks of a workload: it needs one slot beside the slots that it requests by name; ports requested
+    by name count as ports."""
+    requests = dict(demands.requests)
+    ports = demands.ports + requests.pop(PORTS, 0)
     yield from (
-        ResourceCheck(resource, amount + (resource == WORKLOAD_SLOTS)) for resource, amount in asked.items()
+        ResourceCheck(resource, amount + (resource == WORKLOAD_SLOTS))
+        for resource, amount in requests.items()
     )
     if demands.gpu:
         yield GpuCheck(demands.gpu)

@@ -1,8 +1,9 @@
-"""What would happen, offline: these workloads decided on these nodes in their order, and what the nodes look like afterwards."""
+"""Offline simulation: schedule workloads onto nodes in order, and report placements, rejections and
+utilisation."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -35,14 +36,15 @@ from lattice.scheduling.table.node_table import NO_LIMIT, NodeTable
 from lattice.scheduling.table.qos import Qos, qos_of, utilisation
 from lattice.scheduling.table.resource_fit import has_gpus, overflow_reason
 
-FROZEN_CLOCK_S = 0.0  # the clock stands still: nothing expires, nothing waits
-BATCH_SIZE = 1000  # workloads decided before progress is told again
-MAX_SHOWN_CANDIDATES = 5  # of the candidates, shown with what their score is made of
+FROZEN_CLOCK_S = 0.0  # the clock stands still: no reservation expires, no back-off ends
+BATCH_SIZE = 1000  # workloads scheduled between two progress reports
+MAX_SHOWN_CANDIDATES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One resource over all nodes; shares from 0 to 1, over the nodes that have any of it."""
+    """The usage of one resource over all nodes. Shares are from 0 to 1, over the nodes that have the
+    resource."""
 
     resource: str
     total: int
@@ -62,16 +64,16 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class UnschedulableGroup:
-    """Workloads that were refused for the same reason, in the order in which they were given."""
+    """Workloads rejected for the same reason, in order of input."""
 
     names: tuple[str, ...]
     reason: str
-    reason_kinds: tuple[str, ...] = ()  # of reasons, without counts and amounts
+    reason_kinds: tuple[str, ...] = ()  # the reasons without counts and amounts
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptedWorkload:
-    """It had to go from a node to make room for another."""
+    """A workload that was evicted from a node for a workload of higher priority."""
 
     node: str
     preempted_by: str
@@ -80,35 +82,33 @@ class PreemptedWorkload:
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
     node_count: int
-    bound_count: int  # workloads that were on a node already
-    stopped_count: int  # workloads that are not meant to run
-    placements: Mapping[str, str]  # workload -> node, of those decided here
+    bound_count: int  # workloads with a binding in the input
+    stopped_count: int  # workloads whose desired state is not Running
+    placements: Mapping[str, str]  # workload -> node, of workloads scheduled by the simulation
     unschedulable: tuple[UnschedulableGroup, ...]
     preempted: Mapping[str, PreemptedWorkload]  # by workload
     usage: tuple[Usage, ...]
-    decide_seconds: float  # spent deciding
+    decide_seconds: float
     explanation: Mapping[str, Any] | None = None
     warnings: tuple[InputWarning, ...] = ()
-    qos: Mapping[str, Qos] = field(default_factory=dict)  # by workload, of those meant to run
-    node_utilisation: Mapping[str, float] = field(
-        default_factory=dict
-    )  # by node: the share of its fullest resource, 0 to 1
+    qos: Mapping[str, Qos] = field(default_factory=dict)  # by workload
+    node_utilisation: Mapping[str, float] = field(default_factory=dict)  # by node: 0 to 1, fullest resource
 
     @property
     def decided_count(self) -> int:
-        return len(self.placements) + sum(len(each.names) for each in self.unschedulable)
+        return len(self.placements) + sum(len(group.names) for group in self.unschedulable)
 
 
 @dataclass(frozen=True, slots=True)
 class UnschedulableReason:
     reason: str
-    wakes_on: frozenset[Hashable]  # changes that might help
+    wakes_on: frozenset[Hashable]  # events that might change the rejection
     reason_kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """How to simulate: by which profile and seed, with whose clock, and who wants to know how far it is."""
+    """Options of a simulation: profile, seed, random source, clock, and progress callback."""
 
     profile: ProfileSpec
     seed: int = 0
@@ -119,26 +119,27 @@ class SimulationOptions:
 
 
 def simulate(
-    nodes: Iterable[LatticeNode], workloads: Iterable[LatticeWorkload], run: SimulationOptions
+    nodes: Iterable[LatticeNode], workloads: Iterable[LatticeWorkload], options: SimulationOptions
 ) -> SimulationReport:
+    """Schedule the workloads onto the nodes with the scheduler's own queue and cycle."""
     nodes = list(nodes)
-    table = NodeTable(run.seed)
-    table.load(
-        node_info_of(node, default_ready="True") for node in nodes
-    )  # a manifest that somebody wrote need not say it
-    simulation = _Simulation(table, run)
-    simulation.warnings += [odd for node in nodes for odd in node_warnings(node)]
+    table = NodeTable(options.seed)
+    # A written manifest need not state readiness.
+    table.load(node_info_of(node, default_ready="True") for node in nodes)
+    simulation = _Simulation(table, options)
+    for node in nodes:
+        simulation.warnings.extend(node_warnings(node))
     simulation.add_workloads(workloads)
     return simulation.report()
 
 
 class _Simulation:
-    """The running scheduler's own queue and cycle on a clock that stands still: what is placed is bound at once."""
+    """The scheduler's queue and cycle on a clock that stands still. A scheduled workload is bound at once."""
 
-    def __init__(self, table: NodeTable, run: SimulationOptions) -> None:
-        self.table, self.options = table, run
+    def __init__(self, table: NodeTable, options: SimulationOptions) -> None:
+        self.table, self.options = table, options
         self.queue = SchedulingQueue()
-        self.scheduler = compose(run.profile, table, run.rng)
+        self.scheduler = compose(options.profile, table, options.rng)
         self.scheduler.preemptor = Preemptor(table, self.scheduler.profile)
         self.asks: dict[str, WorkloadAsk] = {}
         self.placements: dict[str, str] = {}
@@ -149,10 +150,11 @@ class _Simulation:
         self.qos: dict[str, Qos] = {}
         self.explanation: dict[str, Any] | None = None
         self.stopped_count = 0
+        # The key holds the id of the spec; the value keeps the spec alive, so that the id is not reused.
         self._ask_by_spec: dict[Hashable, tuple[WorkloadSpec, WorkloadAsk, Qos]] = {}
 
     def add_workloads(self, workloads: Iterable[LatticeWorkload]) -> None:
-        """Those that are on a node go there first; the others wait for their turn."""
+        """Place the bound workloads on their nodes, and queue the remaining workloads."""
         bound: list[tuple[WorkloadAsk, str]] = []
         for workload in workloads:
             if workload.spec.desired_state != "Running":
@@ -164,23 +166,23 @@ class _Simulation:
                 bound.append((ask, workload.status.binding.node))
             else:
                 self.queue.add(ask)
-        for ask, node in sorted(
-            bound, key=lambda pair: -_gpu_milli(pair[0])
-        ):  # small shares fit beside large ones, not the other way
+        # Large GPU shares first: small shares fit beside large ones, not the other way round.
+        bound.sort(key=lambda pair: pair[0].demands.gpu.milli if pair[0].demands.gpu else 0, reverse=True)
+        for ask, node in bound:
             self._add_bound(ask, node)
         self.warnings += [*overcommit_warnings(self.table, self.qos), *taint_eviction_warnings(self.table)]
         if self.options.explained_workload and self.options.explained_workload not in self.asks:
             raise self._no_explanation_error()
 
     def _ask_of(self, workload: LatticeWorkload) -> WorkloadAsk:
-        """Most of many workloads share their spec and labels with others: those are read once."""
+        """The ask of a workload. Workloads with the same spec and labels share one reading."""
         metadata, spec = workload.metadata, workload.spec
         key = (id(spec), metadata.namespace, *metadata.labels.items())
-        like = self._ask_by_spec.get(key)
-        if like is None or like[0] is not spec:
-            like = self._ask_by_spec[key] = (spec, self.table.ask_of(workload), qos_of(spec))
-        ask = replace(like[1], name=f"{like[1].demands.namespace}/{metadata.name}")
-        self.qos[ask.name] = like[2]
+        cached = self._ask_by_spec.get(key)
+        if cached is None or cached[0] is not spec:
+            cached = self._ask_by_spec[key] = (spec, self.table.ask_of(workload), qos_of(spec))
+        ask = replace(cached[1], name=f"{cached[1].demands.namespace}/{metadata.name}")
+        self.qos[ask.name] = cached[2]
         return ask
 
     def _add_bound(self, ask: WorkloadAsk, node: str) -> None:
@@ -190,9 +192,9 @@ class _Simulation:
             raise NotFound(
                 f"is bound to node {node}, which is not among those given", where=ask.name, fix=fix
             )
-        if why := _binding_problem(ask, self.table, row):
+        if problem := _binding_problem(ask, self.table, row):
             self.warnings.append(
-                InputWarning("workload", ask.name, f"is bound to node {node}{why}: it is left out")
+                InputWarning("workload", ask.name, f"is bound to node {node}{problem}: it is left out")
             )
             del self.asks[ask.name]
             return
@@ -205,22 +207,21 @@ class _Simulation:
         if name in self.bound:
             fix = "leave its status.binding out to decide it anew"
             return NotFound(f"is on node {self.bound[name]} already: nothing is decided", where=name, fix=fix)
-        alike = [other for other in self.asks if other.rpartition("/")[2] == name.rpartition("/")[2]]
-        fix = (
-            f"did you mean {' or '.join(sorted(alike)[:MAX_SHOWN_CANDIDATES])}?"
-            if alike
-            else "write it as namespace/name"
-        )
+        similar = [path for path in self.asks if path.rpartition("/")[2] == name.rpartition("/")[2]]
+        fix = "write it as namespace/name"
+        if similar:
+            fix = f"did you mean {' or '.join(sorted(similar)[:MAX_SHOWN_CANDIDATES])}?"
         return NotFound("there is no such workload to decide", where=name, fix=fix)
 
     def report(self) -> SimulationReport:
-        before = _used_amounts(self.table)
-        began = self.options.clock()
+        """Schedule the queued workloads, and report the result."""
+        used_before = _used_amounts(self.table)
+        began_at = self.options.clock()
         self._decide_all()
-        seconds = self.options.clock() - began
+        seconds = self.options.clock() - began_at
         if self.options.explained_workload and self.explanation is None:
             raise self._no_explanation_error()
-        refused = [self.asks[name] for name in self.rejected]
+        rejected = [self.asks[name] for name in self.rejected]
         return SimulationReport(
             node_count=len(self.table.row_of),
             bound_count=len(self.bound),
@@ -230,171 +231,172 @@ class _Simulation:
                 _grouped({name: self.rejected[name] for name in self.asks if name in self.rejected})
             ),
             preempted=self.preempted,
-            usage=tuple(_usage(self.table, before)),
+            usage=tuple(_usage(self.table, used_before)),
             decide_seconds=seconds,
             explanation=self._explanation_with_preemption(),
             warnings=(
                 *self.warnings,
-                *oversized_warnings(refused, self.table),
-                *cyclic_affinity_warnings(refused, self.table),
+                *oversized_warnings(rejected, self.table),
+                *cyclic_affinity_warnings(rejected, self.table),
             ),
             qos=self.qos,
             node_utilisation=_node_utilisation(self.table),
         )
 
     def _decide_all(self) -> None:
-        """Who is refused is asked again when others have come or gone that might have been the reason."""
+        """Schedule until nothing changes: a rejected workload is requeued after placements or evictions that
+        might change the rejection."""
         while True:
-            placed, displaced = len(self.placements), len(self.preempted)
-            self._drain_queue()
-            changes = {ClusterEvent.WORKLOAD_ADDED} if len(self.placements) > placed else set()
-            changes |= {ClusterEvent.WORKLOAD_GONE} if len(self.preempted) > displaced else set()
-            again = [name for name, each in self.rejected.items() if each.wakes_on & changes]
-            if not again:
+            placed, preempted = len(self.placements), len(self.preempted)
+            while batch := self.queue.pop_batch(FROZEN_CLOCK_S, BATCH_SIZE):
+                runs = _split_out(batch, self.options.explained_workload)
+                # The runs of a gang are scheduled together, a run without gang by itself.
+                for _, gang_runs in groupby(runs, key=lambda run: run[0].group or id(run)):
+                    self._decide(list(gang_runs))
+                self.options.on_progress(len(self.placements) + len(self.rejected))
+            events = set()
+            if len(self.placements) > placed:
+                events.add(ClusterEvent.WORKLOAD_ADDED)
+            if len(self.preempted) > preempted:
+                events.add(ClusterEvent.WORKLOAD_GONE)
+            woken = [name for name, rejection in self.rejected.items() if rejection.wakes_on & events]
+            if not woken:
                 return
-            self._requeue(again)
-
-    def _drain_queue(self) -> None:
-        while batch := self.queue.pop_batch(FROZEN_CLOCK_S, BATCH_SIZE):
-            for _, runs in groupby(
-                _split_out(batch, self.options.explained_workload), key=lambda each: each[0].group or id(each)
-            ):
-                self._decide(list(runs))
-            self.options.on_progress(len(self.placements) + len(self.rejected))
+            self._requeue(woken)
 
     def _decide(self, runs: Sequence[Sequence[WorkloadAsk]]) -> None:
-        """One run of equals, or all of a gang."""
-        for ask in (ask for each in runs for ask in each if ask.name == self.options.explained_workload):
-            self.explanation = _explanation(decide(ask, self.table, self.scheduler.profile))
+        """Schedule one run of equal workloads, or all runs of a gang."""
+        asks = list(chain.from_iterable(runs))
+        for ask in asks:
+            if ask.name == self.options.explained_workload:
+                self.explanation = _explanation(decide(ask, self.table, self.scheduler.profile))
         cycle = self.scheduler.cycle(runs, FROZEN_CLOCK_S)
         if self.explanation is not None:
-            self._explain_outcome(cycle, [ask for each in runs for ask in each])
-        for each in runs:
-            for ask in each:
-                self.queue.done(ask.name)
-        for refused in cycle.unschedulable:
-            self.rejected[refused.ask.name] = UnschedulableReason(
-                refused.reason, refused.wakes_on, refused.reason_kinds
+            self._explain_outcome(cycle, asks)
+        for ask in asks:
+            self.queue.done(ask.name)
+        for rejected in cycle.unschedulable:
+            self.rejected[rejected.ask.name] = UnschedulableReason(
+                rejected.reason, rejected.wakes_on, rejected.reason_kinds
             )
-        for placed in cycle.scheduled:
-            self.scheduler.reservations.confirm(placed.reservation.id, FROZEN_CLOCK_S)
-            self.placements[placed.ask.name] = placed.node
-        for victim, by in cycle.evictions:
+        for scheduled in cycle.scheduled:
+            self.scheduler.reservations.confirm(scheduled.reservation.id, FROZEN_CLOCK_S)
+            self.placements[scheduled.ask.name] = scheduled.node
+        for victim, preempted_by in cycle.evictions:
             self.scheduler.finish_eviction(victim)
-            self._requeue_victim(victim, by)
+            self._requeue_victim(victim, preempted_by)
 
-    def _requeue_victim(self, name: str, by: str) -> None:
-        """It was there before, or came in this run; either way it needs another place."""
-        self.preempted[name] = PreemptedWorkload(self.placements.pop(name, "") or self.bound[name], by)
+    def _requeue_victim(self, name: str, preempted_by: str) -> None:
+        """Requeue a victim, which was bound in the input or scheduled by the simulation, with the rejected
+        members of its gang."""
+        node = self.placements.pop(name, "") or self.bound[name]
+        self.preempted[name] = PreemptedWorkload(node, preempted_by)
         self.queue.add(self.asks[name])
         if gang := self.asks[name].group:
-            self._requeue([mate for mate in self.rejected if self.asks[mate].group == gang])
+            self._requeue([member for member in self.rejected if self.asks[member].group == gang])
 
     def _requeue(self, names: Iterable[str]) -> None:
-        """They are decided again, a gang with all of its members."""
+        """Requeue rejected workloads; a gang is requeued with all of its members."""
         for name in names:
             del self.rejected[name]
             self.queue.add(self.asks[name])
 
     def _explain_outcome(self, cycle: CycleResult, asks: Sequence[WorkloadAsk]) -> None:
-        """What came of it, where that is not what it alone would have got: others made way, or its gang had a say."""
-        told = self.explanation or {}
-        for placed in cycle.scheduled:
-            if placed.ask.name == told["ask"] and (placed.victims or placed.node != told["chosen"]):
-                told["summary"] = (
-                    self._preemption_summary(placed, told["summary"])
-                    if placed.victims
-                    else f"{placed.node}; {told['summary']}"
-                )
-                told.update(chosen=placed.node, displaced=list(placed.victims))
-        for refused in cycle.unschedulable:
-            if refused.ask.name == told["ask"] and told["chosen"]:
-                beside = self._explain_beside_gang(refused.ask, asks) if refused.ask.group else {}
-                told.update(beside, chosen=None, summary=refused.reason + beside.get("summary", ""))
+        """Add the outcome to the explanation where the outcome differs from the workload's own decision: by
+        preemption, or by its gang."""
+        explanation = self.explanation or {}
+        for scheduled in cycle.scheduled:
+            node, victims = scheduled.node, scheduled.victims
+            if scheduled.ask.name == explanation["ask"] and (victims or node != explanation["chosen"]):
+                summary = f"{node}; {explanation['summary']}"
+                if victims:
+                    summary = self._preemption_summary(scheduled, explanation["summary"])
+                explanation["summary"] = summary
+                explanation.update(chosen=node, displaced=list(victims))
+        for rejected in cycle.unschedulable:
+            if rejected.ask.name == explanation["ask"] and explanation["chosen"]:
+                beside = self._explain_beside_gang(rejected.ask, asks) if rejected.ask.group else {}
+                explanation.update(beside, chosen=None, summary=rejected.reason + beside.get("summary", ""))
 
     def _explain_beside_gang(self, ask: WorkloadAsk, asks: Iterable[WorkloadAsk]) -> dict[str, Any]:
-        """What keeps a member out whom alone nothing would: the nodes, once as many of its gang as fit have taken their room."""
-        mates = 0
+        """The explanation of a gang member that would fit alone: the nodes with as many members of its gang
+        as fit."""
+        member_count = 0
         with self.table.what_if():
-            for mate in asks:
-                if (
-                    mate.group == ask.group
-                    and mate.name != ask.name
-                    and mate.name not in self.table.placements
-                ):
-                    decision = decide(mate, self.table, self.scheduler.profile)
-                    mates += (
-                        decision.fits
-                        and assume_assignment(Assignment(mate, decision.chosen), self.table) is None
-                    )
-            told = _explanation(decide(ask, self.table, self.scheduler.profile))
-        others = (
-            f"the {mates} others of its group that fit" if mates > 1 else "the other of its group that fits"
-        )
-        return {**told, "summary": f"; nodes are shown with {others} in place" if mates else ""}
+            for member in asks:
+                if member.group != ask.group or member.name == ask.name:
+                    continue
+                if member.name in self.table.placements:
+                    continue
+                decision = decide(member, self.table, self.scheduler.profile)
+                if decision.fits:
+                    misfit = assume_assignment(Assignment(member, decision.chosen), self.table)
+                    member_count += misfit is None
+            explanation = _explanation(decide(ask, self.table, self.scheduler.profile))
+        members_text = "the other of its group that fits"
+        if member_count > 1:
+            members_text = f"the {member_count} others of its group that fit"
+        summary = f"; nodes are shown with {members_text} in place" if member_count else ""
+        return {**explanation, "summary": summary}
 
     def _explanation_with_preemption(self) -> dict[str, Any] | None:
-        """Whoever was displaced was decided again: that is what is explained."""
-        told = self.explanation
-        gone = self.preempted.get(told["ask"]) if told else None
-        return (
-            {**told, "summary": f"{told['summary']}; {gone.preempted_by} displaced it from {gone.node}"}
-            if told and gone
-            else told
-        )
+        """The explanation; for a workload that was preempted and scheduled again, with its preemption."""
+        explanation = self.explanation
+        preempted = self.preempted.get(explanation["ask"]) if explanation else None
+        if not explanation or not preempted:
+            return explanation
+        suffix = f"{preempted.preempted_by} displaced it from {preempted.node}"
+        return {**explanation, "summary": f"{explanation['summary']}; {suffix}"}
 
-    def _preemption_summary(self, placed: ScheduledWorkload, otherwise: str) -> str:
-        gone = ", ".join(
-            f"{name} (priority {self.asks[name].priority} < {placed.ask.priority})" for name in placed.victims
+    def _preemption_summary(self, scheduled: ScheduledWorkload, otherwise: str) -> str:
+        priority = scheduled.ask.priority
+        victims = ", ".join(
+            f"{name} (priority {self.asks[name].priority} < {priority})" for name in scheduled.victims
         )
-        return f"{placed.node}, by displacing {gone}; else {otherwise}"
+        return f"{scheduled.node}, by displacing {victims}; else {otherwise}"
 
 
 def _binding_problem(ask: WorkloadAsk, table: NodeTable, row: int) -> str:
-    """Why one that is bound there cannot be told of among the others; room need not be left for it."""
+    """Why a bound workload cannot be counted on its node, as text; the node may be overcommitted."""
     gpu = ask.demands.gpu
     if gpu and not has_gpus(gpu, table, row):
         return f", which cannot hold {unfit_gpus_message(gpu, table, row)}"
-    why = overflow_reason(ask, table, row)
-    return f"; {why}" if why else ""
+    reason = overflow_reason(ask, table, row)
+    return f"; {reason}" if reason else ""
 
 
 def _explanation(decision: Decision) -> dict[str, Any]:
-    told = as_json(permanent_reasons_first(decision), MAX_SHOWN_CANDIDATES, with_rejections=True)
-    return told if decision.fits else {**told, "summary": rejection_summary(decision).reason}
-
-
-def _gpu_milli(ask: WorkloadAsk) -> int:
-    return ask.demands.gpu.milli if ask.demands.gpu else 0
+    document = as_json(permanent_reasons_first(decision), MAX_SHOWN_CANDIDATES, with_rejections=True)
+    return document if decision.fits else {**document, "summary": rejection_summary(decision).reason}
 
 
 def _split_out(batch: Iterable[Sequence[WorkloadAsk]], name: str) -> Iterator[Sequence[WorkloadAsk]]:
-    """The one to be explained is decided by itself, so that it is its own turn that is explained."""
+    """Split runs so that the workload to explain is scheduled by itself, and its own decision is explained."""
     for run in batch:
-        places = [place for place, ask in enumerate(run) if ask.name == name] if name else []
-        cuts = [0, *(cut for place in places for cut in (place, place + 1)), len(run)]
+        cuts = [0]
+        for position, ask in enumerate(run):
+            if name and ask.name == name:
+                cuts += [position, position + 1]
+        cuts.append(len(run))
         yield from (run[start:end] for start, end in pairwise(cuts) if start < end)
 
 
-def _grouped(refused: Mapping[str, UnschedulableReason]) -> Iterator[UnschedulableGroup]:
-    """What is refused for the same reason is told once."""
+def _grouped(rejected: Mapping[str, UnschedulableReason]) -> Iterator[UnschedulableGroup]:
+    """Group rejected workloads by reason."""
     groups: dict[str, list[str]] = {}
-    for name, each in refused.items():
-        groups.setdefault(each.reason, []).append(name)
-    for why, names in groups.items():
-        yield UnschedulableGroup(tuple(names), why, refused[names[0]].reason_kinds)
+    for name, rejection in rejected.items():
+        groups.setdefault(rejection.reason, []).append(name)
+    for reason, names in groups.items():
+        yield UnschedulableGroup(tuple(names), reason, rejected[names[0]].reason_kinds)
 
 
 def _used_amounts(table: NodeTable) -> dict[str, int]:
-    found = {
+    # Python ints: sums may exceed 64 bits.
+    used = {
         resource: sum(table.allocated(number).tolist()) for resource, number in table.resource_index.items()
-    }  # as large as they come
-    return {**found, "gpu": _used_gpu_milli(table)}
-
-
-def _used_gpu_milli(table: NodeTable) -> int:
-    total = int(table.column("gpu_count").sum()) * MILLI_PER_GPU
-    return total - int(table.column("gpu_free").sum())
+    }
+    total_milli = int(table.column("gpu_count").sum()) * MILLI_PER_GPU
+    return {**used, "gpu": total_milli - int(table.column("gpu_free").sum())}
 
 
 def _node_utilisation(table: NodeTable) -> dict[str, float]:
@@ -407,37 +409,41 @@ def _node_utilisation(table: NodeTable) -> dict[str, float]:
         [count - free for count, free in zip(counts, table.column("gpu_free").tolist(), strict=True)],
         counts,
     )
-    found = {}
+    by_node = {}
     for name in sorted(table.row_of):
         row = table.row_of[name]
-        used, total = ({resource: pair[part][row] for resource, pair in columns.items()} for part in (0, 1))
-        found[name] = utilisation(
-            used, {resource: amount for resource, amount in total.items() if amount < NO_LIMIT}
-        )
-    return found
+        used = {resource: allocated[row] for resource, (allocated, _) in columns.items()}
+        totals = {resource: total[row] for resource, (_, total) in columns.items() if total[row] < NO_LIMIT}
+        by_node[name] = utilisation(used, totals)
+    return by_node
 
 
-def _usage(table: NodeTable, before: Mapping[str, int]) -> Iterator[Usage]:
-    """Ports and slots only where something is counted."""
-    after = _used_amounts(table)
+def _usage(table: NodeTable, used_before: Mapping[str, int]) -> Iterator[Usage]:
+    """The usage of every resource; ports and slots only if a workload uses them."""
+    used_after = _used_amounts(table)
     for resource, number in table.resource_index.items():
         totals = table.total(number)
-        some = (totals > 0) & (totals < NO_LIMIT)
-        if not some.any() or (resource in (PORTS, WORKLOAD_SLOTS) and not after[resource]):
+        has_resource = (totals > 0) & (totals < NO_LIMIT)
+        if not has_resource.any() or (resource in (PORTS, WORKLOAD_SLOTS) and not used_after[resource]):
             continue
-        shares = table.allocated(number)[some] / totals[some]
+        shares = table.allocated(number)[has_resource] / totals[has_resource]
         yield Usage(
             resource,
-            sum(totals[some].tolist()),
-            before.get(resource, 0),
-            after[resource],
+            sum(totals[has_resource].tolist()),
+            used_before.get(resource, 0),
+            used_after[resource],
             float(shares.mean()),
             float(shares.max()),
         )
     counts = table.column("gpu_count").astype(np.int64) * MILLI_PER_GPU
     if counts.any():
-        some = counts > 0
-        shares = 1 - table.column("gpu_free")[some] / counts[some]
+        has_resource = counts > 0
+        shares = 1 - table.column("gpu_free")[has_resource] / counts[has_resource]
         yield Usage(
-            "gpu", int(counts.sum()), before["gpu"], after["gpu"], float(shares.mean()), float(shares.max())
+            "gpu",
+            int(counts.sum()),
+            used_before["gpu"],
+            used_after["gpu"],
+            float(shares.mean()),
+            float(shares.max()),
         )

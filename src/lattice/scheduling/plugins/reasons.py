@@ -1,4 +1,4 @@
-"""Why a node is ruled out, for the reasons that need no arithmetic, and the words that reasons share."""
+"""Rejection reasons of nodes that need no arithmetic, and text that reasons share."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,71 +11,80 @@ from lattice.engine.table import Rowids, Table
 from lattice.scheduling.table.node_info import TOPOLOGY_KEYS, NodeInfo
 from lattice.scheduling.table.node_table import NodeTable, Placement
 
-MAX_NAMED_WORKLOADS = 3  # of the workloads that are in the way
+MAX_NAMED_WORKLOADS = 3  # names of conflicting workloads in one reason
 Value = TypeVar("Value", bound=Hashable)
 
 
 def single_row(row: int) -> Rowids:
-    """For reasons whose words for one node are those for many, of which there is one."""
+    """An array of one row, for reasons that describe one node by describing many nodes."""
     return np.array([row], np.intp)
 
 
-def shortfalls_by_value(values: Sequence[Value], tell: Callable[[Value], Shortfall]) -> list[Shortfall]:
-    """Nodes that are alike in this are told the same: there are many nodes and few values."""
-    told = {value: tell(value) for value in dict.fromkeys(values)}
-    return [told[value] for value in values]
+def shortfalls_by_value(
+    values: Sequence[Value], make_shortfall: Callable[[Value], Shortfall]
+) -> list[Shortfall]:
+    """One shortfall per node, made once per distinct value: a table has many nodes and few values."""
+    shortfalls = {value: make_shortfall(value) for value in dict.fromkeys(values)}
+    return [shortfalls[value] for value in values]
 
 
 def shortfalls_by_label(
-    table: Table, key: str, rows: Rowids, tell: Callable[[str | None], Shortfall]
+    table: Table, key: str, rows: Rowids, make_shortfall: Callable[[str | None], Shortfall]
 ) -> list[Shortfall]:
-    """By what nodes have under a label or topology key; None: they do not have it."""
+    """One shortfall per node, by its value under a label or topology key; None for a node without the key."""
     coded = cast("NodeTable", table).label_codes(key)
     return shortfalls_by_value(
-        coded.codes[rows].tolist(), lambda code: tell(coded.values[code] if code >= 0 else None)
+        coded.codes[rows].tolist(), lambda code: make_shortfall(coded.values[code] if code >= 0 else None)
     )
 
 
 def shortfalls_by_node_info(
-    table: Table, rows: Rowids, fact: Callable[[NodeInfo], Value], tell: Callable[[Value], Shortfall]
+    table: Table,
+    rows: Rowids,
+    attribute: Callable[[NodeInfo], Value],
+    make_shortfall: Callable[[Value], Shortfall],
 ) -> list[Shortfall]:
-    """By what is known of nodes."""
-    facts = cast("NodeTable", table).node_infos
-    return shortfalls_by_value(
-        [fact(found) for row in rows.tolist() if (found := facts[row]) is not None], tell
-    )
+    """One shortfall per node, by an attribute of its node info."""
+    infos = cast("NodeTable", table).node_infos
+    values = [attribute(info) for row in rows.tolist() if (info := infos[row]) is not None]
+    return shortfalls_by_value(values, make_shortfall)
 
 
 def node_info_at(table: Table, row: int) -> NodeInfo:
-    facts = cast("NodeTable", table).node_infos[row]
-    if facts is None:
+    """The node info of a row; raise LookupError for a row without a node."""
+    info = cast("NodeTable", table).node_infos[row]
+    if info is None:
         raise LookupError(f"row {row} holds no node")
-    return facts
+    return info
 
 
 def label_text(key: str, value: str | None) -> str:
-    """`disk=hdd`, `no label disk`; zone and the like are no labels to the user, so `no zone`."""
+    """A label as text: `disk=hdd`, `no label disk`. Topology keys are not labels to the user: `no zone`."""
     if value is None:
         return f"no {key}" if key in TOPOLOGY_KEYS else f"no label {key}"
     return f"{key}={value}"
 
 
 def workload_names(table: Table, rows: Iterable[int], is_meant: Callable[[Placement], bool]) -> str:
-    """The first few workloads on these rows that are meant, `default/a, default/b, …`."""
+    """The first few workloads on the rows for which `is_meant` holds, as `default/a, default/b, …`."""
     placed = cast("NodeTable", table).placements_by_row
-    found: list[str] = []
+    names: list[str] = []
     for row in rows:
-        for each in placed[row].values():
-            if is_meant(each):
-                if len(found) == MAX_NAMED_WORKLOADS:
-                    return ", ".join(found) + ", …"
-                found.append(each.ask.name)
-    return ", ".join(found)
+        for placement in placed[row].values():
+            if is_meant(placement):
+                if len(names) == MAX_NAMED_WORKLOADS:
+                    return ", ".join(names) + ", …"
+                names.append(placement.ask.name)
+    return ", ".join(names)
 
 
 @dataclass(frozen=True, slots=True)
 class StaticReason:
-    """`words` stand after a count; for one node, `what` it is about with need, which is missing, and have, the same for every node."""
+    """A reason that is equal for every node.
+
+    `text` follows the count of nodes. For one node, `subject` is what the reason is about, with `need`, all
+    of which is missing, and `have`.
+    """
 
     plugin: str
     text: str
@@ -95,7 +104,7 @@ class StaticReason:
 
 @dataclass(frozen=True, slots=True)
 class LabelMismatch:
-    """Because of a label: what the node has under `key` is shown next to what is needed."""
+    """A reason about a label: the node's value under `key` is shown next to the needed value."""
 
     plugin: str
     text: str
@@ -113,12 +122,12 @@ class LabelMismatch:
         return shortfalls_by_label(table, self.key, rows, self.shortfall_for)
 
     def shortfall_for(self, value: str | None) -> Shortfall:
-        """For nodes with this value under the key; None: without it."""
+        """The shortfall of nodes with the value under the key; None for nodes without the key."""
         return Shortfall(self.subject, self.need, label_text(self.key, value), self.need)
 
 
 def unknown_topology_key(plugin: str, key: str) -> StaticReason:
-    """Nothing can be near or spread by a topology key that no node has."""
+    """The reason for a topology key that no node has: no workload can be near or spread by that key."""
     return StaticReason(
         plugin, f"without topology key {key}, which no node has", "topology key", key, "none on any node"
     )

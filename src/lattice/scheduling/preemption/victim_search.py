@@ -1,42 +1,40 @@
-"""Who of those that may go must go? The fewest who free enough together, of these the cheapest, by branch and bound."""
+"""Branch-and-bound search for the victims of one node: the fewest that free enough together, then the
+cheapest."""
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from lattice.scheduling.table.ask import MILLI_PER_GPU
 from lattice.scheduling.table.node_table import Placement
 
-Cost = tuple[
-    int, int, float, int
-]  # how many, sum of their priorities, how long they have run, rank of the node
+Cost = tuple[int, int, float, int]  # number of victims, sum of priorities, sum of ages, rank of the node
 VictimSet = list["VictimGroup"]
 VictimSetCheck = Callable[[VictimSet], bool]
 
-FILTER_CHECK_STEPS = 25  # asking the filters about one choice is as much work as so many steps
+FILTER_CHECK_STEPS = 25  # the cost of running the filters on one victim set, in search steps
 
 
 @dataclass(frozen=True, slots=True)
 class VictimGroup:
-    """Those who go together: one workload, or all of a gang that cannot do without it, wherever they are."""
+    """Workloads that are evicted together: one workload, or all members of a gang on all nodes."""
 
     members: tuple[Placement, ...]
-    member_costs: tuple[tuple[int, float], ...]  # of each member: its priority and age
-    freed_amounts: tuple[
-        tuple[int, ...], ...
-    ]  # of each member on this node: how much of every thing that is short
-    freed_gpus: tuple[tuple[int, int], ...] = ()  # (which one, thousandths) that members hold on this node
-    limited_services: tuple[str, ...] = ()  # of members, where these may not be disrupted without limit
+    member_costs: tuple[tuple[int, float], ...]  # by member: priority and age in seconds
+    freed_amounts: tuple[tuple[int, ...], ...]  # by member on the node: amounts of the missing resources
+    freed_gpus: tuple[tuple[int, int], ...] = ()  # (GPU number, thousandths) of members on the node
+    limited_services: tuple[str, ...] = ()  # services of members that have a disruption limit
     gang: str = ""
-    is_whole_gang: bool = False  # it is all of its gang
-    equivalence_key: Hashable = None  # of one kind any will do: the cheapest goes first
+    is_whole_gang: bool = False
+    equivalence_key: Hashable = None  # groups with equal keys are interchangeable: the cheapest goes first
 
 
 @dataclass(frozen=True, slots=True)
 class Deficit:
-    """What a node lacks: an amount of each thing, and `gpu_count` GPUs of which `gpus` tells how much each lacks to be ready."""
+    """The missing resources of a node: amounts, and `gpu_count` GPUs with the missing thousandths of every
+    usable GPU."""
 
     amounts: tuple[int, ...] = ()
     missing_by_gpu: Mapping[int, int] = field(default_factory=dict)
@@ -49,7 +47,7 @@ class Deficit:
 
 @dataclass(frozen=True, slots=True)
 class DisruptionLimits:
-    """Of a service, and of a gang that is not stopped as a whole, no more than so many."""
+    """The most evictions by service, and by gang that is not evicted as a whole."""
 
     services: Mapping[str, int] = field(default_factory=dict)
     gangs: Mapping[str, int] = field(default_factory=dict)
@@ -57,16 +55,17 @@ class DisruptionLimits:
 
 @dataclass(slots=True)
 class SearchBudget:
-    """Steps that may still be made. Counted, not timed, so that the same question always gets the same answer."""
+    """The remaining search steps. Steps are counted, not timed, so that equal inputs get equal results."""
 
     remaining_steps: int
-    parent: "SearchBudget | None" = None  # that this is a part of
+    parent: "SearchBudget | None" = None  # pays for the steps of this budget, too
     is_exhausted: bool = False
 
     def sub_budget(self, most: int) -> "SearchBudget":
         return SearchBudget(most, self)
 
     def spend(self, steps: int) -> None:
+        """Pay for steps; an exhausted budget, own or parent's, ends the search."""
         if self.parent:
             self.parent.remaining_steps -= steps
         self.remaining_steps -= steps
@@ -78,77 +77,89 @@ class SearchBudget:
 
 
 class _BudgetExhausted(Exception):
-    """Stays inside this module."""
+    """The search budget is exhausted. The exception does not leave the module."""
 
 
 class _RemainingBounds:
-    """What the parties from one place on could give at best, and cost at least."""
+    """What the groups from one index on free at most and cost at least, by number of workloads."""
 
     __slots__ = ("costs", "gains", "gpus", "span")
 
-    def __init__(self, parties: Sequence[VictimGroup], short: Deficit) -> None:
-        gives = [each for party in parties for each in _freed_per_member(party)]
-        self.gains = [[0, *accumulate(sorted(column, reverse=True))] for column in zip(*gives, strict=True)]
-        worth = sorted(each for party in parties for each in party.member_costs)
-        self.costs = [(0, 0.0), *accumulate(worth, lambda one, other: (one[0] + other[0], one[1] + other[1]))]
+    def __init__(self, groups: Sequence[VictimGroup], deficit: Deficit) -> None:
+        freed: list[tuple[int, ...]] = []
+        member_costs: list[tuple[int, float]] = []
+        for group in groups:
+            freed.extend(_freed_per_member(group))
+            member_costs.extend(group.member_costs)
+        self.gains = [[0, *accumulate(sorted(column, reverse=True))] for column in zip(*freed, strict=True)]
+        self.costs = [
+            (0, 0.0),
+            *accumulate(sorted(member_costs), lambda total, cost: (total[0] + cost[0], total[1] + cost[1])),
+        ]
         self.gpus: dict[int, list[int]] = {}
         self.span = 1
-        if short.gpu_count:
-            self._sum_gpus(parties)
+        if not deficit.gpu_count:
+            return
+        freed_by_gpu: dict[int, list[int]] = {}
+        for group in groups:
+            for number, milli in group.freed_gpus:
+                freed_by_gpu.setdefault(number, []).append(milli)
+            self.span = max(self.span, len(group.freed_gpus))
+        for number, amounts in freed_by_gpu.items():
+            self.gpus[number] = list(accumulate(sorted(amounts, reverse=True)))
 
-    def _sum_gpus(self, parties: Sequence[VictimGroup]) -> None:
-        held: dict[int, list[int]] = {}
-        for party in parties:
-            for number, milli in party.freed_gpus:
-                held.setdefault(number, []).append(milli)
-            self.span = max(self.span, len(party.freed_gpus))
-        self.gpus = {
-            number: list(accumulate(sorted(amounts, reverse=True))) for number, amounts in held.items()
-        }
-
-    def can_cover(self, lacking: Sequence[int], most: int) -> bool:
-        """By so many more workloads."""
+    def can_cover(self, missing_amounts: Sequence[int], most: int) -> bool:
+        """Whether `most` further workloads could free the missing amounts."""
         return all(
-            lack <= gains[min(most, len(gains) - 1)] for lack, gains in zip(lacking, self.gains, strict=True)
+            missing <= gains[min(most, len(gains) - 1)]
+            for missing, gains in zip(missing_amounts, self.gains, strict=True)
         )
 
-    def can_free_gpus(self, lacking: Mapping[int, int], count: int, most: int) -> bool:
-        """A GPU takes as many workloads as its largest shares need; one workload counts for as many GPUs as any one spans."""
-        takes = []
-        for number, lack in lacking.items():
+    def can_free_gpus(self, missing_by_gpu: Mapping[int, int], count: int, most: int) -> bool:
+        """Whether `most` further workloads could free `count` GPUs.
+
+        A GPU needs as many evictions as its largest shares that cover the missing part; one eviction counts
+        for as many GPUs as the widest group spans.
+        """
+        evictions = []
+        for number, missing in missing_by_gpu.items():
             shares = self.gpus.get(number, ())
-            if lack <= 0:
+            if missing <= 0:
                 count -= 1
-            elif shares and shares[-1] >= lack:
-                takes.append(bisect_left(shares, lack) + 1)
-        return count <= 0 or (len(takes) >= count and sum(sorted(takes)[:count]) <= most * self.span)
+            elif shares and shares[-1] >= missing:
+                evictions.append(bisect_left(shares, missing) + 1)
+        return count <= 0 or (len(evictions) >= count and sum(sorted(evictions)[:count]) <= most * self.span)
 
 
-def _freed_per_member(party: VictimGroup) -> Sequence[tuple[int, ...]]:
-    """What all of a gang give, shared out among its members wherever they are: only together they give it."""
-    if not party.is_whole_gang:
-        return party.freed_amounts
-    count = len(party.members)
-    return [tuple(-(-sum(column) // count) for column in zip(*party.freed_amounts, strict=True))] * count
+def _freed_per_member(group: VictimGroup) -> Sequence[tuple[int, ...]]:
+    """Freed amounts by member. The amounts of a whole gang are divided among its members on all nodes: only
+    together they free them."""
+    if not group.is_whole_gang:
+        return group.freed_amounts
+    count = len(group.members)
+    # Rounded up: the bound must not be below what the gang frees.
+    return [tuple(-(-sum(column) // count) for column in zip(*group.freed_amounts, strict=True))] * count
 
 
 class VictimSearch:
-    """On one node, exact unless the effort is spent: all sets of one size that could be enough, and cheaper than what is known.
+    """The search on one node: every victim set of a given size that could suffice and costs less than the
+    best known set.
 
-    `accept` is asked about what is enough by number; without it that suffices.
+    The search is exact unless its budget is exhausted. A victim set that covers the deficit is passed to
+    `accept`, if given.
     """
 
     def __init__(
         self,
-        parties: Iterable[VictimGroup],
-        short: Deficit,
+        groups: Iterable[VictimGroup],
+        deficit: Deficit,
         limits: DisruptionLimits,
         accept: VictimSetCheck | None = None,
     ) -> None:
-        self.groups = _by_kind(parties, short)
-        self.deficit, self.limits, self.accept = short, limits, accept
-        self.is_truncated = False  # the effort was spent before all was seen
-        self._next_kind = _next_kind_indexes(self.groups)
+        self.groups = _cheapest_per_class_first(groups, deficit)
+        self.deficit, self.limits, self.accept = deficit, limits, accept
+        self.is_truncated = False  # the budget was exhausted before the search ended
+        self._next_class = _next_class_indexes(self.groups)
         self._bounds_by_index: dict[int, _RemainingBounds] = {}
         self._reset()
 
@@ -162,60 +173,66 @@ class VictimSearch:
         self._best: VictimSet | None = None
 
     def lower_bound(self, count: int) -> tuple[int, int] | None:
-        """How many, `count` or more, could be enough, and their least sum of priorities. None: no number is."""
+        """The least number of victims, from `count` on, that could suffice, and their least sum of
+        priorities; None if none could."""
         if not self.groups:
             return None
-        rest = self._bounds_from(0)
-        for size in range(count, len(rest.costs)):
-            if self._could_suffice(rest, size):
-                return (size, rest.costs[size][0])
+        bounds = self._bounds_from(0)
+        for size in range(count, len(bounds.costs)):
+            if self._could_suffice(bounds, size):
+                return (size, bounds.costs[size][0])
         return None
 
-    def cheapest(self, count: int, below: tuple[float, ...], effort: SearchBudget) -> VictimSet | None:
-        """Of exactly so many, and of less cost (how many, priorities, ages) than `below`."""
+    def cheapest(self, count: int, below: tuple[float, ...], budget: SearchBudget) -> VictimSet | None:
+        """The cheapest set of exactly `count` victims whose cost (number, priorities, ages) is less than
+        `below`."""
         self._reset()
-        self._count, self._cost_limit, self._budget = count, below, effort
+        self._count, self._cost_limit, self._budget = count, below, budget
         try:
             self._descend(0, count, (0, 0.0))
         except _BudgetExhausted:
             self.is_truncated = True
         return self._best
 
-    def _descend(self, at: int, left: int, spent: tuple[int, float]) -> None:
-        """Take exactly `left` more from here on, in all ways that could be better than what is known."""
-        if not left:
+    def _descend(self, index: int, remaining: int, spent: tuple[int, float]) -> None:
+        """Try every way to select `remaining` further victims from the groups at `index` and after that could
+        be cheaper than the best set."""
+        if not remaining:
             self._consider(spent)
             return
-        while at < len(self.groups) and self._can_improve(at, left, spent):
+        while index < len(self.groups) and self._can_improve(index, remaining, spent):
             self._budget.spend(1)
-            party = self.groups[at]
-            if len(party.members) <= left and self.may_evict(party):
-                self._select(party, 1)
-                self._selected.append(party)
-                self._descend(at + 1, left - len(party.members), _add_cost(spent, party))
+            group = self.groups[index]
+            if len(group.members) <= remaining and self.may_evict(group):
+                cost = spent
+                for priority, age in group.member_costs:
+                    cost = (cost[0] + priority, cost[1] + age)
+                self._select(group, 1)
+                self._selected.append(group)
+                self._descend(index + 1, remaining - len(group.members), cost)
                 self._selected.pop()
-                self._select(party, -1)
-            at = self._next_kind[at]
+                self._select(group, -1)
+            index = self._next_class[index]
 
-    def _can_improve(self, at: int, left: int, spent: tuple[int, float]) -> bool:
-        rest = self._bounds_from(at)
-        if left >= len(rest.costs):
+    def _can_improve(self, index: int, remaining: int, spent: tuple[int, float]) -> bool:
+        bounds = self._bounds_from(index)
+        if remaining >= len(bounds.costs):
             return False
-        priority, age = rest.costs[left]
-        return (self._count, spent[0] + priority, spent[1] + age) < self._cost_limit and self._could_suffice(
-            rest, left
-        )
-
-    def _bounds_from(self, at: int) -> _RemainingBounds:
-        rest = self._bounds_by_index.get(at)
-        if rest is None:
-            rest = self._bounds_by_index[at] = _RemainingBounds(self.groups[at:], self.deficit)
-        return rest
-
-    def _could_suffice(self, rest: _RemainingBounds, most: int) -> bool:
-        if not rest.can_cover(self._missing_amounts, most):
+        priority, age = bounds.costs[remaining]
+        if (self._count, spent[0] + priority, spent[1] + age) >= self._cost_limit:
             return False
-        return not self.deficit.gpu_count or rest.can_free_gpus(
+        return self._could_suffice(bounds, remaining)
+
+    def _bounds_from(self, index: int) -> _RemainingBounds:
+        bounds = self._bounds_by_index.get(index)
+        if bounds is None:
+            bounds = self._bounds_by_index[index] = _RemainingBounds(self.groups[index:], self.deficit)
+        return bounds
+
+    def _could_suffice(self, bounds: _RemainingBounds, most: int) -> bool:
+        if not bounds.can_cover(self._missing_amounts, most):
+            return False
+        return not self.deficit.gpu_count or bounds.can_free_gpus(
             self._missing_by_gpu, self.deficit.gpu_count, most
         )
 
@@ -223,127 +240,125 @@ class VictimSearch:
         cost = (self._count, *spent)
         if cost >= self._cost_limit or not self._covers_deficit():
             return
+        # Running the filters costs as much as many steps, and is paid before.
         if self.accept:
             self._budget.spend(FILTER_CHECK_STEPS)
         if self.accept is None or self.accept(self._selected):
             self._best, self._cost_limit = list(self._selected), cost
 
     def _covers_deficit(self) -> bool:
-        if any(lack > 0 for lack in self._missing_amounts):
+        if any(missing > 0 for missing in self._missing_amounts):
             return False
-        return sum(lack <= 0 for lack in self._missing_by_gpu.values()) >= self.deficit.gpu_count
+        return sum(missing <= 0 for missing in self._missing_by_gpu.values()) >= self.deficit.gpu_count
 
-    def may_evict(self, party: VictimGroup) -> bool:
-        """As far as limits go, besides those taken already."""
-        for service in party.limited_services:
-            if (
-                self._disrupted[service] + party.limited_services.count(service)
-                > self.limits.services[service]
-            ):
+    def may_evict(self, group: VictimGroup) -> bool:
+        """Whether the disruption limits allow the group beside the selected groups."""
+        for service in group.limited_services:
+            disrupted = self._disrupted[service] + group.limited_services.count(service)
+            if disrupted > self.limits.services[service]:
                 return False
-        if not party.gang:
+        if not group.gang:
             return True
-        used = self._disrupted["gang " + party.gang]
-        return not used if party.is_whole_gang else used < self.limits.gangs[party.gang]
+        evicted = self._disrupted["gang " + group.gang]
+        return not evicted if group.is_whole_gang else evicted < self.limits.gangs[group.gang]
 
-    def _select(self, party: VictimGroup, sign: int) -> None:
-        for gives in party.freed_amounts:
-            for number, amount in enumerate(gives):
+    def _select(self, group: VictimGroup, sign: int) -> None:
+        for amounts in group.freed_amounts:
+            for number, amount in enumerate(amounts):
                 self._missing_amounts[number] -= sign * amount
-        for number, milli in party.freed_gpus:
+        for number, milli in group.freed_gpus:
             if number in self._missing_by_gpu:
                 self._missing_by_gpu[number] -= sign * milli
-        for service in party.limited_services:
+        for service in group.limited_services:
             self._disrupted[service] += sign
-        if party.gang:
-            self._disrupted["gang " + party.gang] += sign * (1 << 30 if party.is_whole_gang else 1)
+        if group.gang:
+            # A whole gang counts as more evictions than any gang has members, so that no member is selected
+            # beside its gang.
+            self._disrupted["gang " + group.gang] += sign * (1 << 30 if group.is_whole_gang else 1)
 
     def greedy_victims(self) -> VictimSet | None:
-        """Without proof: as many as may go, less those that can be spared, in two orders. None if all of them are not enough."""
-        orders = (
-            sorted(self.groups, key=lambda each: (each.is_whole_gang, each.member_costs)),
-            sorted(
-                self.groups, key=lambda each: (not each.is_whole_gang, -_deficit_share(each, self.deficit))
-            ),
+        """A victim set without proof that it is the cheapest; None if all groups together do not suffice.
+
+        The search selects every group that the limits allow, then drops the groups that are not needed, in
+        two orders.
+        """
+        cheapest_first = sorted(self.groups, key=lambda group: (group.is_whole_gang, group.member_costs))
+        largest_first = sorted(
+            self.groups, key=lambda group: (not group.is_whole_gang, -_deficit_share(group, self.deficit))
         )
-        found = [
-            choice for order in orders if (choice := self._drop_unneeded(self._select_all_allowed(order)))
-        ]
-        return min(found, key=_cost_of, default=None)
+        orders = (cheapest_first, largest_first)
+        victim_sets = [self._drop_unneeded(self._select_all_allowed(order)) for order in orders]
+        return min(filter(None, victim_sets), key=_cost_of, default=None)
 
     def _select_all_allowed(self, order: Sequence[VictimGroup]) -> VictimSet:
-        """As many as may go. They are taken when this returns."""
+        """Select and return every group that the limits allow."""
         self._reset()
-        choice = []
-        for party in order:
-            if self.may_evict(party):
-                self._select(party, 1)
-                choice.append(party)
-        return choice
+        victim_set = []
+        for group in order:
+            if self.may_evict(group):
+                self._select(group, 1)
+                victim_set.append(group)
+        return victim_set
 
-    def _drop_unneeded(self, choice: VictimSet) -> VictimSet | None:
-        """The last ones stay first."""
-        if not self._suffices(choice):
+    def _drop_unneeded(self, victim_set: VictimSet) -> VictimSet | None:
+        """Drop the groups without which the set suffices, the last groups first."""
+        if not self._suffices(victim_set):
             return None
-        for party in reversed(choice):
-            rest = [each for each in choice if each is not party]
-            self._select(party, -1)
-            if self._suffices(rest):
-                choice = rest
+        for group in reversed(victim_set):
+            remaining = [selected for selected in victim_set if selected is not group]
+            self._select(group, -1)
+            if self._suffices(remaining):
+                victim_set = remaining
             else:
-                self._select(party, 1)
-        return choice
+                self._select(group, 1)
+        return victim_set
 
-    def _suffices(self, choice: VictimSet) -> bool:
-        """Of those that are taken now."""
-        return bool(choice) and self._covers_deficit() and (self.accept is None or self.accept(choice))
-
-
-def _add_cost(spent: tuple[int, float], party: VictimGroup) -> tuple[int, float]:
-    for priority, age in party.member_costs:
-        spent = (spent[0] + priority, spent[1] + age)
-    return spent
-
-
-def _cost_of(choice: VictimSet) -> tuple[int, int, float]:
-    worth = [each for party in choice for each in party.member_costs]
-    return (len(worth), sum(priority for priority, _ in worth), sum(age for _, age in worth))
-
-
-def _deficit_share(party: VictimGroup, short: Deficit) -> float:
-    """How much it gives of what is short."""
-    amounts = sum(
-        min(1.0, sum(column) / lack)
-        for column, lack in zip(zip(*party.freed_amounts, strict=True), short.amounts, strict=True)
-    )
-    return float(
-        amounts
-        + sum(milli for number, milli in party.freed_gpus if short.missing_by_gpu.get(number, 0) > 0)
-        / MILLI_PER_GPU
-    )
-
-
-def _by_kind(parties: Iterable[VictimGroup], short: Deficit) -> list[VictimGroup]:
-    """Of a kind the cheapest first; kinds by their cheapest, those that give much before others."""
-    kinds: dict[Hashable, list[VictimGroup]] = {}
-    for party in sorted(parties, key=_importance):
-        kinds.setdefault(party.equivalence_key, []).append(party)
-    order = sorted(
-        kinds.values(),
-        key=lambda each: (len(each[0].members), each[0].member_costs[0][0], -_deficit_share(each[0], short)),
-    )
-    return [party for each in order for party in each]
-
-
-def _importance(party: VictimGroup) -> tuple[object, ...]:
-    return (party.member_costs, party.members[0].ask.name)
-
-
-def _next_kind_indexes(parties: Sequence[VictimGroup]) -> list[int]:
-    """For each place, where the next kind begins: who is not taken spares the dearer ones of its kind too."""
-    after = [len(parties)] * len(parties)
-    for at in range(len(parties) - 2, -1, -1):
-        after[at] = (
-            after[at + 1] if parties[at].equivalence_key == parties[at + 1].equivalence_key else at + 1
+    def _suffices(self, victim_set: VictimSet) -> bool:
+        """Whether the selected groups suffice."""
+        return (
+            bool(victim_set) and self._covers_deficit() and (self.accept is None or self.accept(victim_set))
         )
-    return after
+
+
+def _cost_of(victim_set: VictimSet) -> tuple[int, int, float]:
+    costs = list(chain.from_iterable(group.member_costs for group in victim_set))
+    return (len(costs), sum(priority for priority, _ in costs), sum(age for _, age in costs))
+
+
+def _deficit_share(group: VictimGroup, deficit: Deficit) -> float:
+    """The parts of the missing resources that the group frees, added up."""
+    columns = zip(*group.freed_amounts, strict=True)
+    amounts = sum(
+        min(1.0, sum(column) / missing) for column, missing in zip(columns, deficit.amounts, strict=True)
+    )
+    freed_gpus = (milli for number, milli in group.freed_gpus if deficit.missing_by_gpu.get(number, 0) > 0)
+    return float(amounts + sum(freed_gpus) / MILLI_PER_GPU)
+
+
+def _cheapest_per_class_first(groups: Iterable[VictimGroup], deficit: Deficit) -> list[VictimGroup]:
+    """Order groups by equivalence class, the cheapest of a class first.
+
+    Classes are ordered by their cheapest group; of equally cheap classes, those that free more come first.
+    """
+    classes: dict[Hashable, list[VictimGroup]] = {}
+    for group in sorted(groups, key=lambda group: (group.member_costs, group.members[0].ask.name)):
+        classes.setdefault(group.equivalence_key, []).append(group)
+
+    def rank(equivalent: list[VictimGroup]) -> tuple[int, int, float]:
+        cheapest = equivalent[0]
+        return (len(cheapest.members), cheapest.member_costs[0][0], -_deficit_share(cheapest, deficit))
+
+    ordered = sorted(classes.values(), key=rank)
+    return list(chain.from_iterable(ordered))
+
+
+def _next_class_indexes(groups: Sequence[VictimGroup]) -> list[int]:
+    """By index, where the next equivalence class begins: a search that skips a group skips the costlier
+    groups of its class."""
+    next_index = [len(groups)] * len(groups)
+    for index in range(len(groups) - 2, -1, -1):
+        if groups[index].equivalence_key == groups[index + 1].equivalence_key:
+            next_index[index] = next_index[index + 1]
+        else:
+            next_index[index] = index + 1
+    return next_index

@@ -1,4 +1,4 @@
-"""What one workload asks of a node: its manifest, read once, with everything that plugins look at."""
+"""The scheduling request of one workload: its manifest, read once, with the values that plugins use."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +16,9 @@ from lattice.kinds.constraint import (
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 
 GPU = "gpu"
-MILLI_PER_GPU = 1000  # thousandths
-WORKLOAD_SLOTS = "workloads"  # how many workloads a node takes; a node that does not say takes any number
+MILLI_PER_GPU = 1000
+# The number of workloads on a node. A node without a stated number has no limit.
+WORKLOAD_SLOTS = "workloads"
 PORTS = "ports"
 
 Labels = tuple[tuple[str, str], ...]
@@ -25,7 +26,11 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class GpuNeed:
-    """`count` whole GPUs, or with count 1 a part of one; of these models, any if none is named."""
+    """The GPUs that a workload requests: `count` whole GPUs, or a part of one GPU (`count` is 1 and `milli`
+    below 1,000).
+
+    An empty `models` accepts every GPU model.
+    """
 
     count: int
     milli: int
@@ -38,17 +43,18 @@ class GpuNeed:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """Everything besides name and priority. Equal demands get equal answers."""
+    """The requirements of a workload, without its name and priority. Equal demands get equal decisions."""
 
     namespace: str = "default"
     labels: Labels = ()
     service: str = ""
     cluster: str = ""
-    requests: tuple[tuple[str, int], ...] = ()  # by resource name: milli-cores, bytes, counts; GPUs are apart
+    # Amounts by resource name: milli-cores, bytes, counts. GPUs are in `gpu`.
+    requests: tuple[tuple[str, int], ...] = ()
     gpu: GpuNeed | None = None
-    ports: int = 0  # ports to be chosen on the node
-    host_ports: tuple[tuple[int, str], ...] = ()  # (number, protocol) that must be free
-    runtime: str = ""  # process or container; "": either
+    ports: int = 0  # number of ports that the scheduler chooses on the node
+    host_ports: tuple[tuple[int, str], ...] = ()  # fixed (number, protocol) pairs
+    runtime: str = ""  # process or container; "": any runtime
     node_selector: Labels = ()
     node_terms: tuple[NodeTerm, ...] = ()
     node_preferences: tuple[PreferredNodes, ...] = ()
@@ -65,7 +71,12 @@ class Demands:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadAsk:
-    """An engine Ask. `needs` are the requests in the numbers of one table."""
+    """The scheduling request of a workload, as an engine Ask.
+
+    `needs` are (resource number, amount) pairs in the resource numbers of one node table. `shape` and
+    `fixed_shape` are numbers that stand for the demands, and for the part of the demands that plugins of
+    scope "fixed" use.
+    """
 
     name: str  # namespace/name
     demands: Demands
@@ -83,7 +94,8 @@ class WorkloadAsk:
 
 
 def fixed_shape_of(demands: Demands) -> Hashable:
-    """What plugins look at whose answers depend on fixed facts of a node only."""
+    """The part of the demands that plugins of scope "fixed" use: these plugins depend on fixed columns of a
+    node only."""
     return (
         bool(demands.service),
         demands.cluster,
@@ -135,6 +147,7 @@ def demands_of(workload: LatticeWorkload) -> Demands:
 
 
 def gpu_need(spec: WorkloadSpec) -> GpuNeed | None:
+    """The GPU request of a workload spec in thousandths; requests above one GPU are rounded up to whole GPUs."""
     milli = spec.request_amounts.get(GPU, 0)
     if milli <= 0:
         return None
@@ -144,7 +157,8 @@ def gpu_need(spec: WorkloadSpec) -> GpuNeed | None:
 
 
 def runtime_of(spec: WorkloadSpec) -> str:
-    """An image needs a container runtime; a command alone runs as a process."""
+    """The runtime that a workload needs: a container image needs a container runtime, a command runs as a
+    process."""
     if any(container.image for container in spec.containers.values()):
         return "container"
     return "process" if spec.containers else ""

@@ -1,4 +1,4 @@
-"""GPUs of the nodes, one by one: which are free, wholly or in part, and which ones a workload gets."""
+"""Single GPUs of the nodes: the free part of every GPU, and the choice of GPUs for a workload."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -12,17 +12,19 @@ if TYPE_CHECKING:
     from lattice.scheduling.table.node_table import NodeTable
 
 NO_MODEL = -1
-ABSENT_GPU_FREE = np.iinfo(np.int32).min  # what an absent GPU has free: less than anybody can ask
+# The free thousandths of an absent GPU: less than any request.
+ABSENT_GPU_FREE = np.iinfo(np.int32).min
 
 GpuMatrix = NDArray[np.int32]
 
 
 class GpuAllocator:
-    """Per GPU and row: thousandths in all, taken by what we placed, and the code of its model (NO_MODEL: there is none).
+    """Total thousandths, allocated thousandths and model code (NO_MODEL for an absent GPU), by GPU and row.
 
-    Taken is counted, whatever the node says it has: a node that shrinks may be overfull, and is full until it is not.
-    Columns of the table derived row by row: gpu_whole (wholly free ones), gpu_best (most free of any one), gpu_free (all together),
-    gpu_count, gpu_model (of the first one), and per model gpu_whole:MODEL, gpu_best:MODEL, gpu_count:MODEL.
+    Allocated thousandths do not depend on the reported GPUs: a node that shrinks may be overcommitted, and is
+    full until it is not. Columns of the table, derived row by row: gpu_whole (wholly free GPUs), gpu_best
+    (most free thousandths of one GPU), gpu_free (free thousandths of all GPUs), gpu_count, gpu_model (of the
+    first GPU), and per model gpu_whole:MODEL, gpu_best:MODEL, gpu_count:MODEL.
     """
 
     def __init__(self, table: "NodeTable") -> None:
@@ -37,29 +39,30 @@ class GpuAllocator:
         table.add_column("gpu_model", np.int32, NO_MODEL)
 
     def free(self, row: int, models: Sequence[str] = ()) -> GpuMatrix:
-        """Of one node, its own GPUs only, of these models; below zero where more is taken than there is."""
+        """Free thousandths of every GPU of a node, of the given models; negative where a GPU is
+        overcommitted."""
         self._grow(0)
-        mine = self._usable_mask(row, models)
-        left: GpuMatrix = (self._total[:, row] - self._allocated_milli[:, row])[mine]
-        return left
+        usable = self._usable_mask(row, models)
+        free_milli: GpuMatrix = (self._total[:, row] - self._allocated_milli[:, row])[usable]
+        return free_milli
 
     @property
     def max_per_node(self) -> int:
-        """So many GPUs no node has more of."""
+        """An upper limit of the number of GPUs of one node."""
         return len(self._total)
 
     def sorted_free_milli(self, rows: slice | list[int]) -> GpuMatrix:
-        """(row, GPU): thousandths free, least first; 0 where there is no GPU or it is overfull."""
+        """(row, GPU): free thousandths, ascending; 0 for an absent or overcommitted GPU."""
         self._grow(0)
-        total, taken, model = (
-            each[:, : self._table.count][:, rows]
-            for each in (self._total, self._allocated_milli, self._model)
+        total, allocated, model = (
+            matrix[:, : self._table.count][:, rows]
+            for matrix in (self._total, self._allocated_milli, self._model)
         )
-        free: GpuMatrix = np.where(model == NO_MODEL, 0, total - taken).clip(0, MILLI_PER_GPU)
+        free: GpuMatrix = np.where(model == NO_MODEL, 0, total - allocated).clip(0, MILLI_PER_GPU)
         return np.sort(free.T, axis=1)
 
     def set_node(self, row: int, gpus: Sequence[tuple[str, int]]) -> None:
-        """The node has these, before anything we placed there is taken off."""
+        """Set the GPUs of a node as (model, thousandths) before allocations of placed workloads."""
         if not gpus and not self._total.shape[0]:
             return
         self._grow(len(gpus))
@@ -78,7 +81,8 @@ class GpuAllocator:
         self._update_columns(row)
 
     def register_models(self, models: Iterable[str], width: int) -> None:
-        """GPUs of these models, and nodes with so many of them, are nothing new from now on."""
+        """Register GPU models and a number of GPUs per node, so that a later node with them changes no
+        dimension."""
         for model in models:
             self._model_code(model)
         self._grow(width)
@@ -99,7 +103,8 @@ class GpuAllocator:
         return np.isin(column, [self.models[model] for model in models if model in self.models])
 
     def allocate(self, row: int, need: GpuNeed) -> tuple[int, ...]:
-        """Which GPUs it gets: for a part, the fullest one that still has room; for whole ones, the first free."""
+        """Choose and allocate GPUs: for a part of a GPU the fullest GPU that fits, for whole GPUs the first
+        free GPUs."""
         self._grow(0)
         free = np.where(
             self._usable_mask(row, need.models),
@@ -107,6 +112,7 @@ class GpuAllocator:
             ABSENT_GPU_FREE,
         )
         fitting = np.flatnonzero(free >= need.milli)
+        # Least free first, then by number.
         chosen = fitting[np.argsort(free[fitting], kind="stable")][: need.count]
         if len(chosen) < need.count:
             raise ValueError(
@@ -115,6 +121,7 @@ class GpuAllocator:
         return self.allocate_exactly(row, need, tuple(sorted(int(number) for number in chosen)))
 
     def allocate_exactly(self, row: int, need: GpuNeed, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        """Allocate the GPUs with the given numbers."""
         self._grow(max(numbers, default=-1) + 1)
         for number in numbers:
             self._allocated_milli[number, row] += need.milli
@@ -135,15 +142,17 @@ class GpuAllocator:
         table.set(row, "gpu_whole", int((free >= MILLI_PER_GPU).sum()), fixed=False)
         table.set(row, "gpu_best", max(0, int(free.max(initial=0))), fixed=False)
         table.set(row, "gpu_free", int(free[free > 0].sum()), fixed=False)
-        for code in set(models.tolist()) - {NO_MODEL}:  # the few that this node has
-            ours, model = free[models == code], self._model_names[code]
-            table.set(row, f"gpu_whole:{model}", int((ours >= MILLI_PER_GPU).sum()), fixed=False)
-            table.set(row, f"gpu_best:{model}", max(0, int(ours.max(initial=0))), fixed=False)
+        # Only the models of this node: a table may know many models.
+        for code in set(models.tolist()) - {NO_MODEL}:
+            free_of_model, model = free[models == code], self._model_names[code]
+            table.set(row, f"gpu_whole:{model}", int((free_of_model >= MILLI_PER_GPU).sum()), fixed=False)
+            table.set(row, f"gpu_best:{model}", max(0, int(free_of_model.max(initial=0))), fixed=False)
 
     def _grow(self, gpus: int) -> None:
-        have, rows = self._total.shape
-        more_gpus, more_rows = max(0, gpus - have), max(0, self._table.count - rows)
+        gpu_rows, rows = self._total.shape
+        more_gpus, more_rows = max(0, gpus - gpu_rows), max(0, self._table.count - rows)
         if more_gpus or more_rows:
+            # Rows grow in steps of 64, so that adding nodes one by one does not copy every time.
             padding = ((0, more_gpus), (0, more_rows + 64 if more_rows else 0))
             self._total = np.pad(self._total, padding)
             self._allocated_milli = np.pad(self._allocated_milli, padding)

@@ -1,4 +1,5 @@
-"""What typically asks for GPUs here, learned from what is placed, and how much free GPU a node state keeps from being used by it."""
+"""The typical GPU requests of a cluster, learned from placements, and the free GPU capacity of a node that
+they could not use."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,33 +14,38 @@ from numpy.typing import NDArray
 
 from lattice.scheduling.table.ask import MILLI_PER_GPU, GpuNeed, WorkloadAsk
 
+if TYPE_CHECKING:
+    from lattice.scheduling.table.node_table import NodeTable
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MAX_DEMAND_CLASSES = 512  # typical asks kept, most frequent first: the rest weighs too little to matter
-SIMULATED_ARRIVALS = (
-    64  # how many more asks a GPU sees before it counts as it is: results hardly change between 16 and 200
-)
-CPU_RESOURCE = 0  # resource number, see NodeTable
-UNLIMITED_MILLI = 1e12  # as many as you like of what needs no cpu
-CPU_STARVATION_WEIGHT = 2.0  # what there is no cpu for is lost for certain, so it weighs more than what some could not use; 1 to 4 fill about equally well
-
-
-RELEARN_EACH_CHANGE_UP_TO = 30  # placements up to which every change is a new lesson: a handful teaches something else with each that comes
+MAX_DEMAND_CLASSES = 512  # most frequent classes; classes beyond this number weigh too little to matter
+# Further requests that a GPU is offered before its remaining free part counts as leftover: results hardly
+# change from 16 to 200.
+SIMULATED_ARRIVALS = 64
+CPU_RESOURCE = 0  # the resource number of cpu, see NodeTable
+UNLIMITED_MILLI = 1e12  # for classes that need no cpu
+# GPU capacity without cpu is lost for certain, so it weighs more than capacity that only some classes
+# cannot use; weights from 1 to 4 fill about equally well.
+CPU_STARVATION_WEIGHT = 2.0
+# With up to this number of placements every change is followed by a new snapshot: few placements change the
+# demand a lot.
+RELEARN_EACH_CHANGE_UP_TO = 30
 
 
 @dataclass(frozen=True, slots=True)
 class GpuNodeStates:
-    """Nodes as they are or would be, one a row."""
+    """Current or hypothetical states of nodes, one state per row."""
 
-    free_cpu: FloatArray  # milli-cores free
-    free_gpu_milli: IntArray  # (state, GPU): thousandths free; 0 where a node has fewer GPUs
-    gpu_model: IntArray  # of the GPUs; the last number stands for none
+    free_cpu: FloatArray  # milli-cores
+    free_gpu_milli: IntArray  # (state, GPU): thousandths; 0 for an absent GPU
+    gpu_model: IntArray  # model code of the GPUs; the last code means no GPU
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class GpuDemandClass:
-    """Asks that are alike as far as GPUs go."""
+    """A class of requests that are equal in cpu and GPU demand."""
 
     cpu: int
     count: int
@@ -58,78 +64,87 @@ def cpu_of(ask: WorkloadAsk) -> int:
     return next((amount for resource, amount in ask.needs if resource == CPU_RESOURCE), 0)
 
 
-def most_frequent(kinds: Mapping[GpuDemandClass, int]) -> list[tuple[GpuDemandClass, int]]:
-    """In an order that does not depend on who came first."""
-    return sorted(kinds.items(), key=lambda each: (-each[1], each[0]))[:MAX_DEMAND_CLASSES]
+def most_frequent(class_counts: Mapping[GpuDemandClass, int]) -> list[tuple[GpuDemandClass, int]]:
+    """The most frequent demand classes with their counts, in an order that does not depend on the order of
+    arrival."""
+    return sorted(class_counts.items(), key=lambda class_count: (-class_count[1], class_count[0]))[
+        :MAX_DEMAND_CLASSES
+    ]
 
 
 class GpuDemandModel:
-    """The typical asks, each weighed by how often it comes over how much GPU is left that it could use.
+    """The typical requests, weighted by their frequency and by the free GPU capacity that they could use.
 
-    The weights are the slope of Σ frequency · log(usable): losing a part of what little is left for some counts for more than losing
-    as much of what is plentiful. So scarce models and roomy nodes are spared for those who need them.
+    The weights are the slope of Σ frequency · log(usable): losing usable capacity of a class with little of
+    it weighs more than losing the same amount of a class with plenty. Scarce models and roomy nodes are
+    spared for the classes that need them.
     """
 
-    def __init__(self, kinds: list[tuple[GpuDemandClass, int]], models: dict[str, int]) -> None:
-        self.frequency = np.array([times for _, times in kinds], np.float64)
-        self._cpu = np.array([kind.cpu or 1 for kind, _ in kinds], np.float64)
-        self._without_cpu = [number for number, (kind, _) in enumerate(kinds) if not kind.cpu]
-        self._gpu_milli = np.array([kind.count * kind.milli for kind, _ in kinds], np.float64)
-        sizes = sorted({(kind.milli, kind.count) for kind, _ in kinds})
+    def __init__(self, class_counts: list[tuple[GpuDemandClass, int]], models: dict[str, int]) -> None:
+        self.frequency = np.array([frequency for _, frequency in class_counts], np.float64)
+        self._cpu = np.array([demand_class.cpu or 1 for demand_class, _ in class_counts], np.float64)
+        self._without_cpu = [
+            number for number, (demand_class, _) in enumerate(class_counts) if not demand_class.cpu
+        ]
+        self._gpu_milli = np.array(
+            [demand_class.count * demand_class.milli for demand_class, _ in class_counts], np.float64
+        )
+        sizes = sorted({(demand_class.milli, demand_class.count) for demand_class, _ in class_counts})
         self._millis = np.array([milli for milli, _ in sizes], np.int64)
         self._counts = np.array([count for _, count in sizes], np.int64)
-        self._size_class = np.array([sizes.index((kind.milli, kind.count)) for kind, _ in kinds], np.intp)
-        self._allowed_by_model = np.zeros(
-            (len(models) + 1, len(kinds)), np.bool_
-        )  # model -> which kinds may use it
-        for number, (kind, _) in enumerate(kinds):
-            allowed = (
-                [models[model] for model in kind.models if model in models]
-                if kind.models
-                else range(len(models))
-            )
-            self._allowed_by_model[list(allowed), number] = True
-        self._leftover_by_free = leftover_by_free(kinds)
-        cpu = sum(kind.cpu * times for kind, times in kinds)
-        self._gpu_milli_per_cpu = (
-            float(self.frequency @ self._gpu_milli) / cpu if cpu else 0.0
-        )  # GPU used along with a milli-core; 0: no cpu is asked
-        self.weights = np.zeros(len(kinds))
-        self._weights_by_model = (
-            self._allowed_by_model * self.weights
-        )  # model -> weights of the kinds that may use it
+        self._size_class = np.array(
+            [sizes.index((demand_class.milli, demand_class.count)) for demand_class, _ in class_counts],
+            np.intp,
+        )
+        # (model, class): whether the class may use the model.
+        self._allowed_by_model = np.zeros((len(models) + 1, len(class_counts)), np.bool_)
+        for number, (demand_class, _) in enumerate(class_counts):
+            allowed = list(range(len(models)))
+            if demand_class.models:
+                allowed = [models[model] for model in demand_class.models if model in models]
+            self._allowed_by_model[allowed, number] = True
+        self._leftover_by_free = leftover_by_free(class_counts)
+        cpu = sum(demand_class.cpu * frequency for demand_class, frequency in class_counts)
+        # GPU thousandths requested per milli-core; 0 if no class requests cpu.
+        self._gpu_milli_per_cpu = float(self.frequency @ self._gpu_milli) / cpu if cpu else 0.0
+        self.weights = np.zeros(len(class_counts))
+        # (model, class): the weight of the class, 0 if the class may not use the model.
+        self._weights_by_model = self._allowed_by_model * self.weights
 
     def usable_milli(self, states: GpuNodeStates) -> FloatArray:
-        """(state, kind): thousandths of GPU there that asks of this kind alone could use."""
+        """(state, class): thousandths of GPU that requests of this class alone could use."""
         usable = self._usable_any_model(states)
         usable *= self._allowed_by_model[states.gpu_model]
         return usable
 
     def _usable_any_model(self, states: GpuNodeStates) -> FloatArray:
-        """The same if every model would do."""
+        """(state, class): usable thousandths if every class accepted every model."""
         enough = states.free_gpu_milli[:, :, None] >= self._millis
-        room = (states.free_gpu_milli[:, :, None] * enough).sum(axis=1)
-        room[enough.sum(axis=1) < self._counts] = 0
+        usable_gpu = (states.free_gpu_milli[:, :, None] * enough).sum(axis=1)
+        usable_gpu[enough.sum(axis=1) < self._counts] = 0
         usable: FloatArray = states.free_cpu[:, None] / self._cpu
         np.floor(usable, out=usable)
         usable *= self._gpu_milli
         if self._without_cpu:
             usable[:, self._without_cpu] = UNLIMITED_MILLI
-        np.minimum(usable, room[:, self._size_class], out=usable)
+        np.minimum(usable, usable_gpu[:, self._size_class], out=usable)
         return usable
 
     def update_weights(self, states: GpuNodeStates, times: IntArray) -> None:
-        """Set the weights by what is left in the cluster: each of these states stands there so many times."""
-        left = (self.usable_milli(states) * times[:, None]).sum(axis=0)  # whole numbers: exact in any order
-        wanted = np.where(left > 0, self.frequency / (left + self._gpu_milli), 0.0)
-        total = wanted.sum()
-        self.weights = wanted / total if total else wanted
+        """Set the weights by the free capacity of the cluster; `times` is the number of nodes in each state."""
+        # Whole numbers: the sum is exact in any order.
+        usable = (self.usable_milli(states) * times[:, None]).sum(axis=0)
+        scarcity = np.where(usable > 0, self.frequency / (usable + self._gpu_milli), 0.0)
+        total = scarcity.sum()
+        self.weights = scarcity / total if total else scarcity
         self._weights_by_model = self._allowed_by_model * self.weights
 
     def expected_loss(self, states: GpuNodeStates) -> FloatArray:
-        """Thousandths of GPU that are free and yet of no use, as expected over the mix, by three ways of losing them.
+        """Free thousandths of GPU in each state that the typical requests are expected not to use, the sum of
+        three losses.
 
-        Free where a typical ask could not use it; free for longer than there is cpu to go with it; left over on a GPU in parts.
+        The losses: GPU capacity that a typical request cannot use; GPU capacity without cpu to go with it;
+        leftovers of GPUs used in parts.
         """
         free = states.free_gpu_milli.sum(axis=1)
         unused: FloatArray = free * self.weights.sum() - (
@@ -141,27 +156,36 @@ class GpuDemandModel:
         return unused
 
 
-def leftover_by_free(kinds: list[tuple[GpuDemandClass, int]]) -> FloatArray:
-    """For each amount free on one GPU: how much of it stays unused, if it is offered asks of the mix and takes those that leave less."""
+def leftover_by_free(class_counts: list[tuple[GpuDemandClass, int]]) -> FloatArray:
+    """The expected unused thousandths for each free amount of one GPU.
+
+    The GPU is offered typical requests and accepts a request if less remains unused with it than without.
+    """
     amounts = np.arange(MILLI_PER_GPU + 1)
-    if not kinds:
+    if not class_counts:
         return amounts.astype(np.float64)
-    times: Counter[int] = Counter()
-    for kind, often in kinds:
-        times[kind.milli] += often
-    step = gcd(MILLI_PER_GPU, *times)  # what is free beyond a multiple of it stays so, whatever comes
-    sizes = np.array(sorted(times))
-    left: FloatArray = amounts[::step].astype(np.float64)
-    after = amounts[: len(left)] - sizes[:, None] // step
-    chance = (after >= 0) * np.array([times[size] for size in sizes.tolist()])[:, None] / times.total()
-    after = after.clip(0)
+    frequency_by_size: Counter[int] = Counter()
+    for demand_class, frequency in class_counts:
+        frequency_by_size[demand_class.milli] += frequency
+    # The remainder of the free amount by this step stays free, whatever requests arrive.
+    step = gcd(MILLI_PER_GPU, *frequency_by_size)
+    sizes = np.array(sorted(frequency_by_size))
+    unused: FloatArray = amounts[::step].astype(np.float64)
+    remaining = amounts[: len(unused)] - sizes[:, None] // step
+    probability = (
+        (remaining >= 0)
+        * np.array([frequency_by_size[size] for size in sizes.tolist()])[:, None]
+        / frequency_by_size.total()
+    )
+    remaining = remaining.clip(0)
     for _ in range(SIMULATED_ARRIVALS):
-        left = left - (np.maximum(left - left[after], 0) * chance).sum(axis=0)
-    return left[amounts // step] + amounts % step
+        unused = unused - (np.maximum(unused - unused[remaining], 0) * probability).sum(axis=0)
+    return unused[amounts // step] + amounts % step
 
 
 def states_after(states: GpuNodeStates, cpu: int, need: GpuNeed | None) -> GpuNodeStates:
-    """The states after an ask was placed on each: whole GPUs from the free ones, a part from the fullest GPU with room."""
+    """The states with a request placed on each: whole GPUs from the free GPUs, a part of a GPU from the
+    fullest GPU that fits."""
     if need is None:
         return GpuNodeStates(states.free_cpu - cpu, states.free_gpu_milli, states.gpu_model)
     gpus = states.free_gpu_milli.copy()
@@ -176,26 +200,25 @@ def states_after(states: GpuNodeStates, cpu: int, need: GpuNeed | None) -> GpuNo
 
 
 def fitting_states(states: GpuNodeStates, cpu: int, need: GpuNeed | None) -> NDArray[np.bool_]:
-    """Which of the states have room, whatever the model."""
+    """The states with enough free cpu and GPUs of any model."""
     enough: NDArray[np.bool_] = states.free_cpu >= cpu
     if need is not None:
         enough &= (states.free_gpu_milli >= need.milli).sum(axis=1) >= need.count
     return enough
 
 
-if TYPE_CHECKING:
-    from lattice.scheduling.table.node_table import NodeTable
-
-
 class GpuDemandSnapshot:
-    """How often each kind of ask was placed, and what was left, at one moment. The mix is made of it when somebody wants it."""
+    """The counts of the demand classes and the free capacity of the nodes at one moment. The demand model is
+    built on first use."""
 
-    def __init__(self, kinds: dict[GpuDemandClass, int], models: dict[str, int], nodes: IntArray) -> None:
-        self._class_counts, self._models = kinds, models
-        self._nodes = nodes  # of each: cpu free, model, then what is free of its GPUs
+    def __init__(
+        self, class_counts: dict[GpuDemandClass, int], models: dict[str, int], nodes: IntArray
+    ) -> None:
+        self._class_counts, self._models = class_counts, models
+        self._nodes = nodes  # (node, column): free cpu, model code, then free thousandths of each GPU
 
     @classmethod
-    def from_table(cls, table: "NodeTable", kinds: Counter[GpuDemandClass]) -> "GpuDemandSnapshot":
+    def from_table(cls, table: "NodeTable", class_counts: Counter[GpuDemandClass]) -> "GpuDemandSnapshot":
         nodes = np.column_stack(
             [
                 table.free(CPU_RESOURCE).clip(0),
@@ -203,10 +226,10 @@ class GpuDemandSnapshot:
                 table.gpus.sorted_free_milli(slice(None)),
             ]
         )
-        return cls(dict(kinds), dict(table.gpus.models), nodes)
+        return cls(dict(class_counts), dict(table.gpus.models), nodes)
 
     def renumbered(self, models: dict[str, int]) -> "GpuDemandSnapshot":
-        """The same, in the numbers that another table has for these models."""
+        """The same snapshot with the model codes of a second table."""
         nodes = self._nodes.copy()
         for model, code in self._models.items():
             nodes[self._nodes[:, 1] == code, 1] = models[model]
@@ -214,33 +237,34 @@ class GpuDemandSnapshot:
 
     @cached_property
     def model(self) -> GpuDemandModel:
-        mix = GpuDemandModel(most_frequent(self._class_counts), self._models)
+        model = GpuDemandModel(most_frequent(self._class_counts), self._models)
         nodes, times = np.unique(self._nodes, axis=0, return_counts=True)
-        mix.update_weights(GpuNodeStates(nodes[:, 0].astype(np.float64), nodes[:, 2:], nodes[:, 1]), times)
-        return mix
+        model.update_weights(GpuNodeStates(nodes[:, 0].astype(np.float64), nodes[:, 2:], nodes[:, 1]), times)
+        return model
 
 
 @dataclass(slots=True)
 class LearningProgress:
-    """Where the lessons stand."""
+    """The latest snapshot and the number of changes until the next one."""
 
     snapshot_number: int = 0
-    snapshot: GpuDemandSnapshot | None = None  # None: the table as it is now, since the next change ends it
-    change_count: int = 0  # since it began
-    relearn_after_changes: int = 0  # after how many the next one is due
-    gpu_dimensions: tuple[int, int] = (
-        0,
-        0,
-    )  # models, and GPUs of a node at most: where there are more, the mix does not speak of all
+    snapshot: GpuDemandSnapshot | None = (
+        None  # None: the current table, since the next change ends the snapshot
+    )
+    change_count: int = 0  # changes since the snapshot
+    relearn_after_changes: int = 0
+    # (models, most GPUs of a node): above these numbers, the snapshot does not cover every GPU.
+    gpu_dimensions: tuple[int, int] = (0, 0)
 
 
 class GpuDemandLearner:
-    """The latest lesson, kept along with what is placed.
+    """The latest snapshot of the GPU demand, updated as placements change.
 
-    A new one begins when the table has changed by a third of what it was learned from, at the latest after half as many changes as there
-    are nodes; with few placements at every change. So the same changes in the same order always lead to the same lesson. A table built
-    anew from what another one holds learns the same while its placements are FEW. Beyond that it may have learned at other moments, and
-    so decide otherwise, unless it carries the lesson over.
+    A new snapshot is due when the table has changed by a third of the placements, at the latest after half as
+    many changes as nodes; with up to RELEARN_EACH_CHANGE_UP_TO placements, after every change. Equal changes
+    in equal order lead to equal snapshots. A table that is rebuilt from the placements of a first table has
+    the same snapshot while placements are few. With more placements its snapshot may be of a different
+    moment, and its decisions may differ, unless `copy_progress_from` copies the snapshot.
     """
 
     def __init__(self, table: "NodeTable") -> None:
@@ -251,7 +275,7 @@ class GpuDemandLearner:
 
     @property
     def snapshot_number(self) -> int:
-        """Another one for each lesson."""
+        """The number of the latest snapshot; no two snapshots have the same number."""
         return self._progress.snapshot_number
 
     @property
@@ -261,47 +285,55 @@ class GpuDemandLearner:
         return self._progress.snapshot
 
     def record(self, ask: WorkloadAsk, change: int) -> None:
-        """It is there now (1), or no longer (-1)."""
-        kind = demand_class_of(ask)
-        if kind is not None:
-            self._class_counts[kind] += change
-            if not self._class_counts[kind]:
-                del self._class_counts[kind]
+        """Count a placed (1) or removed (-1) workload."""
+        demand_class = demand_class_of(ask)
+        if demand_class is not None:
+            self._class_counts[demand_class] += change
+            if not self._class_counts[demand_class]:
+                del self._class_counts[demand_class]
         self.note_change()
 
     def note_change(self) -> None:
-        """The table is no longer what it was. Where no node ever had a GPU there is nothing to learn."""
-        gpus, at = self._table.gpus, self._progress
+        """Count a change of the table, and take a snapshot if due. A table without any GPU has no demand to
+        learn."""
+        gpus, progress = self._table.gpus, self._progress
         if not gpus.models:
             return
-        known = (len(gpus.models), gpus.max_per_node)
-        at.change_count += 1
-        if at.change_count > at.relearn_after_changes or known != at.gpu_dimensions:
-            patience = self._relearn_interval()
-            lesson = GpuDemandSnapshot.from_table(self._table, self._class_counts) if patience else None
+        dimensions = (len(gpus.models), gpus.max_per_node)
+        progress.change_count += 1
+        if progress.change_count > progress.relearn_after_changes or dimensions != progress.gpu_dimensions:
+            placed, interval = len(self._table.placements), 0
+            if placed > RELEARN_EACH_CHANGE_UP_TO:
+                interval = min(placed // 3, len(self._table.row_of) // 2)
+            snapshot = GpuDemandSnapshot.from_table(self._table, self._class_counts) if interval else None
             self._progress = LearningProgress(
-                next(self._snapshot_numbers), lesson, relearn_after_changes=patience, gpu_dimensions=known
+                next(self._snapshot_numbers),
+                snapshot,
+                relearn_after_changes=interval,
+                gpu_dimensions=dimensions,
             )
-
-    def _relearn_interval(self) -> int:
-        placed = len(self._table.placements)
-        return 0 if placed <= RELEARN_EACH_CHANGE_UP_TO else min(placed // 3, len(self._table.row_of) // 2)
 
     def checkpoint(self) -> LearningProgress:
         return replace(self._progress)
 
-    def restore(self, to: LearningProgress) -> None:
-        """What is placed is as it was then."""
-        self._progress = replace(to)
+    def restore(self, checkpoint: LearningProgress) -> None:
+        """Return to a checkpoint; the placements are those of the checkpoint again."""
+        self._progress = replace(checkpoint)
 
-    def copy_progress_from(self, other: "GpuDemandLearner") -> None:
-        """Stand where those of another table with the same nodes and placements stand: the same changes lead to the same decisions."""
-        gpus, at = self._table.gpus, other._progress
-        gpus.register_models(other._table.gpus.models, other._table.gpus.max_per_node)
-        lesson = at.snapshot.renumbered(gpus.models) if at.snapshot and at.relearn_after_changes else None
+    def copy_progress_from(self, source: "GpuDemandLearner") -> None:
+        """Copy the progress of a table with the same nodes and placements, so that equal changes lead to
+        equal decisions."""
+        gpus, progress = self._table.gpus, source._progress
+        # The snapshot of the source names all its models.
+        gpus.register_models(source._table.gpus.models, source._table.gpus.max_per_node)
+        snapshot = (
+            progress.snapshot.renumbered(gpus.models)
+            if progress.snapshot and progress.relearn_after_changes
+            else None
+        )
         self._progress = replace(
-            at,
+            progress,
             snapshot_number=next(self._snapshot_numbers),
-            snapshot=lesson,
+            snapshot=snapshot,
             gpu_dimensions=(len(gpus.models), gpus.max_per_node),
         )

@@ -1,4 +1,5 @@
-"""Which nodes share a value under a label key? A number for each value, kept up to date row by row."""
+"""Numbers (codes) for the values of one label key, so that nodes with equal values are found by array
+operations."""
 
 from collections.abc import Sequence
 
@@ -14,43 +15,49 @@ NO_CODE = -1
 
 
 class LabelCodes:
-    """`codes[row]`: the number of its value, -1 where there is none. The number of a value that no node has any more is given again."""
+    """The code of each node's value under one label key: `codes[row]`, or -1 for a node without the label.
+
+    The code of a value that no node has any more is reused for a new value.
+    """
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.version = -1
         self.codes: CodeArray = np.empty(0, np.intp)
-        self.values: list[str] = []  # by number
-        self.code_by_value: dict[str, int] = {}  # of values that some node has
-        self._node_counts: list[int] = []  # by number, how many have it
+        self.values: list[str] = []  # by code
+        self.code_by_value: dict[str, int] = {}  # only values that a node has
+        self._node_counts: list[int] = []  # number of nodes, by code
         self._unused_codes: list[int] = []
+        # The latest changes of a row's code: (row, previous code, code). Topology counts follow these moves.
         self._moves: list[tuple[int, int, int]] = []
         self._dropped_moves = 0
 
-    def update(self, facts: Sequence[NodeInfo | None], rows: Sequence[int]) -> None:
-        """These rows changed."""
-        if len(self.codes) < len(facts):
-            known = len(self.codes)
-            self.codes = pad_rows(self.codes, len(facts))
-            self.codes[known:] = NO_CODE
+    def update(self, node_infos: Sequence[NodeInfo | None], rows: Sequence[int]) -> None:
+        """Update the codes of the rows that changed."""
+        if len(self.codes) < len(node_infos):
+            old_count = len(self.codes)
+            self.codes = pad_rows(self.codes, len(node_infos))
+            self.codes[old_count:] = NO_CODE
         for row in rows:
-            node, before = facts[row], int(self.codes[row])
+            node, previous_code = node_infos[row], int(self.codes[row])
             value = node.labels.get(self.key) if node else None
-            if value != (self.values[before] if before >= 0 else None):
-                self._move(row, before, value)
+            if value != (self.values[previous_code] if previous_code >= 0 else None):
+                self._move(row, previous_code, value)
 
-    def _move(self, row: int, before: int, value: str | None) -> None:
-        if before >= 0:
-            self._node_counts[before] -= 1
-            if not self._node_counts[before]:
-                del self.code_by_value[self.values[before]]
-                self._unused_codes.append(before)
+    def _move(self, row: int, previous_code: int, value: str | None) -> None:
+        if previous_code >= 0:
+            self._node_counts[previous_code] -= 1
+            # The last node with the value left: its code may be reused.
+            if not self._node_counts[previous_code]:
+                del self.code_by_value[self.values[previous_code]]
+                self._unused_codes.append(previous_code)
         code = NO_CODE if value is None else self._code_for(value)
         if code >= 0:
             self._node_counts[code] += 1
         self.codes[row] = code
-        self._moves.append((row, before, code))
+        self._moves.append((row, previous_code, code))
         if len(self._moves) > MAX_MOVES_KEPT:
+            # Half at a time: dropping single moves would copy the list every time.
             drop = MAX_MOVES_KEPT // 2
             del self._moves[:drop]
             self._dropped_moves += drop
@@ -67,9 +74,10 @@ class LabelCodes:
 
     @property
     def move_count(self) -> int:
-        """How many moves from number to number there have been."""
+        """The number of moves since the label codes were created."""
         return self._dropped_moves + len(self._moves)
 
     def moves_since(self, moved: int) -> list[tuple[int, int, int]] | None:
-        """(row, from, to); None: too long ago to say."""
+        """The moves (row, previous code, code) after the first `moved` moves, or None if the list no longer
+        holds them."""
         return None if moved < self._dropped_moves else self._moves[moved - self._dropped_moves :]

@@ -1,4 +1,5 @@
-"""Which nodes have a label, or match demands on labels: one look per distinct value instead of one per node."""
+"""Nodes that have a label or match node affinity terms, with one check per distinct label value instead of
+one per node."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -11,45 +12,50 @@ from lattice.kinds.meta.selector import Requirement
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 
-MAX_ROWS_CHECKED_SINGLY = 64  # nodes looked at one by one: less work than every distinct value
+# For few rows, a check per node costs less than a check per distinct label value.
+MAX_ROWS_CHECKED_SINGLY = 64
 
 
 def node_infos_on(rows: Rows) -> Sequence[NodeInfo | None]:
-    """What is known of the nodes on these rows; None: there is no node."""
+    """The node infos of the rows, with None for a row without a node."""
     return rows.select_list(cast("NodeTable", rows.table).node_infos)
 
 
 def with_label(rows: Rows, key: str, value: str) -> Flags:
-    return rows.derived(("label", key, value), lambda some: _with_label(some, key, value))
+    """Rows whose node has the label with the value."""
 
+    def has_label(subset: Rows) -> Flags:
+        coded = cast("NodeTable", subset.table).label_codes(key)
+        # -2 matches no row: -1 is the code of rows without the label.
+        flags: Flags = subset.select(coded.codes) == coded.code_by_value.get(value, -2)
+        return flags
 
-def _with_label(rows: Rows, key: str, value: str) -> Flags:
-    coded = cast("NodeTable", rows.table).label_codes(key)
-    found: Flags = rows.select(coded.codes) == coded.code_by_value.get(value, -2)  # -1 is: no such label
-    return found
+    return rows.derived(("label", key, value), has_label)
 
 
 def matching_any(rows: Rows, terms: tuple[NodeTerm, ...]) -> Flags:
-    """Any of the terms, of it all expressions."""
-    return rows.derived(("labels", terms), lambda some: _matching_any(some, terms))
+    """Rows whose node matches at least one term; a node matches a term if it matches every expression of the
+    term."""
 
+    def matches_any(subset: Rows) -> Flags:
+        matches = np.zeros(subset.count, np.bool_)
+        for term in terms:
+            matches_term = np.ones(subset.count, np.bool_)
+            for requirement in term.match_expressions:
+                matches_term &= _matching(subset, requirement)
+            matches |= matches_term
+        return matches
 
-def _matching_any(rows: Rows, terms: tuple[NodeTerm, ...]) -> Flags:
-    found = np.zeros(rows.count, np.bool_)
-    for term in terms:
-        each = np.ones(rows.count, np.bool_)
-        for requirement in term.match_expressions:
-            each &= _matching(rows, requirement)
-        found |= each
-    return found
+    return rows.derived(("labels", terms), matches_any)
 
 
 def _matching(rows: Rows, requirement: Requirement) -> Flags:
     if rows.count <= MAX_ROWS_CHECKED_SINGLY:
-        labels = [facts.labels if facts else {} for facts in node_infos_on(rows)]
-        return np.array([requirement.matches(each) for each in labels], np.bool_)
+        labels = [info.labels if info else {} for info in node_infos_on(rows)]
+        return np.array([requirement.matches(node_labels) for node_labels in labels], np.bool_)
     coded = cast("NodeTable", rows.table).label_codes(requirement.key)
     verdicts = [requirement.matches({requirement.key: value}) for value in coded.values]
-    verdicts.append(requirement.matches({}))  # code -1 finds this one
-    found: Flags = np.array(verdicts, np.bool_)[rows.select(coded.codes)]
-    return found
+    # Code -1, a node without the label, selects the last verdict.
+    verdicts.append(requirement.matches({}))
+    matches: Flags = np.array(verdicts, np.bool_)[rows.select(coded.codes)]
+    return matches

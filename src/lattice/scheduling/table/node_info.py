@@ -1,4 +1,4 @@
-"""What is known of one node: its manifest, read once."""
+"""The scheduler's view of one node: its manifest, read once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,31 +16,36 @@ TOPOLOGY_KEYS = ("region", "zone", "provider", "pool", "cluster")
 class NodeInfo:
     name: str
     allocatable: Mapping[str, int]  # allocatable by resource: milli-cores, bytes, counts
-    labels: Mapping[str, str] = field(
-        default_factory=dict
-    )  # its own, and what it is by topology: node, zone, region …
+    labels: Mapping[str, str] = field(default_factory=dict)  # with topology labels: node, zone, region …
     taints: tuple[Taint, ...] = ()
-    gpus: tuple[tuple[str, int], ...] = ()  # (model, thousandths free of what we do not place ourselves)
+    # (model, thousandths that programs outside Lattice leave free)
+    gpus: tuple[tuple[str, int], ...] = ()
     is_ready: bool = True
     is_cordoned: bool = False
     is_draining: bool = False
-    runtimes: frozenset[str] = frozenset()  # empty: not said, so anything goes
+    runtimes: frozenset[str] = (
+        frozenset()
+    )  # empty: the node reports no runtimes, so every runtime is accepted
     licences: frozenset[str] = frozenset()
     image: str = ""
-    port_range: tuple[int, int] | None = None  # first and last that may be given out
-    taken_ports: frozenset[int] = frozenset()  # ports that another program was found to have
+    port_range: tuple[int, int] | None = None  # first and last assignable port
+    taken_ports: frozenset[int] = frozenset()  # ports in use by programs outside Lattice
     price: int = 0  # micro-dollars an hour
 
 
 def node_info_of(node: LatticeNode, *, default_ready: str = "Unknown") -> NodeInfo:
-    """`unsaid`: what stands for its being ready where nobody has said anything of it; a node that has just joined was not judged yet."""
+    """Read a node manifest.
+
+    `default_ready` is the status of the Ready condition for a node without one: a node that has just joined
+    has no condition yet.
+    """
     spec, status = node.spec, node.status
-    own = {name: getattr(spec, name) for name in TOPOLOGY_KEYS if getattr(spec, name)}
+    topology_labels = {name: getattr(spec, name) for name in TOPOLOGY_KEYS if getattr(spec, name)}
     conditions = {condition.type: condition.status for condition in status.conditions}
     return NodeInfo(
         name=node.metadata.name,
         allocatable={name: amount for name, amount in allocatable(node).items() if name != "gpu"},
-        labels={**node.metadata.labels, **own, "node": node.metadata.name},
+        labels={**node.metadata.labels, **topology_labels, "node": node.metadata.name},
         taints=spec.taints,
         gpus=tuple((gpu.model, gpu.milli_free) for gpu in status.gpus),
         is_ready=conditions.get("Ready", default_ready) == "True",
@@ -58,9 +63,18 @@ def node_info_of(node: LatticeNode, *, default_ready: str = "Unknown") -> NodeIn
 
 
 def allocatable(node: LatticeNode) -> dict[str, int]:
-    """Capacity less reserved; less than that if it says so, and what it says of anything that it tells no capacity of."""
+    """The allocatable amounts of a node by resource name.
+
+    Capacity minus reserved is the upper limit of what the node reports as allocatable. A node that reports no
+    allocatable amounts has capacity minus reserved. A resource with an allocatable amount and no capacity
+    counts as reported.
+    """
     status = node.status
-    left = {name: max(0, amount - status.reserved.get(name, 0)) for name, amount in status.capacity.items()}
+    unreserved = {
+        name: max(0, amount - status.reserved.get(name, 0)) for name, amount in status.capacity.items()
+    }
     if not status.allocatable:
-        return left
-    return {name: max(0, min(amount, left.get(name, amount))) for name, amount in status.allocatable.items()}
+        return unreserved
+    return {
+        name: max(0, min(amount, unreserved.get(name, amount))) for name, amount in status.allocatable.items()
+    }

@@ -1,4 +1,4 @@
-"""The nodes as a table: what is on each, what is assumed to be soon, and how that changes."""
+"""The node table: nodes, their resources, the workloads bound or assumed on them, and how placements change."""
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator
@@ -32,45 +32,47 @@ from lattice.scheduling.table.port_allocator import PortAllocator, assignable_po
 from lattice.scheduling.table.resource_fit import overflow_reason, unfit_reason, validate_amounts
 from lattice.scheduling.table.workload_index import TopologyCounts, WorkloadIndex
 
-NO_LIMIT = 1 << 62  # a node that does not say how much of a countable thing it takes
-MAX_CODED_KEYS = 256  # label keys whose values are numbered
-MAX_NUMBERED_SHAPES = 1 << 14  # kinds of demands whose numbers are remembered
+NO_LIMIT = 1 << 62  # the amount of a countable resource on a node that states no limit
+MAX_CODED_KEYS = 256  # label keys with a code for every value
+MAX_NUMBERED_SHAPES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A workload on a node: assumed until its binding is durable."""
+    """A workload on a node: assumed until its binding is durable, then bound."""
 
     ask: WorkloadAsk
     row: int
     state: Literal["assumed", "bound"]
-    gpus: tuple[int, ...] = ()  # which ones
+    gpus: tuple[int, ...] = ()  # numbers of the GPUs on the node
     ports: tuple[int, ...] = ()
 
 
-def needs_with_ports(ask: WorkloadAsk, ports: int, more: int) -> tuple[tuple[int, int], ...]:
-    """Its needs, each resource once, with so many more ports."""
-    if not more:
+def needs_with_ports(ask: WorkloadAsk, ports: int, extra_ports: int) -> tuple[tuple[int, int], ...]:
+    """The needs of a workload with extra ports, one entry per resource. `ports` is the resource number of
+    ports."""
+    if not extra_ports:
         return ask.needs
     needs = dict(ask.needs)
-    return tuple({**needs, ports: needs.get(ports, 0) + more}.items())
+    return tuple({**needs, ports: needs.get(ports, 0) + extra_ports}.items())
 
 
-def _has_same_capacity(one: NodeInfo, other: NodeInfo) -> bool:
-    """Of everything that workloads take a part of."""
-    return (one.allocatable, one.gpus, one.port_range, one.taken_ports) == (
-        other.allocatable,
-        other.gpus,
-        other.port_range,
-        other.taken_ports,
+def _has_same_capacity(previous: NodeInfo, current: NodeInfo) -> bool:
+    """Whether the amounts that workloads allocate from are unchanged."""
+    return (previous.allocatable, previous.gpus, previous.port_range, previous.taken_ports) == (
+        current.allocatable,
+        current.gpus,
+        current.port_range,
+        current.taken_ports,
     )
 
 
 class NodeTable(Table):
-    """Which nodes there are and who is where; what is decided is decided by this alone.
+    """The nodes and their workloads. Scheduling decisions depend on the node table alone.
 
-    One exception: beyond a few dozen placements GpuFragmentation goes by a lesson that it learned some changes ago, so that a table told
-    of the same placements may score otherwise until it learns the next one; `lessons.carry_over` hands the lesson on (see Lessons).
+    One exception: above RELEARN_EACH_CHANGE_UP_TO placements, GpuFragmentation scores by a GPU demand
+    snapshot that is some changes old. A second table with the same placements may score differently until its
+    next snapshot; `gpu_demand.copy_progress_from` copies the snapshot (see GpuDemandLearner).
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -78,98 +80,90 @@ class NodeTable(Table):
         self.node_infos: list[NodeInfo | None] = []
         self.placements: dict[str, Placement] = {}
         self.placements_by_row: list[dict[str, Placement]] = []
-        self.gang_sizes: Counter[str] = Counter()  # of each group, how many have their place
-        self.gang_members: dict[str, dict[str, None]] = {}  # and who they are, in order of arrival
+        self.gang_sizes: Counter[str] = Counter()  # number of placed members, by gang
+        self.gang_members: dict[str, dict[str, None]] = {}  # names of placed members, in order of arrival
         self.gpus = GpuAllocator(self)
         self.gpu_demand = GpuDemandLearner(self)
         self.ports = PortAllocator(self)
-        self.evicting: dict[
-            str, dict[str, None]
-        ] = {}  # by node: who was told to go, has no place there any more, and may still run
+        # Workloads by node that were evicted: the table no longer counts their resources, but they may
+        # still run.
+        self.evicting: dict[str, dict[str, None]] = {}
         for name in ("unready", "cordoned", "draining"):
             self.add_column(name, np.bool_)
         self.add_column("price", np.int64)
-        self._journals: list[
-            dict[str, Placement | None]
-        ] = []  # of each what_if under way: who was where before
+        # One journal per active what_if: the placement of every changed workload before the change.
+        self._journals: list[dict[str, Placement | None]] = []
         self._workload_index = WorkloadIndex(self)
-        self._shapes: dict[
-            Demands, int
-        ] = {}  # a number for each kind of demand, cheaper to look up than the demand itself
+        # A number per distinct demands: cheaper to hash than the demands. A number is never used twice.
+        self._shapes: dict[Demands, int] = {}
         self._fixed_shapes: dict[Hashable, int] = {}
-        self._next_shape_number = count()  # of those; none is given twice
+        self._next_shape_number = count()
         self._label_codes: dict[str, LabelCodes] = {}
-        self._taints: Counter[Taint] = Counter()  # which ones nodes have, and how many do
+        self._taints: Counter[Taint] = Counter()  # number of nodes by taint
 
     def load(self, nodes: Iterable[NodeInfo]) -> None:
-        """Many at once, in tie order, which makes deciding faster than adding them one by one as they come."""
-        for facts in sorted(nodes, key=lambda each: tie_rank(self.seed, each.name)):
-            self.put_node(facts)
+        """Add many nodes in tie order: decisions on a table in tie order are faster than on a table in order
+        of arrival."""
+        for node_info in sorted(nodes, key=lambda node_info: tie_rank(self.seed, node_info.name)):
+            self.put_node(node_info)
 
-    def put_node(self, facts: NodeInfo) -> int:
-        """Add a node, or change it; what is on it stays."""
-        known = self.row_of.get(facts.name)
-        before = self.node_infos[known] if known is not None else None
-        if known is not None and before == facts:
-            return known
-        self._forbid_in_what_if(facts.name)
-        row = (
-            known
-            if known is not None and before and _has_same_capacity(before, facts)
-            else self._set_capacity(facts)
-        )
-        self._set_node_info(row, facts)
+    def put_node(self, node_info: NodeInfo) -> int:
+        """Add a node or change it, and return its row. The placements on the node stay."""
+        row = self.row_of.get(node_info.name)
+        previous = self.node_infos[row] if row is not None else None
+        if row is not None and previous == node_info:
+            return row
+        self._forbid_in_what_if(node_info.name)
+        if row is None or not previous or not _has_same_capacity(previous, node_info):
+            row = self._set_capacity(node_info)
+        self._set_node_info(row, node_info)
         for column, value in (
-            ("unready", not facts.is_ready),
-            ("cordoned", facts.is_cordoned),
-            ("draining", facts.is_draining),
-            ("price", facts.price),
+            ("unready", not node_info.is_ready),
+            ("cordoned", node_info.is_cordoned),
+            ("draining", node_info.is_draining),
+            ("price", node_info.price),
         ):
             self._columns[column][row] = value
         self.touch_fixed(row)
         self.gpu_demand.note_change()
         return row
 
-    def _set_capacity(self, facts: NodeInfo) -> int:
-        """Its row, with as much of everything as the node has."""
-        validate_amounts(f"node {facts.name}", facts.allocatable.items())
-        row = self._row_for(facts)
-        if moved := self.ports.set_node(row, facts):
-            self.allocate(row, [(self.resource_index[PORTS], moved)])
-        self.gpus.set_node(row, facts.gpus)
-        return row
-
-    def _row_for(self, facts: NodeInfo) -> int:
-        """No more ports can be given out than the range has, whatever the node says."""
-        ports = assignable_port_count(facts)
+    def _set_capacity(self, node_info: NodeInfo) -> int:
+        """Set the capacity of a new or known node, and return its row."""
+        validate_amounts(f"node {node_info.name}", node_info.allocatable.items())
+        # The port range limits the ports, whatever amount the node reports.
+        ports = assignable_port_count(node_info)
         totals = {
             WORKLOAD_SLOTS: NO_LIMIT,
-            **facts.allocatable,
-            PORTS: min(ports, facts.allocatable.get(PORTS, ports)),
+            **node_info.allocatable,
+            PORTS: min(ports, node_info.allocatable.get(PORTS, ports)),
         }
-        row = self.row_of.get(facts.name)
+        row = self.row_of.get(node_info.name)
         if row is not None:
-            self.resize(facts.name, totals)
-            return row
-        row = self.add(facts.name, totals)
-        if row == len(self.node_infos):
-            self.node_infos.append(None)
-            self.placements_by_row.append({})
+            self.resize(node_info.name, totals)
+        else:
+            row = self.add(node_info.name, totals)
+            if row == len(self.node_infos):
+                self.node_infos.append(None)
+                self.placements_by_row.append({})
+        if moved := self.ports.set_node(row, node_info):
+            self.allocate(row, [(self.resource_index[PORTS], moved)])
+        self.gpus.set_node(row, node_info.gpus)
         return row
 
     def remove_node(self, name: str) -> list[Placement]:
-        """The node is gone; so is what was on it, which is returned."""
+        """Remove a node and its placements, and return these placements by name."""
         if name not in self.row_of:
             raise NotFound(f"no node {name}")
         self._forbid_in_what_if(name)
         row = self.row_of[name]
-        lost = sorted(
-            self.placements_by_row[row].values(), key=lambda each: each.ask.name
-        )  # whatever order they came or were restored in
+        # Sorted by name: the order of arrival differs in a table that was restored.
+        lost = sorted(self.placements_by_row[row].values(), key=lambda placement: placement.ask.name)
         for placement in lost:
             self.forget(placement.ask.name)
         self.gpus.set_node(row, ())
-        self.set(row, "price", 0)  # or it might still be the highest
+        # The highest price of the table must not be that of a removed node.
+        self.set(row, "price", 0)
         self._set_node_info(row, None)
         self.remove(name)
         self.evicting.pop(name, None)
@@ -185,15 +179,16 @@ class NodeTable(Table):
             )
 
     def domain_codes(self, key: str) -> CodeArray:
-        """For each row the number of its domain under a topology key (`node`, `zone`, any label key); -1: it has none."""
+        """The domain code of each row under a topology key (`node`, `zone`, any label key); -1 for a node
+        without the key."""
         return self.label_codes(key).codes
 
     def domain_count(self, key: str) -> int:
-        """How many values of it nodes have."""
+        """The number of distinct values that nodes have under the topology key."""
         return len(self.label_codes(key).code_by_value)
 
     def domain_names(self, key: str) -> list[str]:
-        """By number; numbers that no node has now are among them."""
+        """Domain names by code, including names of codes that no node has now."""
         return self.label_codes(key).values
 
     def label_codes(self, key: str) -> LabelCodes:
@@ -209,70 +204,70 @@ class NodeTable(Table):
 
     @property
     def taints(self) -> Collection[Taint]:
-        """Those that any node has."""
+        """The distinct taints of the nodes."""
         return self._taints.keys()
 
-    def _set_node_info(self, row: int, facts: NodeInfo | None) -> None:
-        before = self.node_infos[row]
-        self._taints.subtract(before.taints if before else ())
-        self._taints.update(facts.taints if facts else ())
-        for taint in before.taints if before else ():
+    def _set_node_info(self, row: int, node_info: NodeInfo | None) -> None:
+        previous = self.node_infos[row]
+        previous_taints = previous.taints if previous else ()
+        self._taints.subtract(previous_taints)
+        self._taints.update(node_info.taints if node_info else ())
+        for taint in previous_taints:
             if not self._taints[taint]:
                 del self._taints[taint]
-        self.node_infos[row] = facts
+        self.node_infos[row] = node_info
 
     def ask_of(self, workload: LatticeWorkload) -> WorkloadAsk:
         group = workload.spec.group
         name = f"{workload.metadata.namespace or 'default'}/{workload.metadata.name}"
-        asked = self.make_ask(name, demands_of(workload), workload.spec.priority)
-        return (
-            replace(asked, group=f"{asked.demands.namespace}/{group.name}", min_member=group.min_member)
-            if group
-            else asked
-        )
+        ask = self.make_ask(name, demands_of(workload), workload.spec.priority)
+        if not group:
+            return ask
+        return replace(ask, group=f"{ask.demands.namespace}/{group.name}", min_member=group.min_member)
 
     def make_ask(self, name: str, demands: Demands, priority: int = 0) -> WorkloadAsk:
-        counted = Counter(dict(demands.requests))
-        counted[WORKLOAD_SLOTS] += 1
+        amounts = Counter(dict(demands.requests))
+        amounts[WORKLOAD_SLOTS] += 1
         if demands.ports:
-            counted[PORTS] += demands.ports
-        validate_amounts(f"workload {name}", counted.items())
-        needs = tuple((self.add_resource(resource), amount) for resource, amount in counted.items())
+            amounts[PORTS] += demands.ports
+        validate_amounts(f"workload {name}", amounts.items())
+        needs = tuple((self.add_resource(resource), amount) for resource, amount in amounts.items())
         for port in demands.host_ports:
             self.ports.track(port)
-        shape, fixed = (
-            self._shape_number(self._shapes, demands),
-            self._shape_number(self._fixed_shapes, fixed_shape_of(demands)),
-        )
+        shape = self._shape_number(self._shapes, demands)
+        fixed_shape = self._shape_number(self._fixed_shapes, fixed_shape_of(demands))
         return WorkloadAsk(
-            name, demands, shape, needs, priority, labels=dict(demands.labels), fixed_shape=fixed
+            name, demands, shape, needs, priority, labels=dict(demands.labels), fixed_shape=fixed_shape
         )
 
-    def _shape_number(self, numbers: dict[Any, int], what: Hashable) -> int:
-        """Its own, for as long as it is remembered, and never another's."""
-        number = numbers.get(what)
+    def _shape_number(self, numbers: dict[Any, int], shape: Hashable) -> int:
+        """The number of a shape. A shape keeps its number while the table remembers the shape; no number is
+        used twice."""
+        number = numbers.get(shape)
         if number is None:
             drop_oldest_half(numbers, MAX_NUMBERED_SHAPES)
-            number = numbers[what] = next(self._next_shape_number)
+            number = numbers[shape] = next(self._next_shape_number)
         return number
 
     def has_column(self, name: str) -> bool:
         return name in self._columns
 
     def assume(self, ask: WorkloadAsk, row: int) -> Placement:
-        """It will be there; deciding goes on as if it were. What there is no room for is refused."""
-        if why := unfit_reason(ask, self, row):
+        """Place a workload on a node before its binding is durable; raise Conflict if the workload does not
+        fit."""
+        if reason := unfit_reason(ask, self, row):
             raise Conflict(
-                why,
+                reason,
                 where=ask.name,
                 fix="decide anew: the node is not as it was, or its filters were not asked",
             )
         return self._place(ask, row)
 
     def admit(self, ask: WorkloadAsk, row: int, ports: tuple[int, ...] | None = None) -> Placement:
-        """It is there, whether or not there was room: for what runs already, with the ports that it has, if these are known.
+        """Place a workload that runs on the node already, whether or not it fits, with its ports if these are
+        known.
 
-        A GPU that it needs must be free all the same.
+        The GPUs that the workload needs must be free nevertheless.
         """
         self._reject_overflow(ask, row)
         return self._place(ask, row, ports)
@@ -289,25 +284,31 @@ class NodeTable(Table):
         return placement
 
     def _reject_overflow(self, ask: WorkloadAsk, row: int) -> None:
-        if why := overflow_reason(ask, self, row):
-            raise Invalid(why, where=ask.name, fix="correct what it, or others on the node, ask for")
+        if reason := overflow_reason(ask, self, row):
+            raise Invalid(reason, where=ask.name, fix="correct what it, or others on the node, ask for")
 
     def _account_for(self, placement: Placement) -> None:
-        """Nothing here may fail: what could is checked before."""
+        """Count a placement. The callers check everything that could fail."""
         row, ask = placement.row, placement.ask
         self.allocate(row, ask.needs)
         if (ask.demands.host_ports or placement.ports) and (fixed := self.ports.allocate(placement)):
             self.allocate(row, [(self.resource_index[PORTS], fixed)])
-        self._add_placement(placement)
+        self._journal(ask.name)
+        self.placements[ask.name] = self.placements_by_row[row][ask.name] = placement
+        self._update_counts(placement, 1)
         self.gpu_demand.record(ask, 1)
 
     def needs_on(self, ask: WorkloadAsk, row: int) -> tuple[tuple[int, int], ...]:
-        """A fixed port inside the range that ports are chosen from, unless its number is in use already, is one fewer to choose."""
+        """The needs of a workload on one node.
+
+        A host port inside the node's port range, unless its number is in use already, takes one port of the
+        range.
+        """
         fixed = self.ports.new_in_range(row, ask.demands) if ask.demands.host_ports else 0
         return needs_with_ports(ask, self.resource_index[PORTS], fixed)
 
     def commit(self, name: str) -> Placement:
-        """Its binding is durable."""
+        """Mark a placement as bound: its binding is durable."""
         placement = self._placement_of(name)
         if placement.state != "bound":
             self._journal(name)
@@ -316,12 +317,17 @@ class NodeTable(Table):
         return placement
 
     def forget(self, name: str) -> Placement:
-        """It is not, or no longer, there. Forgetting twice is an error; see `rollback` in bind.py for the forgiving form."""
+        """Remove a placement and release its resources; raise NotFound if the workload has no placement.
+
+        `Binder.rollback` does not raise.
+        """
         placement = self._placement_of(name)
         row, ask = placement.row, placement.ask
         if ask.demands.gpu:
             self.gpus.release(row, ask.demands.gpu, placement.gpus)
-        self._remove_placement(placement)
+        self._journal(name)
+        del self.placements[name], self.placements_by_row[row][name]
+        self._update_counts(placement, -1)
         self.allocate(row, [(resource, -amount) for resource, amount in ask.needs])
         if (ask.demands.host_ports or placement.ports) and (fixed := self.ports.release(placement)):
             self.allocate(row, [(self.resource_index[PORTS], -fixed)])
@@ -336,31 +342,33 @@ class NodeTable(Table):
 
     @contextmanager
     def what_if(self) -> Iterator[None]:
-        """Place and forget freely inside: on the way out everything placed is as it was. Nodes cannot change meanwhile.
+        """Undo every placement change of the block at its end. Nodes cannot change inside the block.
 
-        Costs what was done inside, nothing is copied.
+        The cost is proportional to the changes inside the block: nothing is copied.
         """
-        before: dict[str, Placement | None] = {}
-        self._journals.append(before)
-        learned = self.gpu_demand.checkpoint()
+        journal: dict[str, Placement | None] = {}
+        self._journals.append(journal)
+        gpu_demand_progress = self.gpu_demand.checkpoint()
         try:
             yield
         finally:
             self._journals.pop()
-            for name, placement in before.items():
+            for name, placement in journal.items():
                 if name in self.placements and self.placements[name] is not placement:
                     self.forget(name)
-            for name, placement in before.items():
+            # All removals come first: a restored placement may need the GPUs and ports of a removed one.
+            for name, placement in journal.items():
                 if placement is not None and name not in self.placements:
                     self._restore_unchecked(placement)
-            self.gpu_demand.restore(learned)
+            self.gpu_demand.restore(gpu_demand_progress)
 
     def _journal(self, name: str) -> None:
         for journal in self._journals:
+            # Only the first change of a workload: that is the state to restore.
             journal.setdefault(name, self.placements.get(name))
 
     def restore(self, placement: Placement) -> None:
-        """What was forgotten is there again, as it was, GPUs and ports included; also what is known to be there from elsewhere."""
+        """Add a placement with its GPUs and ports: one that was forgotten, or one known from another source."""
         if placement.ask.name in self.placements:
             raise Conflict(
                 "is there again already", where=placement.ask.name, fix="restore what was forgotten, once"
@@ -374,36 +382,23 @@ class NodeTable(Table):
         self._account_for(placement)
 
     def topology_counts(self, namespace: str, selector: LabelSelector, service: str = "") -> TopologyCounts:
-        """Counts of the matching workloads, kept up to date while it is in use: ask for it each time."""
+        """Counts of the workloads that match. The table keeps counts current only while in use: ask for them
+        before every use."""
         return self._workload_index.topology_counts(namespace, selector, service)
 
     def anti_affinity_against(self, ask: WorkloadAsk) -> list[tuple[WorkloadTerm, TopologyCounts]]:
-        """Terms of placed workloads that keep this one away, each with where its carriers are."""
+        """Anti-affinity terms of placed workloads that match the asking workload, with the counts of the
+        workloads that have the term."""
         return self._workload_index.anti_affinity_against(ask)
-
-    def _add_placement(self, placement: Placement) -> None:
-        name = placement.ask.name
-        self._journal(name)
-        self.placements[name] = self.placements_by_row[placement.row][name] = placement
-        self._update_counts(placement, 1)
-
-    def _remove_placement(self, placement: Placement) -> None:
-        name = placement.ask.name
-        self._journal(name)
-        del self.placements[name], self.placements_by_row[placement.row][name]
-        self._update_counts(placement, -1)
 
     def _update_counts(self, placement: Placement, change: int) -> None:
         if group := placement.ask.group:
             self.gang_sizes[group] += change
-            self._update_gang(group, placement.ask.name, change)
+            members = self.gang_members.setdefault(group, {})
+            if change > 0:
+                members[placement.ask.name] = None
+            else:
+                del members[placement.ask.name]
             if not self.gang_sizes[group]:
                 del self.gang_sizes[group], self.gang_members[group]
         self._workload_index.update(placement.ask, placement.row, change)
-
-    def _update_gang(self, group: str, name: str, change: int) -> None:
-        mates = self.gang_members.setdefault(group, {})
-        if change > 0:
-            mates[name] = None
-        else:
-            del mates[name]

@@ -1,4 +1,4 @@
-"""Which ports of a node are in use, and which ones a workload gets?"""
+"""Ports of nodes: the ports in use, and the choice of ports for a workload."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,71 +15,75 @@ from lattice.scheduling.table.node_info import NodeInfo
 if TYPE_CHECKING:
     from lattice.scheduling.table.node_table import NodeTable, Placement
 
-DEFAULT_PORT_RANGE = (30000, 32767)  # given out where a node names no range
+DEFAULT_PORT_RANGE = (30000, 32767)  # for a node without a port range
 PROTOCOLS = ("TCP", "UDP")
-TAKEN_PORT_TTL = timedelta(
-    minutes=10
-)  # that a port which another program has is not given out; then it is tried again
-MAX_TAKEN_PORTS = 64  # that are remembered of a node
-FIRST_PORT_COLUMN, LAST_PORT_COLUMN = "port_first", "port_last"  # columns: the range of each node
+# How long a port in use by a program outside Lattice is not assigned; after this time the port is tried
+# again.
+TAKEN_PORT_TTL = timedelta(minutes=10)
+MAX_TAKEN_PORTS = 64  # remembered taken ports of one node
+FIRST_PORT_COLUMN, LAST_PORT_COLUMN = "port_first", "port_last"
 
 Port = tuple[int, str]  # number and protocol
 
 
 def port_column(port: Port) -> str:
-    """The column that says on which nodes a host port is in use."""
+    """The name of the column of nodes on which a host port is in use."""
     return f"port {port[0]}/{port[1]}"
 
 
 def number_column(number: int) -> str:
-    """The column that says on which nodes any protocol uses this number."""
+    """The name of the column of nodes on which a port number is in use by any protocol."""
     return f"port {number}"
 
 
-def port_range_of(facts: NodeInfo) -> range:
-    first, last = facts.port_range or DEFAULT_PORT_RANGE
+def port_range_of(node_info: NodeInfo) -> range:
+    first, last = node_info.port_range or DEFAULT_PORT_RANGE
     return range(first, last + 1)
 
 
-def assignable_port_count(facts: NodeInfo) -> int:
-    """How many of its ports nobody else was found to have."""
-    ports = port_range_of(facts)
-    return len(ports) - sum(number in ports for number in facts.taken_ports)
+def assignable_port_count(node_info: NodeInfo) -> int:
+    """The number of ports in a node's range that no program outside Lattice uses."""
+    ports = port_range_of(node_info)
+    return len(ports) - sum(number in ports for number in node_info.taken_ports)
 
 
 class PortAllocator:
-    """Fixed ports are told apart by protocol; a chosen one is kept for both.
+    """The ports in use on every node.
 
-    The range that a node chooses from is counted by number: one that is fixed there, for one protocol or both, is one fewer to choose.
+    A host port is used by one protocol; a port that the scheduler chooses is reserved for both protocols. The
+    free ports of a node's range are counted by number: a host port inside the range, for one protocol or
+    both, takes one number.
     """
 
     def __init__(self, table: "NodeTable") -> None:
         self._table = table
         self._in_use: list[dict[Port, int]] = []
-        self._taken_ports: list[frozenset[int]] = []  # of each row: by programs that are none of ours
-        self._host_port_counts: list[
-            Counter[int]
-        ] = []  # of each row: the numbers that are fixed there, and for how many
+        self._taken_ports: list[frozenset[int]] = []  # by row: ports of programs outside Lattice
+        # By row: number of workloads per host port number.
+        self._host_port_counts: list[Counter[int]] = []
         for column in (FIRST_PORT_COLUMN, LAST_PORT_COLUMN):
             table.add_column(column, np.int32)
 
     def in_use(self, row: int) -> Mapping[Port, int]:
         return self._in_use[row]
 
-    def set_node(self, row: int, facts: NodeInfo) -> int:
-        """The node has this range. How many more, or fewer, of its numbers are fixed by what is there."""
+    def set_node(self, row: int, node_info: NodeInfo) -> int:
+        """Set the port range of a node, and return the change in the number of host ports inside the range."""
         if row == len(self._in_use):
             self._in_use.append({})
             self._host_port_counts.append(Counter())
-            self._taken_ports.append(facts.taken_ports)
-        self._taken_ports[row] = facts.taken_ports
-        before, ports = self.count_in_range(row, self._host_port_counts[row]), port_range_of(facts)
+            self._taken_ports.append(node_info.taken_ports)
+        self._taken_ports[row] = node_info.taken_ports
+        previous_count, ports = (
+            self.count_in_range(row, self._host_port_counts[row]),
+            port_range_of(node_info),
+        )
         self._table.set(row, FIRST_PORT_COLUMN, ports.start)
         self._table.set(row, LAST_PORT_COLUMN, ports.stop - 1)
-        return self.count_in_range(row, self._host_port_counts[row]) - before
+        return self.count_in_range(row, self._host_port_counts[row]) - previous_count
 
     def count_in_range(self, row: int, numbers: Mapping[int, object] | set[int]) -> int:
-        """How many of them are in the range of this node."""
+        """The number of given ports inside the range of the node."""
         if not numbers:
             return 0
         first, last = (
@@ -88,7 +92,7 @@ class PortAllocator:
         return sum(first <= number <= last for number in numbers)
 
     def new_in_range(self, row: int, demands: Demands) -> int:
-        """How many numbers of the range its fixed ports would take that are free now."""
+        """The number of free ports of the range that the host ports of a workload would take."""
         return self.count_in_range(
             row, {number for number, _ in demands.host_ports if not self._is_in_use(row, number)}
         )
@@ -98,9 +102,11 @@ class PortAllocator:
         return any((number, protocol) in in_use for protocol in PROTOCOLS)
 
     def choose(self, row: int, demands: Demands) -> tuple[int, ...]:
-        """The lowest free ones, beside its own fixed ones; fewer if there are not so many."""
+        """The lowest free ports of the range, apart from the workload's own host ports; fewer ports if the
+        range has too few."""
         if not demands.ports:
             return ()
+        # By number, since a chosen port is reserved for both protocols.
         busy = {number for number, _ in (*self._in_use[row], *demands.host_ports)} | self._taken_ports[row]
         first, last = (
             int(self._table.column(column)[row]) for column in (FIRST_PORT_COLUMN, LAST_PORT_COLUMN)
@@ -109,7 +115,10 @@ class PortAllocator:
         return tuple(number for number, _ in zip(free, range(demands.ports), strict=False))
 
     def track(self, port: Port) -> None:
-        """From now on columns say where this port, and its number by any protocol, is in use: only of ports that somebody asked for."""
+        """Add columns of the nodes on which the port, and its number by any protocol, is in use.
+
+        Only host ports that a workload requests get columns.
+        """
         for column, matches in (
             (port_column(port), port.__eq__),
             (number_column(port[0]), lambda used: used[0] == port[0]),
@@ -122,31 +131,31 @@ class PortAllocator:
                     self._table.set(row, column, True, fixed=False)
 
     def allocate(self, placement: "Placement") -> int:
-        """It has its ports now. How many more numbers of the range are fixed."""
-        row, fixed = placement.row, self._host_port_counts[placement.row]
-        new = {number for number, _ in placement.ask.demands.host_ports} - fixed.keys()
-        fixed.update({number for number, _ in placement.ask.demands.host_ports})
+        """Take the ports of a placement, and return how many more numbers of the range are host ports."""
+        row, host_port_counts = placement.row, self._host_port_counts[placement.row]
+        new_numbers = {number for number, _ in placement.ask.demands.host_ports} - host_port_counts.keys()
+        host_port_counts.update({number for number, _ in placement.ask.demands.host_ports})
         in_use = self._in_use[row]
         for port in _ports_of(placement):
             in_use[port] = in_use.get(port, 0) + 1
             self._update_columns(row, port)
-        return self.count_in_range(row, new)
+        return self.count_in_range(row, new_numbers)
 
     def release(self, placement: "Placement") -> int:
-        """How many fewer numbers of the range are fixed."""
-        row, fixed = placement.row, self._host_port_counts[placement.row]
+        """Free the ports of a placement, and return how many fewer numbers of the range are host ports."""
+        row, host_port_counts = placement.row, self._host_port_counts[placement.row]
         numbers = {number for number, _ in placement.ask.demands.host_ports}
-        fixed.subtract(numbers)
-        gone = {number for number in numbers if not fixed[number]}
-        for number in gone:
-            del fixed[number]
+        host_port_counts.subtract(numbers)
+        freed_numbers = {number for number in numbers if not host_port_counts[number]}
+        for number in freed_numbers:
+            del host_port_counts[number]
         in_use = self._in_use[row]
         for port in _ports_of(placement):
             in_use[port] -= 1
             if not in_use[port]:
                 del in_use[port]
             self._update_columns(row, port)
-        return self.count_in_range(row, gone)
+        return self.count_in_range(row, freed_numbers)
 
     def _update_columns(self, row: int, port: Port) -> None:
         in_use, table = self._in_use[row], self._table
@@ -163,7 +172,10 @@ def _ports_of(placement: "Placement") -> Iterator[Port]:
 
 
 def named_ports(containers: Mapping[str, Container]) -> list[tuple[str, int | None]]:
-    """Every port with its fixed number, None where one is chosen; named `container.port` where two containers name one alike."""
+    """The name and fixed number of every port; the number is None for a port that the scheduler chooses.
+
+    A port name that several containers use is written `container.port`.
+    """
     ports = [(name, port) for name, container in containers.items() for port in container.ports]
     if len(ports) == 1:
         return [(ports[0][1].name, ports[0][1].port)]
@@ -174,28 +186,38 @@ def named_ports(containers: Mapping[str, Container]) -> list[tuple[str, int | No
 
 
 def allocated_ports(containers: Mapping[str, Container], chosen: Sequence[int]) -> dict[str, int]:
-    """Numbers by name: fixed ones as they are, the others from those chosen on the node, in order."""
-    left = iter(chosen)
-    numbers = {name: next(left, None) if fixed is None else fixed for name, fixed in named_ports(containers)}
+    """Port numbers by name: fixed numbers, and chosen numbers in order for the remaining ports."""
+    remaining = iter(chosen)
+    numbers = {
+        name: next(remaining, None) if fixed is None else fixed for name, fixed in named_ports(containers)
+    }
     return {name: number for name, number in numbers.items() if number is not None}
 
 
 def dynamic_ports(containers: Mapping[str, Container], numbers: Mapping[str, int]) -> tuple[int, ...]:
-    """The other way round: of the numbers that it has, those that were chosen."""
+    """The chosen port numbers among the allocated numbers of a workload: the inverse of `allocated_ports`."""
     return tuple(
         numbers[name] for name, fixed in named_ports(containers) if fixed is None and name in numbers
     )
 
 
-def add_taken_ports(known: Mapping[str, str], ports: Iterable[int], now: datetime) -> dict[str, str]:
-    """These were found to be another program's, too; the oldest are forgotten when there are too many."""
+def add_taken_ports(taken_ports: Mapping[str, str], ports: Iterable[int], now: datetime) -> dict[str, str]:
+    """Add ports in use by programs outside Lattice, with their expiry time; above MAX_TAKEN_PORTS the oldest
+    ports are dropped."""
     until = format_micro_time(now + TAKEN_PORT_TTL)
-    found = {**known, **{str(number): until for number in ports}}
-    latest = sorted(found, key=lambda number: (found[number], int(number)))[-MAX_TAKEN_PORTS:]
-    return {number: found[number] for number in sorted(latest, key=int)}
+    merged = {**taken_ports, **{str(number): until for number in ports}}
+    # By expiry, then by number: the latest entries are kept.
+    latest = sorted(merged, key=lambda number: (merged[number], int(number)))[-MAX_TAKEN_PORTS:]
+    return {number: merged[number] for number in sorted(latest, key=int)}
 
 
-def unexpired_taken_ports(known: Mapping[str, str], now: datetime) -> dict[str, str]:
-    """Without those whose time is over, or further ahead than any could be: our clock was set back."""
+def unexpired_taken_ports(taken_ports: Mapping[str, str], now: datetime) -> dict[str, str]:
+    """The taken ports whose expiry is ahead.
+
+    An expiry further ahead than the time to live plus clock skew was written before the clock was set back,
+    and is dropped.
+    """
     latest = now + TAKEN_PORT_TTL + timedelta(seconds=MAX_CLOCK_SKEW_S)
-    return {number: until for number, until in known.items() if now < (parse_time(until) or now) <= latest}
+    return {
+        number: until for number, until in taken_ports.items() if now < (parse_time(until) or now) <= latest
+    }

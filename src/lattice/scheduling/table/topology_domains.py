@@ -1,4 +1,5 @@
-"""Topology domains as plugins see them: values per domain laid out over the nodes, and which domains count at all."""
+"""Topology domains for plugins: values per domain laid out over the nodes, and the domains that are eligible
+for a workload."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable
@@ -17,42 +18,47 @@ from lattice.scheduling.table.workload_index import MATCH_ALL, Counts, TopologyC
 
 
 def domain_values_per_node(table: NodeTable, key: str, values: NDArray[Any], elsewhere: Any) -> NDArray[Any]:
-    """For each node the value of its domain; `elsewhere` for nodes that are in none."""
+    """The value of each node's domain; `elsewhere` for nodes without the topology key."""
     padded = np.empty(len(values) + 1, values.dtype)
     padded[:-1] = values
     padded[-1] = elsewhere
-    found: NDArray[Any] = padded.take(table.domain_codes(key), mode="wrap")  # -1 is the last one
-    return found
+    # Code -1, a node without the topology key, selects the last value.
+    per_node: NDArray[Any] = padded.take(table.domain_codes(key), mode="wrap")
+    return per_node
 
 
-def occupied(table: NodeTable, key: str, tally: TopologyCounts, default: bool = False) -> Flags:
-    """Nodes in whose domain something was counted; `elsewhere` for nodes that are in none."""
-    if table.domain_count(key) == len(table.row_of):  # every node is a domain of its own
-        return tally.per_node(table) > 0
-    return domain_values_per_node(table, key, tally.by_domain(table, key) > 0, default)
+def occupied(table: NodeTable, key: str, topology_counts: TopologyCounts, default: bool = False) -> Flags:
+    """Nodes whose domain has at least one counted workload; `default` for nodes without the topology key."""
+    # Every node is a domain of its own.
+    if table.domain_count(key) == len(table.row_of):
+        return topology_counts.per_node(table) > 0
+    return domain_values_per_node(table, key, topology_counts.by_domain(table, key) > 0, default)
 
 
 def rows_by_domain(
-    table: NodeTable, key: str, tally: TopologyCounts, codes: Collection[int]
+    table: NodeTable, key: str, topology_counts: TopologyCounts, codes: Collection[int]
 ) -> dict[int, list[int]]:
-    """Of these domains, the nodes on which something was counted, in the order of rows."""
-    asked = np.zeros(len(table.domain_names(key)), np.bool_)
-    asked[list(codes)] = True
-    rows = np.flatnonzero(domain_values_per_node(table, key, asked, False) & (tally.per_node(table) > 0))
+    """The rows with a counted workload, in order, by domain code; only of the given domains."""
+    is_given = np.zeros(len(table.domain_names(key)), np.bool_)
+    is_given[list(codes)] = True
+    rows = np.flatnonzero(
+        domain_values_per_node(table, key, is_given, False) & (topology_counts.per_node(table) > 0)
+    )
     domains = table.domain_codes(key)[rows]
-    found: dict[int, list[int]] = {}
+    rows_of_domain: dict[int, list[int]] = {}
     for row, code in zip(rows.tolist(), domains.tolist(), strict=True):
-        found.setdefault(code, []).append(row)
-    return found
+        rows_of_domain.setdefault(code, []).append(row)
+    return rows_of_domain
 
 
 def without_topology_key(table: NodeTable, key: str) -> Flags:
-    """Nodes that do not have the topology key."""
+    """Nodes without the topology key."""
     return table.memo(("outside", key), lambda _: table.domain_codes(key) < 0)
 
 
 def spread_counts(table: NodeTable, ask: WorkloadAsk, spread: Spread) -> TopologyCounts | None:
-    """Who is counted for a spread constraint; None: without selector and service there is nobody to spread from."""
+    """Counts of the workloads that a spread constraint spreads; None for a constraint without selector and a
+    workload without service."""
     demands = ask.demands
     if spread.selector is not None:
         return table.topology_counts(demands.namespace, spread.selector)
@@ -60,7 +66,7 @@ def spread_counts(table: NodeTable, ask: WorkloadAsk, spread: Spread) -> Topolog
 
 
 def min_domain_count(table: NodeTable, ask: WorkloadAsk, key: str, counts: Counts) -> int:
-    """Least count over the domains with a node that the workload could be allowed on, whatever room there is."""
+    """The least count over the eligible domains, whether or not their nodes have free capacity."""
     usable = eligible_domains(table, ask, key)
     if len(usable) == len(counts):
         return int(counts.min(initial=0)) if not len(counts) else int(counts.min())
@@ -68,7 +74,8 @@ def min_domain_count(table: NodeTable, ask: WorkloadAsk, key: str, counts: Count
 
 
 def eligible_domains(table: NodeTable, ask: WorkloadAsk, key: str) -> NDArray[np.intp]:
-    """With a node that the workload could be allowed on."""
+    """Codes of the domains with a ready node that the workload's cluster, node selector and node affinity
+    allow."""
     demands = ask.demands
     memo: Hashable = ("domains", key, demands.cluster, demands.node_selector, demands.node_terms)
     return table.memo(memo, lambda _: _eligible_domains(table, ask, key))
@@ -85,48 +92,52 @@ def _eligible_domains(table: NodeTable, ask: WorkloadAsk, key: str) -> NDArray[n
         nodes = nodes & with_label(table, label, value)
     if demands.node_terms:
         nodes = nodes & matching_any(table, demands.node_terms)
-    found = np.bincount(np.where(nodes, table.domain_codes(key), -1) + 1, minlength=1)[1:]
-    return np.flatnonzero(found)
+    # Codes are shifted by one: -1, a node without the key, is counted at 0 and cut off.
+    node_counts = np.bincount(np.where(nodes, table.domain_codes(key), -1) + 1, minlength=1)[1:]
+    return np.flatnonzero(node_counts)
 
 
-def counts_itself(tally: TopologyCounts, ask: WorkloadAsk) -> bool:
-    """Would it be counted once it is placed?"""
-    return tally.matches(ask.demands.namespace, ask.demands.service, ask.labels)
+def counts_itself(topology_counts: TopologyCounts, ask: WorkloadAsk) -> bool:
+    """Whether the workload counts itself once it is placed."""
+    return topology_counts.matches(ask.demands.namespace, ask.demands.service, ask.labels)
 
 
-def counts_per_node(table: NodeTable, key: str, tally: TopologyCounts) -> Floats:
-    """For each node how many were counted in its domain; 0 where it is in none. A fresh array."""
+def counts_per_node(table: NodeTable, key: str, topology_counts: TopologyCounts) -> Floats:
+    """The count of each node's domain, 0 for a node without the topology key, in a new array."""
     if not table.domain_count(key):
         return np.zeros(table.count, np.float32)
-    return domain_values_per_node(table, key, tally.by_domain(table, key).astype(np.float32), 0)
+    return domain_values_per_node(table, key, topology_counts.by_domain(table, key).astype(np.float32), 0)
 
 
-def evenness(table: NodeTable, ask: WorkloadAsk, key: str, tally: TopologyCounts) -> Floats:
-    """1 in the emptiest domain, 1/(n+1) in one that is n ahead, 0 for a node in none. A fresh array."""
+def evenness(table: NodeTable, ask: WorkloadAsk, key: str, topology_counts: TopologyCounts) -> Floats:
+    """The evenness score of each node, in a new array: 1 in the emptiest domain, 1/(n+1) with n more
+    workloads, 0 without domain."""
     if not table.domain_count(key):
         return np.zeros(table.count, np.float32)
-    counts = tally.by_domain(table, key)
+    counts = topology_counts.by_domain(table, key)
     ahead = np.maximum(counts - min_domain_count(table, ask, key, counts), 0)
     return domain_values_per_node(table, key, evenness_score(ahead), 0)
 
 
 def evenness_score(ahead: NDArray[Any]) -> Floats:
-    """By how many more than in the emptiest domain there are."""
+    """The evenness score of domains that are `ahead` of the emptiest domain by so many workloads."""
     score: Floats = ahead.astype(np.float32)
     score += np.float32(1)
     return np.divide(np.float32(1), score, out=score)
 
 
-SMALL_DOMAIN_COUNT = 32  # domains
+# Up to this number of domains, a list costs less than arithmetic on small arrays.
+SMALL_DOMAIN_COUNT = 32
 
 
 class EvenDomainScores:
-    """What the domains of a key score for evenness, `share` of it, while more of the same service are taken to be placed."""
+    """Evenness scores of the domains of a key, times `share`, while the engine places further workloads of
+    the same service."""
 
     def __init__(self, table: NodeTable, ask: WorkloadAsk, key: str, share: np.float32) -> None:
         self.codes = table.domain_codes(key)
-        tally = table.topology_counts(ask.demands.namespace, MATCH_ALL, ask.demands.service)
-        self._counts = tally.by_domain(table, key).tolist()
+        topology_counts = table.topology_counts(ask.demands.namespace, MATCH_ALL, ask.demands.service)
+        self._counts = topology_counts.by_domain(table, key).tolist()
         self._eligible = eligible_domains(table, ask, key).tolist()
         self._share = share
         self._update_min_count()
@@ -136,37 +147,37 @@ class EvenDomainScores:
         self._min_count = min(counts, default=0)
         self._emptiest_count = counts.count(self._min_count)
 
-    def _is_eligible(self, code: int) -> bool:
-        at = bisect_left(self._eligible, code)
-        return at < len(self._eligible) and self._eligible[at] == code
-
     def value(self, code: int) -> np.float32:
-        return (
-            self._share * _cached_evenness_score(max(0, self._counts[code] - self._min_count))
-            if code >= 0
-            else np.float32(0)
-        )
+        if code < 0:
+            return np.float32(0)
+        return self._share * _cached_evenness_score(max(0, self._counts[code] - self._min_count))
 
     def values(self) -> Floats:
-        """Of all domains, and last of none."""
-        if len(self._counts) <= SMALL_DOMAIN_COUNT:  # less work than the arithmetic on small arrays
+        """The scores by domain code, and 0 as the last entry for nodes without a domain."""
+        if len(self._counts) <= SMALL_DOMAIN_COUNT:
             fewest, share = self._min_count, self._share
             return np.array(
                 [share * _cached_evenness_score(max(0, count - fewest)) for count in self._counts] + [0],
                 np.float32,
             )
-        found = np.zeros(len(self._counts) + 1, np.float32)
-        found[:-1] = evenness_score(np.maximum(np.array(self._counts) - self._min_count, 0))
-        found *= self._share
-        return found
+        scores = np.zeros(len(self._counts) + 1, np.float32)
+        scores[:-1] = evenness_score(np.maximum(np.array(self._counts) - self._min_count, 0))
+        scores *= self._share
+        return scores
 
     def place(self, code: int) -> Iterable[int] | None:
+        """Count one more workload in a domain, and return the codes whose score may change; None for all
+        codes."""
         if code < 0:
             return (code,)
-        before = self._counts[code]
-        self._counts[code] = before + 1
-        if before > self._min_count or not self._is_eligible(code):
+        count = self._counts[code]
+        self._counts[code] = count + 1
+        if count > self._min_count:
             return (code,)
+        position = bisect_left(self._eligible, code)
+        if position == len(self._eligible) or self._eligible[position] != code:
+            return (code,)
+        # The minimum rises only when the last of the emptiest domains gets a workload.
         self._emptiest_count -= 1
         if self._emptiest_count:
             return (code,)

@@ -1,4 +1,4 @@
-"""How full a node would be of each thing that is asked for."""
+"""Utilisation of a node, per requested resource, with the workload on the node."""
 
 import numpy as np
 
@@ -7,12 +7,13 @@ from lattice.scheduling.table.ask import MILLI_PER_GPU, WorkloadAsk
 
 
 def requested_count(ask: WorkloadAsk) -> int:
-    """Resources that the workload asks for; slots and ports that come with any workload are not among them."""
+    """The number of resources that the workload requests. Workload slots and ports do not count."""
     return len(ask.demands.requests) + (ask.demands.gpu is not None)
 
 
 def share_after(ask: WorkloadAsk, rows: Rows, number: int, out: Floats) -> Floats:
-    """Share taken of the number-th thing asked for, with the workload there; GPUs come last."""
+    """The share of the number-th requested resource that is allocated with the workload on the node. GPUs
+    have the last number."""
     if number == len(ask.demands.requests):
         return _gpu_share_after(ask, rows, out)
     resource, amount = ask.needs[number]
@@ -36,15 +37,17 @@ def _gpu_inverse(rows: Rows) -> Floats:
 
 
 def mean_after(ask: WorkloadAsk, rows: Rows) -> Floats:
-    """The mean of those shares; for a workload that asks for nothing, of cpu and memory as they are."""
+    """The mean of the shares of the requested resources; for a workload without requests, the mean of current
+    cpu and memory shares."""
     count, total = requested_count(ask), rows.float_buffer()
     if not count:
         np.add(rows.share(0), rows.share(1), out=total)
+        # cpu and memory are the resources 0 and 1.
         count = 2
     else:
         share_after(ask, rows, 0, total)
-        more = rows.float_buffer()
+        share_buffer = rows.float_buffer()
         for number in range(1, count):
-            total += share_after(ask, rows, number, more)
+            total += share_after(ask, rows, number, share_buffer)
     total *= np.float32(1 / count)
     return total

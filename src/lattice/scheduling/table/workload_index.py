@@ -1,4 +1,5 @@
-"""Who is where, by kind: tallies of those that a selector or a service means, and terms of placed workloads that keep others away."""
+"""An index of placed workloads: counts per node and topology domain by selector or service, and anti-affinity
+terms."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,22 +19,24 @@ if TYPE_CHECKING:
 
 Counts = NDArray[np.int32]
 
-
 WorkloadIdentity = tuple[str, str, Labels]  # namespace, service, labels
 Label = tuple[str, str]
 MATCH_ALL = LabelSelector()
-MAX_IDLE_CLASSES = 4096  # kinds of workloads remembered beyond those that are placed
+MAX_IDLE_CLASSES = 4096  # remembered workload classes without a placed workload
 MAX_CACHED_TERM_LISTS = 16_384
 
 
 class _DomainCounts(NamedTuple):
     label_codes: LabelCodes
-    move_count: int  # with the moves of nodes from domain to domain up to then
+    move_count: int  # moves of nodes between domains that `counts` includes
     counts: Counts
 
 
 class TopologyCounts:
-    """Kept up to date as workloads come and go. `nodes[row]` counts one node; `domains(key)` counts by topology code."""
+    """Counts of the workloads that match a namespace, selector and service, updated as workloads come and go.
+
+    `by_row[row]` is the count of one node; `by_domain` returns the counts by domain code of a topology key.
+    """
 
     def __init__(self, namespace: str, selector: LabelSelector, service: str = "") -> None:
         self.namespace = namespace
@@ -50,7 +53,8 @@ class TopologyCounts:
     def add(self, table: "NodeTable", row: int, change: int) -> None:
         self._grow(table)
         for key in self._by_key:
-            counts = self.by_domain(table, key)  # moves first: they took along what was on the node then
+            # Before the change: nodes that moved to a new domain take along the workloads that they had then.
+            counts = self.by_domain(table, key)
             if (code := int(table.domain_codes(key)[row])) >= 0:
                 counts[code] += change
         self.by_row[row] += change
@@ -60,31 +64,33 @@ class TopologyCounts:
         return self.by_row[: table.count]
 
     def by_domain(self, table: "NodeTable", key: str) -> Counts:
-        """Counts by code of `key`; see NodeTable.codes. A code that no node has counts nothing."""
-        coded, kept = table.label_codes(key), self._by_key.get(key)
-        if kept is not None and kept.label_codes is coded and kept.move_count == coded.move_count:
-            return kept.counts
-        moves = coded.moves_since(kept.move_count) if kept is not None and kept.label_codes is coded else None
-        if kept is None or moves is None:
-            known = coded.codes >= 0
-            here = self.per_node(table)[known]
-            counts = np.bincount(coded.codes[known], weights=here, minlength=len(coded.values)).astype(
-                np.int32
-            )
+        """Counts by domain code of the topology key; see NodeTable.domain_codes. A code that no node has
+        counts 0."""
+        coded, cached = table.label_codes(key), self._by_key.get(key)
+        if cached is not None and cached.label_codes is coded and cached.move_count == coded.move_count:
+            return cached.counts
+        moves = None
+        if cached is not None and cached.label_codes is coded:
+            moves = coded.moves_since(cached.move_count)
+        if cached is None or moves is None:
+            has_code = coded.codes >= 0
+            weights = self.per_node(table)[has_code]
+            totals = np.bincount(coded.codes[has_code], weights=weights, minlength=len(coded.values))
+            counts = totals.astype(np.int32)
         else:
-            counts = self._apply_moves(table, pad_rows(kept.counts, len(coded.values)), moves)
+            counts = self._apply_moves(table, pad_rows(cached.counts, len(coded.values)), moves)
         self._by_key[key] = _DomainCounts(coded, coded.move_count, counts)
         return counts
 
     def _apply_moves(self, table: "NodeTable", counts: Counts, moves: list[tuple[int, int, int]]) -> Counts:
-        """Nodes changed their domain, and took along what is on them."""
+        """Move the counts of nodes that changed their domain."""
         self._grow(table)
-        for row, before, after in moves:
-            if here := int(self.by_row[row]):
-                if before >= 0:
-                    counts[before] -= here
-                if after >= 0:
-                    counts[after] += here
+        for row, previous_code, code in moves:
+            if node_count := int(self.by_row[row]):
+                if previous_code >= 0:
+                    counts[previous_code] -= node_count
+                if code >= 0:
+                    counts[code] += node_count
         return counts
 
     def _grow(self, table: "NodeTable") -> None:
@@ -92,13 +98,10 @@ class TopologyCounts:
             self.by_row = pad_rows(self.by_row, table.count + 64)
 
 
-if TYPE_CHECKING:
-    from lattice.scheduling.table.node_table import NodeTable
-
-
 @dataclass(slots=True, eq=False)
 class WorkloadClass:
-    """Workloads alike in namespace, service and labels: on which rows, how many, and which tallies count them."""
+    """Workloads with equal namespace, service and labels: their number by row, and the topology counts that
+    include them."""
 
     identity: WorkloadIdentity
     labels: dict[str, str]
@@ -106,143 +109,157 @@ class WorkloadClass:
     count_by_row: dict[int, int] = field(default_factory=dict)
 
     def add(self, row: int, change: int) -> None:
-        left = self.count_by_row.get(row, 0) + change
-        if left:
-            self.count_by_row[row] = left
+        count = self.count_by_row.get(row, 0) + change
+        if count:
+            self.count_by_row[row] = count
         else:
             del self.count_by_row[row]
 
 
 class WorkloadIndex:
-    """Tallies that nobody asked for in a while go, and are counted anew if somebody does; so do kinds of which none is placed."""
+    """The workload classes and topology counts of a node table.
+
+    Topology counts that were not used for a while are dropped, and counted anew on the next use; so are
+    classes without a placed workload.
+    """
 
     def __init__(self, table: "NodeTable") -> None:
         self._table = table
         self._topology_counts: dict[tuple[str, LabelSelector, str], TopologyCounts] = {}  # last used last
-        self._counts_by_label: dict[
-            tuple[str, str, Label | None], list[TopologyCounts]
-        ] = {}  # by namespace, service, and a label that they want
+        # By namespace, service and a label that the selector requires.
+        self._counts_by_label: dict[tuple[str, str, Label | None], list[TopologyCounts]] = {}
         self._classes: dict[WorkloadIdentity, WorkloadClass] = {}
+        # By namespace and service, and by namespace and each label.
         self._classes_by_label: dict[
             tuple[str, str] | tuple[str, Label], dict[WorkloadIdentity, WorkloadClass]
-        ] = {}  # by namespace and service, and each label
-        self._anti_affinity_terms: dict[
-            tuple[str, WorkloadTerm], TopologyCounts
-        ] = {}  # terms of placed workloads that keep others away, by term
-        self._terms_against: dict[
-            object, list[tuple[WorkloadTerm, TopologyCounts]]
-        ] = {}  # by what a workload is, which of those mean it
+        ] = {}
+        # By namespace and anti-affinity term of placed workloads: the counts of the workloads that have the
+        # term.
+        self._anti_affinity_terms: dict[tuple[str, WorkloadTerm], TopologyCounts] = {}
+        # By namespace and labels of a workload: the anti-affinity terms that match the workload.
+        self._terms_against: dict[object, list[tuple[WorkloadTerm, TopologyCounts]]] = {}
 
     def topology_counts(self, namespace: str, selector: LabelSelector, service: str) -> TopologyCounts:
         key = (namespace, selector, service)
-        tally = self._topology_counts.pop(key, None)
-        if tally is None:
+        counts = self._topology_counts.pop(key, None)
+        if counts is None:
             self._trim_counts()
-            tally = self._fill_counts(TopologyCounts(namespace, selector, service))
-        self._topology_counts[key] = tally
-        return tally
+            counts = self._fill_counts(TopologyCounts(namespace, selector, service))
+        self._topology_counts[key] = counts
+        return counts
 
-    def _fill_counts(self, tally: TopologyCounts) -> TopologyCounts:
-        """From now on the kinds that it means count in it."""
-        self._register_counts(tally)
-        label, namespace = required_label(tally), tally.namespace
-        likely: Iterable[WorkloadClass] = self._classes.values()
-        if tally.service or label:
-            likely = self._classes_by_label.get(
-                (namespace, tally.service) if tally.service else (namespace, label or ("", "")), {}
+    def _fill_counts(self, counts: TopologyCounts) -> TopologyCounts:
+        """Count the placed workloads that match, and register the counts with their workload classes."""
+        self._register_counts(counts)
+        label, namespace = required_label(counts), counts.namespace
+        candidates: Iterable[WorkloadClass] = self._classes.values()
+        if counts.service or label:
+            candidates = self._classes_by_label.get(
+                (namespace, counts.service) if counts.service else (namespace, label or ("", "")), {}
             ).values()
-        for kind in likely:
-            if tally.matches(kind.identity[0], kind.identity[1], kind.labels):
-                kind.topology_counts = (*kind.topology_counts, tally)
-                for row, count in kind.count_by_row.items():
-                    tally.add(self._table, row, count)
-        return tally
+        for workload_class in candidates:
+            if counts.matches(workload_class.identity[0], workload_class.identity[1], workload_class.labels):
+                workload_class.topology_counts = (*workload_class.topology_counts, counts)
+                for row, count in workload_class.count_by_row.items():
+                    counts.add(self._table, row, count)
+        return counts
 
-    def _register_counts(self, tally: TopologyCounts) -> None:
-        self._counts_by_label.setdefault((tally.namespace, tally.service, required_label(tally)), []).append(
-            tally
-        )
+    def _register_counts(self, counts: TopologyCounts) -> None:
+        key = (counts.namespace, counts.service, required_label(counts))
+        self._counts_by_label.setdefault(key, []).append(counts)
 
     def _trim_counts(self) -> None:
-        before = len(self._topology_counts)
+        previous_size = len(self._topology_counts)
         drop_oldest_half(self._topology_counts, max_columns(self._table.count))
-        if len(self._topology_counts) == before:
+        if len(self._topology_counts) == previous_size:
             return
-        kept = set(map(id, self._topology_counts.values()))
+        # By identity: counts are compared as objects, not by content.
+        remaining = set(map(id, self._topology_counts.values()))
         self._counts_by_label.clear()
-        for tally in self._topology_counts.values():
-            self._register_counts(tally)
-        for kind in self._classes.values():
-            kind.topology_counts = tuple(each for each in kind.topology_counts if id(each) in kept)
+        for counts in self._topology_counts.values():
+            self._register_counts(counts)
+        for workload_class in self._classes.values():
+            workload_class.topology_counts = tuple(
+                counts for counts in workload_class.topology_counts if id(counts) in remaining
+            )
 
     def update(self, ask: WorkloadAsk, row: int, change: int) -> None:
-        """So many more, or fewer, of these are there."""
-        kind = self._class_of(ask)
-        kind.add(row, change)
-        for tally in kind.topology_counts:
-            tally.add(self._table, row, change)
+        """Count a placed (1) or removed (-1) workload."""
+        workload_class = self._class_of(ask)
+        workload_class.add(row, change)
+        for counts in workload_class.topology_counts:
+            counts.add(self._table, row, change)
         for term in ask.demands.far:
             self._update_term(ask.demands.namespace, term, row, change)
 
     def _update_term(self, namespace: str, term: WorkloadTerm, row: int, change: int) -> None:
-        carriers = self._anti_affinity_terms.get((namespace, term))
-        if carriers is None:
-            carriers = self._anti_affinity_terms[namespace, term] = TopologyCounts(namespace, MATCH_ALL)
+        counts = self._anti_affinity_terms.get((namespace, term))
+        if counts is None:
+            # A new term may match workloads whose terms are cached.
+            counts = self._anti_affinity_terms[namespace, term] = TopologyCounts(namespace, MATCH_ALL)
             self._terms_against.clear()
-        carriers.add(self._table, row, change)
-        if change < 0 and not carriers.by_row.any():
+        counts.add(self._table, row, change)
+        if change < 0 and not counts.by_row.any():
             del self._anti_affinity_terms[namespace, term]
             self._terms_against.clear()
 
     def anti_affinity_against(self, ask: WorkloadAsk) -> list[tuple[WorkloadTerm, TopologyCounts]]:
         if not self._anti_affinity_terms:
             return []
-        what = (ask.demands.namespace, ask.demands.labels)
-        known = self._terms_against.get(what)
-        if known is None:
+        identity = (ask.demands.namespace, ask.demands.labels)
+        terms = self._terms_against.get(identity)
+        if terms is None:
             drop_oldest_half(self._terms_against, MAX_CACHED_TERM_LISTS)
-            known = self._terms_against[what] = [
-                (term, tally)
-                for (namespace, term), tally in self._anti_affinity_terms.items()
-                if namespace == what[0] and term.selector.matches(ask.labels)
+            terms = self._terms_against[identity] = [
+                (term, counts)
+                for (namespace, term), counts in self._anti_affinity_terms.items()
+                if namespace == identity[0] and term.selector.matches(ask.labels)
             ]
-        return known
+        return terms
 
     def _class_of(self, ask: WorkloadAsk) -> WorkloadClass:
         demands = ask.demands
-        what = (demands.namespace, demands.service, demands.labels)
-        kind = self._classes.get(what)
-        if kind is None:
+        identity = (demands.namespace, demands.service, demands.labels)
+        workload_class = self._classes.get(identity)
+        if workload_class is None:
             self._trim_classes()
-            kind = WorkloadClass(what, dict(demands.labels), tuple(self._matching_counts(what)))
-            self._register_class(kind)
-        return kind
+            workload_class = WorkloadClass(
+                identity, dict(demands.labels), tuple(self._matching_counts(identity))
+            )
+            self._register_class(workload_class)
+        return workload_class
 
-    def _matching_counts(self, what: WorkloadIdentity) -> Iterator[TopologyCounts]:
-        """Only those are looked at that want no label, or one that these have."""
-        namespace, service, labels = what
-        for each in dict.fromkeys((service, "")):
+    def _matching_counts(self, identity: WorkloadIdentity) -> Iterator[TopologyCounts]:
+        """Topology counts that include the workloads of the identity.
+
+        Only counts whose selector requires no label, or a label of the identity, are checked.
+        """
+        namespace, service, labels = identity
+        # Counts without service include the workloads of every service.
+        for counted_service in dict.fromkeys((service, "")):
             for label in (None, *labels):
-                for tally in self._counts_by_label.get((namespace, each, label), ()):
-                    if tally.selector.matches(dict(labels)):
-                        yield tally
+                for counts in self._counts_by_label.get((namespace, counted_service, label), ()):
+                    if counts.selector.matches(dict(labels)):
+                        yield counts
 
-    def _register_class(self, kind: WorkloadClass) -> None:
-        namespace, service, labels = what = kind.identity
-        self._classes[what] = kind
-        self._classes_by_label.setdefault((namespace, service), {})[what] = kind
+    def _register_class(self, workload_class: WorkloadClass) -> None:
+        namespace, service, labels = identity = workload_class.identity
+        self._classes[identity] = workload_class
+        self._classes_by_label.setdefault((namespace, service), {})[identity] = workload_class
         for label in labels:
-            self._classes_by_label.setdefault((namespace, label), {})[what] = kind
+            self._classes_by_label.setdefault((namespace, label), {})[identity] = workload_class
 
     def _trim_classes(self) -> None:
-        """Of workloads that are no longer placed, once they are many."""
+        """Drop classes without a placed workload if the index has too many classes."""
         if len(self._classes) <= MAX_IDLE_CLASSES + 2 * len(self._table.placements):
             return
-        kept = [kind for kind in self._classes.values() if kind.count_by_row]
+        remaining = [
+            workload_class for workload_class in self._classes.values() if workload_class.count_by_row
+        ]
         self._classes.clear()
         self._classes_by_label.clear()
-        for kind in kept:
-            self._register_class(kind)
+        for workload_class in remaining:
+            self._register_class(workload_class)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -253,6 +270,6 @@ class WorkloadIndex:
         }
 
 
-def required_label(tally: TopologyCounts) -> Label | None:
-    """One that all whom it means have; None: it names none."""
-    return next(iter(tally.selector.match_labels.items()), None)
+def required_label(counts: TopologyCounts) -> Label | None:
+    """A label that every workload matched by the selector has; None if the selector names no label."""
+    return next(iter(counts.selector.match_labels.items()), None)

@@ -1,4 +1,4 @@
-"""Fit: a node must have room for everything that the workload asks for, by whatever name."""
+"""Fit: a node must have every requested resource free, of any name."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class _InsufficientResource(NamedTuple):
 
 
 class InsufficientResource(_InsufficientResource):
-    """Too little of a resource is free. A tuple, because each decision looks several of them up."""
+    """The node has too little of a resource free. A tuple, because every decision looks up several reasons."""
 
     __slots__ = ()
     plugin = "Fit"
@@ -38,11 +38,12 @@ class InsufficientResource(_InsufficientResource):
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
         need = format_amount(self.resource, self.need)
 
-        def tell(have: int) -> Shortfall:  # below 0 on a node that shrank under what it runs
-            left, missing = (format_amount(self.resource, amount) for amount in (have, self.need - have))
-            return Shortfall(self.resource, need, left, missing)
+        # The free amount is negative on a node that shrank below its allocated amount.
+        def shortfall(free: int) -> Shortfall:
+            have, missing = (format_amount(self.resource, amount) for amount in (free, self.need - free))
+            return Shortfall(self.resource, need, have, missing)
 
-        return shortfalls_by_value(table.free(table.resource_index[self.resource])[rows].tolist(), tell)
+        return shortfalls_by_value(table.free(table.resource_index[self.resource])[rows].tolist(), shortfall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ class Fit:
         return True
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
-        named = rows.table.resources
+        resource_names = rows.table.resources
         return {
-            InsufficientResource(named[resource], amount): np.less(rows.free(resource), amount)
+            InsufficientResource(resource_names[resource], amount): np.less(rows.free(resource), amount)
             for resource, amount in ask.needs
         }

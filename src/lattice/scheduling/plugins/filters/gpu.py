@@ -1,4 +1,4 @@
-"""Gpu: whole GPUs, or a part of a single one, of a model that will do."""
+"""Gpu: the node must have the requested whole GPUs, or the part of one GPU, free in an accepted model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from lattice.scheduling.table.node_table import NodeTable
 
 @dataclass(frozen=True, slots=True)
 class NoGpu:
-    """It has none at all."""
+    """The node has no GPU."""
 
     need: GpuNeed
     plugin: ClassVar[str] = "Gpu"
@@ -35,7 +35,7 @@ class NoGpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuModelMismatch:
-    """None of its GPUs is of a model that was named."""
+    """The node has no GPU of an accepted model."""
 
     models: tuple[str, ...]
     plugin: ClassVar[str] = "Gpu"
@@ -47,18 +47,16 @@ class GpuModelMismatch:
         return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        return shortfalls_by_node_info(table, rows, lambda facts: facts.gpus, self._shortfall)
+        return shortfalls_by_node_info(table, rows, lambda info: info.gpus, self._shortfall)
 
     def _shortfall(self, gpus: tuple[tuple[str, int], ...]) -> Shortfall:
-        have = sorted({model for model, _ in gpus})
-        return Shortfall(
-            "gpu model", " or ".join(self.models), ", ".join(have) or "none", " or ".join(self.models)
-        )
+        have, need = sorted({model for model, _ in gpus}), " or ".join(self.models)
+        return Shortfall("gpu model", need, ", ".join(have) or "none", need)
 
 
 @dataclass(frozen=True, slots=True)
 class InsufficientGpu:
-    """Too few are wholly free, or none has so much left."""
+    """Too few GPUs of the node are wholly free, or no GPU has the requested part free."""
 
     need: GpuNeed
     plugin: ClassVar[str] = "Gpu"
@@ -72,22 +70,21 @@ class InsufficientGpu:
         return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        some = RowSubset(table, rows)
-        free = (
-            free_whole_gpus(some, self.need)
-            if self.need.milli == MILLI_PER_GPU
-            else largest_free_share(some, self.need)
-        )
+        subset = RowSubset(table, rows)
+        if self.need.milli == MILLI_PER_GPU:
+            free = free_whole_gpus(subset, self.need)
+        else:
+            free = largest_free_share(subset, self.need)
         return shortfalls_by_value(free.tolist(), self._shortfall)
 
-    def _shortfall(self, have: int) -> Shortfall:
-        """So many, or so much of one, are free."""
+    def _shortfall(self, free: int) -> Shortfall:
+        """The shortfall of a node with `free` whole GPUs, or `free` thousandths of one GPU."""
         if self.need.milli == MILLI_PER_GPU:
-            return Shortfall("gpu", str(self.need.count), str(have), str(self.need.count - have))
-        need, left, missing = (
-            format_amount("gpu", amount) for amount in (self.need.milli, have, self.need.milli - have)
+            return Shortfall("gpu", str(self.need.count), str(free), str(self.need.count - free))
+        need, have, missing = (
+            format_amount("gpu", amount) for amount in (self.need.milli, free, self.need.milli - free)
         )
-        return Shortfall("part of one gpu", need, left, missing)
+        return Shortfall("part of one gpu", need, have, missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,51 +105,47 @@ class Gpu:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         need = cast("GpuNeed", ask.demands.gpu)
-        busy: Flags = (
-            np.less(free_whole_gpus(rows, need), need.count)
-            if need.milli == MILLI_PER_GPU
-            else np.less(largest_free_share(rows, need), need.milli)
-        )
+        # A node without a usable GPU is rejected for that reason alone, not as busy.
+        busy: Flags
+        if need.milli == MILLI_PER_GPU:
+            busy = np.less(free_whole_gpus(rows, need), need.count)
+        else:
+            busy = np.less(largest_free_share(rows, need), need.milli)
         if not need.models:
-            none = rows.derived((self.name, ()), _no_gpu)
-            return {NoGpu(need): none, InsufficientGpu(need): busy & ~none}
-        other = rows.derived((self.name, need.models), lambda some: _lacks_model(some, need.models))
-        return {GpuModelMismatch(need.models): other, InsufficientGpu(need): busy & ~other}
+            no_gpu = rows.derived((self.name, ()), lambda subset: subset.column("gpu_count") == 0)
+            return {NoGpu(need): no_gpu, InsufficientGpu(need): busy & ~no_gpu}
+
+        def lacks_model(subset: Rows) -> Flags:
+            has_model = np.zeros(subset.count, np.bool_)
+            for model in _present_models(subset, need.models):
+                has_model |= subset.column(f"gpu_count:{model}") > 0
+            return ~has_model
+
+        mismatch = rows.derived((self.name, need.models), lacks_model)
+        return {GpuModelMismatch(need.models): mismatch, InsufficientGpu(need): busy & ~mismatch}
 
 
 def free_whole_gpus(rows: Rows, need: GpuNeed) -> NDArray[np.int32]:
-    """How many GPUs of the named models are wholly free."""
+    """The number of wholly free GPUs of the accepted models, by row."""
     if not need.models:
         return rows.column("gpu_whole")
-    found: NDArray[np.int32] = sum(
+    free: NDArray[np.int32] = sum(
         (rows.column(f"gpu_whole:{model}") for model in _present_models(rows, need.models)),
         np.zeros(rows.count, np.int32),
     )
-    return found
+    return free
 
 
 def largest_free_share(rows: Rows, need: GpuNeed) -> NDArray[np.int32]:
-    """The most that is free of any one GPU of the named models."""
+    """The most free thousandths of one GPU of the accepted models, by row."""
     if not need.models:
         return rows.column("gpu_best")
-    found = np.zeros(rows.count, np.int32)
+    free = np.zeros(rows.count, np.int32)
     for model in _present_models(rows, need.models):
-        np.maximum(found, rows.column(f"gpu_best:{model}"), out=found)
-    return found
+        np.maximum(free, rows.column(f"gpu_best:{model}"), out=free)
+    return free
 
 
 def _present_models(rows: Rows, models: tuple[str, ...]) -> list[str]:
-    known = cast("NodeTable", rows.table).gpus.models
-    return [model for model in models if model in known]
-
-
-def _no_gpu(rows: Rows) -> Flags:
-    none: Flags = rows.column("gpu_count") == 0
-    return none
-
-
-def _lacks_model(rows: Rows, models: tuple[str, ...]) -> Flags:
-    found = np.zeros(rows.count, np.bool_)
-    for model in _present_models(rows, models):
-        found |= rows.column(f"gpu_count:{model}") > 0
-    return ~found
+    known_models = cast("NodeTable", rows.table).gpus.models
+    return [model for model in models if model in known_models]

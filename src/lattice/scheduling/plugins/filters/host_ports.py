@@ -1,4 +1,5 @@
-"""HostPorts: the fixed ports that it listens on must not be in use on the node, and leave room in the range that others are chosen from."""
+"""HostPorts: the host ports of the workload must be free on the node, and the port range must keep enough
+ports for dynamic ports."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +21,7 @@ from lattice.scheduling.table.port_allocator import (
 
 @dataclass(frozen=True, slots=True)
 class PortInUse:
-    """Somebody on the node listens there."""
+    """A workload on the node uses the port."""
 
     number: int
     protocol: str
@@ -31,24 +32,26 @@ class PortInUse:
 
     def detail(self, table: Table, row: int) -> Shortfall:
         port = (self.number, self.protocol)
-        who = workload_names(
-            table, [row], lambda each: port in each.ask.demands.host_ports or self.number in each.ports
+        users = workload_names(
+            table,
+            [row],
+            lambda placement: port in placement.ask.demands.host_ports or self.number in placement.ports,
         )
         need = f"{self.number}/{self.protocol} free"
-        return Shortfall("host port", need, f"in use by {who}" if who else "in use", need)
+        return Shortfall("host port", need, f"in use by {users}" if users else "in use", need)
 
 
 @dataclass(frozen=True, slots=True)
 class PortRangeExhausted:
-    """Fixed ports inside the range are as many fewer to choose from; there would be too few."""
+    """The port range of the node has too few free ports: a host port inside the range takes one of them."""
 
     numbers: tuple[int, ...]
-    dynamic_count: int  # besides them
+    dynamic_count: int  # ports that the scheduler chooses, beside the host ports
     plugin: ClassVar[str] = "HostPorts"
 
     def summary(self) -> str:
-        more = f" and {self.dynamic_count} more" if self.dynamic_count else ""
-        return f"without room in the port range for {', '.join(map(str, self.numbers))}{more}"
+        dynamic = f" and {self.dynamic_count} more" if self.dynamic_count else ""
+        return f"without room in the port range for {', '.join(map(str, self.numbers))}{dynamic}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         need = self.dynamic_count + int(_new_in_range(self.numbers, table)[row])
@@ -68,27 +71,30 @@ class HostPorts:
         return bool(ask.demands.host_ports)
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
-        found: Rejections = {
+        rejections: Rejections = {
             PortInUse(number, protocol): rows.column(port_column((number, protocol)))
             for number, protocol in ask.demands.host_ports
         }
         numbers = tuple(sorted({number for number, _ in ask.demands.host_ports}))
-        return {**found, PortRangeExhausted(numbers, ask.demands.ports): _is_exhausted(ask, numbers, rows)}
+        return {
+            **rejections,
+            PortRangeExhausted(numbers, ask.demands.ports): _is_exhausted(ask, numbers, rows),
+        }
 
 
 def _is_exhausted(ask: WorkloadAsk, numbers: tuple[int, ...], rows: Rows) -> Flags:
-    """By the fixed ones: where there are too few without them it is Fit that says so."""
+    """Nodes whose range is exhausted by the host ports; Fit rejects nodes whose range is too small without
+    them."""
     ports = rows.table.resource_index[PORTS]
     need, free = dict(ask.needs).get(ports, 0), rows.free(ports)
     inside = _new_in_range(numbers, rows)
-    used_up: Flags = (inside > 0) & (free < inside + need)
-    return (
-        used_up & (free >= need) if need else used_up
-    )  # of a node that has shrunk less than none may be free
+    is_exhausted: Flags = (inside > 0) & (free < inside + need)
+    # Without a need, free is not compared: it is negative on a node that shrank below its allocated ports.
+    return is_exhausted & (free >= need) if need else is_exhausted
 
 
 def _new_in_range(numbers: tuple[int, ...], rows: Rows) -> Integers:
-    """How many of them are in the range of each node, and free there."""
+    """How many of the port numbers are free and inside the port range, by node."""
     inside: Integers = np.zeros(rows.count, np.int64)
     first, last = rows.column(FIRST_PORT_COLUMN), rows.column(LAST_PORT_COLUMN)
     for number in numbers:

@@ -1,4 +1,4 @@
-"""InCluster: a workload of a cluster runs on nodes of that cluster."""
+"""InCluster: a workload of a cluster runs on nodes of the same cluster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from lattice.scheduling.table.label_match import with_label
 
 @dataclass(frozen=True, slots=True)
 class ClusterMismatch:
-    """It is a node of another cluster, or of none."""
+    """The node belongs to a different cluster, or to no cluster."""
 
     cluster: str
     plugin: ClassVar[str] = "InCluster"
@@ -30,7 +30,7 @@ class ClusterMismatch:
             table,
             "cluster",
             rows,
-            lambda other: Shortfall("cluster", self.cluster, other or "none", self.cluster),
+            lambda cluster: Shortfall("cluster", self.cluster, cluster or "none", self.cluster),
         )
 
 

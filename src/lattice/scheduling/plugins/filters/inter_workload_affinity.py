@@ -1,4 +1,5 @@
-"""WorkloadAffinity: for each required term, the node has the topology key and a matching workload is in its domain already."""
+"""WorkloadAffinity and WorkloadAntiAffinity: the topology domain of the node must have a workload that
+matches every required affinity term, and none that conflicts by required anti-affinity."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -23,32 +24,33 @@ from lattice.scheduling.table.node_table import NodeTable, Placement
 from lattice.scheduling.table.topology_domains import occupied, rows_by_domain, without_topology_key
 from lattice.scheduling.table.workload_index import TopologyCounts
 
-MAX_NAMED_DOMAINS = 100  # domains of which it is told who is there; in more of them they are only counted
+MAX_NAMED_DOMAINS = 100  # with more domains, details count conflicting workloads and do not name them
 
 
 @dataclass(frozen=True, slots=True)
 class AffinityUnmet:
-    """Nothing that it must be near to is in this domain."""
+    """The domain of the node has no workload that matches the affinity term."""
 
     term: WorkloadTerm
-    counts: TopologyCounts = field(compare=False)  # where those are that it must be near to
+    counts: TopologyCounts = field(compare=False)  # of the matching workloads
     plugin: ClassVar[str] = "WorkloadAffinity"
 
     def summary(self) -> str:
-        return f"without a workload {str(self.term.selector) or 'of any kind'} in the same {self.term.topology_key}"
+        selector = str(self.term.selector) or "of any kind"
+        return f"without a workload {selector} in the same {self.term.topology_key}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        key, who = self.term.topology_key, str(self.term.selector) or "of any kind"
+        key, selector = self.term.topology_key, str(self.term.selector) or "of any kind"
         elsewhere = int(self.counts.per_node(cast("NodeTable", table)).sum())
         have = f"none, {elsewhere:,} elsewhere" if elsewhere else "none anywhere"
 
-        def tell(value: str | None) -> Shortfall:
-            return Shortfall(f"workloads {who} in {key} {value}", "1 or more", have, "1")
+        def shortfall(domain: str | None) -> Shortfall:
+            return Shortfall(f"workloads {selector} in {key} {domain}", "1 or more", have, "1")
 
-        return shortfalls_by_label(table, key, rows, tell)
+        return shortfalls_by_label(table, key, rows, shortfall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,44 +63,46 @@ class WorkloadAffinity:
         return bool(ask.demands.near)
 
     def filter(self, ask: WorkloadAsk, rows: NodeTable) -> Rejections:
-        found: dict[Reason, Flags] = {}
+        rejections: dict[Reason, Flags] = {}
         for term in ask.demands.near:
-            if rows.domain_count(term.topology_key):
-                tally = rows.topology_counts(ask.demands.namespace, term.selector)
-                found[missing_topology_key(self.name, term.topology_key)] = without_topology_key(
-                    rows, term.topology_key
-                )
-                found[AffinityUnmet(term, tally)] = _unmet_rows(ask, rows, term, tally)
+            key = term.topology_key
+            if rows.domain_count(key):
+                counts = rows.topology_counts(ask.demands.namespace, term.selector)
+                rejections[missing_topology_key(self.name, key)] = without_topology_key(rows, key)
+                rejections[AffinityUnmet(term, counts)] = _unmet_rows(ask, rows, term, counts)
             else:
-                found[unknown_topology_key(self.name, term.topology_key)] = np.ones(rows.count, np.bool_)
-        return found
+                rejections[unknown_topology_key(self.name, key)] = np.ones(rows.count, np.bool_)
+        return rejections
 
 
-def _unmet_rows(ask: WorkloadAsk, table: NodeTable, term: WorkloadTerm, tally: TopologyCounts) -> Flags:
-    """In a domain, and nobody there. The first of a group, for whom only it could be there, may start wherever the topology key exists."""
+def _unmet_rows(ask: WorkloadAsk, table: NodeTable, term: WorkloadTerm, counts: TopologyCounts) -> Flags:
+    """Nodes with the topology key whose domain has no matching workload.
+
+    The first workload that matches its own term is accepted by every node with the topology key: no other
+    could be first.
+    """
     key = term.topology_key
-    if term.selector.matches(ask.labels) and not tally.by_domain(table, key).any():
+    if term.selector.matches(ask.labels) and not counts.by_domain(table, key).any():
         return np.zeros(table.count, np.bool_)
-    return ~occupied(table, key, tally, default=True)
+    return ~occupied(table, key, counts, default=True)
 
 
 @dataclass(frozen=True, slots=True)
 class AntiAffinityViolated:
-    """In this domain there is one that it must be far from (`mine`), or that must be far from it."""
+    """The domain of the node has a workload that matches an anti-affinity term of the asking workload
+    (`is_own_term`), or a workload with an anti-affinity term that matches the asking workload."""
 
     term: WorkloadTerm
     is_own_term: bool
-    counts: TopologyCounts = field(compare=False)  # where those are
+    counts: TopologyCounts = field(compare=False)  # of the conflicting workloads
     plugin: ClassVar[str] = "WorkloadAntiAffinity"
 
     def summary(self) -> str:
-        who = str(self.term.selector) or "of any kind"
-        near = f"in the same {self.term.topology_key}"
-        return (
-            f"with a workload {who} {near}"
-            if self.is_own_term
-            else f"with a workload {near} that keeps {who} away"
-        )
+        selector = str(self.term.selector) or "of any kind"
+        domain = f"in the same {self.term.topology_key}"
+        if self.is_own_term:
+            return f"with a workload {selector} {domain}"
+        return f"with a workload {domain} that keeps {selector} away"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         return self.details(table, single_row(row))[0]
@@ -110,68 +114,66 @@ class AntiAffinityViolated:
             nodes.domain_names(key),
             self.counts.by_domain(nodes, key).tolist(),
         )
-        who = str(self.term.selector) or "of any kind"
-        what = f"workloads {who if self.is_own_term else f'that keep {who} away'} in {key}"
+        selector = str(self.term.selector) or "of any kind"
+        subject = f"workloads {selector if self.is_own_term else f'that keep {selector} away'} in {key}"
         if len(set(codes)) > MAX_NAMED_DOMAINS:
             return shortfalls_by_value(
                 [counts[code] for code in codes],
-                lambda count: Shortfall(what, "none", f"{count:,}", f"{count:,} fewer"),
+                lambda count: Shortfall(subject, "none", f"{count:,}", f"{count:,} fewer"),
             )
-        culprits, is_meant = rows_by_domain(nodes, key, self.counts, codes), self._cached_conflict_check()
+        rows_in_conflict, is_conflicting = (
+            rows_by_domain(nodes, key, self.counts, codes),
+            self._conflict_check(),
+        )
 
-        def tell(code: int) -> Shortfall:
-            who = workload_names(table, culprits.get(code, ()), is_meant)
-            return Shortfall(
-                f"{what} {names[code]}", "none", f"{counts[code]:,}: {who}", f"{counts[code]:,} fewer"
-            )
+        def shortfall(code: int) -> Shortfall:
+            workloads = workload_names(table, rows_in_conflict.get(code, ()), is_conflicting)
+            have = f"{counts[code]:,}: {workloads}"
+            return Shortfall(f"{subject} {names[code]}", "none", have, f"{counts[code]:,} fewer")
 
-        return shortfalls_by_value(codes, tell)
+        return shortfalls_by_value(codes, shortfall)
 
-    def _cached_conflict_check(self) -> Callable[[Placement], bool]:
-        """Equal shapes are meant alike, and of those there are few."""
-        known: dict[Hashable, bool] = {}
+    def _conflict_check(self) -> Callable[[Placement], bool]:
+        """A cached check: workloads of equal shape conflict alike, and shapes are few."""
+        conflict_by_shape: dict[Hashable, bool] = {}
 
-        def is_meant(placement: Placement) -> bool:
-            shape = placement.ask.shape
-            if shape not in known:
-                known[shape] = self._conflicts_with(placement.ask)
-            return known[shape]
+        def is_conflicting(placement: Placement) -> bool:
+            ask, demands = placement.ask, placement.ask.demands
+            if ask.shape not in conflict_by_shape:
+                if self.is_own_term:
+                    conflicts = self.counts.matches(demands.namespace, demands.service, ask.labels)
+                else:
+                    conflicts = demands.namespace == self.counts.namespace and self.term in demands.far
+                conflict_by_shape[ask.shape] = conflicts
+            return conflict_by_shape[ask.shape]
 
-        return is_meant
-
-    def _conflicts_with(self, ask: WorkloadAsk) -> bool:
-        demands = ask.demands
-        if self.is_own_term:
-            return self.counts.matches(demands.namespace, demands.service, ask.labels)
-        return demands.namespace == self.counts.namespace and self.term in demands.far
+        return is_conflicting
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadAntiAffinity:
-    """Answers nothing at all, at no cost, while no placed workload repels the asked one and it repels none."""
+    """Reject nodes by required anti-affinity. The filter costs nothing while no term of the asking or a
+    placed workload applies."""
 
     name: ClassVar[str] = "WorkloadAntiAffinity"
     scope: ClassVar[Scope] = "domain"
     wakes_on: ClassVar[frozenset[ClusterEvent]] = TOPOLOGY_EVENTS - {ClusterEvent.WORKLOAD_ADDED}
 
     def applies(self, ask: WorkloadAsk) -> bool:
-        return True  # whatever it asks for itself, a placed workload may keep it away
+        return True  # an anti-affinity term of a placed workload may match any workload
 
     def filter(self, ask: WorkloadAsk, rows: NodeTable) -> Rejections:
-        found: dict[Reason, Flags] = {}
+        rejections: dict[Reason, Flags] = {}
         for term in ask.demands.far:
-            if rows.domain_count(term.topology_key):
-                tally = rows.topology_counts(ask.demands.namespace, term.selector)
-                found[missing_topology_key(self.name, term.topology_key)] = without_topology_key(
-                    rows, term.topology_key
-                )
-                found[AntiAffinityViolated(term, counts=tally, is_own_term=True)] = occupied(
-                    rows, term.topology_key, tally
-                )
+            key = term.topology_key
+            if rows.domain_count(key):
+                counts = rows.topology_counts(ask.demands.namespace, term.selector)
+                rejections[missing_topology_key(self.name, key)] = without_topology_key(rows, key)
+                reason = AntiAffinityViolated(term, counts=counts, is_own_term=True)
+                rejections[reason] = occupied(rows, key, counts)
             else:
-                found[unknown_topology_key(self.name, term.topology_key)] = np.ones(rows.count, np.bool_)
-        for term, carriers in rows.anti_affinity_against(ask):
-            found[AntiAffinityViolated(term, counts=carriers, is_own_term=False)] = occupied(
-                rows, term.topology_key, carriers
-            )
-        return found
+                rejections[unknown_topology_key(self.name, key)] = np.ones(rows.count, np.bool_)
+        for term, counts in rows.anti_affinity_against(ask):
+            reason = AntiAffinityViolated(term, counts=counts, is_own_term=False)
+            rejections[reason] = occupied(rows, term.topology_key, counts)
+        return rejections

@@ -1,4 +1,4 @@
-"""Licence: the node must hold at least one of the licences that will do."""
+"""Licence: the node must hold at least one of the accepted licences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from lattice.scheduling.table.label_match import node_infos_on
 
 @dataclass(frozen=True, slots=True)
 class Unlicensed:
-    """It holds none of these."""
+    """The node holds none of the accepted licences."""
 
     licences: tuple[str, ...]
     plugin: ClassVar[str] = "Licence"
@@ -30,10 +30,10 @@ class Unlicensed:
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
         need = " or ".join(self.licences)
 
-        def tell(have: frozenset[str]) -> Shortfall:
+        def shortfall(have: frozenset[str]) -> Shortfall:
             return Shortfall("licence", need, ", ".join(sorted(have)) or "none", need)
 
-        return shortfalls_by_node_info(table, rows, lambda facts: facts.licences, tell)
+        return shortfalls_by_node_info(table, rows, lambda info: info.licences, shortfall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,9 @@ class Licence:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         licences = ask.demands.licences
-        return {
-            Unlicensed(licences): rows.derived(
-                (self.name, licences), lambda some: _unlicensed(some, licences)
-            )
-        }
 
+        def is_unlicensed(subset: Rows) -> Flags:
+            infos = node_infos_on(subset)
+            return np.array([info is None or info.licences.isdisjoint(licences) for info in infos], np.bool_)
 
-def _unlicensed(rows: Rows, licences: tuple[str, ...]) -> Flags:
-    return np.array(
-        [facts is None or facts.licences.isdisjoint(licences) for facts in node_infos_on(rows)], np.bool_
-    )
+        return {Unlicensed(licences): rows.derived((self.name, licences), is_unlicensed)}

@@ -1,4 +1,4 @@
-"""MachineImage: the image that a node was started from must look like this and be at least that version."""
+"""MachineImage: the machine image of a node must match a pattern and have at least a version."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,19 +9,19 @@ import numpy as np
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rowids, Rows, Table
-from lattice.kinds.constraint import MachineImage as Wanted
+from lattice.kinds.constraint import MachineImage as ImageRequirement
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import shortfalls_by_node_info, single_row
 from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.label_match import node_infos_on
 
-_DOTTED = re.compile(r"[0-9]+(?:\.[0-9]+)+")
+_DOTTED_VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)+")
 _NUMBER = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
 class ImageMismatch:
-    """Its name does not fit the pattern."""
+    """The name of the node's machine image does not match the pattern."""
 
     pattern: str
     plugin: ClassVar[str] = "MachineImage"
@@ -33,7 +33,7 @@ class ImageMismatch:
         return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        return shortfalls_by_node_info(table, rows, lambda facts: facts.image, self._shortfall)
+        return shortfalls_by_node_info(table, rows, lambda info: info.image, self._shortfall)
 
     def _shortfall(self, image: str) -> Shortfall:
         return Shortfall("machine image", self.pattern, image or "unknown", self.pattern)
@@ -41,7 +41,7 @@ class ImageMismatch:
 
 @dataclass(frozen=True, slots=True)
 class ImageTooOld:
-    """Its version is lower, or its name holds none."""
+    """The version of the node's machine image is lower, or its name holds no version."""
 
     version: str
     plugin: ClassVar[str] = "MachineImage"
@@ -53,7 +53,7 @@ class ImageTooOld:
         return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        return shortfalls_by_node_info(table, rows, lambda facts: facts.image, self._shortfall)
+        return shortfalls_by_node_info(table, rows, lambda info: info.image, self._shortfall)
 
     def _shortfall(self, image: str) -> Shortfall:
         version, need = ".".join(map(str, version_in(image))) or "none", f"{self.version} or later"
@@ -70,37 +70,40 @@ class MachineImage:
         return ask.demands.image is not None
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
-        wanted = cast("Wanted", ask.demands.image)
-        found: dict[Reason, Flags] = {}
-        if wanted.pattern:
-            found[ImageMismatch(wanted.pattern)] = rows.derived(
-                (self.name, "like", wanted.pattern), lambda some: _mismatching(some, wanted.pattern)
-            )
-        if wanted.min_version:
-            found[ImageTooOld(wanted.min_version)] = rows.derived(
-                (self.name, "from", wanted.min_version), lambda some: _too_old(some, wanted)
-            )
-        return found
+        required = cast("ImageRequirement", ask.demands.image)
+        rejections: dict[Reason, Flags] = {}
+        if required.pattern:
+
+            def mismatches(subset: Rows) -> Flags:
+                parts = map(re.escape, required.pattern.split("*"))
+                regex = re.compile(".*".join(parts), re.DOTALL)
+                return _image_mask(subset, lambda image: regex.fullmatch(image) is None)
+
+            key = (self.name, "like", required.pattern)
+            rejections[ImageMismatch(required.pattern)] = rows.derived(key, mismatches)
+        if required.min_version:
+
+            def is_too_old(subset: Rows) -> Flags:
+                least = version_in(required.min_version)
+                return _image_mask(subset, lambda image: not image or version_in(image) < least)
+
+            key = (self.name, "from", required.min_version)
+            rejections[ImageTooOld(required.min_version)] = rows.derived(key, is_too_old)
+        return rejections
 
 
 def version_in(image: str) -> tuple[int, ...]:
-    """The number in the name of an image, a dotted one if there is one: CML-2.9.1 is (2, 9, 1). Trailing zeros say nothing."""
-    found = _DOTTED.search(image) or _NUMBER.search(image)
-    parts = [int(part) for part in found.group().split(".")] if found else []
+    """The version in the name of an image, a dotted number if the name holds one: CML-2.9.1 is (2, 9, 1).
+
+    Trailing zeros are dropped.
+    """
+    match = _DOTTED_VERSION.search(image) or _NUMBER.search(image)
+    parts = [int(part) for part in match.group().split(".")] if match else []
+    # So that 2.9 and 2.9.0 are equal.
     while parts and parts[-1] == 0:
         parts.pop()
     return tuple(parts)
 
 
-def _mismatching(rows: Rows, pattern: str) -> Flags:
-    like = re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL)
-    return _image_mask(rows, lambda image: like.fullmatch(image) is None)
-
-
-def _too_old(rows: Rows, wanted: Wanted) -> Flags:
-    least = version_in(wanted.min_version)
-    return _image_mask(rows, lambda image: not image or version_in(image) < least)
-
-
-def _image_mask(rows: Rows, refused: Callable[[str], bool]) -> Flags:
-    return np.array([facts is None or refused(facts.image) for facts in node_infos_on(rows)], np.bool_)
+def _image_mask(rows: Rows, is_rejected: Callable[[str], bool]) -> Flags:
+    return np.array([info is None or is_rejected(info.image) for info in node_infos_on(rows)], np.bool_)

@@ -1,7 +1,8 @@
-"""NodeAffinity: the node's labels must satisfy at least one required term, of it every expression."""
+"""NodeAffinity: the node's labels must match every expression of at least one required term."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
@@ -15,7 +16,7 @@ from lattice.scheduling.table.label_match import matching_any
 
 @dataclass(frozen=True, slots=True)
 class NodeAffinityUnmet:
-    """None of the terms holds."""
+    """The node matches none of the required terms."""
 
     terms: tuple[NodeTerm, ...]
     plugin: ClassVar[str] = "NodeAffinity"
@@ -26,32 +27,28 @@ class NodeAffinityUnmet:
     @property
     def required_text(self) -> str:
         return " or ".join(
-            " and ".join(str(each) for each in term.match_expressions) or "of any kind" for term in self.terms
+            " and ".join(map(str, term.match_expressions)) or "of any kind" for term in self.terms
         )
 
     def detail(self, table: Table, row: int) -> Shortfall:
         return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        keys, wanted = (
-            tuple(dict.fromkeys(each.key for term in self.terms for each in term.match_expressions)),
-            self.required_text,
-        )
+        expressions = chain.from_iterable(term.match_expressions for term in self.terms)
+        keys = tuple(dict.fromkeys(expression.key for expression in expressions))
+        need = self.required_text
 
-        def tell(have: tuple[str | None, ...]) -> Shortfall:
-            labels = {key: value for key, value in zip(keys, have, strict=True) if value is not None}
-            return Shortfall(
-                "labels", wanted, ", ".join(map(label_text, keys, have)), self._unmet_text(labels)
-            )
+        def shortfall(values: tuple[str | None, ...]) -> Shortfall:
+            labels = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+            unmet = []
+            for term in self.terms:
+                failing = [
+                    expression for expression in term.match_expressions if not expression.matches(labels)
+                ]
+                unmet.append(" and ".join(map(str, failing)))
+            return Shortfall("labels", need, ", ".join(map(label_text, keys, values)), " or ".join(unmet))
 
-        return shortfalls_by_node_info(table, rows, lambda facts: tuple(map(facts.labels.get, keys)), tell)
-
-    def _unmet_text(self, labels: Mapping[str, str]) -> str:
-        """Of each term, what does not hold."""
-        failing = (
-            [str(each) for each in term.match_expressions if not each.matches(labels)] for term in self.terms
-        )
-        return " or ".join(" and ".join(each) for each in failing)
+        return shortfalls_by_node_info(table, rows, lambda info: tuple(map(info.labels.get, keys)), shortfall)
 
 
 @dataclass(frozen=True, slots=True)

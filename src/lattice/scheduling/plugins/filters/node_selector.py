@@ -1,4 +1,4 @@
-"""NodeSelector: the node must have each of these labels with exactly this value."""
+"""NodeSelector: the node must have every label of the selector with exactly its value."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,8 +21,8 @@ class NodeSelector:
         return bool(ask.demands.node_selector)
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
-        found: dict[Reason, Flags] = {}
+        rejections: dict[Reason, Flags] = {}
         for key, value in ask.demands.node_selector:
             reason = LabelMismatch(self.name, f"without label {key}={value}", "label", f"{key}={value}", key)
-            found[reason] = ~with_label(rows, key, value)
-        return found
+            rejections[reason] = ~with_label(rows, key, value)
+        return rejections

@@ -1,4 +1,4 @@
-"""Ready: only nodes that are well, not cordoned and not draining take new workloads."""
+"""Ready: only nodes that are ready, not cordoned and not draining take new workloads."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Kept: machines that a data center reserves are for services that the reserve is for; a workload of no service keeps out."""
+"""Kept: nodes that a data center reserves for certain services reject workloads without a service."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +20,8 @@ RESERVED = StaticReason(
 
 @dataclass(frozen=True, slots=True)
 class ReservedNodes:
-    """Replicas of services are put into clusters by who knows of reserves."""
+    """Only workloads without a service are checked: placement, which knows the reserves, chooses the clusters
+    of services."""
 
     name: ClassVar[str] = "Kept"
     scope: ClassVar[Scope] = "fixed"
@@ -30,10 +31,8 @@ class ReservedNodes:
         return not ask.demands.service
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
-        return {RESERVED: rows.derived((self.name,), _reserved)}
+        def is_reserved(subset: Rows) -> Flags:
+            infos = node_infos_on(subset)
+            return np.array([info is not None and RESERVE_LABEL in info.labels for info in infos], np.bool_)
 
-
-def _reserved(rows: Rows) -> Flags:
-    return np.array(
-        [facts is not None and RESERVE_LABEL in facts.labels for facts in node_infos_on(rows)], np.bool_
-    )
+        return {RESERVED: rows.derived((self.name,), is_reserved)}

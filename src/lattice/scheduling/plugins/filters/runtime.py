@@ -1,4 +1,5 @@
-"""Runtime: the node must be able to run this kind of workload, process or container; one that does not say takes any."""
+"""Runtime: the node must have the runtime of the workload, process or container; a node that reports no
+runtimes is accepted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from lattice.scheduling.table.label_match import node_infos_on
 
 @dataclass(frozen=True, slots=True)
 class NoRuntime:
-    """It says what it can run, and this is not among it."""
+    """The node reports runtimes without the needed one."""
 
     runtime: str
     plugin: ClassVar[str] = "Runtime"
@@ -28,10 +29,10 @@ class NoRuntime:
         return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        def tell(have: frozenset[str]) -> Shortfall:
+        def shortfall(have: frozenset[str]) -> Shortfall:
             return Shortfall("runtime", self.runtime, ", ".join(sorted(have)), self.runtime)
 
-        return shortfalls_by_node_info(table, rows, lambda facts: facts.runtimes, tell)
+        return shortfalls_by_node_info(table, rows, lambda info: info.runtimes, shortfall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,10 @@ class Runtime:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         runtime = ask.demands.runtime
-        return {
-            NoRuntime(runtime): rows.derived((self.name, runtime), lambda some: _lacks_runtime(some, runtime))
-        }
 
+        def lacks_runtime(subset: Rows) -> Flags:
+            # A node without reported runtimes is accepted: it may have every runtime.
+            reported = [info.runtimes if info else frozenset() for info in node_infos_on(subset)]
+            return np.array([bool(runtimes) and runtime not in runtimes for runtimes in reported], np.bool_)
 
-def _lacks_runtime(rows: Rows, runtime: str) -> Flags:
-    listed = node_infos_on(rows)
-    return np.array(
-        [facts is not None and bool(facts.runtimes) and runtime not in facts.runtimes for facts in listed],
-        np.bool_,
-    )
+        return {NoRuntime(runtime): rows.derived((self.name, runtime), lacks_runtime)}

@@ -1,4 +1,5 @@
-"""Taints: a node's NoSchedule and NoExecute marks keep workloads away that do not tolerate them; NoExecute also sends them away."""
+"""Taints: NoSchedule and NoExecute taints of a node reject workloads that do not tolerate them; NoExecute
+taints also evict."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +20,11 @@ from lattice.scheduling.table.node_table import NodeTable, Placement
 
 @dataclass(frozen=True, slots=True)
 class Untolerated:
-    """The node has this taint and the workload does not put up with it."""
+    """The node has a taint that the workload does not tolerate."""
 
     taint: Taint
-    tolerations: tuple[Toleration, ...] = field(
-        default=(), compare=False
-    )  # only to be shown: many workloads share the reason
+    # Shown only: workloads with different tolerations share the reason.
+    tolerations: tuple[Toleration, ...] = field(default=(), compare=False)
     plugin: ClassVar[str] = "Taints"
 
     def summary(self) -> str:
@@ -34,16 +34,15 @@ class Untolerated:
         return self.details(table, single_row(row))[0]
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
-        nearly = ", ".join(_taint_text(each) for each in self.tolerations if each.key in ("", self.taint.key))
-        return [
-            Shortfall("toleration", _taint_text(self.taint), nearly or "none", _taint_text(self.taint))
-        ] * len(rows)
+        similar = [toleration for toleration in self.tolerations if toleration.key in ("", self.taint.key)]
+        need, have = _taint_text(self.taint), ", ".join(map(_taint_text, similar)) or "none"
+        return [Shortfall("toleration", need, have, need)] * len(rows)
 
 
-def _taint_text(mark: Taint | Toleration) -> str:
-    """key=value:effect, without what it does not say."""
-    value, effect = f"={mark.value}" if mark.value else "", f":{mark.effect}" if mark.effect else ""
-    return f"{mark.key or 'any'}{value}{effect}"
+def _taint_text(taint: Taint | Toleration) -> str:
+    """A taint or toleration as key=value:effect, without empty parts."""
+    value, effect = f"={taint.value}" if taint.value else "", f":{taint.effect}" if taint.effect else ""
+    return f"{taint.key or 'any'}{value}{effect}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,55 +56,59 @@ class Taints:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         tolerations = ask.demands.tolerations
-        found: dict[Reason, Flags] = {}
+        rejections: dict[Reason, Flags] = {}
+        # Few distinct taints, many nodes: one column per taint.
         for taint in rows.aggregate(self.name, _hard_taints):
-            if not any(each.tolerates(taint) for each in tolerations):
-                column = rows.derived((self.name, taint), lambda some, taint=taint: _tainted(some, taint))  # type: ignore[misc]
-                found[Untolerated(taint, tolerations)] = column
-        return found
+            if any(toleration.tolerates(taint) for toleration in tolerations):
+                continue
+
+            def has_taint(subset: Rows, taint: Taint = taint) -> Flags:
+                infos = node_infos_on(subset)
+                return np.array([info is not None and taint in info.taints for info in infos], np.bool_)
+
+            rejections[Untolerated(taint, tolerations)] = rows.derived((self.name, taint), has_taint)
+        return rejections
 
 
 def _hard_taints(table: Table) -> tuple[Taint, ...]:
-    """Those that keep anybody away, of any node, in a fixed order."""
+    """The NoSchedule and NoExecute taints of all nodes, in a fixed order."""
     hard = (taint for taint in cast("NodeTable", table).taints if taint.effect != "PreferNoSchedule")
     return tuple(sorted(hard, key=lambda taint: (taint.key, taint.value, taint.effect)))
 
 
-def _tainted(rows: Rows, taint: Taint) -> Flags:
-    return np.array([facts is not None and taint in facts.taints for facts in node_infos_on(rows)], np.bool_)
-
-
 @dataclass(frozen=True, slots=True)
 class TaintEviction:
-    """It must leave so many seconds after the taint came."""
+    """The eviction of a workload `after_seconds` seconds after the node got the taint."""
 
     after_seconds: int
     taint: Taint
 
     def __str__(self) -> str:
         taint = f"taint {_taint_text(self.taint)}"
-        return (
-            f"{self.after_seconds} s after {taint} came: it is not tolerated for longer"
-            if self.after_seconds
-            else f"at once: it does not tolerate {taint}"
-        )
+        if self.after_seconds:
+            return f"{self.after_seconds} s after {taint} came: it is not tolerated for longer"
+        return f"at once: it does not tolerate {taint}"
 
 
-def taint_evictions(facts: NodeInfo, placements: Iterable[Placement]) -> dict[str, TaintEviction]:
-    """Who must leave a node because of its NoExecute taints, by name, each for the taint that it bears least."""
-    taints = [taint for taint in facts.taints if taint.effect == "NoExecute"]
-    found = {}
+def taint_evictions(node_info: NodeInfo, placements: Iterable[Placement]) -> dict[str, TaintEviction]:
+    """Evictions by workload name because of the node's NoExecute taints; of several taints the one tolerated
+    for the shortest time."""
+    taints = [taint for taint in node_info.taints if taint.effect == "NoExecute"]
+    evictions = {}
     for placement in placements if taints else ():
-        stays = ((_tolerated_seconds(placement.ask.demands.tolerations, taint), taint) for taint in taints)
-        limits = [TaintEviction(seconds, taint) for seconds, taint in stays if seconds is not None]
-        if limits:
-            found[placement.ask.name] = min(limits, key=lambda each: each.after_seconds)
-    return found
+        evictions_by_taint = []
+        for taint in taints:
+            seconds = _tolerated_seconds(placement.ask.demands.tolerations, taint)
+            if seconds is not None:
+                evictions_by_taint.append(TaintEviction(seconds, taint))
+        if evictions_by_taint:
+            evictions[placement.ask.name] = min(evictions_by_taint, key=lambda taint: taint.after_seconds)
+    return evictions
 
 
 def _tolerated_seconds(tolerations: Sequence[Toleration], taint: Taint) -> int | None:
-    """Seconds that a taint is put up with, by the most patient toleration; None: for ever."""
-    patience = [each.toleration_seconds for each in tolerations if each.tolerates(taint)]
-    if None in patience:
+    """How long a taint is tolerated, in seconds, by the longest toleration; None without limit."""
+    durations = [toleration.toleration_seconds for toleration in tolerations if toleration.tolerates(taint)]
+    if None in durations:
         return None
-    return max((seconds for seconds in patience if seconds is not None), default=0)
+    return max((seconds for seconds in durations if seconds is not None), default=0)

@@ -1,4 +1,5 @@
-"""TopologySpread: placing it there must not make its domain fuller than the emptiest one by more than maxSkew."""
+"""TopologySpread: with the workload on the node, its domain must not exceed the emptiest domain by more than
+maxSkew."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,21 +27,21 @@ from lattice.scheduling.table.topology_domains import (
     without_topology_key,
 )
 
-MAX_NAMED_DOMAINS = 100  # domains that are told apart by name; more of them only by how many are there
+MAX_NAMED_DOMAINS = 100  # with more domains, details state the count of a domain and not its name
 
 
 @dataclass(frozen=True, slots=True)
 class MaxSkewExceeded:
-    """One more in this domain would be too many."""
+    """The domain of the node would have too many workloads with one more."""
 
     ask: WorkloadAsk
     spread: Spread
     plugin: ClassVar[str] = "TopologySpread"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MaxSkewExceeded) and (self.spread, self.ask.shape) == (
-            other.spread,
-            other.ask.shape,
+    def __eq__(self, reason: object) -> bool:
+        return isinstance(reason, MaxSkewExceeded) and (self.spread, self.ask.shape) == (
+            reason.spread,
+            reason.ask.shape,
         )
 
     def __hash__(self) -> int:
@@ -54,61 +55,66 @@ class MaxSkewExceeded:
 
     def details(self, table: Table, rows: Rowids) -> Sequence[Shortfall]:
         nodes, key = cast("NodeTable", table), self.spread.topology_key
-        tally, nowhere = spread_counts(nodes, self.ask, self.spread), missing_topology_key(self.plugin, key)
-        if tally is None:
-            return nowhere.details(table, rows)
-        names, counts = nodes.domain_names(key), tally.by_domain(nodes, key)
-        least, itself = min_domain_count(nodes, self.ask, key, counts), counts_itself(tally, self.ask)
-        emptiest, there, most = np.flatnonzero(counts == least), counts.tolist(), self.spread.max_skew
-        other = f"{key} {names[emptiest[0]]}" if len(emptiest) == 1 else f"the emptiest {key}"
+        topology_counts = spread_counts(nodes, self.ask, self.spread)
+        missing_key = missing_topology_key(self.plugin, key)
+        if topology_counts is None:
+            return missing_key.details(table, rows)
+        names, domain_counts = nodes.domain_names(key), topology_counts.by_domain(nodes, key)
+        least = min_domain_count(nodes, self.ask, key, domain_counts)
+        itself = counts_itself(topology_counts, self.ask)
+        emptiest, counts = np.flatnonzero(domain_counts == least), domain_counts.tolist()
+        max_skew = self.spread.max_skew
+        emptiest_text = f"{key} {names[emptiest[0]]}" if len(emptiest) == 1 else f"the emptiest {key}"
 
-        def tell(code: int) -> Shortfall:
+        def shortfall(count: int, where: str) -> Shortfall:
+            skew, suffix = count - least, " with this one" if itself else ""
+            have = f"{skew} ({count} {where}{suffix}, {least} in {emptiest_text})"
+            return Shortfall(f"skew over {key}", f"at most {max_skew}", have, f"{skew - max_skew} fewer")
+
+        def shortfall_of_domain(code: int) -> Shortfall:
             if code < 0:
-                return nowhere.shortfall_for(None)
-            return skewed(there[code] + itself, f"in {key} {names[code]}")
-
-        def skewed(here: int, where: str) -> Shortfall:
-            have = f"{here - least} ({here} {where}{' with this one' if itself else ''}, {least} in {other})"
-            return Shortfall(f"skew over {key}", f"at most {most}", have, f"{here - least - most} fewer")
+                return missing_key.shortfall_for(None)
+            return shortfall(counts[code] + itself, f"in {key} {names[code]}")
 
         codes = nodes.domain_codes(key)[rows].tolist()
         if len(set(codes)) > MAX_NAMED_DOMAINS:
             return shortfalls_by_value(
-                [there[code] + itself if code >= 0 else -1 for code in codes],
-                lambda here: skewed(here, "there"),
+                [counts[code] + itself if code >= 0 else -1 for code in codes],
+                lambda count: shortfall(count, "there"),
             )
-        return shortfalls_by_value(codes, tell)
+        return shortfalls_by_value(codes, shortfall_of_domain)
 
 
 @dataclass(frozen=True, slots=True)
 class TopologySpread:
-    """The emptiest domain is sought among those with a node that is ready and that selector and affinity allow."""
+    """Only domains with a ready node that node selector and node affinity allow count as the emptiest domain."""
 
     name: ClassVar[str] = "TopologySpread"
     scope: ClassVar[Scope] = "domain"
     wakes_on: ClassVar[frozenset[ClusterEvent]] = TOPOLOGY_EVENTS | {ClusterEvent.NODE_READY}
 
     def applies(self, ask: WorkloadAsk) -> bool:
-        return any(each.when_unsatisfiable == "DoNotSchedule" for each in ask.demands.spread)
+        return any(spread.when_unsatisfiable == "DoNotSchedule" for spread in ask.demands.spread)
 
     def filter(self, ask: WorkloadAsk, rows: NodeTable) -> Rejections:
-        found: dict[Reason, Flags] = {}
+        rejections: dict[Reason, Flags] = {}
         for spread in ask.demands.spread:
             if spread.when_unsatisfiable != "DoNotSchedule":
                 continue
             key = spread.topology_key
             if not rows.domain_count(key):
-                found[unknown_topology_key(self.name, key)] = np.ones(rows.count, np.bool_)
+                rejections[unknown_topology_key(self.name, key)] = np.ones(rows.count, np.bool_)
                 continue
-            found[missing_topology_key(self.name, key)] = without_topology_key(rows, key)
-            found[MaxSkewExceeded(ask, spread)] = _exceeds_max_skew(ask, rows, spread)
-        return found
+            rejections[missing_topology_key(self.name, key)] = without_topology_key(rows, key)
+            rejections[MaxSkewExceeded(ask, spread)] = _exceeds_max_skew(ask, rows, spread)
+        return rejections
 
 
 def _exceeds_max_skew(ask: WorkloadAsk, table: NodeTable, spread: Spread) -> Flags:
-    tally, key = spread_counts(table, ask, spread), spread.topology_key
-    if tally is None:
+    topology_counts, key = spread_counts(table, ask, spread), spread.topology_key
+    if topology_counts is None:
         return np.zeros(table.count, np.bool_)
-    counts = tally.by_domain(table, key)
-    most = min_domain_count(table, ask, key, counts) + spread.max_skew - counts_itself(tally, ask)
-    return domain_values_per_node(table, key, counts > most, False)
+    counts = topology_counts.by_domain(table, key)
+    least = min_domain_count(table, ask, key, counts)
+    max_count = least + spread.max_skew - counts_itself(topology_counts, ask)
+    return domain_values_per_node(table, key, counts > max_count, False)

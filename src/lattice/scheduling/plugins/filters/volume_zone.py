@@ -1,4 +1,4 @@
-"""VolumeZone: a node must be in the zone, or region, that the workload's volumes live in."""
+"""VolumeZone: a node must be in the zone, or region, of the workload's volumes."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,11 +21,11 @@ class VolumeZone:
         return any(volume.zone or volume.region for volume in ask.demands.volumes)
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
-        found: dict[Reason, Flags] = {}
+        rejections: dict[Reason, Flags] = {}
         for volume in ask.demands.volumes:
             for key, value in (("zone", volume.zone), ("region", volume.region)):
                 if value:
-                    words = f"outside {key} {value} of volume {volume.name}"
-                    reason = LabelMismatch(self.name, words, f"volume {volume.name}", f"{key}={value}", key)
-                    found[reason] = ~with_label(rows, key, value)
-        return found
+                    text = f"outside {key} {value} of volume {volume.name}"
+                    reason = LabelMismatch(self.name, text, f"volume {volume.name}", f"{key}={value}", key)
+                    rejections[reason] = ~with_label(rows, key, value)
+        return rejections

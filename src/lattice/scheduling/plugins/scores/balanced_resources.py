@@ -1,4 +1,4 @@
-"""BalancedResources: prefer nodes whose asked resources would be used up evenly."""
+"""BalancedResources: prefer nodes whose requested resources would be used evenly."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +20,8 @@ class BalancedResources:
         return requested_count(ask) > 1
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
-        """1 less the difference between the fullest and the emptiest of them, the workload included."""
+        """1 minus the difference between the fullest and the emptiest requested resource, with the workload
+        on the node."""
         count = requested_count(ask)
         high, share = share_after(ask, rows, 0, rows.float_buffer()), rows.float_buffer()
         if count == 2:

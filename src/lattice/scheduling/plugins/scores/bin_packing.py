@@ -1,4 +1,5 @@
-"""BinPacking: prefer the node that would be fullest, by what is asked for: idle GPUs do not make it look empty to a CPU job."""
+"""BinPacking: prefer the node that would be fullest by the requested resources. Idle GPUs do not make a node
+look empty to a CPU workload."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,5 +19,5 @@ class BinPacking:
         return True
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
-        """The mean share of the asked resources, GPUs among them, the workload included."""
+        """The mean allocated share of the requested resources, GPUs included, with the workload on the node."""
         return mean_after(ask, rows)

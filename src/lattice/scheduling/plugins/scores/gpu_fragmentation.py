@@ -1,4 +1,5 @@
-"""GpuFragmentation: prefer the node where placing the workload leaves most of the free GPUs usable by what typically comes."""
+"""GpuFragmentation: prefer the node where the workload leaves most of the free GPU capacity usable by typical
+workloads."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rowids
 from lattice.scheduling.table.ask import MILLI_PER_GPU, WorkloadAsk
-from lattice.scheduling.table.gpu_allocator import GpuMatrix
 from lattice.scheduling.table.gpu_demand import (
     CPU_RESOURCE,
     FloatArray,
@@ -23,17 +23,17 @@ from lattice.scheduling.table.gpu_demand import (
 )
 from lattice.scheduling.table.node_table import NodeTable
 
-LOSS_RESOLUTION = (
-    1024.0  # losses are rounded to 1/1024 of a thousandth, so that rounding errors decide nothing
-)
-MAX_CACHED_SHAPES = 4096  # whose costs are kept
+# Losses are rounded to 1/1024 of a thousandth, so that rounding errors decide nothing.
+LOSS_RESOLUTION = 1024.0
+MAX_CACHED_SHAPES = 4096  # shapes with cached costs
 StateCodes = NDArray[np.int64]
 
 
 class FragmentationCache:
-    """One table as it is now, in numbers: each row's state as one, and by lesson what placing a shape costs in a state.
+    """The state of every row of a table as a code, and the cost of placing a shape on a node in a state.
 
-    Nodes in the same state share a number, so each is looked at once. All of it can be made anew from the table at any time.
+    Nodes in equal states share a code, so that every state is evaluated once. The cache can be rebuilt from
+    the table at any time.
     """
 
     def __init__(self, table: NodeTable) -> None:
@@ -41,7 +41,7 @@ class FragmentationCache:
         self.rebuild(table)
 
     def rebuild(self, table: NodeTable) -> None:
-        """Look at every row anew, and forget what was known of states."""
+        """Encode every row anew, and drop the known states."""
         self.version = table.version
         self._code_by_state: dict[tuple[int, int, bytes], int] = {}
         self._cpu: FloatArray = np.empty(256)
@@ -57,11 +57,11 @@ class FragmentationCache:
             table.gpu_demand.snapshot_number,
             table.gpu_demand.latest_snapshot.model,
         )
-        self._loss_count = 0  # states whose loss is known
+        self._loss_count = 0  # states with a known loss
         self._costs: dict[Hashable, Floats] = {}
 
     def update(self, table: NodeTable) -> None:
-        """Catch up with the table."""
+        """Encode the rows that changed since the last update."""
         changed = table.changed_since(self.version)
         if changed is None or not self._can_update(table):
             self.rebuild(table)
@@ -72,89 +72,95 @@ class FragmentationCache:
             self._use_latest_demand(table)
 
     def _can_update(self, table: NodeTable) -> bool:
-        """For its nodes and their GPUs; and few states are in mind that no node is in, if all of them must be looked at again."""
-        most = (
-            table.count + 256
-            if table.gpu_demand.snapshot_number != self.snapshot_number
-            else 4 * table.count + 4096
-        )
+        """Whether the table has the same number of rows and GPUs per node, and the cache holds few states
+        that no node is in.
+
+        A new demand snapshot makes every state be evaluated again, so the cache may hold fewer unused states
+        then.
+        """
+        max_states = 4 * table.count + 4096
+        if table.gpu_demand.snapshot_number != self.snapshot_number:
+            max_states = table.count + 256
         return (
             table.count == len(self.state_codes)
             and table.gpus.max_per_node == self._gpus.shape[1]
-            and len(self._code_by_state) <= most
+            and len(self._code_by_state) <= max_states
         )
 
     def _encode(self, table: NodeTable, rows: list[int]) -> None:
         if not rows:
             return
         cpu, models = table.free(CPU_RESOURCE), table.column("gpu_model")
-        for row, line in zip(rows, table.gpus.sorted_free_milli(rows), strict=True):
-            key = (max(0, int(cpu[row])), int(models[row]), line.tobytes())
-            number = self._code_by_state.get(key)
-            if number is None:
-                number = self._code_by_state[key] = len(self._code_by_state)
-                self._add_state(number, key, line)
-            self.state_codes[row] = number
+        for row, gpus in zip(rows, table.gpus.sorted_free_milli(rows), strict=True):
+            key = (max(0, int(cpu[row])), int(models[row]), gpus.tobytes())
+            code = self._code_by_state.get(key)
+            if code is None:
+                code = self._code_by_state[key] = len(self._code_by_state)
+                if code == len(self._cpu):
+                    self._grow_states()
+                self._cpu[code], self._model[code], self._gpus[code] = key[0], key[1], gpus
+            self.state_codes[row] = code
 
-    def _add_state(self, number: int, key: tuple[int, int, bytes], gpus: GpuMatrix) -> None:
-        if number == len(self._cpu):
-            self._cpu, self._model, self._loss = (
-                np.concatenate([a, np.empty_like(a)]) for a in (self._cpu, self._model, self._loss)
-            )
-            self._gpus = np.concatenate([self._gpus, np.zeros_like(self._gpus)])
-        self._cpu[number], self._model[number], self._gpus[number] = key[0], key[1], gpus
+    def _grow_states(self) -> None:
+        columns = (self._cpu, self._model, self._loss)
+        self._cpu, self._model, self._loss = (
+            np.concatenate([column, np.empty_like(column)]) for column in columns
+        )
+        self._gpus = np.concatenate([self._gpus, np.zeros_like(self._gpus)])
 
-    def _states(self, numbers: Rowids | StateCodes) -> GpuNodeStates:
-        return GpuNodeStates(self._cpu[numbers], self._gpus[numbers], self._model[numbers])
+    def _states(self, codes: Rowids | StateCodes) -> GpuNodeStates:
+        return GpuNodeStates(self._cpu[codes], self._gpus[codes], self._model[codes])
 
     def costs(self, ask: WorkloadAsk) -> Floats:
-        """What placing it would lose, for each row; meaningless where it does not fit."""
+        """The loss of GPU capacity by placing the workload, by row; meaningless for rows on which the
+        workload does not fit."""
         costs = self._costs.get(ask.shape)
         if costs is None or len(costs) < len(self._cpu):
             costs = self._grow_costs(ask.shape, costs)
-        found = costs[self.state_codes]
-        missing = np.isnan(found)
+        row_costs = costs[self.state_codes]
+        missing = np.isnan(row_costs)
         if missing.any():
             is_missing = np.zeros(len(costs), np.bool_)
             is_missing[self.state_codes[missing]] = True
-            numbers = np.flatnonzero(is_missing)
-            costs[numbers] = self._cost_by_code(ask, numbers)
-            found = costs[self.state_codes]
-        return found
+            codes = np.flatnonzero(is_missing)
+            costs[codes] = self._cost_by_code(ask, codes)
+            row_costs = costs[self.state_codes]
+        return row_costs
 
-    def _grow_costs(self, shape: Hashable, known: Floats | None) -> Floats:
+    def _grow_costs(self, shape: Hashable, known_costs: Floats | None) -> Floats:
         if len(self._costs) > MAX_CACHED_SHAPES:
             self._costs.clear()
+        # NaN marks a cost that is not computed yet.
         costs: Floats = np.full(len(self._cpu), np.nan, np.float32)
-        if known is not None:
-            costs[: len(known)] = known
+        if known_costs is not None:
+            costs[: len(known_costs)] = known_costs
         self._costs[shape] = costs
         return costs
 
-    def _cost_by_code(self, ask: WorkloadAsk, numbers: StateCodes) -> FloatArray:
-        states, cpu, need = self._states(numbers), cpu_of(ask), ask.demands.gpu
-        cost = np.zeros(len(numbers))
+    def _cost_by_code(self, ask: WorkloadAsk, codes: StateCodes) -> FloatArray:
+        states, cpu, need = self._states(codes), cpu_of(ask), ask.demands.gpu
+        cost = np.zeros(len(codes))
         fit = fitting_states(states, cpu, need)
-        if fit.any():
-            before = self._losses(numbers[fit])
-            after = self._demand.expected_loss(states_after(self._states(numbers[fit]), cpu, need))
-            cost[fit] = np.rint((after - before) * LOSS_RESOLUTION) / LOSS_RESOLUTION
+        if not fit.any():
+            return cost
+        state_count = len(self._code_by_state)
+        # States never change, so only the states added since the last call lack their loss.
+        if self._loss_count < state_count:
+            new_codes = np.arange(self._loss_count, state_count)
+            self._loss[new_codes] = self._demand.expected_loss(self._states(new_codes))
+            self._loss_count = state_count
+        loss = self._loss[codes[fit]]
+        loss_after = self._demand.expected_loss(states_after(self._states(codes[fit]), cpu, need))
+        cost[fit] = np.rint((loss_after - loss) * LOSS_RESOLUTION) / LOSS_RESOLUTION
         return cost
-
-    def _losses(self, numbers: StateCodes) -> FloatArray:
-        count = len(self._code_by_state)
-        if self._loss_count < count:
-            fresh = np.arange(self._loss_count, count)
-            self._loss[fresh] = self._demand.expected_loss(self._states(fresh))
-            self._loss_count = count
-        return self._loss[numbers]
 
 
 @dataclass(frozen=True)
 class GpuFragmentation:
-    """Goes by what is typical among what is placed (see Lessons): no mix is given. Wide, since what is scarce depends on all nodes.
+    """Score by the typical demand of placed workloads (see GpuDemandLearner): no demand is configured.
 
-    A node is taken for one of the model of its first GPU. What is kept here only saves work: scores are the same without.
+    The scope is "table", since scarcity depends on all nodes. A node counts as a node of the model of its
+    first GPU. The cache only saves work: scores are equal without it.
     """
 
     name: ClassVar[str] = "GpuFragmentation"
@@ -167,16 +173,17 @@ class GpuFragmentation:
         return True
 
     def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
-        """A half where nothing is lost, a quarter where a whole GPU's worth is, three quarters where as much is gained."""
+        """0.5 for no loss of usable GPU capacity, 0.25 for a loss of one whole GPU, 0.75 for a gain of one
+        whole GPU."""
         score = rows.float_buffer()
         if not rows.gpus.models:
             score.fill(0.5)
             return score
-        landscape = self._cache_by_table.get(rows)
-        if landscape is None:
-            landscape = self._cache_by_table[rows] = FragmentationCache(rows)
-        landscape.update(rows)
-        cost = landscape.costs(ask)
+        cache = self._cache_by_table.get(rows)
+        if cache is None:
+            cache = self._cache_by_table[rows] = FragmentationCache(rows)
+        cache.update(rows)
+        cost = cache.costs(ask)
         np.abs(cost, out=score)
         score += np.float32(MILLI_PER_GPU)
         np.divide(cost, score, out=score)

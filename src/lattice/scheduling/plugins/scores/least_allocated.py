@@ -1,4 +1,4 @@
-"""LeastTaken: prefer the node of which least would be taken."""
+"""LeastTaken: prefer the node with the least allocated share."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,6 +20,7 @@ class LeastAllocated:
         return True
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
-        """1 less the mean share of the asked resources, the workload included; of cpu and memory if it asks for nothing."""
+        """1 minus the mean allocated share of the requested resources, with the workload on the node; of cpu
+        and memory for a workload without requests."""
         mean = mean_after(ask, rows)
         return np.subtract(np.float32(1), mean, out=mean)

@@ -1,4 +1,4 @@
-"""PreferredNodes: prefer nodes whose labels the workload likes."""
+"""PreferredNodes: prefer nodes whose labels match the preferred node affinity of the workload."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,16 +21,19 @@ class NodePreference:
         return bool(ask.demands.node_preferences)
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
-        """The weight of the preferences that hold, as a share of all."""
-        liked = ask.demands.node_preferences
+        """The weight of the preferences that match, as a share of the weight of all preferences."""
+        preferences = ask.demands.node_preferences
         values = rows.float_buffer()
-        np.copyto(values, rows.derived((self.name, liked), lambda some: _shares(some, liked)))
+        np.copyto(
+            values,
+            rows.derived((self.name, preferences), lambda subset: _matching_share(subset, preferences)),
+        )
         return values
 
 
-def _shares(rows: Rows, preferences: tuple[Preference, ...]) -> Floats:
-    found = np.zeros(rows.count, np.float32)
-    for each in preferences:
-        found += matching_any(rows, (each.term,)) * np.float32(each.weight)
-    found /= np.float32(sum(each.weight for each in preferences))
-    return found
+def _matching_share(rows: Rows, preferences: tuple[Preference, ...]) -> Floats:
+    share = np.zeros(rows.count, np.float32)
+    for preference in preferences:
+        share += matching_any(rows, (preference.term,)) * np.float32(preference.weight)
+    share /= np.float32(sum(preference.weight for preference in preferences))
+    return share

@@ -1,4 +1,5 @@
-"""PreferredWorkloads: prefer domains that liked neighbours are in; the more of them, the better."""
+"""PreferredWorkloads and AntiPreferred: prefer domains with many workloads that match preferred affinity, and
+with few that match preferred anti-affinity."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,14 +22,15 @@ class PreferredAffinity:
         return bool(ask.demands.near_preferences)
 
     def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
-        """By weight, n neighbours score n/(n+1); a topology key that a node lacks brings none."""
+        """The weighted mean over the preferences: n matching workloads in the domain score n/(n+1), a node
+        without the topology key scores 0."""
         total = np.zeros(rows.count, np.float32)
-        for each in ask.demands.near_preferences:
-            tally = rows.topology_counts(ask.demands.namespace, each.term.selector)
-            near = counts_per_node(rows, each.term.topology_key, tally)
-            near /= near + np.float32(1)
-            total += np.multiply(near, np.float32(each.weight), out=near)
-        total *= np.float32(1 / sum(each.weight for each in ask.demands.near_preferences))
+        for preference in ask.demands.near_preferences:
+            counts = rows.topology_counts(ask.demands.namespace, preference.term.selector)
+            in_domain = counts_per_node(rows, preference.term.topology_key, counts)
+            in_domain /= in_domain + np.float32(1)
+            total += np.multiply(in_domain, np.float32(preference.weight), out=in_domain)
+        total *= np.float32(1 / sum(preference.weight for preference in ask.demands.near_preferences))
         return total
 
 
@@ -41,12 +43,13 @@ class PreferredAntiAffinity:
         return bool(ask.demands.far_preferences)
 
     def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
-        """By weight, n neighbours score 1/(n+1); a node without the topology key has none."""
+        """The weighted mean over the preferences: n matching workloads in the domain score 1/(n+1), a node
+        without the topology key scores 1."""
         total = np.zeros(rows.count, np.float32)
-        for each in ask.demands.far_preferences:
-            tally = rows.topology_counts(ask.demands.namespace, each.term.selector)
-            near = counts_per_node(rows, each.term.topology_key, tally)
-            near += np.float32(1)
-            total += np.divide(np.float32(each.weight), near, out=near)
-        total *= np.float32(1 / sum(each.weight for each in ask.demands.far_preferences))
+        for preference in ask.demands.far_preferences:
+            counts = rows.topology_counts(ask.demands.namespace, preference.term.selector)
+            in_domain = counts_per_node(rows, preference.term.topology_key, counts)
+            in_domain += np.float32(1)
+            total += np.divide(np.float32(preference.weight), in_domain, out=in_domain)
+        total *= np.float32(1 / sum(preference.weight for preference in ask.demands.far_preferences))
         return total

@@ -6,7 +6,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from lattice.engine.plugin import Scope, Score
-from lattice.engine.table import Floats, Rows, Table
+from lattice.engine.table import Floats, Rows
 from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.topology_domains import EvenDomainScores
@@ -17,7 +17,7 @@ ZONE_SHARE = np.float32(0.5)
 
 @dataclass(frozen=True, slots=True)
 class NodeSpread:
-    """n replicas on the node score 1/(n+1); half of it, if nodes have zones."""
+    """n replicas on the node score 1/(n+1), or half of that if nodes have zones."""
 
     name: ClassVar[str] = "SpreadService"
     scope: ClassVar[Scope] = "row"
@@ -27,21 +27,18 @@ class NodeSpread:
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
         table = cast("NodeTable", rows.table)
-        tally = table.topology_counts(ask.demands.namespace, MATCH_ALL, ask.demands.service)
-        here: Floats = rows.select(tally.per_node(table)).astype(np.float32)
-        here += rows.extra_asks + 1
-        if not rows.aggregate("zones", _have_zones):
-            return np.divide(np.float32(1), here, out=here)
-        return np.divide(np.float32(0.5), here, out=here)
-
-
-def _have_zones(table: Table) -> bool:
-    return cast("NodeTable", table).domain_count("zone") > 0
+        counts = table.topology_counts(ask.demands.namespace, MATCH_ALL, ask.demands.service)
+        replicas: Floats = rows.select(counts.per_node(table)).astype(np.float32)
+        replicas += rows.extra_asks + 1
+        if not rows.aggregate("zones", lambda table: cast("NodeTable", table).domain_count("zone") > 0):
+            return np.divide(np.float32(1), replicas, out=replicas)
+        return np.divide(np.float32(0.5), replicas, out=replicas)
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneSpread:
-    """Half for the zone, if nodes have zones: n more than in the emptiest score 1/(n+1)."""
+    """Half of the score if nodes have zones: a zone with n more replicas than the emptiest zone scores
+    1/(n+1)."""
 
     name: ClassVar[str] = "SpreadService"
     scope: ClassVar[Scope] = "domain"
@@ -50,8 +47,9 @@ class ZoneSpread:
         return bool(ask.demands.service)
 
     def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
-        tiers = self.domain_scores(ask, rows)
-        return tiers.values().take(tiers.codes, mode="wrap")  # -1 is the last one
+        zone_scores = self.domain_scores(ask, rows)
+        # Code -1, a node without a zone, selects the last value.
+        return zone_scores.values().take(zone_scores.codes, mode="wrap")
 
     def domain_scores(self, ask: WorkloadAsk, table: NodeTable) -> EvenDomainScores:
         return EvenDomainScores(table, ask, "zone", ZONE_SHARE)
@@ -59,7 +57,8 @@ class ZoneSpread:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpread:
-    """What it says of a node alone is kept node by node; the rest is the same all over a zone."""
+    """The sum of node and zone spread. The parts differ in scope: the engine caches node spread by row, zone
+    spread is equal for a zone."""
 
     name: ClassVar[str] = "SpreadService"
     scope: ClassVar[Scope] = "domain"

@@ -1,4 +1,4 @@
-"""SoftSpread: prefer domains that are not ahead of the emptiest one, for spread constraints that are wishes."""
+"""SoftSpread: prefer domains close to the emptiest domain, for spread constraints that are not required."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,15 +18,17 @@ class SoftSpread:
     scope: ClassVar[Scope] = "domain"
 
     def applies(self, ask: WorkloadAsk) -> bool:
-        return any(each.when_unsatisfiable == "ScheduleAnyway" for each in ask.demands.spread)
+        return any(spread.when_unsatisfiable == "ScheduleAnyway" for spread in ask.demands.spread)
 
     def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
-        """The mean over the constraints; 0 for a node without the topology key."""
-        wishes = [each for each in ask.demands.spread if each.when_unsatisfiable == "ScheduleAnyway"]
+        """The mean evenness over the constraints; 0 for a node without the topology key."""
+        soft_spreads = [
+            spread for spread in ask.demands.spread if spread.when_unsatisfiable == "ScheduleAnyway"
+        ]
         total = np.zeros(rows.count, np.float32)
-        for each in wishes:
-            tally = spread_counts(rows, ask, each)
-            if tally is not None:
-                total += evenness(rows, ask, each.topology_key, tally)
-        total *= np.float32(1 / len(wishes))
+        for spread in soft_spreads:
+            counts = spread_counts(rows, ask, spread)
+            if counts is not None:
+                total += evenness(rows, ask, spread.topology_key, counts)
+        total *= np.float32(1 / len(soft_spreads))
         return total

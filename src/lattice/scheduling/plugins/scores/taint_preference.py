@@ -21,16 +21,19 @@ class TaintPreference:
         return True
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
-        """n such taints score 1/(n+1)."""
-        patience = ask.demands.tolerations
+        """n untolerated PreferNoSchedule taints score 1/(n+1)."""
+        tolerations = ask.demands.tolerations
         values = rows.float_buffer()
-        np.copyto(values, rows.derived((self.name, patience), lambda some: _scores(some, patience)))
+        np.copyto(values, rows.derived((self.name, tolerations), lambda subset: _scores(subset, tolerations)))
         return values
 
 
 def _scores(rows: Rows, tolerations: tuple[Toleration, ...]) -> Floats:
-    found = np.ones(rows.count, np.float32)
-    for row, facts in enumerate(node_infos_on(rows)):
-        soft = [taint for taint in facts.taints if taint.effect == "PreferNoSchedule"] if facts else []
-        found[row] = 1 / (1 + sum(not any(each.tolerates(taint) for each in tolerations) for taint in soft))
-    return found
+    scores = np.ones(rows.count, np.float32)
+    for row, info in enumerate(node_infos_on(rows)):
+        untolerated = 0
+        for taint in info.taints if info else ():
+            if taint.effect == "PreferNoSchedule":
+                untolerated += not any(toleration.tolerates(taint) for toleration in tolerations)
+        scores[row] = 1 / (1 + untolerated)
+    return scores

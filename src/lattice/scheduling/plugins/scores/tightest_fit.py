@@ -1,4 +1,5 @@
-"""TightestFit: prefer the node where least would be left over, idle GPUs included: a CPU job strands the fewest of them."""
+"""TightestFit: prefer the node with the least free capacity left, idle GPUs included. A CPU workload strands
+the fewest GPUs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,36 +21,32 @@ class TightestFit:
         return bool(ask.demands.requests) or ask.demands.gpu is not None
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
-        """Half for GPUs, half for whichever asked resource would be nearest to running out, measured by the largest node."""
-        left = _gpus_left(ask, rows, rows.float_buffer())
+        """Half for free GPUs, half for the requested resource that would be nearest to exhaustion, relative
+        to the largest node."""
+        total_milli = ask.demands.gpu.total_milli if ask.demands.gpu else 0
+        remaining = rows.float_buffer()
+        np.subtract(rows.column("gpu_free"), np.int32(total_milli), out=remaining, casting="unsafe")
+        remaining *= rows.aggregate(
+            "most gpus",
+            lambda table: np.float32(1 / max(1, 1000 * int(table.column("gpu_count").max(initial=0)))),
+        )
         requests = ask.needs[: len(ask.demands.requests)]
         if requests:
-            left += _least_left(rows, requests)
-        left *= np.float32(0.5)
-        return np.subtract(np.float32(1), left, out=left)
+            remaining += _least_remaining(rows, requests)
+        remaining *= np.float32(0.5)
+        return np.subtract(np.float32(1), remaining, out=remaining)
 
 
-def _gpus_left(ask: WorkloadAsk, rows: Rows, out: Floats) -> Floats:
-    total = ask.demands.gpu.total_milli if ask.demands.gpu else 0
-    np.subtract(rows.column("gpu_free"), np.int32(total), out=out, casting="unsafe")
-    out *= rows.aggregate("most gpus", _inverse_most_gpus)
-    return out
-
-
-def _least_left(rows: Rows, requests: tuple[tuple[int, int], ...]) -> Floats:
-    least, left = rows.float_buffer(), rows.float_buffer()
+def _least_remaining(rows: Rows, requests: tuple[tuple[int, int], ...]) -> Floats:
+    least, remaining = rows.float_buffer(), rows.float_buffer()
     least.fill(1)
     for resource, amount in requests:
-        np.subtract(rows.free(resource), np.int64(amount), out=left, casting="unsafe")
-        left *= rows.aggregate(("largest", resource), _inverse_largest(resource))
-        np.minimum(least, left, out=least)
+        np.subtract(rows.free(resource), np.int64(amount), out=remaining, casting="unsafe")
+        remaining *= rows.aggregate(("largest", resource), _inverse_largest(resource))
+        np.minimum(least, remaining, out=least)
     return least
 
 
 def _inverse_largest(resource: int) -> Callable[[Table], np.float32]:
-    """1 ÷ the most that any node has of it."""
+    """1 ÷ the largest capacity of a node in the resource."""
     return lambda table: np.float32(1 / max(1, int(table.total(resource).max(initial=0))))
-
-
-def _inverse_most_gpus(table: Table) -> np.float32:
-    return np.float32(1 / max(1, 1000 * int(table.column("gpu_count").max(initial=0))))
