@@ -28,6 +28,7 @@ from lattice.errors import Conflict, Full, LatticeError, Unavailable
 from lattice.kinds import KINDS
 from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.meta.stored_encoding import pack
+from lattice.providers.protocol import Provider
 from lattice.server.access.authentication import TokenAuthenticator
 from lattice.server.access.authorization import ADMINS
 from lattice.server.access.certificate_authority import (
@@ -110,37 +111,9 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         is_resumed = bool(settings.store) or (folder / "state.db").exists()
         store = await _open_store(settings, folder, clock)
         stack.push_async_callback(store.close)
-        catalog = Catalog((*KINDS, CustomResourceDefinition))
-        new_uid = uid_generator(random.Random())  # noqa: S311 - names, no secrets
-        api = Api(
-            store,
-            catalog,
-            clock,
-            new_uid,
-            lambda: "".join(secrets.choice(NAME_SUFFIX_ALPHABET) for _ in range(5)),
-        )
-        api.jitter = random.random
-        authority = await bootstrap(api)
-        address = _ApiAddress(settings)
-        documents = DiscoveryDocuments(catalog, address.advertised)
-        api.read_only_stores = {CustomResourceDefinition.resource.id: await _crd_store(documents, clock)}
-        instance_id = settings.instance_id or f"{socket.gethostname()}-{os.getpid()}"
-        agents = _AgentsAddress(settings, address)
-        servers = ServerDirectory(store, clock, new_uid, lambda: address.url)
-        stack.push_async_callback(servers.deregister)
-        providers = build_providers(settings, folder, clock, lambda: ",".join(servers.urls()))
-        for provider in providers.values():
-            stack.push_async_callback(provider.close)
-        election = _election(store, clock, settings, instance_id)
-        leadership = Leadership(
-            store,
-            clock,
-            election,
-            build_dependencies(settings, authority, clock, providers),
-            settings.event_ttl,
-            agents.advertised,
-            lambda: address.url,
-        )
+        base = await _build_api(settings, folder, clock, store)
+        control_plane = _build_control_plane(stack, base)
+        leadership = control_plane.leadership
         running = RunningServer(
             "",
             folder / "kubeconfig",
@@ -148,66 +121,180 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
             settings.store or str(folder / "state.db"),
             is_resumed,
             leadership,
-            instance_id,
+            control_plane.instance_id,
         )
-        fleet = FleetQueryService(api, _query_process(settings, providers), settings.fleet_time_limit)
-        stack.push_async_callback(fleet.close)
-        servers.leases = leadership.lease_cache
-        joining = NodeJoinService(store, authority, clock, new_uid, agents.advertised, servers.urls)
-        sessions = AgentSessions(
-            clock,
-            leadership.leading_context,
-            leadership.leader_agents_address,
-            settings.heartbeat,
-            leadership.workload_environment,
-        )
-        leadership.on_change = sessions.leadership_changed
-        proxy = LeaderProxy(
-            leadership.leader_url, lambda: address.url, leader_proxy_tls(authority, folder / "tls")
-        )
-        stack.push_async_callback(proxy.close)
-        usage = UsageService(
-            clock,
-            leadership.leading_context,
-            proxy,
-            WorkloadLogs(leadership.leading_context, sessions.logs, proxy),
-        )
-        tokens = TokenAuthenticator(store, clock)
-        app = App(
-            api,
-            tokens,
-            documents,
-            lambda: _health(running),
-            fleet,
-            joining,
-            usage,
-            _pages(api, tokens, running),
-        )
-        pair = _server_pair(authority, folder, settings)
-        await _listen(stack, app, address, _tls(authority, pair), fallback_port=fallback_port)
-        tls = Tls(pair[0].read_bytes(), pair[1].read_bytes(), authority.pem)
-        await agents.listen(stack, sessions, joining, tls, ControlService(api))
+        handlers = _build_request_handlers(stack, base, control_plane, running)
+        await _open_listeners(stack, base, control_plane, handlers, fallback_port=fallback_port)
         running.url, running.used_fallback_port = (
-            address.url,
-            address.port != settings.port and settings.port != 0,
+            base.address.url,
+            base.address.port != settings.port and settings.port != 0,
         )
-        write_private(running.kubeconfig, admin_kubeconfig(address.url, authority).encode())
+        write_private(running.kubeconfig, admin_kubeconfig(base.address.url, base.authority).encode())
         write_lock_file(f"{os.getpid()} {running.url}")
         stack.push_async_callback(_stop, running)
-        running.tasks |= {
-            asyncio.create_task(leadership.lease_cache.run()),
-            asyncio.create_task(election.run()),
-            asyncio.create_task(
-                SpendRecorder(clock, leadership.leading_context, new_uid, usage.spend_history).run()
-            ),
-            asyncio.create_task(_compact(running, store, clock, settings.history)),
-        }
-        # A store that other servers may share.
-        if settings.store:
-            running.tasks.add(asyncio.create_task(servers.register()))
+        _start_background_tasks(running, base, control_plane, handlers)
         await leadership.wait_first_term()
         _tune_gc()
         yield running
+
+
+@dataclass(frozen=True)
+class _ApiBase:
+    """The API on the store, and what every later stage of the start needs."""
+
+    settings: Settings
+    folder: Path
+    api: Api
+    authority: CertificateAuthority
+    address: "_ApiAddress"
+    documents: DiscoveryDocuments
+
+
+async def _build_api(settings: Settings, folder: Path, clock: Clock, store: Store) -> _ApiBase:
+    """Build the API on the store; bootstrap creates the objects that a new store lacks."""
+    catalog = Catalog((*KINDS, CustomResourceDefinition))
+    new_uid = uid_generator(random.Random())  # noqa: S311 - names, no secrets
+    api = Api(
+        store,
+        catalog,
+        clock,
+        new_uid,
+        lambda: "".join(secrets.choice(NAME_SUFFIX_ALPHABET) for _ in range(5)),
+    )
+    api.jitter = random.random
+    authority = await bootstrap(api)
+    address = _ApiAddress(settings)
+    documents = DiscoveryDocuments(catalog, address.advertised)
+    api.read_only_stores = {CustomResourceDefinition.resource.id: await _crd_store(documents, clock)}
+    return _ApiBase(settings, folder, api, authority, address, documents)
+
+
+@dataclass(frozen=True)
+class _ControlPlane:
+    """Leader election with the controllers of the leader, the providers, and the addresses of all servers."""
+
+    instance_id: str
+    agents: "_AgentsAddress"
+    servers: ServerDirectory
+    providers: dict[str, Provider]
+    leadership: Leadership
+
+
+def _build_control_plane(stack: contextlib.AsyncExitStack, base: _ApiBase) -> _ControlPlane:
+    """Build the election and the controllers; nothing runs before `_start_background_tasks`."""
+    settings, api, address = base.settings, base.api, base.address
+    instance_id = settings.instance_id or f"{socket.gethostname()}-{os.getpid()}"
+    agents = _AgentsAddress(settings, address)
+    servers = ServerDirectory(api.store, api.clock, api.new_uid, lambda: address.url)
+    stack.push_async_callback(servers.deregister)
+    providers = build_providers(settings, base.folder, api.clock, lambda: ",".join(servers.urls()))
+    for provider in providers.values():
+        stack.push_async_callback(provider.close)
+    election = _election(api.store, api.clock, settings, instance_id)
+    leadership = Leadership(
+        api.store,
+        api.clock,
+        election,
+        build_dependencies(settings, base.authority, api.clock, providers),
+        settings.event_ttl,
+        agents.advertised,
+        lambda: address.url,
+    )
+    return _ControlPlane(instance_id, agents, servers, providers, leadership)
+
+
+@dataclass(frozen=True)
+class _RequestHandlers:
+    """The components that answer requests of clients and agents."""
+
+    app: App
+    joining: NodeJoinService
+    sessions: AgentSessions
+    usage: UsageService
+
+
+def _build_request_handlers(
+    stack: contextlib.AsyncExitStack, base: _ApiBase, control_plane: _ControlPlane, running: RunningServer
+) -> _RequestHandlers:
+    """Build the handlers of the API, of fleet queries, of the web page and of agent sessions."""
+    settings, api, authority, address = base.settings, base.api, base.authority, base.address
+    leadership, servers = control_plane.leadership, control_plane.servers
+    fleet = FleetQueryService(
+        api, _query_process(settings, control_plane.providers), settings.fleet_time_limit
+    )
+    stack.push_async_callback(fleet.close)
+    servers.leases = leadership.lease_cache
+    joining = NodeJoinService(
+        api.store, authority, api.clock, api.new_uid, control_plane.agents.advertised, servers.urls
+    )
+    sessions = AgentSessions(
+        api.clock,
+        leadership.leading_context,
+        leadership.leader_agents_address,
+        settings.heartbeat,
+        leadership.workload_environment,
+    )
+    leadership.on_change = sessions.leadership_changed
+    proxy = LeaderProxy(
+        leadership.leader_url, lambda: address.url, leader_proxy_tls(authority, base.folder / "tls")
+    )
+    stack.push_async_callback(proxy.close)
+    usage = UsageService(
+        api.clock,
+        leadership.leading_context,
+        proxy,
+        WorkloadLogs(leadership.leading_context, sessions.logs, proxy),
+    )
+    tokens = TokenAuthenticator(api.store, api.clock)
+    app = App(
+        api,
+        tokens,
+        base.documents,
+        lambda: _health(running),
+        fleet,
+        joining,
+        usage,
+        _pages(api, tokens, running),
+    )
+    return _RequestHandlers(app, joining, sessions, usage)
+
+
+async def _open_listeners(
+    stack: contextlib.AsyncExitStack,
+    base: _ApiBase,
+    control_plane: _ControlPlane,
+    handlers: _RequestHandlers,
+    *,
+    fallback_port: bool,
+) -> None:
+    """Listen for clients, then for agents."""
+    authority = base.authority
+    pair = _server_pair(authority, base.folder, base.settings)
+    await _listen(stack, handlers.app, base.address, _tls(authority, pair), fallback_port=fallback_port)
+    tls = Tls(pair[0].read_bytes(), pair[1].read_bytes(), authority.pem)
+    await control_plane.agents.listen(
+        stack, handlers.sessions, handlers.joining, tls, ControlService(base.api)
+    )
+
+
+def _start_background_tasks(
+    running: RunningServer, base: _ApiBase, control_plane: _ControlPlane, handlers: _RequestHandlers
+) -> None:
+    """Start the election, the recording of spending, compaction, and the registration of this server."""
+    settings, api, leadership = base.settings, base.api, control_plane.leadership
+    running.tasks |= {
+        asyncio.create_task(leadership.lease_cache.run()),
+        asyncio.create_task(leadership.election.run()),
+        asyncio.create_task(
+            SpendRecorder(
+                api.clock, leadership.leading_context, api.new_uid, handlers.usage.spend_history
+            ).run()
+        ),
+        asyncio.create_task(_compact(running, api.store, api.clock, settings.history)),
+    }
+    # A store that other servers may share.
+    if settings.store:
+        running.tasks.add(asyncio.create_task(control_plane.servers.register()))
 
 
 def _pages(api: Api, tokens: TokenAuthenticator, running: RunningServer) -> Pages:

@@ -1,13 +1,10 @@
 """Columns and aggregates derived from fixed columns, cached and updated where fixed columns change."""
 
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from lattice.engine.table import Rows, Table
 
 Value = TypeVar("Value")
 # A reader that is further behind evaluates all rows again.
@@ -17,6 +14,46 @@ MAX_COLUMNS_KEPT = 4096
 # Cells of all derived columns together.
 MAX_CELLS_KEPT = 1 << 25
 MIN_COLUMNS_KEPT = 64
+
+
+class SelectedRows(Protocol):
+    """A subset of the rows of a table."""
+
+    @property
+    def selection(self) -> NDArray[np.intp] | slice:
+        """The index of the rows in a column of the table."""
+        ...
+
+
+TableT = TypeVar("TableT")
+TableT_co = TypeVar("TableT_co", covariant=True)
+SubsetT = TypeVar("SubsetT", bound=SelectedRows)
+SubsetT_co = TypeVar("SubsetT_co", bound=SelectedRows, covariant=True)
+
+
+class DerivableTable(Protocol[TableT_co, SubsetT_co]):
+    """What derived columns and aggregates read of a table: its rows, all or a subset, and the log of fixed
+    changes."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def table(self) -> TableT_co:
+        """The table itself, of the type that functions which compute columns take."""
+        ...
+
+    def subset(self, rows: Sequence[int]) -> SubsetT_co: ...
+
+    @property
+    def fixed_version(self) -> int:
+        """Grows when a row is added, removed, or changes in a fixed column."""
+        ...
+
+    def fixed_since(self, version: int) -> list[int] | None:
+        """Return the rows that changed in a fixed column after the fixed version; None: the log no longer
+        reaches back so far."""
+        ...
 
 
 class ChangeLog:
@@ -62,13 +99,17 @@ class DerivedColumn:
         self._version = -1
         self._values: NDArray[Any] = np.empty(0)
 
-    def refresh(self, table: "Table", make: "Callable[[Rows], NDArray[Any]]") -> NDArray[Any]:
+    def refresh(
+        self,
+        table: DerivableTable[TableT, SubsetT],
+        make: Callable[[TableT | SubsetT], NDArray[Any]],
+    ) -> NDArray[Any]:
         """Return the current values; only changed rows are computed again, unless more than a quarter of the
         rows changed."""
         if self._version != table.fixed_version:
             changed = table.fixed_since(self._version)
             if changed is None or len(changed) * 4 > table.count:
-                self._values = make(table)
+                self._values = make(table.table)
             else:
                 subset = table.subset(changed)
                 self._values = pad_rows(self._values, table.count)
@@ -83,7 +124,12 @@ class DerivedColumns:
     def __init__(self) -> None:
         self._columns: dict[Hashable, DerivedColumn] = {}
 
-    def column(self, table: "Table", key: Hashable, make: "Callable[[Rows], NDArray[Any]]") -> NDArray[Any]:
+    def column(
+        self,
+        table: DerivableTable[TableT, SubsetT],
+        key: Hashable,
+        make: Callable[[TableT | SubsetT], NDArray[Any]],
+    ) -> NDArray[Any]:
         column = self._columns.get(key)
         if column is None:
             drop_oldest_half(self._columns, max_columns(table.count))
@@ -115,18 +161,23 @@ class Aggregates:
         self._seen_version = -1
         self._version = 0
 
-    def version(self, table: "Table") -> int:
+    def version(self, table: DerivableTable[Any, SelectedRows]) -> int:
         """Grows when an aggregate in use changes."""
         if self._seen_version != table.fixed_version:
             self._seen_version = table.fixed_version
             for key, (value, make) in list(self._values.items()):
-                now = make(table)
+                now = make(table.table)
                 if now != value:
                     self._values[key] = (now, make)
                     self._version += 1
         return self._version
 
-    def get(self, table: "Table", key: Hashable, make: "Callable[[Table], Value]") -> Value:
+    def get(
+        self,
+        table: DerivableTable[TableT, SelectedRows],
+        key: Hashable,
+        make: Callable[[TableT], Value],
+    ) -> Value:
         """Return the aggregate of the key, computed by `make` on first use."""
         self.version(table)
         entry = self._values.get(key)
@@ -136,6 +187,6 @@ class Aggregates:
                 # them.
                 self._values.clear()
                 self._version += 1
-            entry = self._values[key] = (make(table), make)
+            entry = self._values[key] = (make(table.table), make)
         value: Value = entry[0]
         return value

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticCapacity, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, LedgerSpec
 from lattice.kinds.meta.quantity import GIB, MICRO, MILLI, format_bytes, micros_to_dollars
 from lattice.kinds.pool import LatticePool, PoolBudget
@@ -214,7 +214,7 @@ def _static_capacity_options(candidate: RejectedCandidate, lacks_nodes: bool) ->
 
 
 def _more_machines(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
-    capacity = candidate.supply_object.spec.capacity
+    capacity: StaticCapacity = candidate.supply_object.spec.capacity
     current_count = capacity.nodes
     # Without machines there is no size to copy.
     if current_count < 1:
@@ -233,17 +233,18 @@ def _more_machines(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     yield ChangeOption((*_name(candidate), "machines"), build, max(64, 4 * candidate.demand.replicas))
 
 
-def _scaled(capacity: Any, increase: int) -> Any:
+def _scaled(capacity: StaticCapacity, increase: int) -> StaticCapacity:
     """Return the capacity with more machines; cores, memory and storage grow in proportion."""
     current_count, new_count = capacity.nodes, capacity.nodes + increase
     fields: dict[str, Any] = {"nodes": new_count}
-    if capacity.milli is not None:
-        fields["cores"] = Decimal(capacity.milli // current_count * new_count).scaleb(-3)
+    if capacity.millicores is not None:
+        fields["cores"] = Decimal(capacity.millicores // current_count * new_count).scaleb(-3)
     if capacity.memory_bytes is not None:
         fields["memory"] = format_bytes(capacity.memory_bytes // current_count * new_count)
     if capacity.storage_bytes is not None:
         fields["storage"] = format_bytes(capacity.storage_bytes // current_count * new_count)
-    return with_fields(capacity, **fields)
+    scaled: StaticCapacity = with_fields(capacity, **fields)
+    return scaled
 
 
 def _more_gpus(candidate: RejectedCandidate) -> Iterator[ChangeOption]:

@@ -13,7 +13,7 @@ from lattice.placement.greedy.profile import profile_of
 from lattice.placement.model.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
 from lattice.placement.model.fleet import Assignment, Fleet
 from lattice.placement.model.offer import NO_LIMIT, MachineType
-from lattice.placement.model.quotes import UNSET, TypeIds
+from lattice.placement.model.quote_source import UNSET, TypeIds
 from lattice.placement.plugins.filters.overflow import overflow_sources
 from lattice.placement.plugins.scores.cost import cost_scores
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,14 +16,11 @@ from lattice.engine.tie_order import tie_rank
 from lattice.placement.inputs.latency import Latencies
 from lattice.placement.model.demand import Demand, group_name
 from lattice.placement.model.journal import Attempt, Journal
-from lattice.placement.model.offer import NO_LIMIT, Budget, MachineType, Offer
+from lattice.placement.model.offer import MILLIONTHS, NO_LIMIT, Budget, MachineType, Offer
+from lattice.placement.model.quote_source import QuoteSource
 from lattice.placement.model.supply import overflow_account
 
-if TYPE_CHECKING:
-    from lattice.placement.model.quotes import Quotes
-
 OFFER_RESOURCES = ("nodes", "cpu", "memory", "clusters")
-MILLIONTHS = 1_000_000
 _NO_REPLICAS: Counter[int] = Counter()
 CountKey = TypeVar("CountKey", int, str)
 
@@ -100,7 +97,7 @@ class OfferTable(Table):
     """Table of offers, a row per offer; through the table plugins reach the fleet and the quotes."""
 
     fleet: "Fleet"
-    quotes: "Quotes"
+    quotes: QuoteSource
     # Masks over properties of the offers, with the predicate that recomputes a row when an offer is replaced.
     masks: dict[object, tuple[Callable[[Offer], bool], Flags]]
     scores: dict[object, Floats]

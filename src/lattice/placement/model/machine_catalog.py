@@ -1,13 +1,14 @@
 """The machine types of all offers as matrices, and the machines that a demand would take of every type in
 every offer."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from lattice.engine.table import Flags, Integers
 from lattice.kinds.constraint import Taint
 from lattice.placement.model.demand import Demand
-from lattice.placement.model.fleet import MILLIONTHS, Fleet
-from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, MachineType
+from lattice.placement.model.offer import MILLIONTHS, NO_LIMIT, STATIC_MACHINE_TYPE, MachineType, Offer
 
 # A machine without a known price is not free: such a machine is bought only where no priced type is feasible.
 UNPRICED_COST = 1 << 60
@@ -18,14 +19,14 @@ ROUNDING_TOLERANCE = 1e-9
 class MachineCatalog:
     """Sizes and prices of the machine types of all offers as matrices: a row per type, a column per offer."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.type_names = list(fleet.type_ids)
-        shape = (len(self.type_names), fleet.table.count)
+    def __init__(self, offers: Sequence[Offer], type_ids: Mapping[str, int]) -> None:
+        self.type_names = list(type_ids)
+        shape = (len(self.type_names), len(offers))
         self.types: list[dict[str, MachineType]] = [
-            {machine_type.name: machine_type for machine_type in offer.types} for offer in fleet.offers
+            {machine_type.name: machine_type for machine_type in offer.types} for offer in offers
         ]
         # Not empty where the offer counts GPUs in total.
-        self.gpu_models = [frozenset(offer.limits.gpus) for offer in fleet.offers]
+        self.gpu_models = [frozenset(offer.limits.gpus) for offer in offers]
         self.is_offered: Flags = np.zeros(shape, np.bool_)
         self.rate: Integers = np.zeros(shape, np.int64)
         self.is_priced: Flags = np.zeros(shape, np.bool_)
@@ -33,7 +34,7 @@ class MachineCatalog:
         self.has_taints = False
         for row, types in enumerate(self.types):
             for name, kind in types.items():
-                line = fleet.type_ids[name]
+                line = type_ids[name]
                 self.has_taints |= bool(kind.taints)
                 self.is_offered[line, row], self.rate[line, row], self.is_priced[line, row] = (
                     True,

@@ -3,19 +3,16 @@ price."""
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lattice.engine.table import Flags, Integers, Rowids
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.machine_catalog import UNPRICED_COST, MachineCatalog, MachineFit, is_type_allowed
 from lattice.placement.model.offer import NO_LIMIT
+from lattice.placement.model.quote_source import UNSET, Quote
 
-TypeIds = NDArray[np.int16]
-UNSET = -1
 # Demand shapes whose quotes are cached; a full cache is cleared.
 MAX_CACHED_SHAPES = 2048
 # Machines or clusters: a count without a limit, small enough to multiply within 64 bits.
@@ -33,35 +30,12 @@ _QUOTE_COLUMNS = (
 )
 
 
-@dataclass(slots=True)
-class Quote:
-    """Columns with an entry per offer for one demand shape.
-
-    Where `has_free_capacity`, no machine is bought; otherwise `machine_count` machines of `type_id` are
-    bought, for `rate` micro-dollars per hour in total.
-    """
-
-    version: int
-    # Some machine type is feasible, were there no limits.
-    can_host: Flags
-    has_free_capacity: Flags
-    # Within the limits on machines, cores, memory and clusters.
-    within_limits: Flags
-    # Within the limits and within the budgets.
-    affordable: Flags
-    type_id: TypeIds
-    machine_count: Integers
-    rate: Integers
-    # Micro-dollars per hour and replica, averaged over all replicas of the demand.
-    rate_per_replica: Integers
-
-
 class Quotes:
     """Cached quotes by demand shape; only the offers that changed since the last quote are recomputed."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.catalog = MachineCatalog(fleet)
+        self.catalog = MachineCatalog(fleet.offers, fleet.type_ids)
         self.unpriced_machines = _count_unpriced_machines(fleet)
         self.has_unknown_prices = bool(self.unpriced_machines) or bool(
             (self.catalog.is_offered & ~self.catalog.is_priced).any()

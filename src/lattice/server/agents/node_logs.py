@@ -4,17 +4,22 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lattice.errors import NotFound, TooManyRequests, Unavailable
 from lattice.wire import agent_pb2 as pb
 
-if TYPE_CHECKING:
-    from lattice.server.agents.sessions import AgentSession
-
 MAX_READERS_PER_NODE = 64
 # Log pieces that wait for a slow reader; beyond this count the server ends the reader.
 MAX_BUFFERED_PIECES = 256
+
+
+class LogSession(Protocol):
+    """The session with one agent, over which log requests are sent."""
+
+    def send_log_request(self, request: pb.LogAsk) -> None:
+        """Queue a log request for the agent and wake the send loop."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class LogRequest:
 
 @dataclass(eq=False)
 class _Reader:
-    session: "AgentSession"
+    session: LogSession
     pieces: asyncio.Queue[pb.LogPiece] = field(default_factory=asyncio.Queue)
 
 
@@ -41,7 +46,7 @@ class NodeLogReader:
     """Reads workload logs from agents; distributes the pieces that arrive on agent sessions to their
     readers."""
 
-    def __init__(self, sessions: Mapping[str, "AgentSession"]) -> None:
+    def __init__(self, sessions: Mapping[str, LogSession]) -> None:
         self._sessions = sessions
         self._readers: dict[int, _Reader] = {}
         self._request_ids = count(1)
@@ -94,7 +99,7 @@ class NodeLogReader:
                 # The reader stopped early: the agent must not go on sending pieces.
                 session.send_log_request(pb.LogAsk(id=request_id, end=True))
 
-    def deliver(self, session: "AgentSession", piece: pb.LogPiece) -> None:
+    def deliver(self, session: LogSession, piece: pb.LogPiece) -> None:
         """Hand a log piece to its reader. A reader that is too slow is ended, so that the session stays free
         for heartbeats."""
         reader = self._readers.get(piece.id)
@@ -106,7 +111,7 @@ class NodeLogReader:
             piece = pb.LogPiece(end=True, problem="the log came faster than it was read")
         reader.pieces.put_nowait(piece)
 
-    def session_closed(self, session: "AgentSession") -> None:
+    def session_closed(self, session: LogSession) -> None:
         """End the readers of a lost session with an error."""
         for reader in self._readers.values():
             if reader.session is session:

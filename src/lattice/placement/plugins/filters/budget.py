@@ -8,7 +8,8 @@ from lattice.engine.table import Flags, Rows, Table
 from lattice.placement.inputs.ledger_math import format_per_hour
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.quotes import Quotes, growable_clusters
+from lattice.placement.model.quote_source import QuoteSource
+from lattice.placement.model.quotes import growable_clusters
 from lattice.placement.model.rejection_reasons import fleet_of, select_rows
 
 
@@ -157,7 +158,7 @@ class BudgetFilter:
         }
 
 
-def _affordable_if_priced(ask: ReplicaAsk, quotes: Quotes) -> Flags:
+def _affordable_if_priced(ask: ReplicaAsk, quotes: QuoteSource) -> Flags:
     """Mask of the offers whose purchase the budgets would allow if unknown prices were ignored."""
     demand = ask.demand
     return quotes.quote_for(

@@ -8,11 +8,9 @@ from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.offer import MILLIONTHS
 from lattice.placement.model.rejection_reasons import fleet_of, offer_mask
-from lattice.placement.plugins.filters.eligibility import eligible_offers
-from lattice.placement.plugins.filters.region import Region
-
-MILLIONTHS = 1_000_000
+from lattice.placement.plugins.filters.eligibility import eligible_offers_in_region
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +125,7 @@ def overflow_candidates(ask: ReplicaAsk, fleet: Fleet) -> list[int]:
     overflow_rows = fleet.overflow_rows
     if not overflow_rows or "overflow" in ask.demand.ignored_limits:
         return []
-    eligible = eligible_offers(ask, fleet)
-    for mask in Region().filter(ask, fleet.table).values():
-        eligible &= ~mask
+    eligible = eligible_offers_in_region(ask, fleet)
     return sorted((row for row in overflow_rows if eligible[row]), key=lambda row: fleet.offers[row].name)
 
 
