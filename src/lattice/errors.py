@@ -1,23 +1,24 @@
-"""Everything that can go wrong, one class per meaning, each with one HTTP status and one exit code.
+"""Errors of Lattice: one class per meaning, each with one HTTP status and one exit code.
 
 LatticeError
-├── Malformed 400       the request cannot be read at all
-├── UnknownUser 401     no credentials, or none that we know
-├── Denied 403          we know who asks; they may not
-├── NotFound 404        no such object, namespace or kind
-├── NotAllowed 405      the verb does not exist for this thing
-├── NotAcceptable 406   the answer cannot be given in the asked form
-├── Exists 409          create of something that is there
-├── Conflict 409        someone else was first, or owns the field
-├── Gone 410            the history asked for is compacted away
-├── TooLarge 413        over a stated limit
-├── Unsupported 415     a body in a form we do not read
-├── Invalid 422         read, understood, and wrong; every cause listed
-├── TooMany 429         slow down and come again
-├── Unavailable 503     the store, or the server, cannot answer now
-│   └── Fenced          the writer's leadership term is over
-├── Ahead 504           the revision asked for has not happened yet
-└── Full 507            the disk, or the store's quota, is full; reads go on
+├── Malformed 400             the request cannot be parsed
+│   └── UsageError            the command line is wrong
+├── UnknownUser 401           the request has no credentials, or unknown ones
+├── Denied 403                the user is known, but may not do this
+├── NotFound 404              the object, namespace or kind does not exist
+├── MethodNotAllowed 405      the resource does not support this verb
+├── NotAcceptable 406         the server cannot answer in the requested format
+├── Exists 409                an object with this name exists already
+├── Conflict 409              another writer changed the object first, or owns the field
+├── Gone 410                  the requested revision is compacted
+├── TooLarge 413              the request exceeds a limit
+├── UnsupportedMediaType 415  the server does not support the format of the body
+├── Invalid 422               the object was parsed, but is wrong; every cause is listed
+├── TooManyRequests 429       the client sends too many requests and must wait
+├── Unavailable 503           the store or the server cannot answer now
+│   └── Fenced                the leadership term of the writer is over
+├── RevisionTooNew 504        the requested revision does not exist yet
+└── Full 507                  the disk or the quota of the store is full; reads still work
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing wrong with one field; `reason` is a Kubernetes cause type such as FieldValueInvalid."""
+    """One problem of one field; `reason` is a Kubernetes cause type such as FieldValueInvalid."""
 
     field: str
     message: str
@@ -38,19 +39,20 @@ class Cause:
 
 
 class LatticeError(Exception):
-    """Says what, where, and how to fix it, in that order."""
+    """The base class of errors: the text states the problem, the place and the fix, in this order."""
 
     status: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, what: str, *, where: str = "", fix: str = "", causes: Sequence[Cause] = ()) -> None:
-        super().__init__(what)
-        self.message = what
+    def __init__(self, message: str, *, where: str = "", fix: str = "", causes: Sequence[Cause] = ()) -> None:
+        super().__init__(message)
+        self.message = message
         self.where = where
         self.fix = fix
         self.causes = tuple(causes)
-        self.object_name = ""  # name of the object it is about, where the address does not tell: of one that is to be created
+        # The name of an object that is about to be created; empty where the request path names the object.
+        self.object_name = ""
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.message}" if self.where else self.message
@@ -126,6 +128,6 @@ class Full(LatticeError):
 
 
 class UsageError(Malformed):
-    """Ends with the exit code of a wrong command line, before anybody is asked anything."""
+    """A wrong command line; the command exits before the client sends a request to a server."""
 
     exit_code = 2
