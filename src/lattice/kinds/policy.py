@@ -50,10 +50,10 @@ class PolicyRequirements(Part):
     compliance: Annotated[
         tuple[str, ...],
         LIST_SET,
-        Meta(description="Compliance standards that every pool of the service must have, such as gdpr."),
+        Meta(description="Compliance standards that every pool must have, such as gdpr."),
     ] = ()
     capabilities: Annotated[
-        tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool of the service must have.")
+        tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool must have.")
     ] = ()
     spread_constraint: (
         Annotated[SpreadConstraint, Meta(description="How evenly replicas are distributed.")] | None

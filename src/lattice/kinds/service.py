@@ -85,13 +85,13 @@ class Placement(Part):
     compliance: Annotated[
         tuple[str, ...],
         LIST_SET,
-        Meta(description="Compliance standards that every pool of the service must have, such as gdpr."),
+        Meta(description="Compliance standards that every pool must have, such as gdpr."),
     ] = ()
     capabilities: Annotated[
-        tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool of the service must have.")
+        tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool must have.")
     ] = ()
     data_residency: Annotated[
-        str, Meta(description="Jurisdiction that every pool of the service must be in, such as eu.")
+        str, Meta(description="Jurisdiction that every pool must be in, such as eu.")
     ] = ""
     tolerations: Annotated[
         tuple[Toleration, ...], Meta(description="Taints of nodes that the replicas tolerate.")
