@@ -227,7 +227,7 @@ def meaning(error: type[LatticeError]) -> str:
         words = line.strip("│├└─ ").split(maxsplit=1)
         if len(words) == 2 and words[0] == error.__name__:
             return words[1].removeprefix(str(error.status)).strip()
-    return "something that nobody foresaw; the server's log has the details"
+    return "an unexpected error; the log of the server has the details"
 
 
 def events() -> Iterator[str]:

@@ -1,23 +1,24 @@
-"""Everything that can go wrong, one class per meaning, each with one HTTP status and one exit code.
+"""Errors of Lattice: one class per meaning, each with one HTTP status and one exit code.
 
 LatticeError
-├── Malformed 400       the request cannot be read at all
-├── UnknownUser 401     no credentials, or none that we know
-├── Denied 403          we know who asks; they may not
-├── NotFound 404        no such object, namespace or kind
-├── NotAllowed 405      the verb does not exist for this thing
-├── NotAcceptable 406   the answer cannot be given in the asked form
-├── Exists 409          create of something that is there
-├── Conflict 409        someone else was first, or owns the field
-├── Gone 410            the history asked for is compacted away
-├── TooLarge 413        over a stated limit
-├── Unsupported 415     a body in a form we do not read
-├── Invalid 422         read, understood, and wrong; every cause listed
-├── TooMany 429         slow down and come again
-├── Unavailable 503     the store, or the server, cannot answer now
-│   └── Fenced          the writer's leadership term is over
-├── Ahead 504           the revision asked for has not happened yet
-└── Full 507            the disk, or the store's quota, is full; reads go on
+├── Malformed 400             the request cannot be parsed
+│   └── UsageError            the command line is wrong
+├── UnknownUser 401           the request has no credentials, or unknown ones
+├── Denied 403                the user is known, but may not do this
+├── NotFound 404              the object, namespace or kind does not exist
+├── MethodNotAllowed 405      the resource does not support this verb
+├── NotAcceptable 406         the server cannot answer in the requested format
+├── Exists 409                an object with this name exists already
+├── Conflict 409              another writer changed the object first, or owns the field
+├── Gone 410                  the requested revision is compacted
+├── TooLarge 413              the request exceeds a limit
+├── UnsupportedMediaType 415  the server does not support the format of the body
+├── Invalid 422               the object was parsed, but is wrong; every cause is listed
+├── TooManyRequests 429       the client sends too many requests and must wait
+├── Unavailable 503           the store or the server cannot answer now
+│   └── Fenced                the leadership term of the writer is over
+├── RevisionTooNew 504        the requested revision does not exist yet
+└── Full 507                  the disk or the quota of the store is full; reads still work
 """
 
 from collections.abc import Sequence

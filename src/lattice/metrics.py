@@ -13,58 +13,57 @@ REQUESTS = Counter(
 )
 REQUEST_SECONDS = Histogram(
     "lattice_api_request_duration_seconds",
-    "Time to answer a request (watches not counted).",
+    "Time to answer a request, without watches.",
     ["verb"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
     registry=REGISTRY,
 )
-WATCHES = Gauge("lattice_api_watches", "Watches open now.", registry=REGISTRY)
+WATCHES = Gauge("lattice_api_watches", "Number of open watches.", registry=REGISTRY)
 REVISION = Gauge(
     "lattice_store_revision", "Newest revision of the store that this server knows.", registry=REGISTRY
 )
-LEADER = Gauge("lattice_leader", "1 on the server that acts, 0 on those that stand by.", registry=REGISTRY)
+LEADER = Gauge("lattice_leader", "1 on the leader, 0 on standby servers.", registry=REGISTRY)
 GARBAGE_COLLECTED = Counter(
     "lattice_garbage_collected_total",
-    "Objects removed because their owner or namespace went, or their time was up.",
+    "Objects deleted because their owner or namespace was deleted, or because they expired.",
     ["reason"],
     registry=REGISTRY,
 )
 FLEET_QUERIES = Counter(
     "lattice_fleet_questions_total",
-    "Questions about the fleet, by what was asked and how it ended: "
-    "answered, refused, busy, unanswered, cancelled, failed.",
+    "Fleet queries by query and outcome: answered, refused, busy, unanswered, cancelled, failed.",
     ["ask", "outcome"],
     registry=REGISTRY,
 )
 FLEET_QUERY_SECONDS = Histogram(
     "lattice_fleet_question_seconds",
-    "Time from a question about the fleet to its answer, waiting included.",
+    "Time from a fleet query to its answer, including the wait in the queue.",
     ["ask"],
     buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
     registry=REGISTRY,
 )
 RECONCILES = Counter(
     "lattice_controller_reconciles_total",
-    "Looks that a controller took at one key, by how they ended: done, again, conflict, failed, fenced.",
+    "Reconciles of one key by a controller, by result: done, again, conflict, failed, fenced.",
     ["controller", "result"],
     registry=REGISTRY,
 )
 RECONCILE_SECONDS = Histogram(
     "lattice_controller_reconcile_seconds",
-    "Time that one look took.",
+    "Duration of one reconcile.",
     ["controller"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     registry=REGISTRY,
 )
 CONTROLLER_QUEUE_DEPTH = Gauge(
     "lattice_controller_queue_depth",
-    "Keys that are ready and wait for a worker.",
+    "Keys in the work queue that wait for a worker.",
     ["controller"],
     registry=REGISTRY,
 )
 CONTROLLER_RETRIES = Counter(
     "lattice_controller_retries_total",
-    "Looks that are taken again because one failed or met a conflict.",
+    "Reconciles that are repeated after a failure or a conflict.",
     ["controller"],
     registry=REGISTRY,
 )
@@ -73,8 +72,10 @@ SCHEDULING_ATTEMPTS = Counter(
 )
 SCHEDULING_RESULTS = Counter(
     "lattice_scheduling_attempts_total",
-    "Decisions about one service or workload: placed or refused, with the service's verdict; "
-    "and bound, unplaced or lost, of a workload.",
+    (
+        "Decisions by result. For a service: placed or refused, with its verdict. For a "
+        "workload: bound, unplaced or lost."
+    ),
     ["result", "verdict"],
     registry=REGISTRY,
 )
@@ -84,51 +85,60 @@ ATTEMPT_BOUND, ATTEMPT_UNPLACED = (
 )
 ATTEMPT_LOST = SCHEDULING_RESULTS.labels("lost", "Conflict")
 SCHEDULING_FAILURES = Counter(
-    "scheduling_failures_total", "Attempts that found no node, or lost it to another.", registry=REGISTRY
+    "scheduling_failures_total",
+    "Attempts that found no node, or lost the node to another workload.",
+    registry=REGISTRY,
 )
 SCHEDULING_SECONDS = Histogram(
     "lattice_scheduling_duration_seconds",
-    "Time of one scheduling cycle, by phase: "
-    "decide finds nodes for a batch of workloads, bind writes it down.",
+    (
+        "Time of one scheduling cycle, by phase: decide finds nodes for a batch of "
+        "workloads, bind writes the bindings."
+    ),
     ["phase"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
     registry=REGISTRY,
 )
 RECONCILIATION_ACTIONS = Counter(
     "reconciliation_actions_total",
-    "What was done to bring workloads to their desired state, by action.",
+    "Actions that bring workloads to their desired state, by action.",
     ["action"],
     registry=REGISTRY,
 )
 WORKLOAD_RETRIES = Counter(
-    "retry_total", "Workloads that were tried again, by the retry rules or by hand.", registry=REGISTRY
+    "retry_total", "Restarts of failed workloads, by back-off or by a user.", registry=REGISTRY
 )
 DRIFT = Counter(
     "lattice_drift_total",
-    "Differences found between what a node holds and what it was told, by type.",
+    "Differences between the workloads on a node and its assignments, by type.",
     ["type"],
     registry=REGISTRY,
 )
-NODES_UNHEALTHY = Counter("node_unhealthy_total", "Times that a node stopped being ready.", registry=REGISTRY)
+NODES_UNHEALTHY = Counter(
+    "node_unhealthy_total", "Changes of a node from ready to not ready.", registry=REGISTRY
+)
 AGENTS_CONNECTED = Gauge(
-    "lattice_agents_connected", "Agents whose connection this server holds.", registry=REGISTRY
+    "lattice_agents_connected", "Agents that are connected to this server.", registry=REGISTRY
 )
 AGENTS_REFUSED = Counter(
     "lattice_agent_connections_refused_total",
-    "Connections of agents that were refused or ended, by reason.",
+    "Agent connections that were rejected or closed, by reason.",
     ["reason"],
     registry=REGISTRY,
 )
 JOINS = Counter(
     "lattice_joins_total",
-    "Machines that asked to become a node, by outcome: joined, refused.",
+    "Join requests of machines, by outcome: joined, refused.",
     ["outcome"],
     registry=REGISTRY,
 )
 PENDING_SERVICES = Gauge(
     "lattice_pending_services",
-    "Services that are not all placed, by verdict: Never, NotNow, OverBudget, NoPrice, NotHere, or "
-    "Undecided; and by the reason of their condition Placed. Only the leader says.",
+    (
+        "Services that are not fully placed, by verdict (Never, NotNow, OverBudget, NoPrice, "
+        "NotHere or Undecided) and by the reason of their condition Placed. Reported by the "
+        "leader only."
+    ),
     ["verdict", "reason"],
     registry=REGISTRY,
 )
@@ -136,7 +146,7 @@ PENDING_SERVICES = Gauge(
 BUDGET_LABELS = ["ledger", "pool"]
 BUDGET_LIMIT = Gauge(
     "lattice_budget_limit_dollars",
-    "What may be spent in a month, by ledger and pool.",
+    "Maximum spending in a month, by ledger and pool.",
     BUDGET_LABELS,
     registry=REGISTRY,
 )
@@ -148,26 +158,28 @@ BUDGET_COMMITTED = Gauge(
 )
 BUDGET_SPENT = Gauge(
     "lattice_budget_spent_dollars",
-    "Spent in this calendar month so far, by ledger and pool.",
+    "Spending in this calendar month so far, by ledger and pool.",
     BUDGET_LABELS,
     registry=REGISTRY,
 )
 BUDGET_PROJECTED = Gauge(
     "lattice_budget_projected_dollars",
-    "Spent, and the present rate to the end of the month, by ledger.",
+    "Spending so far plus the current rate until the end of the month, by ledger and pool.",
     BUDGET_LABELS,
     registry=REGISTRY,
 )
 PLAN_GAP = Gauge(
     "lattice_plan_gap_ratio",
-    "Share of the cost, 0 to 1, that the last optimised plan of the fleet might still have saved at most. "
-    "NaN before there was one.",
+    (
+        "Largest share of the cost, 0 to 1, that the last optimised plan of the fleet may "
+        "still miss. NaN before the first such plan."
+    ),
     registry=REGISTRY,
 )
 PLAN_GAP.set(float("nan"))
 POOL_UTILIZATION = Gauge(
     "lattice_pool_utilization_ratio",
-    "Share in use, 0 to 1, of what a pool limits: nodes, cores, memory.",
+    "Share of a pool's limits in use, 0 to 1, by resource: nodes, cores, memory.",
     ["pool", "resource"],
     registry=REGISTRY,
 )

@@ -20,28 +20,30 @@ SETTINGS = (
         "store",
         ("LATTICE_STORE",),
         "",
-        "Where state lives: empty for a SQLite file in the data folder, "
-        "or etcd://HOST:PORT[,HOST:PORT][/PREFIX].",
+        (
+            "Store of the state: empty for a SQLite file in the data folder, or "
+            "etcd://HOST:PORT[,HOST:PORT][/PREFIX]."
+        ),
     ),
     Setting("listen", ("LATTICE_LISTEN",), "127.0.0.1", "Address to listen on."),
-    Setting("port", ("LATTICE_PORT",), 7443, "Port to listen on; 0 picks a free one."),
+    Setting("port", ("LATTICE_PORT",), 7443, "Port to listen on. 0 = any free port."),
     Setting(
         "agents-port",
         ("LATTICE_AGENTS_PORT",),
         0,
-        "Port at which agents connect; 0 is the one after --port, or a free one.",
+        "Port for agents. 0 = --port + 1, or any free port.",
     ),
     Setting(
         "advertise",
         ("LATTICE_ADVERTISE",),
         "",
-        "Host name or address that clients use; it goes into the certificate and the kubeconfig.",
+        "Host name or address that clients use; written into the TLS certificate and the kubeconfig.",
     ),
     Setting(
         "instance-id",
         ("SCHEDULER_INSTANCE_ID",),
         "",
-        "Name of this server among others; made from host name and process id if empty.",
+        "Name of this server among other servers; if empty, built from host name and process id.",
     ),
     Setting("lease-ttl", ("LEADER_LEASE_TTL",), 15.0, "Seconds after which a silent leader is replaced."),
     Setting("history", ("LATTICE_HISTORY",), 600.0, "Seconds of history that watches can resume from."),
@@ -50,126 +52,146 @@ SETTINGS = (
         "prices",
         ("LATTICE_PRICES",),
         "",
-        "CSV files of prices that go before the built-in ones, separated by commas; "
-        "read again when they change.",
+        (
+            "CSV files of prices, separated by commas. They override the built-in prices; the "
+            "server reads them again when they change."
+        ),
     ),
     Setting(
         "latency",
         ("LATTICE_LATENCY",),
         "",
-        "CSV file of measured round trips (from,to,ms); read again when it changes.",
+        "CSV file of measured round trips (from,to,ms); the server reads it again when it changes.",
     ),
     Setting(
         "fleet-time-limit",
         ("LATTICE_FLEET_TIME_LIMIT",),
         60.0,
-        "Seconds that a question about the fleet may wait for its turn, and then take; "
-        "what an optimise searches comes on top.",
+        (
+            "Seconds that a fleet query may wait in the queue, and seconds that it may then run. "
+            "The search time of optimise is added."
+        ),
     ),
     Setting("heartbeat", ("LATTICE_HEARTBEAT",), 10.0, "Seconds between two heartbeats of an agent."),
     Setting(
         "node-lost-after",
         ("LATTICE_NODE_LOST_AFTER",),
         40.0,
-        "Seconds of silence after which a node is not ready.",
+        "Seconds without a heartbeat after which a node is not ready.",
     ),
     Setting(
         "replace-after",
         ("LATTICE_REPLACE_AFTER",),
         120.0,
-        "Seconds of silence after which what a node ran is started elsewhere.",
+        "Seconds without a heartbeat after which the workloads of a node are started on other nodes.",
     ),
     Setting(
         "evictions-per-second",
         ("LATTICE_EVICTIONS_PER_SECOND",),
         0.1,
-        "Silent nodes of one zone that are given up per second.",
+        "Maximum number of lost nodes per second and zone whose workloads are evicted.",
     ),
     Setting(
         "reconcile-interval",
         ("RECONCILE_INTERVAL",),
         5.0,
-        "Seconds at most between two looks at a workload that is not as it should be.",
+        "Maximum seconds between two reconciles of a workload that is not in its desired state.",
     ),
-    Setting("reconcile-workers", ("RECONCILE_WORKERS",), 8, "Workloads that are worked on at once."),
+    Setting("reconcile-workers", ("RECONCILE_WORKERS",), 8, "Workloads that are reconciled in parallel."),
     Setting(
         "retry-first",
         ("LATTICE_RETRY_FIRST",),
         5.0,
-        "Seconds from a workload's first failure until it is tried again; doubles with each.",
+        "Seconds of back-off after the first failure of a workload; doubles with every failure.",
     ),
     Setting(
         "retry-longest",
         ("LATTICE_RETRY_LONGEST",),
         120.0,
-        "Seconds that a workload which failed waits at most.",
+        "Maximum seconds of back-off before a failed workload is restarted.",
     ),
-    Setting("retry-attempts", ("LATTICE_RETRY_ATTEMPTS",), 5, "So many failures end a workload."),
+    Setting(
+        "retry-attempts",
+        ("LATTICE_RETRY_ATTEMPTS",),
+        5,
+        "Maximum number of failures before a workload is marked Failed and not restarted.",
+    ),
     Setting(
         "missing-grace",
         ("LATTICE_MISSING_GRACE",),
         15.0,
-        "Seconds that a node has to show a workload that it was told to start.",
+        "Seconds after a start command in which the node must report the workload.",
     ),
     Setting(
         "start-grace",
         ("LATTICE_START_GRACE",),
         300.0,
-        "Seconds that a workload may take to start, fetching its image included.",
+        "Seconds that a workload may take to start, including the image pull.",
     ),
     Setting(
         "stop-grace",
         ("LATTICE_STOP_GRACE",),
         60.0,
-        "Seconds that a workload may take to stop before it is told once more.",
+        "Seconds that a workload may take to stop before the stop command is repeated.",
     ),
     Setting(
         "room-grace",
         ("LATTICE_ROOM_GRACE",),
         10.0,
-        "Seconds that a replica which no node takes waits for room before its cluster grows.",
+        (
+            "Seconds that an unschedulable replica waits for free capacity before its cluster "
+            "gets another node."
+        ),
     ),
     Setting(
         "providers",
         ("LATTICE_PROVIDERS",),
         "local,docker=local",
-        "Providers of machines, each NAME or NAME=ADAPTER: adapter local starts agents on this machine, "
-        "fake has machines on paper. "
-        "By default docker is another name of local, for pools that say so: docker itself is not used.",
+        (
+            "Providers of machines, each NAME or NAME=ADAPTER. Adapter local runs agents on this "
+            "host; with adapter fake you supply the machines. By default docker is another name "
+            "for local: Docker itself is not used."
+        ),
     ),
     Setting(
         "local-stop-within",
         ("LATTICE_LOCAL_STOP_WITHIN",),
         15.0,
-        "Seconds that an agent of adapter local has to stop what it runs, two thirds of them for the "
-        "workloads; then both are killed.",
+        (
+            "Seconds that an agent of adapter local has to stop, two thirds of them for its "
+            "workloads; then both are killed."
+        ),
     ),
     Setting(
         "controllers",
         ("LATTICE_CONTROLLERS",),
         "*",
-        "Controllers that run while this server leads, separated by commas: * is all, -NAME leaves one out.",
+        (
+            "Controllers that run while this server is the leader, separated by commas: * is all "
+            "controllers, -NAME excludes one."
+        ),
     ),
     Setting(
         "webhook-allow",
         ("LATTICE_WEBHOOK_ALLOW",),
         "",
-        "Networks that webhooks may call though they are not public, such as 10.1.0.0/16, "
-        "separated by commas.",
+        "Private networks that webhooks may call, such as 10.1.0.0/16, separated by commas.",
     ),
     Setting(
         "webhook-ca",
         ("LATTICE_WEBHOOK_CA",),
         "",
-        "PEM file of certificate authorities that webhooks trust besides the system's.",
+        "PEM file of certificate authorities that webhooks trust in addition to the system's.",
     ),
     Setting(
         "profile",
         ("LATTICE_PROFILE",),
         "",
-        "How nodes are chosen and bound, for all workloads: a built-in profile, "
-        "or a file with one (scores, tieBreaker, binding …). "
-        "Absent: balanced for replicas of services, lowest-utilisation for workloads that belong to none.",
+        (
+            "Scheduling profile for all workloads: a built-in profile, or a file with a profile "
+            "(scores, tieBreaker, binding …). Default: balanced for replicas of services, "
+            "lowest-utilisation for workloads without a service."
+        ),
     ),
     Setting(
         "allow-etcd-that-loses-writes",

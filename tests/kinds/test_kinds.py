@@ -263,13 +263,13 @@ placement: {resources: {cores: 8}}
         pytest.param(
             "LatticeService\ncontainers: {main: {image: x, resources: {limits: {cpu: 1500m}}}}\nplacement: {resources: {cores: 2}}",
             "spec.placement.resources",
-            "ask for 2 cpu in all: must be at most the limit in all (1500m)",
+            "request 2 cpu in total: must be at most the total limit (1500m)",
             id="a service that needs more than its containers may use",
         ),
         pytest.param(
             "LatticeService\ncontainers: {a: {image: x, ports: [{name: p, port: 80}]}, b: {image: x, ports: [{name: p, port: 80}]}}",
             "spec.containers.b.ports[0].port",
-            "80/TCP belongs to a/p already",
+            "must be free, but a/p already uses 80/TCP",
             id="two containers on one port",
         ),
         pytest.param(
@@ -317,20 +317,20 @@ placement: {resources: {cores: 8}}
         pytest.param(
             "LatticeService\ncontainers: {main: {image: x, resources: {requests: {gpu: 1500m}}}}",
             "spec.containers.main.resources.requests.gpu",
-            "must be a whole number of GPUs, or a part of one below 1, got 1500m",
+            "must be a whole number of GPUs, or a part of one GPU below 1, got 1500m",
             id="one GPU and a half for a container",
         ),
         pytest.param(
             "LatticeWorkload\ncontainers: {main: {image: x}}\nrequests: {gpu: 1.5}",
             "spec.requests.gpu",
-            "must be a whole number of GPUs, or a part of one below 1, got 1.5",
+            "must be a whole number of GPUs, or a part of one GPU below 1, got 1.5",
             id="one GPU and a half for a workload",
         ),
         pytest.param(
             "LatticeWorkload\ncontainers: {a: {image: x, resources: {requests: {gpu: 1}}},"
             " b: {image: x, resources: {requests: {gpu: 0.5}}}}",
             "spec.containers",
-            "a whole number of GPUs all together, or a part of one below 1, got 1500m",
+            "a whole number of GPUs in total, or a part of one GPU below 1, got 1500m",
             id="one GPU and a half for two containers",
         ),
         pytest.param(
@@ -372,7 +372,7 @@ placement: {resources: {cores: 8}}
         pytest.param(
             "LatticeNodeClass\nproviders: {docker: {cores: 2, cpus: 4}}",
             "spec.providers.docker.cpus",
-            "must agree with cores (2)",
+            "must equal cores (2)",
             id="two sizes at once",
         ),
         pytest.param(
@@ -456,13 +456,13 @@ placement: {resources: {cores: 8}}
         pytest.param(
             "LatticeWorkload\ncontainers: {main: {image: x}}\nconstraints: {tolerations: [{value: x}]}",
             "spec.constraints.tolerations[0].key",
-            "must be given for operator Equal",
+            "is required for operator Equal",
             id="a toleration of nothing",
         ),
         pytest.param(
             "LatticeAgreement\ncaller: {name: a}\ncallee: {name: a}",
             "spec.callee",
-            "must be another service",
+            "must differ from the caller",
             id="talking to oneself",
         ),
         pytest.param(

@@ -66,7 +66,7 @@ def test_the_fleet_is_drawn_from_regions_down_to_nodes_and_a_click_goes_in(visit
     page.get_by_role("navigation", name="Path").get_by_role("link", name="All").click()
     expect(page.locator(".map [data-depth='0']")).to_have_count(3)
     page.get_by_role("radio", name="Memory").click()
-    expect(page.locator(".map")).to_have_attribute("aria-label", "All, packed by memory")
+    expect(page.locator(".map")).to_have_attribute("aria-label", "All, sized by memory")
     page.get_by_role("radio", name="Measured").click()
     expect(page.locator(".legend")).to_contain_text("Memory measured")
     assert page.url.endswith("by=memory&of=used")
@@ -109,7 +109,7 @@ def test_the_focus_goes_into_a_box_and_comes_back_to_it(visit: Visitor) -> None:
 
 def test_a_change_shows_within_two_seconds(visit: Visitor, shop: Shop) -> None:
     page = visit("#/events?q=probe")
-    expect(page.get_by_text("nothing happened that matches")).to_be_visible()
+    expect(page.get_by_text("no matching events")).to_be_visible()
     expect(page.get_by_role("status")).to_have_text("Live")
     try:
         shop.apply(PROBE)
@@ -159,7 +159,7 @@ def test_an_address_with_words_too_few_or_too_many_leads_nowhere_and_breaks_noth
     address: str, visit: Visitor
 ) -> None:
     page = visit(f"#/{address}")
-    expect(page.get_by_role("heading", level=1, name="Nothing here")).to_be_visible()
+    expect(page.get_by_role("heading", level=1, name="Not found")).to_be_visible()
     page.get_by_role("link", name="Events").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(["Events"])
     expect(page.get_by_role("navigation", name="Path")).to_have_count(0)
@@ -185,7 +185,7 @@ def test_a_view_that_breaks_says_so_and_the_others_go_on(visit: Visitor) -> None
         "**/ui/views/money.js", lambda route: route.fulfill(content_type="text/javascript", body=BROKEN)
     )
     page.get_by_role("link", name="Money").click()
-    expect(page.get_by_role("alert")).to_contain_text("this view broke: out of coins")
+    expect(page.get_by_role("alert")).to_contain_text("this view failed: out of coins")
     visit.forgive("out of coins")
     page.get_by_role("link", name="Nodes").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(["Nodes"])

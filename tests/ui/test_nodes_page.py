@@ -84,13 +84,13 @@ def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.get_by_role("button", name="Drain…").click()
     expect(page.get_by_role("dialog")).to_contain_text(
-        "1 workload of no service will stop: default/guest. Nothing starts first"
+        "1 workload without a service will stop: default/guest. Lattice starts no replacement first"
     )
-    expect(page.get_by_role("dialog")).not_to_contain_text("another starts first")
+    expect(page.get_by_role("dialog")).not_to_contain_text("starts its replacement first")
     expect(page.get_by_role("dialog")).not_to_contain_text("its cluster")
     page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     expect(state).to_have_text("Draining")
-    expect(page.get_by_text("drained: nothing runs here any more")).to_be_visible()
+    expect(page.get_by_text("drained: no workloads are left")).to_be_visible()
     assert bound_to(shop, spare) == []
     page.get_by_role("button", name="Uncordon").click()
     expect(state).to_have_text("Ready")
@@ -99,10 +99,10 @@ def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(
     expect(page.locator("tbody tr[data-path]")).to_have_count(1)
     page.get_by_role("button", name="Drain…").click()
     expect(page.get_by_role("dialog")).to_contain_text(
-        "1 replica will move elsewhere: default/lab-notes-0. Of each service one at a time"
+        "1 replica will move to other nodes: default/lab-notes-0. Lattice moves one replica of a service at a time"
     )
-    expect(page.get_by_role("dialog")).not_to_contain_text("of no service")
+    expect(page.get_by_role("dialog")).not_to_contain_text("without a service")
     expect(page.get_by_role("dialog")).to_contain_text(
-        "Where no other node of its cluster has room, new machines are made"
+        "If no other node of the cluster has enough free capacity, Lattice creates new machines"
     )
-    expect(page.get_by_role("dialog")).to_contain_text("Once it is empty, its cluster lab-001 may give it up")
+    expect(page.get_by_role("dialog")).to_contain_text("When the node is empty, its cluster lab-001 may decommission it")

@@ -41,10 +41,10 @@ def test_budgets_and_cost_by_pool_service_and_label_as_they_change(visit: Visito
     expect(chart.locator(".u-legend")).to_contain_text("default/web")
     page.get_by_role("radio", name="By label app").click()
     expect(page.get_by_role("table", name="Cost by app")).to_contain_text("(no label app)")
-    page.get_by_role("button", name="What is still to be done").click()
-    expect(page.get_by_text("everything that is declared is as it should be")).to_be_visible()
-    page.get_by_role("button", name="What could be saved").click()
-    expect(page.get_by_text("No move would pay for itself")).to_be_visible(timeout=20_000)
+    page.get_by_role("button", name="Pending changes").click()
+    expect(page.get_by_text("No changes are pending")).to_be_visible()
+    page.get_by_role("button", name="Find savings").click()
+    expect(page.get_by_text("No move would save money")).to_be_visible(timeout=20_000)
     page.get_by_role("radio", name="By service").click()
     expect(page.get_by_role("table", name="Cost by service")).to_contain_text("default/web")
     shop.apply(SAFE)
@@ -71,7 +71,7 @@ def test_a_pasted_plan_is_the_one_of_the_command_and_can_be_applied(visit: Visit
     page.get_by_role("button", name="Apply this plan").click()
     asked = page.get_by_role("dialog", name="Apply this plan?")
     expect(asked).to_contain_text("1 service placed")
-    asked.get_by_role("button", name="Not now").click()
+    asked.get_by_role("button", name="Cancel").click()
     expect(asked).to_have_count(0)
     assert "safe" not in [each["metadata"]["name"] for each in shop.get("latticeservices")["items"]]
     page.get_by_role("button", name="Apply this plan").click()
@@ -100,7 +100,7 @@ def test_a_plan_and_who_is_asked_to_apply_it_say_what_is_overwritten(visit: Visi
     expect(declared.locator("ins")).to_contain_text("good evening")
     page.get_by_role("button", name="Apply this plan").click()
     asked = page.get_by_role("dialog", name="Apply this plan?")
-    expect(asked).to_contain_text("1 service is declared otherwise: web (spec.containers.main.command)")
+    expect(asked).to_contain_text("1 service is changed: web (spec.containers.main.command)")
 
 
 DROPPED = """texts => {
@@ -133,7 +133,7 @@ def test_what_is_wrong_with_a_text_is_told_once_and_on_its_line(visit: Visitor) 
     page.get_by_label("Manifests").fill("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n")
     page.get_by_label("Manifests").press("Control+Enter")
     told = page.get_by_role("alert")
-    expect(told).to_contain_text("1 thing is wrong")
+    expect(told).to_contain_text("1 error in the manifests")
     assert (
         told.inner_text().count("there is no kind Pod"),
         told.inner_text().count("kubectl api-resources"),
@@ -149,7 +149,7 @@ def test_who_may_only_look_may_plan_and_not_apply(visit: Visitor) -> None:
     page = visit("#/plan", group="lattice:viewers")
     page.get_by_label("Manifests").fill(SAFE)
     page.get_by_role("button", name="Plan", exact=True).click()
-    expect(page.get_by_text("somebody else has to apply it")).to_be_visible()
+    expect(page.get_by_text("An administrator can apply this plan")).to_be_visible()
     expect(page.get_by_role("button", name="Apply this plan")).to_have_count(0)
 
 
@@ -164,8 +164,8 @@ def vault(shop: Shop) -> Iterator[None]:
 @pytest.mark.usefixtures("vault")
 def test_what_is_new_comes_first_and_old_troubles_are_folded_below(visit: Visitor) -> None:
     page = visit("#/whatif?lose=south")
-    fresh = page.get_by_role("region", name="Not all placed")
-    old = page.locator("details", has_text="1 service is not all placed, as before")
+    fresh = page.get_by_role("region", name="Not fully placed")
+    old = page.locator("details", has_text="1 service is not fully placed, as before")
     expect(fresh).to_contain_text("default/api")
     expect(fresh).not_to_contain_text("default/vault")
     expect(old.get_by_role("link", name="default/vault")).not_to_be_visible()
@@ -202,19 +202,19 @@ def test_what_if_a_pool_were_lost_prices_rose_and_a_certificate_lapsed(
     page = visit("#/whatif")
     page.get_by_role("button", name="south", exact=True).click()
     expect(page.locator("[data-test=summary]")).to_contain_text("Without south: ")
-    expect(page.get_by_role("region", name="Not all placed")).to_contain_text("default/api")
+    expect(page.get_by_role("region", name="Not fully placed")).to_contain_text("default/api")
     expect(page.locator('tr[data-path="default/orders"]')).to_contain_text("south 1 → north 1")
     expect(
         page.get_by_role("group", name="Map of the fleet, before").locator('[data-mark="minus"]')
     ).to_have_count(2)
-    expect(page.get_by_text("The fleet has changed since.")).to_have_count(0)
+    expect(page.get_by_text("The fleet has changed since this answer.")).to_have_count(0)
     shop.apply(policy, "latticeplacementpolicies")
-    expect(page.get_by_text("The fleet has changed since.")).to_be_visible(timeout=3000)
-    page.get_by_role("button", name="Ask again").click()
-    expect(page.get_by_text("The fleet has changed since.")).to_have_count(0)
+    expect(page.get_by_text("The fleet has changed since this answer.")).to_be_visible(timeout=3000)
+    page.get_by_role("button", name="Compute again").click()
+    expect(page.get_by_text("The fleet has changed since this answer.")).to_have_count(0)
     page.get_by_role("button", name="Lose each pool in turn").click()
     expect(page.locator("[data-test=summary]")).to_contain_text(
-        "The loss of 3 of 3 pools would leave somebody without a place"
+        "The loss of 3 of 3 pools would leave services not fully placed"
     )
     page.locator('tr[data-path="north"]').click()
     expect(page.locator("[data-test=summary]")).to_contain_text("Without north: ")
@@ -224,12 +224,12 @@ def test_what_if_a_pool_were_lost_prices_rose_and_a_certificate_lapsed(
         "With prices +50 %: 4 services changed; $0.064/h → $0.096/h"
     )
     page.get_by_label("Pool", exact=True).select_option("south")
-    page.get_by_label("Certificate").fill("gdpr")
+    page.get_by_label("Compliance").fill("gdpr")
     page.get_by_role("button", name="Drop", exact=True).click()
     expect(page.locator("[data-test=summary]")).to_contain_text(
         "With south not certified for gdpr, with prices +50 %"
     )
-    expect(page.get_by_role("region", name="Not all placed")).to_contain_text("default/api")
+    expect(page.get_by_role("region", name="Not fully placed")).to_contain_text("default/api")
 
 
 ARRANGED = """async () => {

@@ -96,7 +96,7 @@ def test_a_service_comes_waits_is_placed_and_goes_while_one_looks(
     expect(line).to_be_visible(timeout=2000)
     expect(line).to_contain_text("Never")
     line.locator("a").click()
-    expect(page.locator("[data-test=verdict]")).to_contain_text("Why it waits")
+    expect(page.locator("[data-test=verdict]")).to_contain_text("Why it is not placed")
     shop.apply(crypt.replace("[fedramp]", "[gdpr]"))
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in south")
     expect(page.locator(".timeline")).to_contain_text("in south-")
@@ -113,7 +113,7 @@ def test_why_it_waits_pool_by_pool_and_what_would_help(visit: Visitor) -> None:
     expect(page.locator("[data-test=verdict]")).to_contain_text("0 of 3 pools: 3 without compliance fedramp")
     first = page.locator('tr[data-pool="north"] td[data-first]')
     expect(first).to_have_count(1)
-    assert (first.text_content() or "").startswith("✗ compliance first that rules it out")
+    assert (first.text_content() or "").startswith("✗ compliance first filter that rejects the pool")
     assert first.locator("dd").all_inner_texts() == ["fedramp", "soc2", "fedramp"]
     assert first.evaluate("cell => cell.cellIndex") == page.locator("thead th").all_inner_texts().index(
         "Compliance\n3 out"

@@ -1,4 +1,4 @@
-"""LatticeAgreement: may this service call that one, and at which addresses?"""
+"""LatticeAgreement: whether one service may call another service, and the addresses of the callee."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
@@ -10,56 +10,65 @@ from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 
 
 class ServiceReference(Part):
-    """One of the two services."""
+    """A reference to a LatticeService."""
 
     name: Annotated[str, Meta(min_length=1, description="Name of the LatticeService.")]
-    namespace: Annotated[str, Meta(description="Its namespace; the agreement's own if absent.")] = ""
+    namespace: Annotated[
+        str, Meta(description="Namespace of the service; the namespace of the agreement if absent.")
+    ] = ""
 
 
 class AgreementSpec(Part):
-    """Who calls whom."""
+    """The calling service and the called service."""
 
     caller: Annotated[ServiceReference, Meta(description="The service that calls.")]
     callee: Annotated[ServiceReference, Meta(description="The service that is called.")]
 
 
 class Endpoint(Part):
-    """Where one ready replica of the callee answers."""
+    """The address of one ready replica of the callee."""
 
     address: Annotated[str, Meta(description="Host name or IP address.")]
     port: Annotated[int, Meta(ge=1, le=65535, description="Port number.")] | None = None
     name: Annotated[str, Meta(description="Name of the port.")] = ""
-    workload: Annotated[str, Meta(description="LatticeWorkload that answers there.")] = ""
+    workload: Annotated[str, Meta(description="LatticeWorkload that answers at this address.")] = ""
 
 
 class AgreementStatus(Status):
-    """Whether both sides agree, and the addresses if they do."""
+    """Whether both services declare the call, and the addresses of the callee if both do."""
 
     active: (
-        Annotated[bool, Meta(description="true when the caller declares outbound and the callee inbound.")]
+        Annotated[
+            bool,
+            Meta(description="true when the caller declares the call as outbound and the callee as inbound."),
+        ]
         | None
     ) = None
     missing: (
         Annotated[
             Literal["caller", "callee", "both"],
-            Meta(description="The side that has not declared it; absent when none is missing."),
+            Meta(description="The side that has not declared the call; absent when both sides have."),
         ]
         | None
     ) = None
     endpoints: Annotated[
-        tuple[Endpoint, ...], Meta(description="Addresses that the caller's workloads are given.")
+        tuple[Endpoint, ...], Meta(description="Addresses of the callee that the caller's workloads receive.")
     ] = ()
 
 
 class LatticeAgreement(Kind):
-    """Whether one service may call another. It is active only while both of them declare it."""
+    """Permission for one service to call another. The agreement is active only while both services declare
+    the call."""
 
     resource: ClassVar[Resource] = Resource(
         kind="LatticeAgreement",
         plural="latticeagreements",
         short_names=("la",),
         namespaced=True,
-        managed_hint="agreements follow from services: list each other under spec.resources, outbound in the caller and inbound in the callee",
+        managed_hint=(
+            "Lattice creates agreements for services: list both services under spec.resources of "
+            "each other, outbound in the caller and inbound in the callee"
+        ),
         columns=(
             Column("Caller", ".spec.caller.name"),
             Column("Callee", ".spec.callee.name"),
@@ -76,5 +85,5 @@ class LatticeAgreement(Kind):
         if self.spec.caller == self.spec.callee:
             yield Cause(
                 "spec.callee",
-                f'must be another service than the caller, got "{self.spec.callee.name}" for both',
+                f'must differ from the caller, got "{self.spec.callee.name}" for both',
             )

@@ -1,4 +1,4 @@
-"""AutomationRule: what is to be done by itself, and when?"""
+"""AutomationRule: a trigger, and the actions that Lattice takes when an object crosses the threshold."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
@@ -22,21 +22,30 @@ from lattice.kinds.meta.selector import LabelSelector
 
 TRIGGER_FIELDS = ("node_cpu", "workload_failures", "budget", "capacity")
 MAX_WEBHOOK_TIMEOUT_MS = 30_000
-MAX_ACTIONS_PER_RULE = 16  # of one rule: what it does about one object is one commit
+# The controller writes the effects of all actions on one object in one commit, so the number is limited.
+MAX_ACTIONS_PER_RULE = 16
 ACTION_FIELDS = ("webhook", "event", "retry_workload", "set_desired_state")
 
 
 class NodeCpu(Part):
-    """A node whose processors have been busy for some time."""
+    """Fires when the CPU usage of a node stays above a threshold."""
 
     above: Annotated[
-        Amount, Meta(description="More than this share of the cores in use, as 0.85 or as 85 percent.")
+        Amount,
+        Meta(description="Share of the cores in use above which the rule fires: 0.85, or 85 for 85 percent."),
     ]
     for_: Annotated[
-        str, Meta(description='How long it must stay above, such as "5m"; absent means at once.')
+        str,
+        Meta(
+            description=(
+                'How long the usage must stay above the threshold, such as "5m"; absent means that '
+                "the rule fires immediately."
+            )
+        ),
     ] = msgspec.field(name="for", default="0")
     selector: (
-        Annotated[LabelSelector, Meta(description="Labels of the nodes to watch; absent means all.")] | None
+        Annotated[LabelSelector, Meta(description="Labels of the nodes to watch; absent means all nodes.")]
+        | None
     ) = None
 
     @property
@@ -55,14 +64,16 @@ class NodeCpu(Part):
 
 
 class WorkloadFailures(Part):
-    """A workload that has failed again and again."""
+    """Fires when a workload has failed several times in a row."""
 
-    count: Annotated[int, Meta(ge=1, description="So many failures in a row.")]
+    count: Annotated[int, Meta(ge=1, description="Number of failures in a row that fires the rule.")]
     selector: (
-        Annotated[LabelSelector, Meta(description="Labels of the workloads to watch; absent means all.")]
+        Annotated[
+            LabelSelector, Meta(description="Labels of the workloads to watch; absent means all workloads.")
+        ]
         | None
     ) = None
-    namespace: Annotated[str, Meta(description="Namespace to watch; absent means all.")] = ""
+    namespace: Annotated[str, Meta(description="Namespace to watch; absent means all namespaces.")] = ""
 
     def problems(self, path: str) -> Iterator[Cause]:
         if self.selector:
@@ -70,11 +81,16 @@ class WorkloadFailures(Part):
 
 
 class BudgetUse(Part):
-    """A budget of which much is used up, as projected to the end of the month."""
+    """Fires when the spending projected to the end of the month reaches a share of the budget."""
 
-    above: Annotated[Amount, Meta(description="This share of the limit or more, as 0.9 or as 90 percent.")]
+    above: Annotated[
+        Amount, Meta(description="Share of the limit at which the rule fires: 0.9, or 90 for 90 percent.")
+    ]
     ledger: Annotated[
-        str, Meta(description="Name of the LatticeLedger to watch, such as pool.us-east; absent means all.")
+        str,
+        Meta(
+            description="Name of the LatticeLedger to watch, such as pool.us-east; absent means all ledgers."
+        ),
     ] = ""
 
     @property
@@ -86,10 +102,13 @@ class BudgetUse(Part):
 
 
 class CapacityUse(Part):
-    """A pool of which much is in use: machines, cores or memory, whichever is scarcest."""
+    """Fires when a pool uses a large share of its capacity. The scarcest of machines, cores and memory
+    counts."""
 
-    above: Annotated[Amount, Meta(description="This share of the capacity or more, as 0.9 or as 90 percent.")]
-    pool: Annotated[str, Meta(description="Name of the LatticePool to watch; absent means all.")] = ""
+    above: Annotated[
+        Amount, Meta(description="Share of the capacity at which the rule fires: 0.9, or 90 for 90 percent.")
+    ]
+    pool: Annotated[str, Meta(description="Name of the LatticePool to watch; absent means all pools.")] = ""
 
     @property
     def above_millionths(self) -> int:
@@ -100,16 +119,14 @@ class CapacityUse(Part):
 
 
 class Trigger(Part):
-    """What sets the rule off, once per crossing: exactly one of these."""
+    """The condition that fires the rule, once per crossing: exactly one of these fields."""
 
-    node_cpu: (
-        Annotated[NodeCpu, Meta(description="A node whose processors have been busy for some time.")] | None
-    ) = None
+    node_cpu: Annotated[NodeCpu, Meta(description="CPU usage of a node.")] | None = None
     workload_failures: (
-        Annotated[WorkloadFailures, Meta(description="A workload that has failed again and again.")] | None
+        Annotated[WorkloadFailures, Meta(description="Failures of a workload in a row.")] | None
     ) = None
-    budget: Annotated[BudgetUse, Meta(description="A budget of which much is used up.")] | None = None
-    capacity: Annotated[CapacityUse, Meta(description="A pool of which much is in use.")] | None = None
+    budget: Annotated[BudgetUse, Meta(description="Projected spending of a budget.")] | None = None
+    capacity: Annotated[CapacityUse, Meta(description="Capacity of a pool in use.")] | None = None
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from _exactly_one_problems(self, TRIGGER_FIELDS, path)
@@ -124,18 +141,23 @@ class Trigger(Part):
 
 
 class Webhook(Part):
-    """A POST of what happened, as JSON."""
+    """An HTTP POST request that describes the trigger and the object, as JSON."""
 
     url: Annotated[
         str,
         Meta(
-            description="https address to post to; logins do not belong into it. Addresses inside the installation are refused."
+            description=(
+                "https address to post to. It must not contain credentials. Addresses inside the "
+                "installation are rejected."
+            )
         ),
     ]
     timeout: Annotated[
         str,
         Meta(
-            description='No answer after this long is a failure, such as "5s", which is the default; "30s" at most.'
+            description=(
+                'Time to wait for an answer before the call fails, such as "5s" (the default); at most "30s".'
+            )
         ),
     ] = "5s"
 
@@ -153,34 +175,39 @@ class Webhook(Part):
 
 
 class EmitEvent(Part):
-    """An Event about the object that set the rule off."""
+    """An Event about the object that fired the rule."""
 
     reason: Annotated[
         str, Meta(pattern="^[A-Z][A-Za-z0-9]*$", description="One word in CamelCase, such as NodeBusy.")
     ]
     message: Annotated[
         str,
-        Meta(max_length=1024, description="Sentence for people; absent means one that says what happened."),
+        Meta(
+            max_length=1024,
+            description="Message of the event; absent means that Lattice describes the trigger.",
+        ),
     ] = ""
-    type: Annotated[Literal["Normal", "Warning"], Meta(description="Warning by default.")] = "Warning"
+    type: Annotated[
+        Literal["Normal", "Warning"], Meta(description="Type of the event; Warning by default.")
+    ] = "Warning"
 
 
 class RetryWorkload(Part):
-    """Forget the failures of the workload that set the rule off, and try it again at once."""
+    """Reset the failure count of the workload that fired the rule, and restart the workload now."""
 
 
 class SetDesiredState(Part):
-    """Change what should become of the workload that set the rule off."""
+    """Change the desired state of the workload that fired the rule."""
 
-    state: Annotated[Literal["Running", "Stopped"], Meta(description="What should become of it.")]
+    state: Annotated[Literal["Running", "Stopped"], Meta(description="New desired state of the workload.")]
 
 
 class Action(Part):
-    """One thing to do: exactly one of these."""
+    """One action: exactly one of these fields."""
 
-    webhook: Annotated[Webhook, Meta(description="Post what happened to an address.")] | None = None
-    event: Annotated[EmitEvent, Meta(description="Leave an Event.")] | None = None
-    retry_workload: Annotated[RetryWorkload, Meta(description="Try the failed workload again.")] | None = None
+    webhook: Annotated[Webhook, Meta(description="Call a webhook.")] | None = None
+    event: Annotated[EmitEvent, Meta(description="Record an Event.")] | None = None
+    retry_workload: Annotated[RetryWorkload, Meta(description="Restart the failed workload.")] | None = None
     set_desired_state: Annotated[SetDesiredState, Meta(description="Stop or start the workload.")] | None = (
         None
     )
@@ -198,16 +225,23 @@ class Action(Part):
 
 
 class AutomationSpec(Part):
-    """When to act, and how."""
+    """The trigger and the actions of the rule."""
 
-    when: Annotated[Trigger, Meta(description="What sets the rule off.")]
+    when: Annotated[Trigger, Meta(description="Condition that fires the rule.")]
     actions: Annotated[
         tuple[Action, ...],
-        Meta(min_length=1, max_length=MAX_ACTIONS_PER_RULE, description="What is done, in this order."),
+        Meta(min_length=1, max_length=MAX_ACTIONS_PER_RULE, description="Actions, in order."),
     ]
-    suspend: Annotated[bool, Meta(description="true: the rule watches but does nothing.")] = False
+    suspend: Annotated[
+        bool, Meta(description="true: the rule evaluates its condition but takes no action.")
+    ] = False
     cooldown: Annotated[
-        str, Meta(description='Quiet time after it acted on an object, such as "10m"; absent means none.')
+        str,
+        Meta(
+            description=(
+                'Minimum time between two firings for the same object, such as "10m"; absent means none.'
+            )
+        ),
     ] = "0"
 
     @property
@@ -216,26 +250,30 @@ class AutomationSpec(Part):
 
 
 class AutomationStatus(Status):
-    """What the rule has done."""
+    """History of the rule's actions."""
 
-    fired: Annotated[int, Meta(description="How often it has acted.")] | None = None
-    last_fired: Annotated[str, Meta(description="When it acted last.")] | None = None
-    last_object: Annotated[str, Meta(description="What it acted on last, as kind/name.")] = ""
-    last_error: Annotated[str, Meta(description="What went wrong last, if anything did.")] = ""
+    fired: Annotated[int, Meta(description="How often the rule has fired.")] | None = None
+    last_fired: Annotated[str, Meta(description="Time when the rule last fired.")] | None = None
+    last_object: Annotated[str, Meta(description="Object that last fired the rule, as kind/name.")] = ""
+    last_error: Annotated[str, Meta(description="Last error of an action; empty if there was none.")] = ""
     crossed: Annotated[
         dict[str, str],
         Meta(
-            description="Objects that it has acted on and that are still beyond the mark, with the time when it acted."
+            description=(
+                "Objects that have fired the rule and are still past the threshold, with the time of "
+                "the firing."
+            )
         ),
     ] = {}
     quiet: Annotated[
         dict[str, str],
-        Meta(description="Objects whose quiet time is not over yet, with the time when it acted."),
+        Meta(description="Objects whose cooldown has not ended, with the time of the firing."),
     ] = {}
 
 
 class AutomationRule(Kind):
-    """Something that is done by itself: a busy node calls a webhook, a failing workload raises an alert. Fires once per crossing."""
+    """A rule that acts on a condition. For example, a busy node calls a webhook, or a failing workload
+    records a warning event. A rule fires once per crossing."""
 
     resource: ClassVar[Resource] = Resource(
         kind="AutomationRule",
@@ -263,15 +301,15 @@ class AutomationRule(Kind):
 
 
 def _exactly_one_problems(part: Part, names: tuple[str, ...], path: str) -> Iterator[Cause]:
-    given = [_camel_case(name) for name in names if getattr(part, name) is not None]
-    if len(given) != 1:
+    present = [_camel_case(name) for name in names if getattr(part, name) is not None]
+    if len(present) != 1:
         allowed = ", ".join(_camel_case(name) for name in names)
-        yield Cause(path, f"must have exactly one of {allowed}, got {' and '.join(given) or 'none'}")
+        yield Cause(path, f"must have exactly one of {allowed}, got {' and '.join(present) or 'none'}")
 
 
 def _camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
+    first, *later_words = name.split("_")
+    return first + "".join(word.title() for word in later_words)
 
 
 def _url_problems(url: str) -> Iterator[str]:
@@ -285,4 +323,5 @@ def _url_problems(url: str) -> Iterator[str]:
     if login:
         yield "must not carry a user name or password"
     if not usable:
-        yield "must be an https address" + ("" if login else f', got "{url}"')  # a password is not repeated
+        # The message does not repeat a URL that contains a password.
+        yield "must be an https address" + ("" if login else f', got "{url}"')

@@ -1,4 +1,4 @@
-"""LatticeCluster: which machines did Lattice make in one pool, and for how much?"""
+"""LatticeCluster: the machines that Lattice creates in one pool, and their cost."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
@@ -11,39 +11,45 @@ from lattice.kinds.meta.quantity import Amount, number_problems
 from lattice.kinds.meta.selector import label_problems
 from lattice.kinds.service import TotalCost
 
-RESERVE_LABEL = (
-    "lattice.dev/reserve-of"  # a data center: cluster and nodes are only for those whom its reserve is for
-)
+# Label of clusters and nodes that a data center reserves: only services that match `reservedFor` use them.
+RESERVE_LABEL = "lattice.dev/reserve-of"
 
-NodeCount = Annotated[int, Meta(ge=0, description="Machines of this class.")]
+NodeCount = Annotated[int, Meta(ge=0, description="Number of machines of this class.")]
 
 
 class ClusterSpec(Part):
-    """Where the cluster is and how many machines it has."""
+    """Location and desired size of the cluster."""
 
     pool: Annotated[
         str,
         Meta(
             min_length=1,
-            description="Offer that it was made from: a pool, {infrastructure}/{region}, or a static place.",
+            description=(
+                "Offer that the cluster was created from: a pool, {infrastructure}/{region}, or a "
+                "StaticInfrastructure."
+            ),
         ),
     ]
     infrastructure: Annotated[
-        str, Meta(description="CloudInfrastructure or StaticInfrastructure behind the offer, if it is one.")
+        str, Meta(description="CloudInfrastructure or StaticInfrastructure of the offer; empty for a pool.")
     ] = ""
-    provider: Annotated[str, Meta(description="Who supplies the machines.")] = ""
-    region: Annotated[str, Meta(description="Region that it is in.")] = ""
-    zone: Annotated[str, Meta(description="Zone that it is in, if it is confined to one.")] = ""
-    nodes: Annotated[dict[str, NodeCount], Meta(description="Wanted machines by LatticeNodeClass.")] = {}
-    min_nodes: Annotated[int, Meta(ge=0, description="It never has fewer machines.")] = 0
-    max_nodes: Annotated[int, Meta(ge=1, description="It never has more machines.")] | None = None
+    provider: Annotated[str, Meta(description="Provider of the machines.")] = ""
+    region: Annotated[str, Meta(description="Region of the cluster.")] = ""
+    zone: Annotated[str, Meta(description="Zone of the cluster, if it is confined to one zone.")] = ""
+    nodes: Annotated[
+        dict[str, NodeCount], Meta(description="Desired number of machines by LatticeNodeClass.")
+    ] = {}
+    min_nodes: Annotated[int, Meta(ge=0, description="Minimum number of machines.")] = 0
+    max_nodes: Annotated[int, Meta(ge=1, description="Maximum number of machines.")] | None = None
     policy_hash: Annotated[
         str,
         Meta(
-            description="Hash of the merged cluster policy; only services with an equal one share the cluster."
+            description=(
+                "Hash of the merged cluster policy. Only services with the same hash share the cluster."
+            )
         ),
     ] = ""
-    labels: Annotated[dict[str, str], Meta(description="Labels that its nodes get.")] = {}
+    labels: Annotated[dict[str, str], Meta(description="Labels of the cluster's nodes.")] = {}
 
     @property
     def desired_nodes(self) -> int:
@@ -51,47 +57,54 @@ class ClusterSpec(Part):
 
 
 class ClusterUtilization(Part):
-    """Shares that the requests of its workloads take, 0 to 1."""
+    """Shares of the cluster's resources that workloads request, 0 to 1."""
 
     cores: Annotated[Amount, Meta(description="Share of the cores.")] | None = None
     memory: Annotated[Amount, Meta(description="Share of the memory.")] | None = None
 
 
 class WorkerPool(Part):
-    """Machines of one class."""
+    """Machines of one class in the cluster."""
 
-    desired: Annotated[int, Meta(description="Machines that are wanted.")] = 0
+    desired: Annotated[int, Meta(description="Desired number of machines.")] = 0
     current: Annotated[int, Meta(description="Machines that exist, ready or not.")] = 0
     ready: Annotated[int, Meta(description="Machines that are ready.")] = 0
-    message: Annotated[str, Meta(description="Why there are fewer than wanted, as the provider says.")] = ""
+    message: Annotated[str, Meta(description="The provider's message if machines are missing.")] = ""
 
 
 class ClusterStatus(Status):
-    """What is there and what it costs."""
+    """Current machines, workloads and cost of the cluster."""
 
-    message: Annotated[str, Meta(description="One sentence about the phase.")] = ""
+    message: Annotated[str, Meta(description="Explanation of the phase, in one sentence.")] = ""
     nodes: Annotated[int, Meta(description="Machines that exist.")] | None = None
     ready_nodes: Annotated[int, Meta(description="Machines that are ready.")] | None = None
-    ready_workers: (
-        Annotated[int, Meta(description="Machines that are ready, of all worker pools.")] | None
-    ) = None
+    ready_workers: Annotated[int, Meta(description="Ready machines of all worker pools.")] | None = None
     worker_pools: Annotated[dict[str, WorkerPool], Meta(description="Machines by LatticeNodeClass.")] = {}
-    endpoint: Annotated[str, Meta(description="Where its machines reach the control plane.")] = ""
-    services: Annotated[int, Meta(description="Services that run in it.")] | None = None
-    workloads: Annotated[int, Meta(description="Replicas that run in it.")] | None = None
-    utilization: Annotated[ClusterUtilization, Meta(description="Shares in use.")] | None = None
-    cost: Annotated[TotalCost, Meta(description="What its machines cost.")] | None = None
-    sequence: Annotated[int, Meta(description="Its number in the pool; never given twice.")] | None = None
+    endpoint: Annotated[str, Meta(description="Address at which the machines reach the control plane.")] = ""
+    services: Annotated[int, Meta(description="Number of services in the cluster.")] | None = None
+    workloads: Annotated[int, Meta(description="Number of replicas in the cluster.")] | None = None
+    utilization: (
+        Annotated[ClusterUtilization, Meta(description="Shares of the resources that workloads request.")]
+        | None
+    ) = None
+    cost: Annotated[TotalCost, Meta(description="Cost of the machines.")] | None = None
+    sequence: Annotated[int, Meta(description="Number of the cluster in its pool; never reused.")] | None = (
+        None
+    )
 
 
 class LatticeCluster(Kind):
-    """A group of machines that Lattice made in one pool, and grows or removes as services need it."""
+    """A group of machines in one pool. Lattice creates clusters for services, and grows or deletes them as
+    services change."""
 
     resource: ClassVar[Resource] = Resource(
         kind="LatticeCluster",
         plural="latticeclusters",
         short_names=("lc",),
-        managed_hint="clusters follow from services: declare a LatticeService, and size its clusters with a LatticePlacementPolicy",
+        managed_hint=(
+            "Lattice creates clusters for services: declare a LatticeService, and set the size "
+            "of its clusters with a LatticePlacementPolicy"
+        ),
         columns=(
             Column("Pool", ".spec.pool"),
             Column("Region", ".spec.region"),

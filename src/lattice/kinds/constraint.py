@@ -1,4 +1,4 @@
-"""What may keep a replica off a node, or draw it there: taints, affinity, spread, volumes."""
+"""Scheduling constraints of a workload: taints and tolerations, affinity, spread, volumes, machine images."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -16,22 +16,23 @@ from lattice.kinds.meta.selector import (
 )
 
 TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-Weight = Annotated[
-    int, Meta(ge=1, le=100, description="How much it counts against other preferences, 1 to 100.")
-]
+Weight = Annotated[int, Meta(ge=1, le=100, description="Weight against other preferences, 1 to 100.")]
 
 
 class Taint(Part):
-    """A mark on a node that keeps replicas away unless they tolerate it."""
+    """A taint keeps replicas off a node unless they tolerate it."""
 
-    key: Annotated[str, Meta(description="Name of the mark, in the form of a label key.")]
+    key: Annotated[str, Meta(description="Key of the taint, in the form of a label key.")]
     effect: Annotated[
         TaintEffect,
         Meta(
-            description="NoSchedule keeps new replicas away, PreferNoSchedule lowers the score of the node, NoExecute also evicts."
+            description=(
+                "NoSchedule rejects new replicas, PreferNoSchedule lowers the score of the node, "
+                "NoExecute also evicts running replicas."
+            )
         ),
     ]
-    value: Annotated[str, Meta(description="Value of the mark.")] = ""
+    value: Annotated[str, Meta(description="Value of the taint.")] = ""
 
     def problems(self, path: str) -> Iterator[Cause]:
         if wrong := label_key_problem(self.key):
@@ -41,7 +42,7 @@ class Taint(Part):
 
 
 class Toleration(Part):
-    """A taint that a replica puts up with."""
+    """A taint that a replica tolerates."""
 
     key: Annotated[
         str, Meta(description="Key of the taint; empty together with Exists tolerates every taint.")
@@ -52,11 +53,15 @@ class Toleration(Part):
     ] = "Equal"
     value: Annotated[str, Meta(description="Value of the taint, for Equal.")] = ""
     effect: (
-        Annotated[TaintEffect, Meta(description="Effect that is tolerated; absent means all of them.")] | None
+        Annotated[TaintEffect, Meta(description="Effect that is tolerated; absent means all effects.")] | None
     ) = None
     toleration_seconds: (
         Annotated[
-            int, Meta(ge=0, description="How long a NoExecute taint is put up with; absent means for ever.")
+            int,
+            Meta(
+                ge=0,
+                description="How long the replica tolerates a NoExecute taint; absent means without limit.",
+            ),
         ]
         | None
     ) = None
@@ -65,6 +70,7 @@ class Toleration(Part):
         if self.effect not in (None, taint.effect):
             return False
         if self.operator == "Exists":
+            # An empty key tolerates every taint.
             return self.key in ("", taint.key)
         return (self.key, self.value) == (taint.key, taint.value)
 
@@ -74,7 +80,7 @@ class Toleration(Part):
         if not self.key and self.operator == "Equal":
             yield Cause(
                 f"{path}.key",
-                "must be given for operator Equal; only Exists may leave it out",
+                "is required for operator Equal; only Exists may omit it",
                 "FieldValueRequired",
             )
         if self.value and self.operator == "Exists":
@@ -84,28 +90,39 @@ class Toleration(Part):
 
 
 class Spread(Part):
-    """How evenly the replicas of one service are laid out."""
+    """How evenly the replicas of one service are distributed."""
 
     topology_key: Annotated[
         str,
         Meta(
-            description="What to spread over: region, zone, provider, pool, cluster, node, or the key of a node label."
+            description=(
+                "Domains to spread over: region, zone, provider, pool, cluster, node, or the key of "
+                "a node label."
+            )
         ),
     ]
     max_skew: Annotated[
         int,
         Meta(
-            ge=1, description="Largest allowed difference between the fullest and the emptiest; 1 by default."
+            ge=1,
+            description=(
+                "Largest allowed difference in replicas between the fullest and the emptiest domain; "
+                "1 by default."
+            ),
         ),
     ] = 1
     when_unsatisfiable: Annotated[
         Literal["DoNotSchedule", "ScheduleAnyway"],
-        Meta(description="DoNotSchedule (the default) makes it a demand, ScheduleAnyway a preference."),
+        Meta(
+            description=(
+                "DoNotSchedule (the default) makes the rule a requirement, ScheduleAnyway a preference."
+            )
+        ),
     ] = "DoNotSchedule"
     selector: (
         Annotated[
             LabelSelector,
-            Meta(description="Which workloads are counted; absent means those of the same service."),
+            Meta(description="Workloads that count; absent means the replicas of the same service."),
         ]
         | None
     ) = None
@@ -118,10 +135,10 @@ class Spread(Part):
 
 
 class NodeTerm(Part):
-    """Demands on the labels of a node that must all hold."""
+    """Requirements on the labels of a node; all must hold."""
 
     match_expressions: Annotated[
-        tuple[Requirement, ...], Meta(description="Demands on node labels, Gt and Lt included.")
+        tuple[Requirement, ...], Meta(description="Requirements on node labels; Gt and Lt are allowed.")
     ]
 
     def matches(self, labels: dict[str, str]) -> bool:
@@ -133,35 +150,39 @@ class NodeTerm(Part):
 
 
 class PreferredNodes(Part):
-    """Nodes that are liked, and how much."""
+    """Preferred nodes, and the weight of the preference."""
 
     weight: Weight
-    term: Annotated[NodeTerm, Meta(description="Which nodes.")]
+    term: Annotated[NodeTerm, Meta(description="Requirements that preferred nodes meet.")]
 
 
 class NodeAffinity(Part):
-    """Which nodes a replica needs or likes, by label."""
+    """Nodes that a replica requires or prefers, by label."""
 
     required: Annotated[
-        tuple[NodeTerm, ...], Meta(description="The node must match at least one of these.")
+        tuple[NodeTerm, ...], Meta(description="The node must match at least one of these terms.")
     ] = ()
     preferred: Annotated[tuple[PreferredNodes, ...], Meta(description="Matching nodes score higher.")] = ()
 
     def problems(self, path: str) -> Iterator[Cause]:
         for index, term in enumerate(self.required):
             yield from term.problems(f"{path}.required[{index}]")
-        for index, liked in enumerate(self.preferred):
-            yield from liked.term.problems(f"{path}.preferred[{index}].term")
+        for index, preference in enumerate(self.preferred):
+            yield from preference.term.problems(f"{path}.preferred[{index}].term")
 
 
 class WorkloadTerm(Part):
-    """Other workloads, and how near counts as near."""
+    """A set of workloads, and the topology domain in which they count as near."""
 
-    selector: Annotated[
-        LabelSelector, Meta(description="Labels of the other workloads, in the same namespace.")
-    ]
+    selector: Annotated[LabelSelector, Meta(description="Labels of the workloads, in the same namespace.")]
     topology_key: Annotated[
-        str, Meta(description="Near means: the same value of this, such as node, zone or a node label key.")
+        str,
+        Meta(
+            description=(
+                "Two workloads are near if their nodes have the same value of this key: node, zone "
+                "or a node label key."
+            )
+        ),
     ]
 
     def problems(self, path: str) -> Iterator[Cause]:
@@ -171,33 +192,34 @@ class WorkloadTerm(Part):
 
 
 class PreferredWorkloads(Part):
-    """Neighbours that are liked or disliked, and how much."""
+    """Workloads to run near or away from, and the weight of the preference."""
 
     weight: Weight
-    term: Annotated[WorkloadTerm, Meta(description="Which neighbours.")]
+    term: Annotated[WorkloadTerm, Meta(description="The workloads.")]
 
 
 class WorkloadAffinity(Part):
-    """Which neighbours a replica needs or likes; in the anti form, which ones it must or would rather not have."""
+    """Workloads that a replica must or should run near. In antiWorkload: workloads that a replica must or
+    should run away from."""
 
-    required: Annotated[tuple[WorkloadTerm, ...], Meta(description="All of these must hold.")] = ()
-    preferred: Annotated[tuple[PreferredWorkloads, ...], Meta(description="These only move the score.")] = ()
+    required: Annotated[tuple[WorkloadTerm, ...], Meta(description="Terms that must all hold.")] = ()
+    preferred: Annotated[
+        tuple[PreferredWorkloads, ...], Meta(description="Terms that only change the score.")
+    ] = ()
 
     def problems(self, path: str) -> Iterator[Cause]:
         for index, term in enumerate(self.required):
             yield from term.problems(f"{path}.required[{index}]")
-        for index, liked in enumerate(self.preferred):
-            yield from liked.term.problems(f"{path}.preferred[{index}].term")
+        for index, preference in enumerate(self.preferred):
+            yield from preference.term.problems(f"{path}.preferred[{index}].term")
 
 
 class Affinity(Part):
-    """What a replica wants to be near to, or far from."""
+    """Nodes and workloads that a replica should run near, or away from."""
 
-    node: Annotated[NodeAffinity, Meta(description="By labels of the node.")] | None = None
-    workload: Annotated[WorkloadAffinity, Meta(description="By workloads that should be near.")] | None = None
-    anti_workload: (
-        Annotated[WorkloadAffinity, Meta(description="By workloads that should be far.")] | None
-    ) = None
+    node: Annotated[NodeAffinity, Meta(description="Affinity to nodes, by label.")] | None = None
+    workload: Annotated[WorkloadAffinity, Meta(description="Workloads to run near.")] | None = None
+    anti_workload: Annotated[WorkloadAffinity, Meta(description="Workloads to run away from.")] | None = None
 
     def problems(self, path: str) -> Iterator[Cause]:
         if self.node:
@@ -209,58 +231,63 @@ class Affinity(Part):
 
 
 class Volume(Part):
-    """Storage that a replica is tied to."""
+    """Storage that binds a replica to a zone or region."""
 
     name: Annotated[str, Meta(description="Name of the volume.")]
-    zone: Annotated[
-        str, Meta(description="Zone that the volume lives in; the node must be in the same one.")
-    ] = ""
-    region: Annotated[str, Meta(description="Region that the volume lives in, if no zone is known.")] = ""
+    zone: Annotated[str, Meta(description="Zone of the volume; the node must be in the same zone.")] = ""
+    region: Annotated[str, Meta(description="Region of the volume, if the zone is not known.")] = ""
 
 
 class MachineImage(Part):
-    """Which images of the machine will do."""
+    """Machine images that the workload accepts."""
 
     pattern: Annotated[
-        str, Meta(description="What its name must look like; * stands for anything, as in CML-2.9.*.")
+        str, Meta(description="Pattern of the image name; * matches any text, as in CML-2.9.*.")
     ] = ""
     min_version: Annotated[
         str,
-        Meta(
-            pattern=r"^([0-9]+(\.[0-9]+)*)?$", description="Lowest version, the number in the image's name."
-        ),
+        Meta(pattern=r"^([0-9]+(\.[0-9]+)*)?$", description="Lowest accepted version, as in the image name."),
     ] = ""
 
 
 class Constraints(Part):
-    """Everything besides room that decides which nodes a workload may use."""
+    """Everything besides free capacity that decides which nodes a workload may use."""
 
     node_selector: Annotated[
         dict[str, str],
         Meta(
-            description="Labels that the node must have with exactly these values; node, zone, region, provider, pool and cluster "
-            "are taken from the node's name and spec, and win over labels of the same key."
+            description=(
+                "Labels that the node must have with exactly these values. The keys node, zone, "
+                "region, provider, pool and cluster come from the node's name and spec, and override "
+                "labels with the same key."
+            )
         ),
     ] = {}
     affinity: (
-        Annotated[Affinity, Meta(description="Nodes and neighbours to be near to or far from.")] | None
+        Annotated[Affinity, Meta(description="Nodes and workloads to run near or away from.")] | None
     ) = None
-    tolerations: Annotated[tuple[Toleration, ...], Meta(description="Taints that it puts up with.")] = ()
+    tolerations: Annotated[
+        tuple[Toleration, ...], Meta(description="Taints that the workload tolerates.")
+    ] = ()
     spread: Annotated[
-        tuple[Spread, ...], Meta(description="How evenly replicas of the same service are laid out.")
+        tuple[Spread, ...], Meta(description="How evenly replicas of the same service are distributed.")
     ] = ()
     volumes: Annotated[
-        tuple[Volume, ...], LIST_MAP_BY_NAME, Meta(description="Volumes that tie it to a zone.")
+        tuple[Volume, ...], LIST_MAP_BY_NAME, Meta(description="Volumes that bind the workload to a zone.")
     ] = ()
     gpu_models: Annotated[
-        tuple[str, ...], LIST_SET, Meta(description="GPU models that will do; none named means any.")
+        tuple[str, ...], LIST_SET, Meta(description="Accepted GPU models; empty means any model.")
     ] = ()
     licences: Annotated[
         tuple[str, ...],
         LIST_SET,
-        Meta(description="Licences of which the node must hold one; none named means none needed."),
+        Meta(
+            description=(
+                "Licences of which the node must hold at least one; empty means that no licence is needed."
+            )
+        ),
     ] = ()
-    machine_image: Annotated[MachineImage, Meta(description="Which machine images will do.")] | None = None
+    machine_image: Annotated[MachineImage, Meta(description="Accepted machine images.")] | None = None
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from label_problems(self.node_selector, f"{path}.nodeSelector")

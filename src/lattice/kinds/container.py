@@ -1,4 +1,4 @@
-"""What one container runs, what it asks for, and how one sees that it is well."""
+"""Containers of a workload: image or command, resources, ports and probes."""
 
 import re
 from collections import Counter
@@ -26,7 +26,8 @@ from lattice.kinds.meta.validator import join_path
 
 MAX_IMAGE_CHARS = 512
 _PATH_COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
-_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?"
+_HOST_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = rf"(?:{_HOST_LABEL}(?:\.{_HOST_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?"
 _TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 _DIGEST = r"[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-fA-F]{32,}"
 _IMAGE_REFERENCE = re.compile(
@@ -35,33 +36,38 @@ _IMAGE_REFERENCE = re.compile(
 
 
 Quantities = dict[str, Quantity]
-BYTE_RESOURCES = frozenset({"memory", "storage", "disk", "ephemeral-storage"})  # and hugepages of any size
-REPLACE_AFTER_MS = (
-    120_000  # a silent node's replicas are replaced after this; a strict single copy must be dead before
-)
+# Resources counted in bytes; every hugepages-* resource is counted in bytes as well.
+BYTE_RESOURCES = frozenset({"memory", "storage", "disk", "ephemeral-storage"})
+# The control plane replaces the replicas of a silent node after this time. With policy `stop` the node has
+# stopped the replica earlier, so that two copies never run.
+REPLACE_AFTER_MS = 120_000
 
 
 def image_problem(text: str) -> str:
-    """Empty when nothing is wrong."""
+    """The problem of an image reference; an empty string for a valid reference."""
     if len(text) <= MAX_IMAGE_CHARS and _IMAGE_REFERENCE.fullmatch(text):
         return ""
-    return f'must be the name of an image, such as nginx:1.27 or registry.example/team/web@sha256:…, got "{text[:80]}"'
+    return (
+        "must be the name of an image, such as nginx:1.27 or registry.example/team/web@sha256:…, "
+        f'got "{text[:80]}"'
+    )
 
 
 def resource_parser(name: str) -> Callable[[Quantity], int]:
-    """How amounts of a resource are read: cpu and gpu in thousandths, memory and storage in bytes, anything else counted."""
+    """The parser for amounts of a resource: cpu and gpu in thousandths, memory and storage in bytes, other
+    resources as counts."""
     if name in ("cpu", "gpu"):
         return parse_cores
     return parse_bytes if name in BYTE_RESOURCES or name.startswith("hugepages-") else parse_count
 
 
 def parse_amounts(quantities: Mapping[str, Quantity]) -> dict[str, int]:
-    """Milli-cores, bytes, milli-GPUs and counts by resource name."""
+    """Amounts by resource name, in milli-cores, bytes, milli-GPUs and counts."""
     return {name: resource_parser(name)(value) for name, value in quantities.items()}
 
 
 def format_amount(resource: str, amount: int) -> str:
-    """As people write it: 1500 of cpu is 1500m, 4294967296 of memory 4Gi."""
+    """Format an amount with its unit, as in manifests: 1500 of cpu is 1500m, 4294967296 of memory is 4Gi."""
     if resource in ("cpu", "gpu"):
         return format_cores(amount)
     if resource in BYTE_RESOURCES or resource.startswith("hugepages-"):
@@ -79,26 +85,30 @@ def amount_problems(quantities: Mapping[str, Quantity], path: str) -> Iterator[C
         if name == "gpu" and not wrong_amount and _mixes_whole_and_shared_gpus(parse_cores(value)):
             yield Cause(
                 join_path(path, name),
-                f"must be a whole number of GPUs, or a part of one below 1, got {value}",
+                f"must be a whole number of GPUs, or a part of one GPU below 1, got {value}",
             )
 
 
 def _mixes_whole_and_shared_gpus(milli_gpus: int) -> bool:
-    """One and a half: a part of a GPU may be shared and others are given whole, but nobody gets both."""
+    """Whether a request such as 1.5 GPUs mixes whole and shared GPUs; a workload gets whole GPUs or a part of
+    one GPU."""
     return milli_gpus > MILLI and milli_gpus % MILLI > 0
 
 
 class ContainerResources(Part):
-    """What a container needs at least, and what it may use at most."""
+    """Requested resources and limits of a container."""
 
     requests: Annotated[
         Quantities,
         Meta(
-            description='Kept free for it, by resource name: cpu "500m", memory "1Gi", storage, gpu, or any extended resource.'
+            description=(
+                'Amounts reserved for the container, by resource name: cpu "500m", memory "1Gi", '
+                "storage, gpu, or any extended resource."
+            )
         ),
     ] = {}
     limits: Annotated[
-        Quantities, Meta(description="More than this it never gets; at least the request.")
+        Quantities, Meta(description="Largest amounts that the container may use; at least the request.")
     ] = {}
 
     def problems(self, path: str) -> Iterator[Cause]:
@@ -106,9 +116,10 @@ class ContainerResources(Part):
 
 
 def limit_problems(requests: Quantities, limits: Quantities, path: str) -> Iterator[Cause]:
-    """Both lists can be read, and no request is above its limit."""
+    """Problems of requests and limits: amounts that cannot be parsed, and requests above their limit."""
     wrong = [*amount_problems(requests, f"{path}.requests"), *amount_problems(limits, f"{path}.limits")]
     yield from wrong
+    # Amounts that cannot be parsed cannot be compared.
     for name in () if wrong else requests.keys() & limits.keys():
         if resource_parser(name)(requests[name]) > resource_parser(name)(limits[name]):
             yield Cause(
@@ -120,11 +131,14 @@ def limit_problems(requests: Quantities, limits: Quantities, path: str) -> Itera
 def total_limit_problems(
     requests: Mapping[str, int], limits: Mapping[str, int], path: str
 ) -> Iterator[Cause]:
-    """What is asked for in all is within the limit in all, though one stands with the containers and the other does not."""
+    """Problems of total requests above the total limits. The containers may state one side and the workload
+    the other side."""
     for name in sorted(requests.keys() & limits.keys()):
         if requests[name] > limits[name]:
-            asked, most = format_amount(name, requests[name]), format_amount(name, limits[name])
-            yield Cause(path, f"ask for {asked} {name} in all: must be at most the limit in all ({most})")
+            requested, limit = format_amount(name, requests[name]), format_amount(name, limits[name])
+            yield Cause(
+                path, f"request {requested} {name} in total: must be at most the total limit ({limit})"
+            )
 
 
 class Port(Part):
@@ -133,7 +147,10 @@ class Port(Part):
     name: Annotated[
         str,
         Meta(
-            description="Name of the port; the number reaches the container as PORT_<NAME>, the first one also as PORT."
+            description=(
+                "Name of the port. The container receives the number as PORT_<NAME>, and the number "
+                "of the first port also as PORT."
+            )
         ),
     ]
     port: (
@@ -142,92 +159,103 @@ class Port(Part):
             Meta(
                 ge=1,
                 le=65535,
-                description="Fixed number; absent means that a free one is chosen on the node.",
+                description="Fixed port number; absent means that Lattice chooses a free port of the node.",
             ),
         ]
         | None
     ) = None
-    protocol: Annotated[Literal["TCP", "UDP"], Meta(description="TCP unless it says UDP.")] = "TCP"
+    protocol: Annotated[Literal["TCP", "UDP"], Meta(description="TCP (the default) or UDP.")] = "TCP"
 
 
 class ExecProbe(Part):
-    """A command that succeeds when all is well."""
+    """A command that exits with code 0 when the container is healthy."""
 
     command: Annotated[
-        tuple[str, ...], Meta(min_length=1, description="Program and arguments; exit code 0 is well.")
+        tuple[str, ...], Meta(min_length=1, description="Program and arguments; exit code 0 means healthy.")
     ]
 
 
 class TcpProbe(Part):
-    """A port that can be connected to when all is well."""
+    """A port that accepts connections when the container is healthy."""
 
     port: Annotated[int | str, Meta(description="Number or name of the port.")]
 
 
 class HttpProbe(Part):
-    """A page that answers 2xx or 3xx when all is well."""
+    """An HTTP path that answers 2xx or 3xx when the container is healthy."""
 
     port: Annotated[int | str, Meta(description="Number or name of the port.")]
-    path: Annotated[str, Meta(description="Path to ask for; / if absent.")] = "/"
+    path: Annotated[str, Meta(description="Path to request; / if absent.")] = "/"
 
 
 class Probe(Part):
-    """One way to ask a container how it is: exec, tcp or http, exactly one of them."""
+    """A health check of a container: exactly one of exec, tcp and http."""
 
     exec: Annotated[ExecProbe, Meta(description="Run a command.")] | None = None
     tcp: Annotated[TcpProbe, Meta(description="Open a connection.")] | None = None
-    http: Annotated[HttpProbe, Meta(description="Ask for a page.")] | None = None
-    initial_delay_seconds: Annotated[int, Meta(ge=0, description="Wait this long after the start.")] = 0
-    period_seconds: Annotated[int, Meta(ge=1, description="Ask this often; 10 by default.")] = 10
+    http: Annotated[HttpProbe, Meta(description="Request an HTTP path.")] | None = None
+    initial_delay_seconds: Annotated[
+        int, Meta(ge=0, description="Seconds from the start to the first check; 0 by default.")
+    ] = 0
+    period_seconds: Annotated[int, Meta(ge=1, description="Seconds between two checks; 10 by default.")] = 10
     timeout_seconds: Annotated[
-        int, Meta(ge=1, description="No answer after this long is a failure; 1 by default.")
+        int, Meta(ge=1, description="Seconds without an answer after which a check fails; 1 by default.")
     ] = 1
     failure_threshold: Annotated[
-        int, Meta(ge=1, description="So many failures in a row make it unwell; 3 by default.")
+        int, Meta(ge=1, description="Failures in a row after which the container is unhealthy; 3 by default.")
     ] = 3
     success_threshold: Annotated[
-        int, Meta(ge=1, description="So many successes in a row make it well again; 1 by default.")
+        int,
+        Meta(
+            ge=1, description="Successes in a row after which the container is healthy again; 1 by default."
+        ),
     ] = 1
 
     def problems(self, path: str, port_names: frozenset[str]) -> Iterator[Cause]:
-        given = [name for name in ("exec", "tcp", "http") if getattr(self, name) is not None]
-        if len(given) != 1:
+        methods = [name for name in ("exec", "tcp", "http") if getattr(self, name) is not None]
+        if len(methods) != 1:
             yield Cause(
-                path, f"must have exactly one of exec, tcp and http, got {' and '.join(given) or 'none'}"
+                path, f"must have exactly one of exec, tcp and http, got {' and '.join(methods) or 'none'}"
             )
-        for way, probe in (("tcp", self.tcp), ("http", self.http)):
+        for method, probe in (("tcp", self.tcp), ("http", self.http)):
             if probe and (wrong := _port_problem(probe.port, port_names)):
-                yield Cause(f"{path}.{way}.port", wrong)
+                yield Cause(f"{path}.{method}.port", wrong)
 
 
 class Probes(Part):
-    """How one sees that a container has started, is alive and is ready."""
+    """Checks of whether a container has started, is alive and is ready."""
 
-    startup: Annotated[Probe, Meta(description="Until this succeeds the other two wait.")] | None = None
-    liveness: Annotated[Probe, Meta(description="When this fails the container is started anew.")] | None = (
-        None
-    )
+    startup: (
+        Annotated[Probe, Meta(description="The other two probes wait until this probe succeeds.")] | None
+    ) = None
+    liveness: (
+        Annotated[Probe, Meta(description="When this probe fails, the container is restarted.")] | None
+    ) = None
     readiness: (
-        Annotated[Probe, Meta(description="While this fails the replica does not count as ready.")] | None
+        Annotated[Probe, Meta(description="While this probe fails, the replica is not ready.")] | None
     ) = None
 
 
 class Container(Part):
-    """One program of a service: an image, a command, or a command inside an image."""
+    """One program of a replica: an image, a command, or a command inside an image."""
 
-    image: Annotated[
-        str, Meta(description="Container image; without a command it needs a node with a container runtime.")
-    ] = ""
+    image: Annotated[str, Meta(description="Container image; it needs a node with a container runtime.")] = ""
     command: Annotated[
-        tuple[str, ...], Meta(description="Program to run; without an image it runs as a plain process.")
+        tuple[str, ...],
+        Meta(description="Program to run; without an image it runs as a process on the node."),
     ] = ()
     args: Annotated[
-        tuple[str, ...], Meta(description="Arguments after the command, or for the program of the image.")
+        tuple[str, ...],
+        Meta(description="Arguments of the command, or of the image's program if there is no command."),
     ] = ()
     env: Annotated[dict[str, str], Meta(description="Environment variables by name.")] = {}
-    ports: Annotated[tuple[Port, ...], LIST_MAP_BY_NAME, Meta(description="Ports that it listens on.")] = ()
-    probes: Annotated[Probes, Meta(description="How one sees that it is well.")] | None = None
-    resources: Annotated[ContainerResources, Meta(description="What it needs and may use.")] | None = None
+    ports: Annotated[
+        tuple[Port, ...], LIST_MAP_BY_NAME, Meta(description="Ports that the container listens on.")
+    ] = ()
+    probes: Annotated[Probes, Meta(description="Health checks of the container.")] | None = None
+    resources: Annotated[ContainerResources, Meta(description="Requested resources and limits.")] | None = (
+        None
+    )
 
     def problems(self, path: str) -> Iterator[Cause]:
         if not self.image and not self.command:
@@ -241,19 +269,19 @@ class Container(Part):
         yield from self._probe_problems(path)
 
     def _command_and_env_problems(self, path: str) -> Iterator[Cause]:
-        """No program can be given a word with a NUL in it."""
-        words = [
-            (f"{path}.{part}[{index}]", word)
-            for part in ("command", "args")
-            for index, word in enumerate(getattr(self, part))
-        ]
-        words += [(join_path(f"{path}.env", name), value) for name, value in self.env.items()]
-        yield from (Cause(where, "must not hold a NUL character") for where, word in words if "\0" in word)
+        """Problems of command, arguments and environment; no process accepts a string with a NUL byte."""
+        strings: list[tuple[str, str]] = []
+        for part in ("command", "args"):
+            strings += [(f"{path}.{part}[{index}]", text) for index, text in enumerate(getattr(self, part))]
+        strings += [(join_path(f"{path}.env", name), value) for name, value in self.env.items()]
+        yield from (
+            Cause(where, "must not contain a NUL character") for where, text in strings if "\0" in text
+        )
         for name in self.env:
             if not name or "=" in name or "\0" in name:
                 yield Cause(
                     join_path(f"{path}.env", name),
-                    f'name of a variable must not be empty or hold "=", got "{name}"',
+                    f'name of a variable must not be empty or contain "=", got "{name}"',
                 )
 
     def _port_problems(self, path: str) -> Iterator[Cause]:
@@ -275,16 +303,26 @@ class Container(Part):
 
 
 class Disconnect(Part):
-    """What becomes of a replica whose node is cut off."""
+    """What happens to a replica when its node loses the connection to the control plane."""
 
     policy: Annotated[
         Literal["keep", "stop"],
         Meta(
-            description="keep (the default): it runs on and a replacement starts after 2 minutes; stop: never two copies, the node ends it."
+            description=(
+                "keep (the default): the replica keeps running, and a replacement starts after 2 "
+                "minutes. stop: the node stops the replica before a replacement starts, so that two "
+                "copies never run."
+            )
         ),
     ] = "keep"
     stop_after: Annotated[
-        str, Meta(description="With stop: silence after which the node ends it, below 120s; 90s by default.")
+        str,
+        Meta(
+            description=(
+                "For policy stop: time without contact after which the node stops the replica; below "
+                "120s, 90s by default."
+            )
+        ),
     ] = "90s"
 
     @property
@@ -302,53 +340,60 @@ class Disconnect(Part):
 
 
 def container_problems(containers: Mapping[str, Container], path: str) -> Iterator[Cause]:
-    """Each container by itself, GPUs that they ask for together, and fixed ports that two of them fight over."""
+    """Problems of each container, of the total of requested GPUs, and of fixed ports that clash."""
     if not containers:
         yield Cause(path, "must have at least one container", "FieldValueRequired")
-    wrong_alone = [
-        cause for name, container in containers.items() for cause in container.problems(join_path(path, name))
-    ]
+    wrong_alone: list[Cause] = []
+    for name, container in containers.items():
+        wrong_alone += container.problems(join_path(path, name))
     yield from wrong_alone
+    # The total is known only if every amount can be parsed.
     if not wrong_alone and _mixes_whole_and_shared_gpus(
         milli := total_amounts(containers, "requests").get("gpu", 0)
     ):
         yield Cause(
             path,
-            f"must ask for a whole number of GPUs all together, or a part of one below 1, got {format_cores(milli)}",
+            "must request a whole number of GPUs in total, or a part of one GPU below 1, "
+            f"got {format_cores(milli)}",
         )
-    taken: dict[tuple[int, str], str] = {}
+    holders: dict[tuple[int, str], str] = {}
     for name, container in containers.items():
         if wrong := dns_label_problem(name):
             yield Cause(join_path(path, name), f"name of a container {wrong}")
         for index, port in enumerate(container.ports):
             if port.port is None:
                 continue
-            holder = taken.setdefault((port.port, port.protocol), f"{name}/{port.name}")
+            holder = holders.setdefault((port.port, port.protocol), f"{name}/{port.name}")
             if holder != f"{name}/{port.name}":
                 where = f"{join_path(path, name)}.ports[{index}].port"
                 yield Cause(
                     where,
-                    f"must be free, but {port.port}/{port.protocol} belongs to {holder} already",
+                    f"must be free, but {holder} already uses {port.port}/{port.protocol}",
                     "FieldValueDuplicate",
                 )
 
 
 def total_amounts(containers: Mapping[str, Container], part: Literal["requests", "limits"]) -> dict[str, int]:
-    """Sum over containers; a limit that one of them lacks is no limit for the whole."""
-    each = [parse_amounts(getattr(container.resources, part, {})) for container in containers.values()]
-    names = {name for found in each for name in found}
+    """Total requests or limits of all containers, by resource.
+
+    If one container states no limit for a resource, the resource has no total limit.
+    """
+    amounts = [parse_amounts(getattr(container.resources, part, {})) for container in containers.values()]
+    names: set[str] = set()
+    names.update(*amounts)
     return {
-        name: sum(found.get(name, 0) for found in each)
+        name: sum(container_amounts.get(name, 0) for container_amounts in amounts)
         for name in sorted(names)
-        if part == "requests" or all(name in f for f in each)
+        if part == "requests" or all(name in container_amounts for container_amounts in amounts)
     }
 
 
 def _port_problem(port: int | str, names: frozenset[str]) -> str:
     if isinstance(port, int):
         return "" if 1 <= port <= 65535 else f"must be 1 to 65535, got {port}"
+    if port in names:
+        return ""
     return (
-        ""
-        if port in names
-        else f'must be a number or the name of a port of this container ({", ".join(sorted(names)) or "none"}), got "{port}"'
+        "must be a number or the name of a port of this container "
+        f'({", ".join(sorted(names)) or "none"}), got "{port}"'
     )

@@ -1,4 +1,5 @@
-"""The few kinds of Kubernetes' own that real clients touch: Namespace, Secret, ConfigMap, Event, Lease, and an empty Service list."""
+"""Kubernetes kinds that common clients use: Namespace, Secret, ConfigMap, Event, Lease, and an always empty
+list of Services."""
 
 import base64
 import binascii
@@ -16,22 +17,26 @@ _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
 class NamespaceSpec(Part):
-    """What must be cleaned up before the namespace may go."""
+    """Finalizers of the namespace."""
 
-    finalizers: Annotated[tuple[str, ...], Meta(description="Who still has to clean up.")] = ()
+    finalizers: Annotated[
+        tuple[str, ...], Meta(description="Controllers that must clean up before the namespace is deleted.")
+    ] = ()
 
 
 class NamespaceStatus(Part):
-    """Whether the namespace can be used."""
+    """Whether the namespace is active or being deleted."""
 
-    phase: Annotated[str, Meta(description="Active, or Terminating while it is being emptied.")] = ""
+    phase: Annotated[
+        str, Meta(description="Active, or Terminating while the objects of the namespace are deleted.")
+    ] = ""
     conditions: Annotated[
-        tuple[Condition, ...], LIST_MAP_BY_TYPE, Meta(description="What holds up its deletion.")
+        tuple[Condition, ...], LIST_MAP_BY_TYPE, Meta(description="Conditions that delay the deletion.")
     ] = ()
 
 
 class Namespace(Kind):
-    """A room for names: services of different teams live in different namespaces."""
+    """A scope for names: the services of different teams can use different namespaces."""
 
     resource: ClassVar[Resource] = Resource(
         kind="Namespace",
@@ -48,7 +53,7 @@ class Namespace(Kind):
 
 
 class Secret(Kind):
-    """Logins and keys. Values are base64 in `data`; `stringData` takes plain text on the way in."""
+    """Credentials and keys. Values are base64 in `data`; `stringData` accepts plain text in requests."""
 
     resource: ClassVar[Resource] = Resource(
         kind="Secret",
@@ -63,9 +68,14 @@ class Secret(Kind):
 
     data: Annotated[dict[str, str], Meta(description="Values by key, in base64.")] = {}
     string_data: Annotated[
-        dict[str, str], Meta(description="Values by key, in plain text; written into data and never shown.")
+        dict[str, str],
+        Meta(
+            description=(
+                "Values by key, in plain text; the server stores them in data and never returns them here."
+            )
+        ),
     ] = {}
-    type: Annotated[str, Meta(description="What the secret is for; Opaque if nothing is said.")] = ""
+    type: Annotated[str, Meta(description="Purpose of the secret; Opaque by default.")] = ""
     immutable: Annotated[bool, Meta(description="true: the values can no longer be changed.")] | None = None
 
     def problems(self) -> Iterator[Cause]:
@@ -75,7 +85,7 @@ class Secret(Kind):
 
 
 class ConfigMap(Kind):
-    """Settings that are no secret."""
+    """Configuration values that are not secret."""
 
     resource: ClassVar[Resource] = Resource(
         kind="ConfigMap",
@@ -102,33 +112,35 @@ class ConfigMap(Kind):
 
 
 class ObjectReference(Part):
-    """Which object is meant."""
+    """A reference to an object."""
 
-    kind: Annotated[str, Meta(description="Its kind.")] = ""
-    namespace: Annotated[str, Meta(description="Its namespace.")] = ""
-    name: Annotated[str, Meta(description="Its name.")] = ""
-    uid: Annotated[str, Meta(description="Its uid.")] = ""
-    api_version: Annotated[str, Meta(description="Group and version of its kind.")] = ""
-    resource_version: Annotated[str, Meta(description="Its revision at that time.")] = ""
-    field_path: Annotated[str, Meta(description="The part of it that is meant.")] = ""
+    kind: Annotated[str, Meta(description="Kind of the object.")] = ""
+    namespace: Annotated[str, Meta(description="Namespace of the object.")] = ""
+    name: Annotated[str, Meta(description="Name of the object.")] = ""
+    uid: Annotated[str, Meta(description="uid of the object.")] = ""
+    api_version: Annotated[str, Meta(description="Group and version of the kind.")] = ""
+    resource_version: Annotated[str, Meta(description="Revision of the object at the time of the event.")] = (
+        ""
+    )
+    field_path: Annotated[str, Meta(description="Part of the object that the event is about.")] = ""
 
 
 class EventSource(Part):
-    """Who reports, in the older form."""
+    """The component that reports the event, in the older form."""
 
-    component: Annotated[str, Meta(description="Program that reports.")] = ""
-    host: Annotated[str, Meta(description="Machine that it runs on.")] = ""
+    component: Annotated[str, Meta(description="Program that reports the event.")] = ""
+    host: Annotated[str, Meta(description="Machine that the program runs on.")] = ""
 
 
 class EventSeries(Part):
-    """The same thing, happening again and again."""
+    """Repetitions of the same event."""
 
-    count: Annotated[int, Meta(description="How often so far.")] | None = None
-    last_observed_time: Annotated[str, Meta(description="When it happened last.")] | None = None
+    count: Annotated[int, Meta(description="Number of occurrences so far.")] | None = None
+    last_observed_time: Annotated[str, Meta(description="Time of the last occurrence.")] | None = None
 
 
 class Event(Kind):
-    """Something that happened to an object."""
+    """A record of something that happened to an object."""
 
     resource: ClassVar[Resource] = Resource(
         kind="Event",
@@ -150,22 +162,26 @@ class Event(Kind):
         ),
     )
 
-    involved_object: Annotated[ObjectReference, Meta(description="What it happened to.")]
-    reason: Annotated[str, Meta(description="One word for programs.")] = ""
-    message: Annotated[str, Meta(description="One sentence for people.")] = ""
-    source: Annotated[EventSource, Meta(description="Who reports, in the older form.")] = EventSource()
-    first_timestamp: Annotated[str, Meta(description="When it happened first.")] | None = None
-    last_timestamp: Annotated[str, Meta(description="When it happened last.")] | None = None
-    count: Annotated[int, Meta(description="How often it happened.")] | None = None
+    involved_object: Annotated[ObjectReference, Meta(description="Object that the event is about.")]
+    reason: Annotated[str, Meta(description="Reason as one word, for programs.")] = ""
+    message: Annotated[str, Meta(description="Description of the event, for people.")] = ""
+    source: Annotated[
+        EventSource, Meta(description="Component that reports the event, in the older form.")
+    ] = EventSource()
+    first_timestamp: Annotated[str, Meta(description="Time of the first occurrence.")] | None = None
+    last_timestamp: Annotated[str, Meta(description="Time of the last occurrence.")] | None = None
+    count: Annotated[int, Meta(description="Number of occurrences.")] | None = None
     type: Annotated[str, Meta(description="Normal or Warning.")] = ""
-    event_time: Annotated[str, Meta(description="When it happened, to the microsecond.")] | None = None
-    series: (
-        Annotated[EventSeries, Meta(description="How it went on, if it happens again and again.")] | None
-    ) = None
-    action: Annotated[str, Meta(description="What was done about it.")] = ""
-    related: Annotated[ObjectReference, Meta(description="A second object that it is about.")] | None = None
-    reporting_component: Annotated[str, Meta(description="Who reports.")] = ""
-    reporting_instance: Annotated[str, Meta(description="Which one of them.")] = ""
+    event_time: Annotated[str, Meta(description="Time of the event, to the microsecond.")] | None = None
+    series: Annotated[EventSeries, Meta(description="Repetitions of the event, if there are any.")] | None = (
+        None
+    )
+    action: Annotated[str, Meta(description="Action that the component took.")] = ""
+    related: Annotated[ObjectReference, Meta(description="Second object that the event is about.")] | None = (
+        None
+    )
+    reporting_component: Annotated[str, Meta(description="Component that reports the event.")] = ""
+    reporting_instance: Annotated[str, Meta(description="Instance of the component.")] = ""
 
     @property
     def last_seen(self) -> str | None:
@@ -180,17 +196,28 @@ class Event(Kind):
 
 
 class LeaseSpec(Part):
-    """Who holds the lease, and until when."""
+    """The holder of the lease, and the time of expiry."""
 
-    holder_identity: Annotated[str, Meta(description="Who holds it.")] | None = None
+    holder_identity: Annotated[str, Meta(description="Identity of the holder.")] | None = None
     lease_duration_seconds: (
-        Annotated[int, Meta(ge=1, description="Others wait this long after the last renewal.")] | None
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                description="Seconds after the last renewal before another candidate may take the lease.",
+            ),
+        ]
+        | None
     ) = None
-    acquire_time: Annotated[str, Meta(description="When the holder got it.")] | None = None
-    renew_time: Annotated[str, Meta(description="When the holder last renewed it.")] | None = None
-    lease_transitions: Annotated[int, Meta(ge=0, description="How often it changed hands.")] | None = None
+    acquire_time: Annotated[str, Meta(description="Time when the holder took the lease.")] | None = None
+    renew_time: Annotated[str, Meta(description="Time when the holder last renewed the lease.")] | None = None
+    lease_transitions: Annotated[int, Meta(ge=0, description="Number of changes of the holder.")] | None = (
+        None
+    )
     strategy: Annotated[str, Meta(description="How the next holder is chosen.")] | None = None
-    preferred_holder: Annotated[str, Meta(description="Who should get it next.")] | None = None
+    preferred_holder: (
+        Annotated[str, Meta(description="Candidate that should hold the lease next.")] | None
+    ) = None
 
 
 class Lease(Kind):
@@ -211,7 +238,8 @@ class Lease(Kind):
 
 
 class Service(Kind):
-    """Kubernetes' own services. There are none here: the list is always empty, so that `get all` works."""
+    """Services of Kubernetes. Lattice has none: the list is always empty, so that `get all` works. Use
+    LatticeService instead."""
 
     resource: ClassVar[Resource] = Resource(
         kind="Service",
@@ -229,8 +257,8 @@ class Service(Kind):
         verbs=("get", "list", "watch"),
     )
 
-    spec: Annotated[OpaqueJson, Meta(description="Never filled here.")] = {}
-    status: Annotated[OpaqueJson, Meta(description="Never filled here.")] = {}
+    spec: Annotated[OpaqueJson, Meta(description="Always empty.")] = {}
+    status: Annotated[OpaqueJson, Meta(description="Always empty.")] = {}
 
 
 def _key_problems(path: str, keys: Iterable[str]) -> Iterator[Cause]:
@@ -254,7 +282,8 @@ def _base64_problems(path: str, values: dict[str, str]) -> Iterator[Cause]:
 
 
 class CustomResourceDefinition(Kind):
-    """How our kinds would be declared to a Kubernetes cluster. Read-only here: this server serves its own kinds and no others."""
+    """A Lattice kind in the form in which a Kubernetes cluster would declare it. Read-only: this server
+    serves its own kinds and no others."""
 
     resource: ClassVar[Resource] = Resource(
         kind="CustomResourceDefinition",

@@ -1,4 +1,5 @@
-"""CloudInfrastructure and StaticInfrastructure: what can be rented, what is owned, and when does the second spill into the first?"""
+"""CloudInfrastructure (rented capacity) and StaticInfrastructure (owned capacity), and the overflow from
+owned to rented capacity."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -24,21 +25,26 @@ from lattice.kinds.meta.quantity import (
 from lattice.kinds.meta.selector import label_problems, label_value_problem, subdomain_problem
 from lattice.kinds.meta.validator import join_path
 
-CREDENTIALS_NAMESPACE = "lattice-system"  # the namespace of providers' logins
+# The namespace of the providers' credentials.
+CREDENTIALS_NAMESPACE = "lattice-system"
 
-
-DEFAULT_ALERT_MILLIONTHS = 800_000  # millionths of the budget
-OVERFLOW_TRIGGER_MILLIONTHS = 900_000  # millionths of the capacity
+# Millionths of the budget.
+DEFAULT_ALERT_MILLIONTHS = 800_000
+# Millionths of the capacity.
+OVERFLOW_TRIGGER_MILLIONTHS = 900_000
 
 
 class CredentialsRef(Part):
-    """The Secret that holds the login for the provider."""
+    """The Secret with the credentials for the provider."""
 
     name: Annotated[str, Meta(min_length=1, description="Name of the Secret.")]
     namespace: Annotated[
         str,
         Meta(
-            description="Namespace of the Secret: lattice-system, where logins are kept, and no other; the same if absent."
+            description=(
+                "Namespace of the Secret. It must be lattice-system, the namespace of credentials, "
+                "which is also the default."
+            )
         ),
     ] = CREDENTIALS_NAMESPACE
 
@@ -47,7 +53,7 @@ class CredentialsRef(Part):
         if self.namespace != CREDENTIALS_NAMESPACE:
             yield Cause(
                 f"{path}.namespace",
-                f'must be {CREDENTIALS_NAMESPACE}, where logins are kept, got "{self.namespace[:80]}"',
+                f'must be {CREDENTIALS_NAMESPACE}, the namespace of credentials, got "{self.namespace[:80]}"',
             )
 
 
@@ -57,14 +63,14 @@ def secret_name_problems(path: str, name: str) -> Iterator[Cause]:
 
 
 class CloudBudget(Part):
-    """Money per month of 30 days, in US dollars."""
+    """Budget per month of 30 days, in US dollars."""
 
-    monthly: Annotated[Amount, Meta(description="Most that should be spent in a month.")] | None = None
+    monthly: Annotated[Amount, Meta(description="Maximum spending per month.")] | None = None
     alert_threshold: (
         Annotated[
             Amount,
             Meta(
-                description="Share of the budget that raises an alert, as 80 percent or as 0.8; 80 by default."
+                description="Share of the budget that raises an alert: 0.8 by default, or 80 for 80 percent."
             ),
         ]
         | None
@@ -73,7 +79,10 @@ class CloudBudget(Part):
         Annotated[
             bool,
             Meta(
-                description="true: nothing is provisioned beyond it; false: it only warns. Absent: false; in a region, as for the whole."
+                description=(
+                    "true: Lattice provisions nothing beyond the budget; false: it only warns. Absent "
+                    "means false; for a region, absent means the setting of the whole cloud."
+                )
             ),
         ]
         | None
@@ -93,39 +102,49 @@ class CloudBudget(Part):
 
 
 class CloudDefaults(Part):
-    """What holds for every region that says nothing else."""
+    """Values for all regions that do not set their own."""
 
-    compliance: Annotated[tuple[str, ...], LIST_SET, Meta(description="Certificates of every region.")] = ()
+    compliance: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="Compliance standards of every region, such as gdpr.")
+    ] = ()
     capabilities: Annotated[tuple[str, ...], LIST_SET, Meta(description="Capabilities of every region.")] = ()
-    max_clusters_per_region: Annotated[int, Meta(ge=0, description="Most clusters in one region.")] | None = (
-        None
-    )
-    max_nodes_per_cluster: Annotated[int, Meta(ge=1, description="Most machines in one cluster.")] | None = (
-        None
-    )
+    max_clusters_per_region: (
+        Annotated[int, Meta(ge=0, description="Maximum number of clusters in one region.")] | None
+    ) = None
+    max_nodes_per_cluster: (
+        Annotated[int, Meta(ge=1, description="Maximum number of machines in one cluster.")] | None
+    ) = None
 
 
 class RegionQuotas(Part):
-    """Ceilings of one region; the smaller of these and the defaults holds."""
+    """Limits of one region; the lower of these limits and the defaults applies."""
 
-    max_clusters: Annotated[int, Meta(ge=0, description="Most clusters in this region.")] | None = None
+    max_clusters: (
+        Annotated[int, Meta(ge=0, description="Maximum number of clusters in this region.")] | None
+    ) = None
     max_nodes_per_cluster: (
-        Annotated[int, Meta(ge=1, description="Most machines in one cluster of this region.")] | None
+        Annotated[int, Meta(ge=1, description="Maximum number of machines in one cluster of this region.")]
+        | None
     ) = None
 
 
 class CloudRegion(Part):
-    """One region that may be used."""
+    """One region that services may use."""
 
     budget: (
-        Annotated[CloudBudget, Meta(description="Budget of this region, inside the whole one: both hold.")]
+        Annotated[
+            CloudBudget,
+            Meta(
+                description="Budget of this region, within the budget of the whole cloud; both limits apply."
+            ),
+        ]
         | None
     ) = None
     compliance: (
         Annotated[
             tuple[str, ...],
             LIST_SET,
-            Meta(description="Certificates of this region, in place of the default ones."),
+            Meta(description="Compliance standards of this region, in place of the default ones."),
         ]
         | None
     ) = None
@@ -137,27 +156,34 @@ class CloudRegion(Part):
         ]
         | None
     ) = None
-    quotas: Annotated[RegionQuotas, Meta(description="Ceilings of this region.")] = RegionQuotas()
+    quotas: Annotated[RegionQuotas, Meta(description="Limits of this region.")] = RegionQuotas()
     data_residency: Annotated[
-        str, Meta(description="Jurisdiction that data kept here stays in, such as eu.")
+        str, Meta(description="Jurisdiction in which stored data stays, such as eu.")
     ] = ""
 
 
 class CloudSpec(Part):
-    """A cloud account, its money and its regions."""
+    """A cloud account: provider, budget and regions."""
 
     provider: Annotated[
-        str, Meta(min_length=1, description="Cloud provider: aws, gcp, azure or another that is paid by use.")
+        str,
+        Meta(
+            min_length=1,
+            description="Cloud provider: aws, gcp, azure or another provider that bills by usage.",
+        ),
     ]
-    credentials_ref: Annotated[CredentialsRef, Meta(description="Login for provisioning.")] | None = None
+    credentials_ref: Annotated[CredentialsRef, Meta(description="Credentials for provisioning.")] | None = (
+        None
+    )
     budget: (
         Annotated[CloudBudget, Meta(description="Budget over all regions; absent means no limit.")] | None
     ) = None
     defaults: Annotated[
-        CloudDefaults, Meta(description="What holds for every region that says nothing else.")
+        CloudDefaults, Meta(description="Values for all regions that do not set their own.")
     ] = CloudDefaults()
     regions: Annotated[
-        dict[str, CloudRegion], Meta(description="Regions that may be used, by the provider's name.")
+        dict[str, CloudRegion],
+        Meta(description="Regions that services may use, by the provider's name of the region."),
     ] = {}
 
     def compliance_of(self, region: str) -> tuple[str, ...]:
@@ -178,36 +204,39 @@ class CloudSpec(Part):
 
 
 class CloudSpend(Part):
-    """Money spent in this calendar month."""
+    """Spending in this calendar month, in US dollars."""
 
-    monthly: Annotated[Amount, Meta(description="Over all regions.")] | None = None
-    by_region: Annotated[dict[str, Amount], Meta(description="By region; the parts sum to the whole.")] = {}
+    monthly: Annotated[Amount, Meta(description="Total of all regions.")] | None = None
+    by_region: Annotated[
+        dict[str, Amount], Meta(description="Spending by region; the values add up to the total.")
+    ] = {}
     projected: (
-        Annotated[Amount, Meta(description="Spent plus the present rate until the month ends.")] | None
+        Annotated[
+            Amount, Meta(description="Spending so far plus the current rate until the end of the month.")
+        ]
+        | None
     ) = None
 
 
 class CloudClusters(Part):
-    """How many clusters there are."""
+    """Number of clusters."""
 
-    total: Annotated[int, Meta(description="Over all regions.")] | None = None
-    by_region: Annotated[dict[str, int], Meta(description="By region.")] = {}
+    total: Annotated[int, Meta(description="Total of all regions.")] | None = None
+    by_region: Annotated[dict[str, int], Meta(description="Number by region.")] = {}
 
 
 class CloudStatus(Status):
-    """What is spent and what runs."""
+    """Current spending and clusters."""
 
-    current_spend: Annotated[CloudSpend, Meta(description="Money spent in this calendar month.")] | None = (
-        None
-    )
-    clusters: Annotated[CloudClusters, Meta(description="How many clusters there are.")] | None = None
+    current_spend: Annotated[CloudSpend, Meta(description="Spending in this calendar month.")] | None = None
+    clusters: Annotated[CloudClusters, Meta(description="Number of clusters.")] | None = None
     next_cluster_sequence: Annotated[
-        dict[str, int], Meta(description="By region, the number of the next cluster; never given twice.")
+        dict[str, int], Meta(description="Number of the next cluster, by region; never reused.")
     ] = {}
 
 
 class CloudInfrastructure(Kind):
-    """Metered supply: a cloud account that grows at will and is bounded by money."""
+    """Rented capacity: a cloud account that grows on demand within its budget."""
 
     resource: ClassVar[Resource] = Resource(
         kind="CloudInfrastructure",
@@ -252,40 +281,40 @@ class CloudInfrastructure(Kind):
 
 
 class Address(Part):
-    """Where the place is on the map."""
+    """Postal address of the site."""
 
-    country: Annotated[str, Meta(description="Country, as two letters.")] = ""
+    country: Annotated[str, Meta(description="Country code of two letters.")] = ""
     state: Annotated[str, Meta(description="State or province.")] = ""
     city: Annotated[str, Meta(description="City.")] = ""
     facility: Annotated[str, Meta(description="Building.")] = ""
 
 
 class Location(Part):
-    """Which place this is."""
+    """Name and region of the site."""
 
     name: Annotated[
-        str, Meta(min_length=1, description="Name of the place; latencies of other places may refer to it.")
+        str, Meta(min_length=1, description="Name of the site; latencies of other sites may refer to it.")
     ]
-    region: Annotated[str, Meta(description="Region that services and policies count it in.")] = ""
-    zone: Annotated[str, Meta(description="Zone inside the region.")] = ""
-    address: Annotated[Address, Meta(description="Where the place is on the map.")] | None = None
+    region: Annotated[str, Meta(description="Region of the site for services and policies.")] = ""
+    zone: Annotated[str, Meta(description="Zone within the region.")] = ""
+    address: Annotated[Address, Meta(description="Postal address of the site.")] | None = None
 
 
 class Accelerator(Part):
     """Accelerators of one model."""
 
     type: Annotated[str, Meta(min_length=1, description="Model, such as nvidia-a100.")]
-    count: Annotated[int, Meta(ge=0, description="How many there are in all.")]
+    count: Annotated[int, Meta(ge=0, description="Total number.")]
 
 
 class StaticCapacity(Part):
-    """Everything there is; what is absent does not limit."""
+    """Total capacity of the site; an absent field sets no limit."""
 
-    nodes: Annotated[int, Meta(ge=0, description="Machines.")]
-    cores: Annotated[Amount, Meta(description="Cores over all machines.")] | None = None
-    memory: Annotated[Quantity, Meta(description='Memory over all machines, such as "3200Gi".')] | None = None
-    storage: Annotated[Quantity, Meta(description='Disk over all machines, such as "500Ti".')] | None = None
-    accelerators: Annotated[tuple[Accelerator, ...], Meta(description="GPUs and the like.")] = ()
+    nodes: Annotated[int, Meta(ge=0, description="Number of machines.")]
+    cores: Annotated[Amount, Meta(description="Cores of all machines.")] | None = None
+    memory: Annotated[Quantity, Meta(description='Memory of all machines, such as "3200Gi".')] | None = None
+    storage: Annotated[Quantity, Meta(description='Disk of all machines, such as "500Ti".')] | None = None
+    accelerators: Annotated[tuple[Accelerator, ...], Meta(description="GPUs and other accelerators.")] = ()
 
     @property
     def millicores(self) -> int | None:
@@ -301,14 +330,12 @@ class StaticCapacity(Part):
 
 
 class StaticNetwork(Part):
-    """How well the place is connected."""
+    """Network connection of the site."""
 
     egress: Annotated[str, Meta(description='Bandwidth to the internet, such as "10Gbps".')] | None = None
     latency_to: Annotated[
         dict[str, str],
-        Meta(
-            description='Latency to other places, such as "65ms", by location, pool or {provider}-{region}.'
-        ),
+        Meta(description='Latency to other sites, such as "65ms", by location, pool or {provider}-{region}.'),
     ] = {}
 
     @property
@@ -321,9 +348,9 @@ class StaticNetwork(Part):
 
 
 class Reserved(Part):
-    """An amount that is set aside."""
+    """Amount of reserved capacity."""
 
-    nodes: Annotated[int, Meta(ge=0, description="Machines.")] | None = None
+    nodes: Annotated[int, Meta(ge=0, description="Number of machines.")] | None = None
     cores: Annotated[Amount, Meta(description="Cores.")] | None = None
     memory: Annotated[Quantity, Meta(description='Memory, such as "400Gi".')] | None = None
 
@@ -337,7 +364,7 @@ class Reserved(Part):
 
 
 class ReservedFor(Part):
-    """Services that may use what is set aside."""
+    """Services that may use the reserved capacity."""
 
     label_selector: Annotated[
         dict[str, str], Meta(description="Labels that the service must have with exactly these values.")
@@ -345,11 +372,12 @@ class ReservedFor(Part):
 
 
 class Reservation(Part):
-    """Capacity that is kept for the services that matter most."""
+    """Capacity that is reserved for selected services."""
 
-    reserved: Annotated[Reserved, Meta(description="How much is set aside.")] = Reserved()
+    reserved: Annotated[Reserved, Meta(description="Amount of reserved capacity.")] = Reserved()
     reserved_for: Annotated[
-        tuple[ReservedFor, ...], Meta(description="Who may use it; matching one entry is enough.")
+        tuple[ReservedFor, ...],
+        Meta(description="Services that may use the reserved capacity; matching one entry is enough."),
     ] = ()
 
     def admits(self, labels: dict[str, str]) -> bool:
@@ -363,7 +391,10 @@ class OverflowTrigger(Part):
         Annotated[
             Amount,
             Meta(
-                description="Share in use from which the cloud is open, as 90 percent or as 0.9; 90 by default."
+                description=(
+                    "Share of the capacity in use at which overflow begins: 0.9, or 90 for 90 percent "
+                    "(the default)."
+                )
             ),
         ]
         | None
@@ -371,12 +402,14 @@ class OverflowTrigger(Part):
 
 
 class OverflowLimits(Part):
-    """How far overflow goes; what is absent does not limit."""
+    """Limits of overflow; an absent field sets no limit."""
 
-    max_clusters: Annotated[int, Meta(ge=0, description="Most clusters in the cloud.")] | None = None
-    max_monthly_spend: Annotated[Amount, Meta(description="Most dollars per month in the cloud.")] | None = (
-        None
-    )
+    max_clusters: (
+        Annotated[int, Meta(ge=0, description="Maximum number of overflow clusters in the cloud.")] | None
+    ) = None
+    max_monthly_spend: (
+        Annotated[Amount, Meta(description="Maximum spending of overflow per month, in US dollars.")] | None
+    ) = None
 
     @property
     def spend_micros(self) -> int | None:
@@ -384,20 +417,26 @@ class OverflowLimits(Part):
 
 
 class Overflow(Part):
-    """Where work goes when this place is full."""
+    """The cloud that takes services when the site is full."""
 
-    enabled: Annotated[bool, Meta(description="Whether it may go anywhere at all; false by default.")] = False
-    target: Annotated[str, Meta(description="Name of the CloudInfrastructure that takes it.")] = ""
+    enabled: Annotated[
+        bool, Meta(description="Whether services may overflow to the cloud; false by default.")
+    ] = False
+    target: Annotated[str, Meta(description="Name of the CloudInfrastructure that takes the services.")] = ""
     regions: Annotated[
         tuple[str, ...], Meta(description="Regions of the target to try first, in this order.")
     ] = ()
     trigger: Annotated[OverflowTrigger, Meta(description="When overflow begins.")] = OverflowTrigger()
-    limits: Annotated[OverflowLimits, Meta(description="How far overflow goes.")] = OverflowLimits()
+    limits: Annotated[OverflowLimits, Meta(description="Limits of overflow.")] = OverflowLimits()
 
     @property
     def trigger_millionths(self) -> int:
-        stated = self.trigger.capacity_threshold
-        return OVERFLOW_TRIGGER_MILLIONTHS if stated is None else dollars_to_micros(share_as_fraction(stated))
+        threshold = self.trigger.capacity_threshold
+        return (
+            OVERFLOW_TRIGGER_MILLIONTHS
+            if threshold is None
+            else dollars_to_micros(share_as_fraction(threshold))
+        )
 
     def problems(self, path: str) -> Iterator[Cause]:
         if self.enabled and not self.target:
@@ -410,78 +449,88 @@ class Overflow(Part):
 
 
 class StaticSpec(Part):
-    """A place with a fixed number of machines."""
+    """A site with a fixed number of machines."""
 
-    location: Annotated[Location, Meta(description="Which place this is.")]
-    capacity: Annotated[StaticCapacity, Meta(description="Everything there is.")]
+    location: Annotated[Location, Meta(description="Name and region of the site.")]
+    capacity: Annotated[StaticCapacity, Meta(description="Total capacity of the site.")]
     provider: Annotated[
         str,
         Meta(
-            description="What makes machines there, such as vsphere or metal3: a name of the server's --providers, or it is closed."
+            description=(
+                "Provider of the machines, such as vsphere or metal3. It must be one of the server's "
+                "--providers; otherwise the site is closed."
+            )
         ),
     ] = ""
-    credentials_ref: Annotated[CredentialsRef, Meta(description="Login for the provider.")] | None = None
+    credentials_ref: Annotated[CredentialsRef, Meta(description="Credentials for the provider.")] | None = (
+        None
+    )
     provider_config: Annotated[
-        OpaqueJson, Meta(description="Settings of the provider, in its own words.")
+        OpaqueJson, Meta(description="Settings of the provider, in the provider's own format.")
     ] = {}
-    network: Annotated[StaticNetwork, Meta(description="How well the place is connected.")] = StaticNetwork()
-    compliance: Annotated[tuple[str, ...], LIST_SET, Meta(description="Certificates of the place.")] = ()
+    network: Annotated[StaticNetwork, Meta(description="Network connection of the site.")] = StaticNetwork()
+    compliance: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="Compliance standards of the site, such as hipaa.")
+    ] = ()
     capabilities: Annotated[
-        tuple[str, ...], LIST_SET, Meta(description="What the machines can do, such as gpu or nvme.")
+        tuple[str, ...], LIST_SET, Meta(description="Capabilities of the machines, such as gpu or nvme.")
     ] = ()
     data_residency: Annotated[
-        str, Meta(description="Jurisdiction that data kept here stays in, such as eu.")
+        str, Meta(description="Jurisdiction in which stored data stays, such as eu.")
     ] = ""
     reservation: (
-        Annotated[Reservation, Meta(description="Capacity kept for the services that matter most.")] | None
+        Annotated[Reservation, Meta(description="Capacity that is reserved for selected services.")] | None
     ) = None
-    overflow: Annotated[Overflow, Meta(description="Where work goes when this place is full.")] | None = None
+    overflow: (
+        Annotated[Overflow, Meta(description="The cloud that takes services when the site is full.")] | None
+    ) = None
 
 
 class CountUse(Part):
-    """So many in all, in use and free."""
+    """Total, used and free amount."""
 
-    total: Annotated[Amount, Meta(description="In all.")] | None = None
+    total: Annotated[Amount, Meta(description="Total.")] | None = None
     used: Annotated[Amount, Meta(description="In use.")] | None = None
     available: Annotated[Amount, Meta(description="Free.")] | None = None
 
 
 class ByteUse(Part):
-    """So many bytes in all, in use and free."""
+    """Total, used and free bytes."""
 
-    total: Annotated[Quantity, Meta(description="In all.")] | None = None
+    total: Annotated[Quantity, Meta(description="Total.")] | None = None
     used: Annotated[Quantity, Meta(description="In use.")] | None = None
     available: Annotated[Quantity, Meta(description="Free.")] | None = None
 
 
 class StaticUtilization(Part):
-    """What is in use."""
+    """Resources of the site in use."""
 
-    nodes: Annotated[CountUse, Meta(description="Machines.")] | None = None
+    nodes: Annotated[CountUse, Meta(description="Number of machines.")] | None = None
     cores: Annotated[CountUse, Meta(description="Cores.")] | None = None
     memory: Annotated[ByteUse, Meta(description="Memory.")] | None = None
     storage: Annotated[ByteUse, Meta(description="Disk.")] | None = None
 
 
 class StaticClusters(Part):
-    """Which clusters run there."""
+    """Clusters at the site."""
 
-    total: Annotated[int, Meta(description="How many.")] | None = None
-    names: Annotated[tuple[str, ...], Meta(description="Their names.")] = ()
+    total: Annotated[int, Meta(description="Number of clusters.")] | None = None
+    names: Annotated[tuple[str, ...], Meta(description="Names of the clusters.")] = ()
 
 
 class StaticStatus(Status):
-    """What is in use."""
+    """Resources of the site in use, and clusters at the site."""
 
-    utilization: Annotated[StaticUtilization, Meta(description="What is in use.")] | None = None
-    clusters: Annotated[StaticClusters, Meta(description="Which clusters run there.")] | None = None
+    utilization: Annotated[StaticUtilization, Meta(description="Resources of the site in use.")] | None = None
+    clusters: Annotated[StaticClusters, Meta(description="Clusters at the site.")] | None = None
     next_cluster_sequence: (
-        Annotated[int, Meta(description="Number of the next cluster; never given twice.")] | None
+        Annotated[int, Meta(description="Number of the next cluster; never reused.")] | None
     ) = None
 
 
 class StaticInfrastructure(Kind):
-    """Fixed supply: machines that are owned or reserved, bounded by what is there, used before anything that costs money."""
+    """Owned capacity: a site with a fixed number of machines. Placement uses it before capacity that costs
+    money."""
 
     resource: ClassVar[Resource] = Resource(
         kind="StaticInfrastructure",
@@ -517,6 +566,7 @@ class StaticInfrastructure(Kind):
             )
         if self.spec.overflow:
             yield from self.spec.overflow.problems("spec.overflow")
+        # The reservation is compared with the capacity, which needs readable amounts on both sides.
         if self.spec.reservation and not wrong:
             yield from _reservation_problems(self.spec.reservation, self.spec.capacity)
 
@@ -553,6 +603,7 @@ def _reservation_problems(reservation: Reservation, capacity: StaticCapacity) ->
         )
 
 
-def _lower_limit(left: int | None, right: int | None) -> int | None:
-    stated = [limit for limit in (left, right) if limit is not None]
-    return min(stated, default=None)
+def _lower_limit(default: int | None, quota: int | None) -> int | None:
+    """The lower of two limits; None stands for no limit."""
+    limits = [limit for limit in (default, quota) if limit is not None]
+    return min(limits, default=None)

@@ -1,7 +1,8 @@
-"""Join tokens: what one looks like, what its Secret remembers of it, and whether it opens the door for this key. Pure.
+"""Join tokens: their text, the record in their Secret, and the check of a token against the public key of an
+agent. Pure.
 
-A token is good for one machine. Stored is only a digest of it; the text also names the certificate authority, so that the machine can tell
-the server that it was meant for from any other.
+A token admits one machine. The store keeps only a digest of the token. The text of the token also holds the
+fingerprint of the certificate authority, so that the machine can verify the identity of the server.
 """
 
 import hashlib
@@ -20,18 +21,19 @@ from lattice.kinds.node import NodeSpec
 
 TOKEN_NAMESPACE = "lattice-system"  # noqa: S105
 TOKEN_SECRET_TYPE = "lattice.dev/join-token"  # noqa: S105
-AGENT_KEY_ANNOTATION = "lattice.dev/agent-key"  # annotation of a LatticeNode: SHA-256 of the public key of the agent that joined as it
-JOIN_REVISION_ANNOTATION = (
-    "lattice.dev/join-revision"  # beside it: the revision at which the token was made that it joined with
-)
-MIN_SECRET_CHARS = 22  # characters of base64: 128 bits
+# Annotation of a LatticeNode: SHA-256 of the public key of the agent that joined as this node.
+AGENT_KEY_ANNOTATION = "lattice.dev/agent-key"
+# Annotation of a LatticeNode: the revision at which the join token of its agent was created.
+JOIN_REVISION_ANNOTATION = "lattice.dev/join-revision"
+# 22 characters of base64 hold 128 bits.
+MIN_SECRET_CHARS = 22
 _TOKEN = re.compile(rf"ljt-([0-9a-f]{{12}})\.([A-Za-z0-9_-]{{{MIN_SECRET_CHARS},86}})\.([0-9a-f]{{64}})")
 _UNKNOWN_TOKEN = "the join token is not known"  # noqa: S105
 _NEW_TOKEN_FIX = "make a new one: lattice tokens create"  # noqa: S105
 
 
 class JoinToken(msgspec.Struct, frozen=True):
-    """`authority` is the SHA-256 of the certificate authority's certificate."""
+    """A join token; `authority` is the SHA-256 of the certificate of the certificate authority."""
 
     id: str
     secret: str
@@ -41,7 +43,8 @@ class JoinToken(msgspec.Struct, frozen=True):
         return f"ljt-{self.id}.{self.secret}.{self.authority}"
 
     def __repr__(self) -> str:
-        return f"JoinToken(id={self.id!r})"  # the rest is nobody's to read in a log
+        # The secret must not appear in logs.
+        return f"JoinToken(id={self.id!r})"
 
     @property
     def digest(self) -> str:
@@ -49,12 +52,12 @@ class JoinToken(msgspec.Struct, frozen=True):
 
 
 def parse_token(text: str) -> JoinToken:
-    found = _TOKEN.fullmatch(text.strip())
-    if found is None:
+    match = _TOKEN.fullmatch(text.strip())
+    if match is None:
         raise Invalid(
             "this is not a join token", fix="paste it whole, as `lattice tokens create` printed it: ljt-….….…"
         )
-    return JoinToken(*found.groups())
+    return JoinToken(*match.groups())
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -64,24 +67,28 @@ def fingerprint(certificate: bytes) -> str:
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a token lets a machine become."""
+    """The node that a machine may become with the token."""
 
-    expires: str  # as in timestamps of the API
-    node: str = (
-        ""  # the one node that it may become; empty: a new one, under the name that the machine proposes
-    )
-    uid: str = ""  # of that node, if it was there already: nothing else of its name will do
-    labels: dict[str, str] = {}  # of the node that is made
-    spec: NodeSpec = NodeSpec()  # of the node that is made; one that is there stays as it is
+    # A timestamp in the form of the API.
+    expires: str
+    # The node that the machine becomes. If empty: a new node, under the name that the machine proposes.
+    node: str = ""
+    # uid of `node`, if the node existed when the token was created. A later node of that name does not match.
+    uid: str = ""
+    # Labels and spec of a node that is created on join; an existing node keeps its own.
+    labels: dict[str, str] = {}
+    spec: NodeSpec = NodeSpec()
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a token's Secret holds."""
+    """The content of a token's Secret."""
 
     sha256: str
     grant: Grant
-    used_by: str = ""  # SHA-256 of the public key that it let in
-    used_as: str = ""  # the node that it became
+    # SHA-256 of the public key that used the token.
+    used_by: str = ""
+    # Name of the node that the machine became.
+    used_as: str = ""
 
 
 def secret_name(token_id: str) -> str:
@@ -89,21 +96,21 @@ def secret_name(token_id: str) -> str:
 
 
 def token_secret(token: JoinToken, grant: Grant) -> Object:
-    """The Secret that lets the token in, without uid and times, which are its writer's to add."""
+    """The Secret of a token, without uid and timestamps: the writer of the Secret adds those."""
     return with_token_record(
         {"metadata": {"name": secret_name(token.id), "namespace": TOKEN_NAMESPACE}},
         TokenRecord(sha256=token.digest, grant=grant),
     )
 
 
-def with_token_record(secret: Object, kept: TokenRecord) -> Object:
-    """The whole of it under one key: nobody has to put the parts together again."""
-    data = {"token": b64encode(msgspec.json.encode(kept)).decode()}
+def with_token_record(secret: Object, record: TokenRecord) -> Object:
+    """The Secret with the token record, as JSON under one key."""
+    data = {"token": b64encode(msgspec.json.encode(record)).decode()}
     return {**secret, "apiVersion": "v1", "kind": "Secret", "type": TOKEN_SECRET_TYPE, "data": data}
 
 
 def read_token_record(secret: Mapping[str, Any]) -> TokenRecord | None:
-    """None if it is no join token's, or damaged."""
+    """The token record in a Secret; None if the Secret belongs to no join token or is damaged."""
     if secret.get("type") != TOKEN_SECRET_TYPE:
         return None
     try:
@@ -112,18 +119,22 @@ def read_token_record(secret: Mapping[str, Any]) -> TokenRecord | None:
         return None
 
 
-def check_token(token: JoinToken, kept: TokenRecord | None, key: str, now: datetime) -> TokenRecord:
-    """What the token allows this key. Unknown ones and wrong secrets are refused alike."""
-    if kept is None or not hmac.compare_digest(kept.sha256, token.digest):
+def check_token(token: JoinToken, record: TokenRecord | None, key: str, now: datetime) -> TokenRecord:
+    """The record of the token, if the token admits the agent with this public key.
+
+    Raises UnknownUser, with the same text, for a token that does not exist and for a wrong secret. Raises
+    Denied for an expired token, and for a token that another agent has used.
+    """
+    if record is None or not hmac.compare_digest(record.sha256, token.digest):
         raise UnknownUser(_UNKNOWN_TOKEN, fix=_NEW_TOKEN_FIX)
-    if is_expired(kept.grant, now):
-        raise Denied(f"the join token {token.id} expired at {kept.grant.expires}", fix=_NEW_TOKEN_FIX)
-    if kept.used_by and kept.used_by != key:
+    if is_expired(record.grant, now):
+        raise Denied(f"the join token {token.id} expired at {record.grant.expires}", fix=_NEW_TOKEN_FIX)
+    if record.used_by and record.used_by != key:
         raise Denied(
-            f"the join token {token.id} was used already, by the machine that is now node {kept.used_as}",
+            f"the join token {token.id} was used already, by the machine that is now node {record.used_as}",
             fix=_NEW_TOKEN_FIX,
         )
-    return kept
+    return record
 
 
 def is_expired(grant: Grant, now: datetime) -> bool:
@@ -131,7 +142,7 @@ def is_expired(grant: Grant, now: datetime) -> bool:
 
 
 def expiry(grant: Grant) -> datetime:
-    """One that cannot be read was long ago."""
+    """Expiry time of the grant; a time that cannot be parsed counts as long past."""
     try:
         return datetime.strptime(grant.expires, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
     except ValueError:

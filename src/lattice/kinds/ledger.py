@@ -1,4 +1,4 @@
-"""LatticeLedger: what does one budget pay for, and what has it paid?"""
+"""LatticeLedger: the machines that one budget pays for, and the money that the budget has spent."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,8 @@ from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 from lattice.kinds.meta.selector import dns_label_problem, subdomain_problem
 from lattice.kinds.pool import LatticePool
 
-MICROSECONDS_PER_HOUR = 3_600_000_000  # microseconds; a rate in micro-dollars per hour times microseconds counts in parts of a micro-dollar so small
+# Spending is a rate in micro-dollars per hour times microseconds: 3,600,000,000 units make a micro-dollar.
+MICROSECONDS_PER_HOUR = 3_600_000_000
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 _CLUSTER_NUMBER = re.compile(r"-([0-9]{3,})$")
@@ -30,7 +31,8 @@ _LEDGER_NAME_PREFIXES = {
 
 
 class Account(Part):
-    """Whose budget it is. A StaticInfrastructure has one for its overflow; what is owned costs nothing: only its clusters are counted."""
+    """The object that states the budget. A StaticInfrastructure has a budget for its overflow; owned machines
+    cost nothing, and only their clusters are counted."""
 
     kind: Annotated[
         Literal["LatticePool", "CloudInfrastructure", "StaticInfrastructure"],
@@ -40,31 +42,37 @@ class Account(Part):
     region: Annotated[
         str,
         Meta(
-            description='Region of a CloudInfrastructure; absent for the budget over all of them. "clusters" of a StaticInfrastructure.'
+            description=(
+                'Region of a CloudInfrastructure; absent for the budget over all regions. "clusters" '
+                "for the cluster count of a StaticInfrastructure."
+            )
         ),
     ] = ""
 
     @property
     def ledger_name(self) -> str:
-        """Name of its ledger: pool.us-east, cloud.aws, cloud.aws.us-east-1, static.dc-east.overflow, static.dc-east.clusters. No two
-        accounts share one."""
-        word = _LEDGER_NAME_PREFIXES[self.kind]
-        tail = (
-            [self.region or "overflow"]
-            if self.kind == "StaticInfrastructure"
-            else [self.region]
-            if self.region
-            else []
-        )
-        plain = ".".join([word, self.name, *tail])
+        """Name of the account's ledger: pool.us-east, cloud.aws, cloud.aws.us-east-1,
+        static.dc-east.overflow, static.dc-east.clusters.
+
+        No two accounts share a name.
+        """
+        prefix = _LEDGER_NAME_PREFIXES[self.kind]
+        suffix: list[str] = []
+        if self.kind == "StaticInfrastructure":
+            suffix = [self.region or "overflow"]
+        elif self.region:
+            suffix = [self.region]
+        plain = ".".join([prefix, self.name, *suffix])
         if not subdomain_problem(plain) and not (self.kind == "CloudInfrastructure" and self._is_ambiguous):
             return plain
-        exact = sha256(f"{self.kind}\0{self.name}\0{self.region}".encode()).hexdigest()[:24]
-        return ".".join([f"{word}-x", *(_slug(part) for part in (self.name, *tail)), exact])
+        # A digest of the account keeps the name unique if the plain name is ambiguous or not a valid name.
+        digest = sha256(f"{self.kind}\0{self.name}\0{self.region}".encode()).hexdigest()[:24]
+        return ".".join([f"{prefix}-x", *(_slug(part) for part in (self.name, *suffix)), digest])
 
     @property
     def _is_ambiguous(self) -> bool:
-        """Cloud a.b and region b of cloud a must not meet in cloud.a.b."""
+        """Whether the plain ledger name may be that of another account: cloud a.b and region b of cloud a are
+        both cloud.a.b."""
         return "." in self.name or bool(self.region and dns_label_problem(self.region))
 
     def __str__(self) -> str:
@@ -72,9 +80,9 @@ class Account(Part):
 
 
 def cluster_number(cluster: str) -> int:
-    """3 of us-east-003; 0 where a name has none."""
-    found = _CLUSTER_NUMBER.search(cluster)
-    return int(found[1]) if found else 0
+    """The number in a cluster's name: 3 for us-east-003; 0 for a name without a number."""
+    match = _CLUSTER_NUMBER.search(cluster)
+    return int(match[1]) if match else 0
 
 
 def _slug(part: str) -> str:
@@ -82,14 +90,14 @@ def _slug(part: str) -> str:
 
 
 class LedgerSpec(Part):
-    """The budget, as its object states it."""
+    """The budget, as stated by its object."""
 
-    budget: Annotated[Account, Meta(description="Whose budget it is.")]
+    budget: Annotated[Account, Meta(description="Object that states the budget.")]
     limit_micros: (
         Annotated[int, Meta(ge=0, description="Micro-dollars per month; absent means no limit.")] | None
     ) = None
     hard: Annotated[
-        bool, Meta(description="true: nothing is provisioned beyond the limit; false: it only warns.")
+        bool, Meta(description="true: Lattice provisions nothing beyond the limit; false: it only warns.")
     ] = False
     alert_millionths: Annotated[
         int, Meta(ge=0, description="Share of the limit that raises an alert, in millionths.")
@@ -97,24 +105,24 @@ class LedgerSpec(Part):
 
 
 class Lot(Part):
-    """Machines of one class that were taken at one price."""
+    """Machines of one class with the same price."""
 
     node_class: Annotated[str, Meta(min_length=1, description="LatticeNodeClass of the machines.")]
-    count: Annotated[int, Meta(ge=1, description="How many there are.")]
-    micros: Annotated[int, Meta(ge=0, description="Micro-dollars per hour for each.")]
+    count: Annotated[int, Meta(ge=1, description="Number of machines.")]
+    micros: Annotated[int, Meta(ge=0, description="Micro-dollars per hour for one machine.")]
 
     @property
     def rate(self) -> int:
-        """Micro-dollars per hour for all of them."""
+        """Micro-dollars per hour for all machines of the lot."""
         return self.count * self.micros
 
 
 class LedgerStatus(Status):
-    """What it pays for and what it has paid. A machine is paid for until it is confirmed to be gone."""
+    """Committed rate and spending. A machine is paid for until its removal is confirmed."""
 
-    message: Annotated[str, Meta(description="Where the budget stood at asOf, in dollars.")] = ""
+    message: Annotated[str, Meta(description="Summary of the budget at asOf, in dollars.")] = ""
     committed_micros: Annotated[
-        int, Meta(ge=0, description="Micro-dollars per hour for all machines; the lots add up to it.")
+        int, Meta(ge=0, description="Micro-dollars per hour for all machines; the sum of all lots.")
     ] = 0
     spent_micros: Annotated[int, Meta(ge=0, description="Micro-dollars spent in `month`, until asOf.")] = 0
     remainder: Annotated[
@@ -122,39 +130,44 @@ class LedgerStatus(Status):
         Meta(
             ge=0,
             lt=MICROSECONDS_PER_HOUR,
-            description="What is spent beyond whole micro-dollars, in parts of which 3,600,000,000 make one.",
+            description="Spending below one micro-dollar, in units of 1/3,600,000,000 micro-dollar.",
         ),
     ] = 0
-    month: Annotated[
-        str, Meta(description='Calendar month, UTC, that spentMicros counts, such as "2026-11".')
-    ] = ""
-    as_of: Annotated[str, Meta(description="Time, to the microsecond, until which spending is counted.")] = ""
+    month: Annotated[str, Meta(description='Calendar month (UTC) of spentMicros, such as "2026-11".')] = ""
+    as_of: Annotated[str, Meta(description="Time, to the microsecond, up to which spending is counted.")] = ""
     past: Annotated[
-        dict[str, int], Meta(description="Micro-dollars spent in the months before, at most 13 of them.")
+        dict[str, int], Meta(description="Micro-dollars spent in earlier months, at most 13 months.")
     ] = {}
     last_cluster: Annotated[
         int,
         Meta(
             ge=0,
-            description="Highest number of a cluster that it ever paid for: none is given twice, though its pool be made again.",
+            description=(
+                "Highest number of a cluster that the ledger has paid for. A number is never reused, "
+                "even if the pool is deleted and created again."
+            ),
         ),
     ] = 0
-    # By cluster and price, not by machine: some 80 bytes for each, so that a commit holds three nested ledgers of 4,000 clusters. The
-    # machines themselves are in LatticeCluster; this is what each cluster may give back, and at which price.
+    # Keyed by cluster and price, not by machine: about 80 bytes per lot, so that one commit holds three
+    # nested ledgers of 4,000 clusters. LatticeCluster lists the machines; a lot states how many machines the
+    # cluster can release, and at which price.
     machines: Annotated[
         dict[str, tuple[Lot, ...]], Meta(description="Machines that are paid for, by LatticeCluster.")
     ] = {}
 
 
 class LatticeLedger(Kind):
-    """The account book of one budget. It outlives the object that states the budget, so that deleting one never forgets money."""
+    """The account of one budget. It outlives the object that states the budget, so that deleting the object
+    loses no spending."""
 
     resource: ClassVar[Resource] = Resource(
         kind="LatticeLedger",
         plural="latticeledgers",
         short_names=("ll",),
-        managed_hint="ledgers follow from budgets: change the budget of the LatticePool or CloudInfrastructure, "
-        "or the overflow limits of the StaticInfrastructure",
+        managed_hint=(
+            "Lattice creates ledgers for budgets: change the budget of the LatticePool or "
+            "CloudInfrastructure, or the overflow limits of the StaticInfrastructure"
+        ),
         columns=(
             Column("Hard", ".spec.hard", "boolean"),
             Column("Month", ".status.month"),
@@ -187,16 +200,19 @@ class LatticeLedger(Kind):
         for month in status.past:
             if not _MONTH.fullmatch(month) or month >= status.month:
                 yield Cause("status.past", f'must name months before "{status.month}", got "{month}"')
-        paid = sum(lot.rate for lots in status.machines.values() for lot in lots)
-        if paid != status.committed_micros:
+        committed = 0
+        for lots in status.machines.values():
+            committed += sum(lot.rate for lot in lots)
+        if committed != status.committed_micros:
             yield Cause(
                 "status.committedMicros",
-                f"must be what the machines add up to ({paid}), got {status.committed_micros}",
+                f"must be what the machines add up to ({committed}), got {status.committed_micros}",
             )
 
 
 def pool_ledger_spec(pool: LatticePool) -> LedgerSpec:
-    """A pool's budget is hard. Without one its ledger counts and refuses nothing."""
+    """The ledger spec of a pool's budget, which is a hard limit. A pool without a budget has a ledger without
+    a limit."""
     account = Account(kind="LatticePool", name=pool.metadata.name)
     budget = pool.spec.budget
     if budget is None:
@@ -207,24 +223,28 @@ def pool_ledger_spec(pool: LatticePool) -> LedgerSpec:
 
 
 def cloud_ledger_spec(cloud: CloudInfrastructure, region: str = "") -> LedgerSpec | None:
-    """The budget over all regions, or that of one; what a region leaves open is as in the whole. None: there is no such region."""
+    """The ledger spec of a cloud's budget, or of the budget of one region; None if the cloud has no such
+    region.
+
+    A region without its own alert threshold or hard limit has those of the cloud.
+    """
     account = Account(kind="CloudInfrastructure", name=cloud.metadata.name, region=region)
-    whole = cloud.spec.budget or CloudBudget()
+    cloud_budget = cloud.spec.budget or CloudBudget()
     if region and region not in cloud.spec.regions:
         return None
-    own = (cloud.spec.regions[region].budget or CloudBudget()) if region else whole
-    hard = whole.hard_limit if own.hard_limit is None else own.hard_limit
-    alert = whole if own.alert_threshold is None else own
+    budget = (cloud.spec.regions[region].budget or CloudBudget()) if region else cloud_budget
+    is_hard = cloud_budget.hard_limit if budget.hard_limit is None else budget.hard_limit
+    alert = cloud_budget if budget.alert_threshold is None else budget
     return LedgerSpec(
         budget=account,
-        limit_micros=own.limit_micros,
-        hard=bool(hard),
+        limit_micros=budget.limit_micros,
+        hard=bool(is_hard),
         alert_millionths=alert.alert_millionths,
     )
 
 
 def overflow_ledger_spec(static: StaticInfrastructure) -> LedgerSpec | None:
-    """What overflow may cost, which is hard. None: nothing overflows from there."""
+    """The ledger spec of a site's overflow, which is a hard limit; None if overflow is not enabled."""
     overflow = static.spec.overflow
     if overflow is None or not overflow.enabled:
         return None
@@ -233,7 +253,7 @@ def overflow_ledger_spec(static: StaticInfrastructure) -> LedgerSpec | None:
 
 
 def ledger_spec(account: Account, owner: Kind | None) -> LedgerSpec | None:
-    """What the object says of the account now; None: it is gone, or has no such budget any more."""
+    """The ledger spec that the owner states for the account now; None if the owner or the budget is gone."""
     match owner:
         case LatticePool():
             return pool_ledger_spec(owner)

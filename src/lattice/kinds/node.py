@@ -1,4 +1,4 @@
-"""LatticeNode: what is one machine, what room has it, and is it well?"""
+"""LatticeNode: one machine, its capacity and its health."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
@@ -12,35 +12,39 @@ from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Stat
 
 DRAINING_TAINT = "lattice.dev/draining"
 
-NODE_FINALIZER = (
-    "lattice.dev/node"  # of a machine that came by itself: what runs on it leaves before its record does
-)
-QUARANTINED = "Quarantined"  # condition: what its agent says of it cannot be; nothing is put there
-AGENT_LABEL_PREFIX = "agent.lattice.dev/"  # the only label keys that an agent may set on its own node
+# Finalizer of a machine that joined by itself: its workloads are evicted before its record is deleted.
+NODE_FINALIZER = "lattice.dev/node"
+# Condition of a node whose agent reports implausible values; the scheduler binds no workload to the node.
+QUARANTINED = "Quarantined"
+# The only label keys that an agent may set on its own node.
+AGENT_LABEL_PREFIX = "agent.lattice.dev/"
 
-ResourceAmounts = dict[str, int]  # milli-cores, bytes, milli-GPUs and counts by resource name
+# Milli-cores, bytes, milli-GPUs and counts, by resource name.
+ResourceAmounts = dict[str, int]
 
 
 class NodeSpec(Part):
-    """Where the machine belongs and whether it may be used."""
+    """Location and class of the machine, and whether new workloads may be bound to it."""
 
-    cluster: Annotated[str, Meta(description="LatticeCluster that it belongs to.")] = ""
-    pool: Annotated[str, Meta(description="Offer that it was made from.")] = ""
-    provider: Annotated[str, Meta(description="Who supplied it.")] = ""
-    region: Annotated[str, Meta(description="Region that it is in.")] = ""
-    zone: Annotated[str, Meta(description="Zone that it is in.")] = ""
-    node_class: Annotated[str, Meta(description="LatticeNodeClass that it was made from.")] = ""
-    provider_id: Annotated[str, Meta(description="The provider's own name of the machine.")] = msgspec.field(
-        name="providerID", default=""
+    cluster: Annotated[str, Meta(description="LatticeCluster of the node.")] = ""
+    pool: Annotated[str, Meta(description="Offer that the machine was created from.")] = ""
+    provider: Annotated[str, Meta(description="Provider of the machine.")] = ""
+    region: Annotated[str, Meta(description="Region of the machine.")] = ""
+    zone: Annotated[str, Meta(description="Zone of the machine.")] = ""
+    node_class: Annotated[str, Meta(description="LatticeNodeClass of the machine.")] = ""
+    provider_id: Annotated[str, Meta(description="The provider's identifier of the machine.")] = (
+        msgspec.field(name="providerID", default="")
     )
-    unschedulable: Annotated[bool, Meta(description="true: nothing new is put on it; what runs stays.")] = (
-        False
-    )
+    unschedulable: Annotated[
+        bool,
+        Meta(description="true (cordoned): no new workload is bound to the node; running workloads stay."),
+    ] = False
     taints: Annotated[
-        tuple[Taint, ...], Meta(description="Marks that keep replicas away unless they tolerate them.")
+        tuple[Taint, ...],
+        Meta(description="Taints that keep replicas off the node unless they tolerate them."),
     ] = ()
-    machine_image: Annotated[str, Meta(description="Image that it was started from.")] = ""
-    licences: Annotated[tuple[str, ...], LIST_SET, Meta(description="Licences that it holds.")] = ()
+    machine_image: Annotated[str, Meta(description="Image that the machine was started from.")] = ""
+    licences: Annotated[tuple[str, ...], LIST_SET, Meta(description="Licences of the node.")] = ()
 
 
 class NodeGpu(Part):
@@ -52,29 +56,30 @@ class NodeGpu(Part):
         Meta(
             ge=0,
             le=1000,
-            description="Thousandths that workloads may have, 1000 is all of it; what bound workloads use is counted by Lattice.",
+            description=(
+                "Thousandths of the GPU that workloads may use; 1000 is the whole GPU. Lattice "
+                "itself counts what bound workloads use."
+            ),
         ),
     ] = 1000
 
 
 class NodeAddress(Part):
-    """One way to reach the machine."""
+    """One address of the machine."""
 
-    type: Annotated[
-        Literal["InternalIP", "ExternalIP", "Hostname"], Meta(description="What kind of address it is.")
-    ]
+    type: Annotated[Literal["InternalIP", "ExternalIP", "Hostname"], Meta(description="Type of the address.")]
     address: Annotated[str, Meta(description="The address.")]
 
 
 class PortRange(Part):
-    """Ports that may be given to workloads."""
+    """Ports that workloads may use."""
 
     first: Annotated[int, Meta(ge=1, le=65535, description="Lowest port.")]
     last: Annotated[int, Meta(ge=1, le=65535, description="Highest port.")]
 
 
 class NodeUsage(Part):
-    """What is really in use, as measured."""
+    """Measured resource usage."""
 
     cpu: Annotated[int, Meta(description="Milli-cores.")] | None = None
     memory: Annotated[int, Meta(description="Bytes of memory.")] | None = None
@@ -82,55 +87,67 @@ class NodeUsage(Part):
 
 
 class NodeHeartbeat(Part):
-    """Who last said how the machine is; written when that changes, not with every beat."""
+    """The last report about the health of the node; written when the health changes, not with every
+    heartbeat."""
 
-    reason: Annotated[str, Meta(description="Why it was said.")] = ""
-    by: Annotated[str, Meta(description="Who said it: register, heartbeat or monitor.")] = ""
-    at: Annotated[str, Meta(description="When it was said.")] | None = None
+    reason: Annotated[str, Meta(description="Reason of the report.")] = ""
+    by: Annotated[str, Meta(description="Source of the report: register, heartbeat or monitor.")] = ""
+    at: Annotated[str, Meta(description="Time of the report.")] | None = None
 
 
 class NodeStatus(Status):
-    """What room it has and how it is."""
+    """Capacity, usage and health of the node."""
 
     capacity: Annotated[
-        ResourceAmounts, Meta(description="Everything there is: milli-cores, bytes, milli-GPUs, counts.")
+        ResourceAmounts, Meta(description="Total capacity: milli-cores, bytes, milli-GPUs, counts.")
     ] = {}
-    reserved: Annotated[ResourceAmounts, Meta(description="Kept for the machine itself.")] = {}
+    reserved: Annotated[ResourceAmounts, Meta(description="Capacity reserved for the machine itself.")] = {}
     allocatable: Annotated[
-        ResourceAmounts, Meta(description="What workloads may have: capacity less reserved.")
+        ResourceAmounts, Meta(description="Capacity for workloads: capacity minus reserved.")
     ] = {}
-    gpus: Annotated[tuple[NodeGpu, ...], Meta(description="Its GPUs, one by one.")] = ()
-    addresses: Annotated[tuple[NodeAddress, ...], Meta(description="Ways to reach it.")] = ()
+    gpus: Annotated[tuple[NodeGpu, ...], Meta(description="GPUs of the machine.")] = ()
+    addresses: Annotated[tuple[NodeAddress, ...], Meta(description="Addresses of the machine.")] = ()
     runtimes: Annotated[
-        tuple[str, ...], LIST_SET, Meta(description="What it can run: process, container.")
+        tuple[str, ...], LIST_SET, Meta(description="Available runtimes: process, container.")
     ] = ()
-    port_range: Annotated[PortRange, Meta(description="Ports that may be given to workloads.")] | None = None
-    usage: Annotated[NodeUsage, Meta(description="What is really in use.")] | None = None
-    heartbeat: Annotated[NodeHeartbeat, Meta(description="Who last said how it is.")] | None = None
+    port_range: Annotated[PortRange, Meta(description="Ports that workloads may use.")] | None = None
+    usage: Annotated[NodeUsage, Meta(description="Measured resource usage.")] | None = None
+    heartbeat: (
+        Annotated[NodeHeartbeat, Meta(description="Last report about the health of the node.")] | None
+    ) = None
     taints_since: Annotated[
         dict[str, str],
         Meta(
-            description="When each NoExecute taint was first seen, by key=value: tolerations with a time count from there."
+            description=(
+                "Time when each NoExecute taint was first observed, by key=value. tolerationSeconds "
+                "counts from this time."
+            )
         ),
     ] = {}
     taken_ports: Annotated[
         dict[str, str],
         Meta(
-            description="Ports of its range that another program was found to have, and until when they are not given out."
+            description=(
+                "Ports of the range that another program uses, with the time until which no workload "
+                "gets them."
+            )
         ),
     ] = {}
-    agent_version: Annotated[str, Meta(description="Version of the agent on it.")] = ""
-    workloads: Annotated[int, Meta(description="Workloads bound to it.")] | None = None
+    agent_version: Annotated[str, Meta(description="Version of the agent.")] = ""
+    workloads: Annotated[int, Meta(description="Number of workloads bound to the node.")] | None = None
 
 
 class LatticeNode(Kind):
-    """One machine. It appears when its agent registers or a provider makes it."""
+    """One machine. The node appears when its agent registers or when a provider creates the machine."""
 
     resource: ClassVar[Resource] = Resource(
         kind="LatticeNode",
         plural="latticenodes",
         short_names=("ln",),
-        managed_hint="nodes register themselves: run `lattice agent` on the machine, or let a LatticePool make machines",
+        managed_hint=(
+            "nodes register themselves: run `lattice agent` on the machine, or declare a "
+            "LatticePool in which Lattice creates machines"
+        ),
         columns=(
             Column("Pool", ".spec.pool"),
             Column("Cluster", ".spec.cluster"),

@@ -1,4 +1,4 @@
-"""LatticeNodeClass: how big is a machine of this class on each provider, and what does it cost?"""
+"""LatticeNodeClass: size and price of a machine template on each provider."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -26,7 +26,7 @@ from lattice.kinds.meta.validator import join_path
 
 
 class MachineSize(NamedTuple):
-    """What one machine has: milli-cores, bytes, milli-GPUs, and counts of extended resources."""
+    """Capacity of one machine: milli-cores, bytes, milli-GPUs, and counts of extended resources."""
 
     millicores: int
     memory: int
@@ -36,23 +36,24 @@ class MachineSize(NamedTuple):
 
 
 class ProviderNodeClass(Part):
-    """How one provider makes a machine of this class; a size given here wins over `resources`."""
+    """How one provider creates a machine of this class. A size stated here overrides `resources`."""
 
     instance_type: Annotated[
         str, Meta(description="The provider's name of the machine type, such as m5.xlarge.")
     ] = ""
     ami: Annotated[str, Meta(description="Machine image on aws.")] = ""
-    image: Annotated[str, Meta(description="Machine or container image elsewhere.")] = ""
-    template: Annotated[str, Meta(description="Template that the machine is cloned from, as on proxmox.")] = (
-        ""
-    )
-    cores: Annotated[Amount, Meta(description="Cores of the machine there.")] | None = None
-    cpus: Annotated[Amount, Meta(description="The same as cores, in docker's words.")] | None = None
+    image: Annotated[str, Meta(description="Machine or container image on other providers.")] = ""
+    template: Annotated[str, Meta(description="Template that the provider clones, as on proxmox.")] = ""
+    cores: Annotated[Amount, Meta(description="Cores of the machine on this provider.")] | None = None
+    cpus: Annotated[Amount, Meta(description="Docker's name for cores.")] | None = None
     memory: (
         Annotated[
             Quantity,
             Meta(
-                description='Memory there: a plain number is MiB, otherwise docker\'s units, so "4g" is 4 GiB.'
+                description=(
+                    "Memory of the machine on this provider: a plain number is MiB; units are docker's, "
+                    'so "4g" is 4 GiB.'
+                )
             ),
         ]
         | None
@@ -69,40 +70,41 @@ class ProviderNodeClass(Part):
 
 
 class ClassResources(Part):
-    """Size that scheduling counts with, wherever a provider states none."""
+    """Size of a machine for scheduling, where the provider entry states none."""
 
     cores: Annotated[Amount, Meta(description="Cores.")] = Decimal(0)
     memory_gi: Annotated[Amount, Meta(description="Memory in GiB.")] = Decimal(0)
     storage_gi: Annotated[Amount, Meta(description="Local disk in GiB.")] = Decimal(0)
     gpu: Annotated[int, Meta(ge=0, description="Whole GPUs.")] = 0
     gpu_model: Annotated[str, Meta(description="Model of these GPUs, such as nvidia-a100.")] = ""
-    extended: Annotated[
-        dict[str, Quantity], Meta(description="Whole numbers of anything else, by name.")
-    ] = {}
+    extended: Annotated[dict[str, Quantity], Meta(description="Counts of other resources, by name.")] = {}
 
 
 class NodeClassSpec(Part):
-    """Templates per provider, size and price."""
+    """Templates by provider, size and price."""
 
     providers: Annotated[
         dict[str, ProviderNodeClass],
         Meta(
-            description="How each provider makes such a machine; without an entry it is not available there."
+            description=(
+                "How each provider creates a machine of this class. The class is not available on a "
+                "provider without an entry."
+            )
         ),
     ] = {}
-    resources: Annotated[ClassResources, Meta(description="Size that scheduling counts with.")] = (
+    resources: Annotated[ClassResources, Meta(description="Size of a machine for scheduling.")] = (
         ClassResources()
     )
     cost_per_hour: Annotated[
         dict[str, Amount],
-        Meta(description="Dollars per hour by provider; absent means unknown, 0 means free."),
+        Meta(description="Dollars per hour by provider; an absent price is unknown, 0 is free."),
     ] = {}
-    labels: Annotated[dict[str, str], Meta(description="Labels that machines of this class get.")] = {}
-    taints: Annotated[tuple[Taint, ...], Meta(description="Taints that machines of this class get.")] = ()
+    labels: Annotated[dict[str, str], Meta(description="Labels of machines of this class.")] = {}
+    taints: Annotated[tuple[Taint, ...], Meta(description="Taints of machines of this class.")] = ()
 
     @property
     def default_size(self) -> MachineSize:
-        """Where no provider says otherwise."""
+        """The size where the provider entry states none."""
         resources = self.resources
         return MachineSize(
             millicores=parse_cores(resources.cores),
@@ -113,30 +115,30 @@ class NodeClassSpec(Part):
         )
 
     def size_on(self, provider: str) -> MachineSize | None:
-        """The one answer to how big a machine is there; None when this class is not available there."""
-        there = self.providers.get(provider)
-        if there is None:
+        """The size of a machine of this class on a provider; None if the class is not available there."""
+        provider_class = self.providers.get(provider)
+        if provider_class is None:
             return None
         size = self.default_size
         return size._replace(
-            millicores=size.millicores if there.millicores is None else there.millicores,
-            memory=size.memory if there.memory_bytes is None else there.memory_bytes,
+            millicores=size.millicores if provider_class.millicores is None else provider_class.millicores,
+            memory=size.memory if provider_class.memory_bytes is None else provider_class.memory_bytes,
         )
 
     def price_on(self, provider: str) -> int | None:
-        """Micro-dollars per hour; None when this class states no price there."""
+        """Micro-dollars per hour on a provider; None if the class states no price there."""
         price = self.cost_per_hour.get(provider)
         return None if price is None else dollars_to_micros(price)
 
 
 class NodeClassStatus(Status):
-    """Who uses the class."""
+    """Usage of the class."""
 
-    nodes: Annotated[int, Meta(description="Machines of this class, over all pools.")] | None = None
+    nodes: Annotated[int, Meta(description="Number of machines of this class in all pools.")] | None = None
 
 
 class LatticeNodeClass(Kind):
-    """A machine template: what it is called at each provider, how big it is, what it costs per hour."""
+    """A machine template: its name at each provider, its size, and its price per hour."""
 
     resource: ClassVar[Resource] = Resource(
         kind="LatticeNodeClass",
@@ -162,15 +164,20 @@ class LatticeNodeClass(Kind):
         yield from amount_problems(spec.resources.extended, "spec.resources.extended")
         for index, taint in enumerate(spec.taints):
             yield from taint.problems(f"spec.taints[{index}]")
-        for name, there in spec.providers.items():
+        for name, provider_class in spec.providers.items():
             path = join_path("spec.providers", name)
-            yield from quantity_problems(f"{path}.memory", there.memory, _parse_memory)
-            if None not in (there.cores, there.cpus) and there.cores != there.cpus:
+            yield from quantity_problems(f"{path}.memory", provider_class.memory, _parse_memory)
+            if (
+                None not in (provider_class.cores, provider_class.cpus)
+                and provider_class.cores != provider_class.cpus
+            ):
                 yield Cause(
-                    f"{path}.cpus", f"must agree with cores ({there.cores}) or be left out, got {there.cpus}"
+                    f"{path}.cpus",
+                    f"must equal cores ({provider_class.cores}) or be left out, got {provider_class.cpus}",
                 )
 
 
 def _parse_memory(value: Quantity) -> int:
+    # A plain number counts MiB, unlike docker, where it counts bytes.
     plain = not isinstance(value, str) or value.isdigit()
     return parse_docker_bytes(value) * MIB if plain else parse_docker_bytes(value)

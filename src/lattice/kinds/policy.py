@@ -1,4 +1,4 @@
-"""LatticePlacementPolicy: which rules hold for which services, wherever they go?"""
+"""LatticePlacementPolicy: placement rules for services that match a selector, and the size of clusters."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
@@ -18,106 +18,109 @@ from lattice.kinds.meta.selector import LabelSelector, dns_label_problem
 
 DEFAULT_MIN_NODES = 1
 DEFAULT_MAX_NODES = 20
-DEFAULT_PACKING_MILLIONTHS = 800_000  # millionths: a cluster above 80 percent gets no new replicas
+# A cluster above 80 percent gets no new replicas.
+DEFAULT_PACKING_MILLIONTHS = 800_000
 
 
 class SpreadConstraint(Part):
-    """How evenly replicas are laid out over the fleet."""
+    """How evenly replicas are distributed over the fleet."""
 
     topology_key: Annotated[
         Literal["region", "zone", "provider", "pool", "node"],
-        Meta(description="What the replicas are spread over."),
+        Meta(description="Domains that the replicas are spread over."),
     ]
     max_skew: Annotated[
         int,
         Meta(
-            ge=1, description="Largest allowed difference between the fullest and the emptiest; 1 by default."
+            ge=1,
+            description=(
+                "Largest allowed difference in replicas between the fullest and the emptiest domain; "
+                "1 by default."
+            ),
         ),
     ] = 1
 
 
 class PolicyRequirements(Part):
-    """Rules that must hold, or the service is not placed."""
+    """Rules that must hold; otherwise the service is not placed."""
 
     min_regions: (
-        Annotated[int, Meta(ge=1, description="Fewest different regions that the replicas must be in.")]
-        | None
+        Annotated[int, Meta(ge=1, description="Minimum number of different regions for the replicas.")] | None
     ) = None
     compliance: Annotated[
-        tuple[str, ...], LIST_SET, Meta(description="Certificates that every pool used must have.")
+        tuple[str, ...],
+        LIST_SET,
+        Meta(description="Compliance standards that every pool must have, such as gdpr."),
     ] = ()
     capabilities: Annotated[
-        tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool used must have.")
+        tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool must have.")
     ] = ()
     spread_constraint: (
-        Annotated[SpreadConstraint, Meta(description="How evenly replicas are laid out.")] | None
+        Annotated[SpreadConstraint, Meta(description="How evenly replicas are distributed.")] | None
     ) = None
 
 
 class SortPreference(Part):
-    """One way to rank pools."""
+    """A property to rank pools by."""
 
     sort_by: Annotated[
         Literal["cost", "availableCapacity"],
-        Meta(description="Rank by price per hour, or by the share of the pool that is still free."),
+        Meta(description="Rank by price per hour, or by the free share of the pool's capacity."),
     ]
     order: Annotated[
         Literal["ascending", "descending"],
-        Meta(description="Whether small or large comes first; ascending by default."),
+        Meta(description="Whether low or high values rank first; ascending by default."),
     ] = "ascending"
 
 
 class WeightedPreference(Part):
-    """One way to rank pools, and how much it counts."""
+    """A property to rank pools by, and its weight."""
 
-    weight: Annotated[int, Meta(ge=0, le=100, description="How much it counts, 0 to 100.")]
-    preference: Annotated[SortPreference, Meta(description="What to rank by.")]
+    weight: Annotated[int, Meta(ge=0, le=100, description="Weight of the preference, 0 to 100.")]
+    preference: Annotated[SortPreference, Meta(description="Property to rank by.")]
 
 
 class Consolidation(Part):
-    """When clusters that are nearly empty are merged."""
+    """When nearly empty clusters are merged."""
 
-    enabled: Annotated[bool, Meta(description="Whether to merge at all; false by default.")] = False
+    enabled: Annotated[bool, Meta(description="Whether clusters are merged; false by default.")] = False
     min_utilization: (
         Annotated[
             Amount,
-            Meta(
-                description="A cluster used less than this share (0.3, or 30 percent) is emptied into others."
-            ),
+            Meta(description="Share in use below which a cluster is merged: 0.3, or 30 for 30 percent."),
         ]
         | None
     ) = None
 
 
 class ClusterPolicy(Part):
-    """How clusters for these services are sized."""
+    """Size of the clusters of the selected services."""
 
     min_nodes: (
-        Annotated[
-            int, Meta(ge=0, description="A new cluster starts with at least so many machines; 1 by default.")
-        ]
+        Annotated[int, Meta(ge=0, description="Minimum number of machines of a new cluster; 1 by default.")]
         | None
     ) = None
     max_nodes: (
-        Annotated[
-            int, Meta(ge=1, description="A cluster never grows beyond so many machines; 20 by default.")
-        ]
+        Annotated[int, Meta(ge=1, description="Maximum number of machines of a cluster; 20 by default.")]
         | None
     ) = None
     bin_packing_threshold: (
         Annotated[
             Amount,
             Meta(
-                description="Share (0.8, or 80 percent) up to which a cluster is filled before another is made."
+                description=(
+                    "Share up to which a cluster is filled before Lattice creates another cluster: 0.8, "
+                    "or 80 for 80 percent (the default)."
+                )
             ),
         ]
         | None
     ) = None
     consolidation: (
-        Annotated[Consolidation, Meta(description="When clusters that are nearly empty are merged.")] | None
+        Annotated[Consolidation, Meta(description="When nearly empty clusters are merged.")] | None
     ) = None
     name_prefix: Annotated[
-        str, Meta(description="Goes into the name of new clusters: {pool}-{prefix}-{number}.")
+        str, Meta(description="Prefix in the names of new clusters: {pool}-{prefix}-{number}.")
     ] = ""
 
     @property
@@ -129,9 +132,9 @@ class ClusterPolicy(Part):
         )
 
     def problems(self, path: str) -> Iterator[Cause]:
-        least, most = self.min_nodes or 0, self.max_nodes
-        if most is not None and least > most:
-            yield Cause(f"{path}.minNodes", f"must be at most maxNodes ({most}), got {least}")
+        min_nodes, max_nodes = self.min_nodes or 0, self.max_nodes
+        if max_nodes is not None and min_nodes > max_nodes:
+            yield Cause(f"{path}.minNodes", f"must be at most maxNodes ({max_nodes}), got {min_nodes}")
         if self.name_prefix and (wrong := dns_label_problem(self.name_prefix)):
             yield Cause(f"{path}.namePrefix", wrong)
         yield from threshold_problems(f"{path}.binPackingThreshold", self.bin_packing_threshold)
@@ -139,18 +142,23 @@ class ClusterPolicy(Part):
             yield from self._consolidation_problems(f"{path}.consolidation.minUtilization")
 
     def _consolidation_problems(self, path: str) -> Iterator[Cause]:
-        least = self.consolidation.min_utilization if self.consolidation else None
-        yield from threshold_problems(path, least)
-        if least is not None and dollars_to_micros(share_as_fraction(least)) >= self.packing_millionths:
+        """Problems of minUtilization, which must be below binPackingThreshold."""
+        min_utilization = self.consolidation.min_utilization if self.consolidation else None
+        yield from threshold_problems(path, min_utilization)
+        if (
+            min_utilization is not None
+            and dollars_to_micros(share_as_fraction(min_utilization)) >= self.packing_millionths
+        ):
             packing = self.packing_millionths / 10**6
             yield Cause(
                 path,
-                f"must be below binPackingThreshold ({packing:g}), or clusters would be merged as soon as they fill, got {least}",
+                f"must be below binPackingThreshold ({packing:g}), "
+                f"or clusters would be merged as soon as they fill, got {min_utilization}",
             )
 
 
 class PlacementPolicySpec(Part):
-    """Whom the rules are for, and what they are."""
+    """The selected services, and the rules for their placement."""
 
     selector: (
         Annotated[
@@ -162,10 +170,10 @@ class PlacementPolicySpec(Part):
         PolicyRequirements()
     )
     preferences: Annotated[
-        tuple[WeightedPreference, ...], Meta(description="Wishes that rank what is left.")
+        tuple[WeightedPreference, ...], Meta(description="Preferences that rank the remaining pools.")
     ] = ()
     cluster_policy: (
-        Annotated[ClusterPolicy, Meta(description="How clusters for these services are sized.")] | None
+        Annotated[ClusterPolicy, Meta(description="Size of the clusters of these services.")] | None
     ) = None
 
     def applies_to(self, labels: dict[str, str]) -> bool:
@@ -173,13 +181,14 @@ class PlacementPolicySpec(Part):
 
 
 class PlacementPolicyStatus(Status):
-    """Whom it applies to at present."""
+    """Services that the policy applies to."""
 
-    services: Annotated[int, Meta(description="Services that the selector matches.")] | None = None
+    services: Annotated[int, Meta(description="Number of services that the selector matches.")] | None = None
 
 
 class LatticePlacementPolicy(Kind):
-    """Rules for where the services it selects may go, and how their clusters are sized. All policies that match hold together."""
+    """Rules for the placement of the services that the policy selects, and for the size of their clusters.
+    All matching policies apply together."""
 
     resource: ClassVar[Resource] = Resource(
         kind="LatticePlacementPolicy",
@@ -204,5 +213,6 @@ class LatticePlacementPolicy(Kind):
         yield from bad_numbers
         if self.spec.selector:
             yield from self.spec.selector.problems("spec.selector")
+        # The rules of a cluster policy compare numbers, which must be valid for that.
         if self.spec.cluster_policy and not bad_numbers:
             yield from self.spec.cluster_policy.problems("spec.clusterPolicy")

@@ -1,4 +1,4 @@
-"""LatticePool: how much may be used, and spent, in one region of one provider?"""
+"""LatticePool: capacity and budget in one region of one provider."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
@@ -20,45 +20,57 @@ from lattice.kinds.meta.quantity import (
 from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 from lattice.kinds.meta.validator import join_path
 
-DEFAULT_ALERT_MILLIONTHS = 800_000  # millionths of the budget: seed value 0.8
+# Millionths of the budget.
+DEFAULT_ALERT_MILLIONTHS = 800_000
 
 
 class PoolCredentials(Part):
-    """Where the login for the provider is kept."""
+    """The Secret with the credentials for the provider."""
 
     secret_ref: Annotated[
-        str, Meta(description="Name of a Secret in namespace lattice-system with the provider's keys.")
+        str,
+        Meta(
+            description="Name of a Secret in namespace lattice-system with the credentials for the provider."
+        ),
     ]
 
 
 class PoolProvider(Part):
-    """Who supplies the machines, and where."""
+    """Provider of the machines, and their region."""
 
     type: Annotated[
         str,
         Meta(
             min_length=1,
-            description="Provider, such as local or aws: a name of the server's --providers, or the pool is closed.",
+            description=(
+                "Provider, such as local or aws. It must be one of the server's --providers; "
+                "otherwise the pool is closed."
+            ),
         ),
     ]
     region: Annotated[str, Meta(description="The provider's own name of the region, such as us-east-1.")] = ""
-    zone: Annotated[str, Meta(description="Zone inside the region, if the pool is confined to one.")] = ""
+    zone: Annotated[str, Meta(description="Zone within the region, if the pool is confined to one zone.")] = (
+        ""
+    )
     credentials: (
         Annotated[
-            PoolCredentials, Meta(description="Login for the provider; absent means that none is needed.")
+            PoolCredentials,
+            Meta(description="Credentials for the provider; absent means that none are needed."),
         ]
         | None
     ) = None
 
 
 class PoolCapacity(Part):
-    """Ceilings; one that is absent does not limit."""
+    """Limits of the pool; an absent field sets no limit."""
 
     max_nodes: (
-        Annotated[int, Meta(ge=0, description="Most machines at a time; 0 closes the pool.")] | None
+        Annotated[int, Meta(ge=0, description="Maximum number of machines; 0 closes the pool.")] | None
     ) = None
-    max_cores: Annotated[Amount, Meta(description="Most cores over all machines.")] | None = None
-    max_memory_gi: Annotated[Amount, Meta(description="Most memory over all machines, in GiB.")] | None = None
+    max_cores: Annotated[Amount, Meta(description="Maximum number of cores of all machines.")] | None = None
+    max_memory_gi: Annotated[Amount, Meta(description="Maximum memory of all machines, in GiB.")] | None = (
+        None
+    )
 
     @property
     def max_millicores(self) -> int | None:
@@ -70,23 +82,25 @@ class PoolCapacity(Part):
 
 
 class PoolBudget(Part):
-    """Money per month. A pool's budget is hard: nothing is provisioned beyond it."""
+    """Budget per month. The budget of a pool is a hard limit: Lattice provisions nothing beyond it."""
 
     max_monthly_cost: (
-        Annotated[Amount, Meta(description="Most that may be spent in a month of 30 days.")] | None
+        Annotated[Amount, Meta(description="Maximum spending in a month of 30 days.")] | None
     ) = None
     currency: Annotated[
         str,
         Meta(
             pattern="^[A-Z]{3}$",
-            description="USD, as all prices are; a pool that counts in another currency is not used.",
+            description=(
+                "Currency of the budget. All prices are in USD; a pool with another currency is not used."
+            ),
         ),
     ] = "USD"
     alert_threshold: (
         Annotated[
             Amount,
             Meta(
-                description="Share of the budget that raises an alert, as 0.8 or as 80 percent; 0.8 by default."
+                description="Share of the budget that raises an alert: 0.8 by default, or 80 for 80 percent."
             ),
         ]
         | None
@@ -106,15 +120,15 @@ class PoolBudget(Part):
 
 
 class PoolSpec(Part):
-    """What the pool offers and what bounds it."""
+    """Provider, machine classes and limits of the pool."""
 
-    provider: Annotated[PoolProvider, Meta(description="Who supplies the machines, and where.")]
-    capacity: Annotated[PoolCapacity, Meta(description="Ceilings on machines, cores and memory.")] = (
+    provider: Annotated[PoolProvider, Meta(description="Provider of the machines, and their region.")]
+    capacity: Annotated[PoolCapacity, Meta(description="Limits on machines, cores and memory.")] = (
         PoolCapacity()
     )
     budget: (
         Annotated[
-            PoolBudget, Meta(description="Ceiling on money; absent means that capacity is the only limit.")
+            PoolBudget, Meta(description="Limit on spending; absent means that capacity is the only limit.")
         ]
         | None
     ) = None
@@ -124,13 +138,16 @@ class PoolSpec(Part):
     labels: Annotated[
         dict[str, Any],
         Meta(
-            description="What services select by. A value is a string or a list of strings; `compliance` lists the pool's certificates."
+            description=(
+                "Labels that services select pools by. A value is a string or a list of strings. "
+                "`compliance` lists the pool's compliance standards."
+            )
         ),
     ] = {}
 
     def label_values(self, key: str) -> tuple[str, ...]:
-        found = self.labels.get(key, ())
-        return (found,) if isinstance(found, str) else tuple(found)
+        value = self.labels.get(key, ())
+        return (value,) if isinstance(value, str) else tuple(value)
 
     @property
     def compliance(self) -> tuple[str, ...]:
@@ -146,9 +163,11 @@ class PoolSpec(Part):
 
 
 class PoolUsage(Part):
-    """What is in use."""
+    """Machines, cores and memory in use."""
 
-    allocated_nodes: Annotated[int, Meta(description="Machines that exist or are being made.")] | None = None
+    allocated_nodes: Annotated[int, Meta(description="Machines that exist or are being created.")] | None = (
+        None
+    )
     allocated_cores: Annotated[Amount, Meta(description="Cores of these machines.")] | None = None
     allocated_memory_gi: Annotated[Amount, Meta(description="Memory of these machines, in GiB.")] | None = (
         None
@@ -156,7 +175,7 @@ class PoolUsage(Part):
 
 
 class PoolUtilization(Part):
-    """Shares in use, 0 to 1, of the capacities that are limited."""
+    """Shares in use, 0 to 1, of the capacities with a limit."""
 
     nodes: Annotated[Amount, Meta(description="Share of maxNodes.")] | None = None
     cores: Annotated[Amount, Meta(description="Share of maxCores.")] | None = None
@@ -164,13 +183,16 @@ class PoolUtilization(Part):
 
 
 class PoolSpending(Part):
-    """Where the budget stands."""
+    """Spending against the budget."""
 
-    current_month_cost: Annotated[Amount, Meta(description="Spent in this calendar month so far.")] | None = (
-        None
-    )
+    current_month_cost: (
+        Annotated[Amount, Meta(description="Spending in this calendar month so far.")] | None
+    ) = None
     projected_month_cost: (
-        Annotated[Amount, Meta(description="Spent plus the present rate until the month ends.")] | None
+        Annotated[
+            Amount, Meta(description="Spending so far plus the current rate until the end of the month.")
+        ]
+        | None
     ) = None
     utilization_percent: (
         Annotated[Amount, Meta(description="Projected cost as a share of the budget, 0.82 for 82 percent.")]
@@ -182,26 +204,27 @@ class PoolCluster(Part):
     """One cluster of the pool."""
 
     name: Annotated[str, Meta(description="Name of the LatticeCluster.")]
-    nodes: Annotated[int, Meta(description="Its machines.")] | None = None
-    services: Annotated[int, Meta(description="Services that run in it.")] | None = None
+    nodes: Annotated[int, Meta(description="Number of machines.")] | None = None
+    services: Annotated[int, Meta(description="Number of services in the cluster.")] | None = None
 
 
 class PoolStatus(Status):
-    """What is in use, what it costs, and which clusters use it."""
+    """Usage, spending and clusters of the pool."""
 
-    capacity: Annotated[PoolUsage, Meta(description="What is in use.")] | None = None
-    utilization: Annotated[PoolUtilization, Meta(description="Shares in use.")] | None = None
-    budget: Annotated[PoolSpending, Meta(description="Where the budget stands.")] | None = None
+    capacity: Annotated[PoolUsage, Meta(description="Machines, cores and memory in use.")] | None = None
+    utilization: Annotated[PoolUtilization, Meta(description="Shares of the limits in use.")] | None = None
+    budget: Annotated[PoolSpending, Meta(description="Spending against the budget.")] | None = None
     clusters: Annotated[
-        tuple[PoolCluster, ...], LIST_MAP_BY_NAME, Meta(description="Clusters made in this pool.")
+        tuple[PoolCluster, ...], LIST_MAP_BY_NAME, Meta(description="Clusters in this pool.")
     ] = ()
     next_cluster_sequence: (
-        Annotated[int, Meta(description="Number of the next cluster; never given twice.")] | None
+        Annotated[int, Meta(description="Number of the next cluster; never reused.")] | None
     ) = None
 
 
 class LatticePool(Kind):
-    """Capacity and budget in one region of one provider. Services are placed in pools; clusters and machines follow by themselves."""
+    """Capacity and budget in one region of one provider. Lattice places services in pools, and creates the
+    clusters and machines for them."""
 
     resource: ClassVar[Resource] = Resource(
         kind="LatticePool",
@@ -245,8 +268,8 @@ def _label_problems(key: str, value: object) -> Iterator[Cause]:
     if wrong := label_key_problem(key):
         yield Cause(path, wrong)
     values = value if isinstance(value, list | tuple) else (value,)
-    for each in values:
-        if not isinstance(each, str):
-            yield Cause(path, f"must be a string or a list of strings, got {each!r}", "FieldValueTypeInvalid")
-        elif wrong := label_value_problem(each):
+    for item in values:
+        if not isinstance(item, str):
+            yield Cause(path, f"must be a string or a list of strings, got {item!r}", "FieldValueTypeInvalid")
+        elif wrong := label_value_problem(item):
             yield Cause(path, wrong)

@@ -1,4 +1,5 @@
-"""LatticeService: what does a team run, how much of it, and what must hold for the places where it goes?"""
+"""LatticeService: the containers of a team's application, the number of replicas, and the requirements on
+their placement."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -25,27 +26,27 @@ from lattice.kinds.meta.validator import join_path
 
 
 class PlacementResources(Part):
-    """What one replica needs, if its containers do not say so themselves."""
+    """Resources that one replica needs, if its containers state none."""
 
     cores: Annotated[Amount, Meta(description="Cores.")] = Decimal(0)
     memory_gi: Annotated[Amount, Meta(description="Memory in GiB.")] = Decimal(0)
     storage_gi: Annotated[Amount, Meta(description="Local disk in GiB.")] = Decimal(0)
-    gpu: Annotated[Amount, Meta(description="GPUs; a part of one (0.5) may share it.")] = Decimal(0)
-    gpu_model: Annotated[str, Meta(description="Model that the GPUs must be, such as nvidia-a100.")] = ""
-    extended: Annotated[
-        dict[str, Quantity], Meta(description="Whole numbers of anything else, by name.")
-    ] = {}
+    gpu: Annotated[
+        Amount, Meta(description="GPUs; a fraction such as 0.5 shares one GPU with other replicas.")
+    ] = Decimal(0)
+    gpu_model: Annotated[str, Meta(description="Required GPU model, such as nvidia-a100.")] = ""
+    extended: Annotated[dict[str, Quantity], Meta(description="Counts of other resources, by name.")] = {}
 
     @property
     def amounts(self) -> dict[str, int]:
-        """Milli-cores, bytes and milli-GPUs by resource name; what is not asked for is not listed."""
-        asked = {
+        """Milli-cores, bytes and milli-GPUs by resource name, without resources that are not requested."""
+        amounts = {
             "cpu": parse_cores(self.cores),
             "memory": gib_to_bytes(self.memory_gi),
             "storage": gib_to_bytes(self.storage_gi),
             "gpu": parse_cores(self.gpu),
         }
-        return {name: amount for name, amount in asked.items() if amount} | parse_amounts(self.extended)
+        return {name: amount for name, amount in amounts.items() if amount} | parse_amounts(self.extended)
 
 
 class Latency(Part):
@@ -54,17 +55,19 @@ class Latency(Part):
     max_ms: Annotated[
         int,
         Meta(
-            ge=1, description="Most milliseconds from each replica to the nearest replica of the dependency."
+            ge=1,
+            description="Maximum milliseconds from each replica to the nearest replica of the dependency.",
         ),
     ]
 
 
 class Placement(Part):
-    """What must hold for the places where the service goes."""
+    """Requirements on the pools and nodes of the service."""
 
     pools: (
         Annotated[
-            LabelSelector, Meta(description="Labels of the pools that it may run in; absent means all.")
+            LabelSelector,
+            Meta(description="Labels of the pools that the service may use; absent means all pools."),
         ]
         | None
     ) = None
@@ -73,26 +76,28 @@ class Placement(Part):
         LIST_SET,
         Meta(description="Regions or pools that must each have at least one replica."),
     ] = ()
-    resources: Annotated[PlacementResources, Meta(description="What one replica needs.")] = (
+    resources: Annotated[PlacementResources, Meta(description="Resources that one replica needs.")] = (
         PlacementResources()
     )
     latency: Annotated[
-        dict[str, Latency], Meta(description="How near dependencies must be, by their name in `resources`.")
+        dict[str, Latency], Meta(description="Maximum latency to dependencies, by their name in `resources`.")
     ] = {}
     compliance: Annotated[
-        tuple[str, ...], LIST_SET, Meta(description="Certificates that every pool used must have.")
+        tuple[str, ...],
+        LIST_SET,
+        Meta(description="Compliance standards that every pool must have, such as gdpr."),
     ] = ()
     capabilities: Annotated[
-        tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool used must have.")
+        tuple[str, ...], LIST_SET, Meta(description="Capabilities that every pool must have.")
     ] = ()
     data_residency: Annotated[
-        str, Meta(description="Jurisdiction that every pool used must be in, such as eu.")
+        str, Meta(description="Jurisdiction that every pool must be in, such as eu.")
     ] = ""
     tolerations: Annotated[
-        tuple[Toleration, ...], Meta(description="Taints of nodes that it puts up with.")
+        tuple[Toleration, ...], Meta(description="Taints of nodes that the replicas tolerate.")
     ] = ()
     node_selector: Annotated[
-        dict[str, str], Meta(description="Labels that its nodes must have with exactly these values.")
+        dict[str, str], Meta(description="Labels that the nodes must have with exactly these values.")
     ] = {}
 
     def problems(self, path: str) -> Iterator[Cause]:
@@ -109,27 +114,36 @@ class Placement(Part):
 
 
 class Dependency(Part):
-    """Something that the service talks to, or that talks to it."""
+    """A service or resource that the service calls, or that calls the service."""
 
     type: Annotated[
         str,
         Meta(
             min_length=1,
-            description="Service (in either case), external-service, volume, or a type of your own.",
+            description="service (in upper or lower case), external-service, volume, or a type of your own.",
         ),
     ]
     direction: Annotated[
         Literal["outbound", "inbound", "both"],
         Meta(
-            description="outbound (the default): it calls the other; inbound: it lets the other call; traffic needs both sides to say so."
+            description=(
+                "outbound (the default): the service calls the dependency; inbound: the dependency "
+                "may call the service. Traffic needs both sides to declare it."
+            )
         ),
     ] = "outbound"
-    id: Annotated[str, Meta(description="Name of the other, if it differs from the key of this entry.")] = ""
-    namespace: Annotated[str, Meta(description="Namespace of the other; its own if absent.")] = ""
+    id: Annotated[
+        str, Meta(description="Name of the dependency, if it differs from the key of this entry.")
+    ] = ""
+    namespace: Annotated[
+        str, Meta(description="Namespace of the dependency; the namespace of the service if absent.")
+    ] = ""
     class_: Annotated[
-        str, Meta(description="Variant of a resource that is provisioned, in its own words.")
+        str, Meta(description="Variant of a provisioned resource, in the format of the resource.")
     ] = msgspec.field(name="class", default="")
-    params: Annotated[OpaqueJson, Meta(description="Settings of the resource, in its own words.")] = {}
+    params: Annotated[
+        OpaqueJson, Meta(description="Settings of the resource, in the format of the resource.")
+    ] = {}
 
     @property
     def is_service(self) -> bool:
@@ -145,60 +159,77 @@ class Dependency(Part):
 
 
 class Replicas(Part):
-    """How many copies run."""
+    """Number of replicas."""
 
     min: (
         Annotated[
-            int, Meta(ge=0, le=100_000, description="So many run; 1 by default. `scale` moves this number.")
+            int,
+            Meta(
+                ge=0,
+                le=100_000,
+                description="Number of replicas that run; 1 by default. `scale` changes this number.",
+            ),
         ]
         | None
     ) = None
     max: (
         Annotated[
             int,
-            Meta(ge=0, le=100_000, description="There are never more than this; absent means no ceiling."),
+            Meta(ge=0, le=100_000, description="Maximum number of replicas; absent means no limit."),
         ]
         | None
     ) = None
 
 
 class ServiceSpec(Part):
-    """What runs, how much of it, and what it needs."""
+    """Containers, replicas and requirements of the service."""
 
-    containers: Annotated[dict[str, Container], Meta(description="Programs of one replica, by name.")]
-    placement: Annotated[Placement, Meta(description="What must hold for the places where it goes.")] = (
-        Placement()
-    )
+    containers: Annotated[dict[str, Container], Meta(description="Containers of one replica, by name.")]
+    placement: Annotated[
+        Placement, Meta(description="Requirements on the pools and nodes of the service.")
+    ] = Placement()
     resources: Annotated[
         dict[str, Dependency],
-        Meta(description='What it depends on and who may call it, by name; "*" is everybody.'),
+        Meta(
+            description=(
+                'Dependencies of the service, and services that may call it, by name; "*" means all services.'
+            )
+        ),
     ] = {}
-    replicas: Annotated[Replicas, Meta(description="How many copies run.")] = Replicas()
+    replicas: Annotated[Replicas, Meta(description="Number of replicas.")] = Replicas()
     priority: Annotated[
         int,
         Meta(
             ge=-1_000_000_000,
             le=1_000_000_000,
-            description="Higher ones go first and may displace lower ones; 0.",
+            description=(
+                "Services of higher priority go first and may preempt services of lower priority; 0 "
+                "by default."
+            ),
         ),
     ] = 0
     disconnect: Annotated[
-        Disconnect, Meta(description="What becomes of a replica whose node is cut off.")
+        Disconnect,
+        Meta(
+            description="What happens to a replica when its node loses the connection to the control plane."
+        ),
     ] = Disconnect()
-    spread: Annotated[tuple[Spread, ...], Meta(description="How evenly its replicas are laid out.")] = ()
+    spread: Annotated[tuple[Spread, ...], Meta(description="How evenly the replicas are distributed.")] = ()
 
     @property
     def min_replicas(self) -> int:
-        """Replicas that run when nothing else demands more."""
+        """Number of replicas, unless regions require more."""
         return 1 if self.replicas.min is None else self.replicas.min
 
     def desired_replicas(self, min_regions: int = 0) -> int:
-        """Replicas that run: enough for `min`, for one in each required region, and for a policy's `minRegions`."""
+        """Number of replicas: at least `min`, one for each required region, and one for each of `min_regions`
+        of the policies."""
         return max(self.min_replicas, len(self.placement.required_regions), min_regions)
 
     @property
     def requests(self) -> dict[str, int]:
-        """What one replica needs: the sum over its containers if any of them says, else `placement.resources`."""
+        """Amounts that one replica needs: the total of its containers if any container states requests, else
+        `placement.resources`."""
         return total_amounts(self.containers, "requests") or self.placement.resources.amounts
 
     @property
@@ -207,13 +238,13 @@ class ServiceSpec(Part):
 
 
 class HourlyCost(Part):
-    """Money per hour."""
+    """Cost per hour."""
 
     hourly: Annotated[Amount, Meta(description="Dollars per hour.")] | None = None
 
 
 class TotalCost(Part):
-    """Money for the whole."""
+    """Total cost."""
 
     hourly: Annotated[Amount, Meta(description="Dollars per hour.")] | None = None
     projected30_day: (
@@ -225,59 +256,67 @@ class ServicePlacement(Part):
     """Replicas of the service in one cluster on machines of one class."""
 
     pool: Annotated[str, Meta(description="Pool, or {infrastructure}/{region}.")]
-    cluster: Annotated[str, Meta(description="LatticeCluster that they run in.")] = ""
-    replicas: Annotated[int, Meta(description="How many.")] | None = None
+    cluster: Annotated[str, Meta(description="LatticeCluster of the replicas.")] = ""
+    replicas: Annotated[int, Meta(description="Number of replicas.")] | None = None
     node: Annotated[str, Meta(description="LatticeNodeClass of the machines.")] = ""
-    cost: Annotated[HourlyCost, Meta(description="Their share of what these machines cost.")] | None = None
+    cost: (
+        Annotated[HourlyCost, Meta(description="Share of the machines' cost for these replicas.")] | None
+    ) = None
 
 
 class Health(Part):
-    """How its replicas are."""
+    """Number of running and ready replicas."""
 
     available: Annotated[int, Meta(description="Replicas that run.")] | None = None
-    ready: Annotated[int, Meta(description="Replicas that run and answer their readiness probe.")] | None = (
-        None
-    )
+    ready: Annotated[int, Meta(description="Replicas that run and pass their readiness probe.")] | None = None
 
 
 class Alternative(Part):
     """A pool that was not chosen."""
 
     pool: Annotated[str, Meta(description="Name of the pool.")]
-    rejected: Annotated[str, Meta(description="Why it was not chosen.")] = ""
+    rejected: Annotated[str, Meta(description="Why the pool was not chosen.")] = ""
 
 
 class SchedulerDecision(Part):
-    """Why the replicas are where they are, or nowhere."""
+    """Why the replicas have their pools, or why the service is not placed."""
 
-    reason: Annotated[str, Meta(description="One sentence.")] = ""
+    reason: Annotated[str, Meta(description="Reason, in one sentence.")] = ""
     verdict: Annotated[
-        str, Meta(description="Placed; or Never, NotNow, OverBudget, NoPrice, NotHere: what it would take.")
+        str,
+        Meta(
+            description=(
+                "Placed, or why the service is not placed: Never, NotNow, OverBudget, NoPrice or NotHere."
+            )
+        ),
     ] = ""
     alternatives: Annotated[
         tuple[Alternative, ...], Meta(description="Pools that were not chosen, and why.")
     ] = ()
     required: Annotated[
-        OpaqueJson, Meta(description="Properties that new infrastructure would need for this service to fit.")
+        OpaqueJson, Meta(description="Properties that new infrastructure needs for this service to fit.")
     ] = {}
-    digest: Annotated[str, Meta(description="Hash of what the decision was made from.")] = ""
+    digest: Annotated[str, Meta(description="Hash of the input of the decision.")] = ""
 
 
 class ServiceStatus(Status):
-    """Where it runs, what that costs, how it is, and why."""
+    """Placement, cost and health of the service, and the reason of the placement."""
 
     replicas: Annotated[int, Meta(description="Replicas that exist.")] | None = None
-    placements: Annotated[tuple[ServicePlacement, ...], Meta(description="Where its replicas are.")] = ()
-    total_cost: Annotated[TotalCost, Meta(description="What all of them cost.")] | None = None
-    health: Annotated[Health, Meta(description="How its replicas are.")] | None = None
-    last_scheduled: Annotated[str, Meta(description="When the placement was last decided.")] | None = None
+    placements: Annotated[
+        tuple[ServicePlacement, ...], Meta(description="Pools, clusters and node classes of the replicas.")
+    ] = ()
+    total_cost: Annotated[TotalCost, Meta(description="Cost of all replicas.")] | None = None
+    health: Annotated[Health, Meta(description="Number of running and ready replicas.")] | None = None
+    last_scheduled: Annotated[str, Meta(description="Time of the last placement decision.")] | None = None
     scheduler_decision: (
-        Annotated[SchedulerDecision, Meta(description="Why they are where they are.")] | None
+        Annotated[SchedulerDecision, Meta(description="Why the replicas have their pools.")] | None
     ) = None
 
 
 class LatticeService(Kind):
-    """What a team runs: containers, how many replicas, and requirements. Lattice finds the places, makes the clusters and says why."""
+    """An application of a team: containers, number of replicas, and requirements. Lattice chooses the pools,
+    creates the clusters, and explains the decision."""
 
     resource: ClassVar[Resource] = Resource(
         kind="LatticeService",
@@ -291,7 +330,7 @@ class LatticeService(Kind):
                 "Wanted",
                 ".spec.replicas.min",
                 "integer",
-                description="Replicas that should run; 1 if nothing is said.",
+                description="Desired number of replicas; 1 by default.",
             ),
             Column("Ready", ".status.health.ready", "integer"),
             Column("Replicas", ".status.replicas", "integer"),
@@ -323,20 +362,23 @@ class LatticeService(Kind):
         for index, spread in enumerate(spec.spread):
             yield from spread.problems(f"spec.spread[{index}]")
         for name in spec.resources:
+            # "*" stands for all services, in inbound dependencies.
             if name != "*" and (wrong := dns_label_problem(name)):
                 yield Cause(join_path("spec.resources", name), f"name of a dependency {wrong}")
 
 
 def _replica_problems(spec: ServiceSpec) -> Iterator[Cause]:
-    most, regions = spec.replicas.max, spec.placement.required_regions
-    if most is None:
+    max_replicas, regions = spec.replicas.max, spec.placement.required_regions
+    if max_replicas is None:
         return
-    if spec.min_replicas > most:
-        yield Cause("spec.replicas.min", f"must be at most replicas.max ({most}), got {spec.min_replicas}")
-    if len(regions) > most:
+    if spec.min_replicas > max_replicas:
+        yield Cause(
+            "spec.replicas.min", f"must be at most replicas.max ({max_replicas}), got {spec.min_replicas}"
+        )
+    if len(regions) > max_replicas:
         yield Cause(
             "spec.placement.requiredRegions",
-            f"names {len(regions)} regions, but replicas.max allows only {most} replicas",
+            f"names {len(regions)} regions, but replicas.max allows only {max_replicas} replicas",
         )
 
 

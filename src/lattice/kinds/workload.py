@@ -1,4 +1,4 @@
-"""LatticeWorkload: what is one replica to do, where is it bound, and how is it?"""
+"""LatticeWorkload: one replica, the node that it is bound to, and its state."""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -22,73 +22,95 @@ from lattice.kinds.container import (
 from lattice.kinds.meta.base import Column, Kind, OpaqueJson, Part, Resource, Status
 from lattice.kinds.meta.selector import dns_label_problem
 
-EVICTED = "Leaving"  # the condition of a workload that was told to make room for another
+# Condition of a workload that the scheduler preempts. The stored name is "Leaving".
+EVICTED = "Leaving"
 
 DesiredState = Literal["Running", "Stopped", "Deleted"]
 ActualState = Literal["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"]
 Count = Annotated[int, Meta(ge=0)]
-WORKLOAD_FINALIZER = "lattice.dev/workload"  # the record stays until its node has let go of it
-RETRY_REQUESTED_ANNOTATION = (
-    "lattice.dev/retry-requested"  # annotation: a person wants it tried again, and when that was said
-)
+# The record stays until the node has released the workload.
+WORKLOAD_FINALIZER = "lattice.dev/workload"
+# Time at which a user or an automation rule requested a restart of the failed workload.
+RETRY_REQUESTED_ANNOTATION = "lattice.dev/retry-requested"
 
 
 class WorkloadGroup(Part):
-    """Workloads that start together or not at all."""
+    """A gang: workloads that are scheduled together or not at all."""
 
     name: Annotated[str, Meta(min_length=1, description="Name of the group, in this namespace.")]
-    min_member: Annotated[int, Meta(ge=1, description="None of them is bound until so many fit at once.")]
+    min_member: Annotated[
+        int, Meta(ge=1, description="Minimum number of workloads that must fit together before any is bound.")
+    ]
 
 
 class WorkloadSpec(Part):
-    """What one replica runs and what it needs."""
+    """Containers of one replica, and their requirements."""
 
-    containers: Annotated[dict[str, Container], Meta(description="Programs, by name.")]
+    containers: Annotated[dict[str, Container], Meta(description="Containers, by name.")]
     service: Annotated[
-        str, Meta(description="LatticeService that it is a replica of; empty for a workload of its own.")
+        str, Meta(description="LatticeService of the replica; empty for a workload without a service.")
     ] = ""
     slot: Annotated[
-        int, Meta(ge=0, description="Its place among the replicas of the service; stays when it is replaced.")
+        int,
+        Meta(
+            ge=0, description="Number of the replica within the service; a replacement has the same number."
+        ),
     ] = 0
-    desired_state: Annotated[
-        DesiredState, Meta(description="What should become of it; Running by default.")
-    ] = "Running"
+    desired_state: Annotated[DesiredState, Meta(description="Desired state; Running by default.")] = "Running"
     revision: Annotated[
         str,
-        Meta(pattern="^([0-9a-f]{24})?$", description="First 24 hex digits of the SHA-256 of what it runs."),
+        Meta(pattern="^([0-9a-f]{24})?$", description="First 24 hex digits of the SHA-256 of the template."),
     ] = ""
     cluster: Annotated[
-        str, Meta(description="LatticeCluster whose nodes it may use; empty means any node.")
+        str, Meta(description="LatticeCluster whose nodes the workload may use; empty means any node.")
     ] = ""
     requests: Annotated[
         Quantities,
         Meta(
-            description='Kept free for it by resource name, such as cpu "500m"; counts only if no container states requests.'
+            description=(
+                'Amounts reserved for the workload, by resource name, such as cpu "500m"; used only '
+                "if no container states requests."
+            )
         ),
     ] = {}
     limits: Annotated[
         Quantities,
-        Meta(description="More than this it never gets; counts only if no container states limits."),
+        Meta(
+            description="Largest amounts that the workload may use; used only if no container states limits."
+        ),
     ] = {}
     priority: Annotated[
         int,
         Meta(
             ge=-1_000_000_000,
             le=1_000_000_000,
-            description="Higher ones go first and may displace lower ones; 0.",
+            description=(
+                "Workloads of higher priority go first and may preempt workloads of lower priority; "
+                "0 by default."
+            ),
         ),
     ] = 0
-    group: Annotated[WorkloadGroup, Meta(description="Workloads that it starts together with.")] | None = None
+    group: (
+        Annotated[
+            WorkloadGroup, Meta(description="Gang of the workload: workloads that are scheduled together.")
+        ]
+        | None
+    ) = None
     constraints: Annotated[
-        Constraints, Meta(description="What besides room decides which nodes it may use.")
+        Constraints,
+        Meta(description="Rules besides free capacity that decide which nodes the workload may use."),
     ] = Constraints()
-    disconnect: Annotated[Disconnect, Meta(description="What becomes of it when its node is cut off.")] = (
-        Disconnect()
-    )
+    disconnect: Annotated[
+        Disconnect,
+        Meta(
+            description="What happens to the replica when its node loses the connection to the control plane."
+        ),
+    ] = Disconnect()
 
     @property
     def request_amounts(self) -> dict[str, int]:
-        """Milli-cores, bytes, milli-GPUs and counts: the sum over its containers, if any of them states requests, else its own."""
+        """Milli-cores, bytes, milli-GPUs and counts: the total of the containers if any container states
+        requests, else `requests`."""
         return (
             total_amounts(self.containers, "requests")
             if self.containers_declare("requests")
@@ -105,7 +127,7 @@ class WorkloadSpec(Part):
 
     @property
     def effective_revision(self) -> str:
-        """Revision of what it runs: the one that is given, else made from what it runs."""
+        """The stated revision, or else the revision computed from the spec."""
         return self.revision or compute_revision(self)
 
     def containers_declare(self, part: Literal["requests", "limits"]) -> bool:
@@ -113,40 +135,55 @@ class WorkloadSpec(Part):
 
 
 def compute_revision(spec: WorkloadSpec) -> str:
-    """Another one whenever what runs is another; neither its desired state nor where it may go changes it."""
+    """Digest of the containers, requests, limits and disconnect policy; desired state and constraints do not
+    change it."""
     runnable = (spec.containers, spec.requests, spec.limits, spec.disconnect)
     return sha256(msgspec.json.encode(runnable, order="deterministic")).hexdigest()[:24]
 
 
 class Binding(Part):
-    """The node it was given, and by which leader."""
+    """The node of the workload, and the leadership term in which it was bound."""
 
     node: Annotated[str, Meta(description="Name of the LatticeNode.")]
     uid: Annotated[
-        str, Meta(description="uid of the node: one that came back under the same name is another.")
+        str, Meta(description="uid of the node; a later node with the same name has another uid.")
     ] = ""
-    term: Annotated[int, Meta(ge=0, description="Leadership term that bound it.")] = 0
+    term: Annotated[int, Meta(ge=0, description="Leadership term in which the workload was bound.")] = 0
 
 
 class Retry(Part):
-    """How often it failed and when it is tried again."""
+    """Failures so far, and the time of the next attempt."""
 
     attempts: Annotated[int, Meta(ge=0, description="Failures so far.")] | None = None
-    max: Annotated[int, Meta(ge=0, description="So many failures end it.")] | None = None
-    next_at: Annotated[str, Meta(description="Not tried again before this time.")] | None = None
+    max: (
+        Annotated[
+            int, Meta(ge=0, description="Number of failures after which the workload is not restarted.")
+        ]
+        | None
+    ) = None
+    next_at: Annotated[str, Meta(description="Time before which the workload is not restarted.")] | None = (
+        None
+    )
     final: Annotated[
         bool,
-        Meta(description="Whether it has failed for good after fewer, since trying again would not help."),
+        Meta(
+            description=(
+                "true: the workload failed permanently after fewer failures, because a restart would "
+                "not help."
+            )
+        ),
     ] = False
     revision: Annotated[
-        str, Meta(description="Revision that this counts the failures of; another begins anew.")
+        str, Meta(description="Revision whose failures are counted; a new revision starts from 0.")
     ] = ""
     run: (
         Annotated[
             int,
             Meta(
                 ge=0,
-                description="Number of the start that it is for: grows with each, and a node starts each once.",
+                description=(
+                    "Number of the start, which grows with each start; a node carries out each start once."
+                ),
             ),
         ]
         | None
@@ -154,43 +191,61 @@ class Retry(Part):
 
     @property
     def is_exhausted(self) -> bool:
-        """It has failed for good, by the rules of then."""
+        """Whether the workload has failed permanently, by the number of attempts that was allowed when it
+        failed."""
         return self.final or (self.max is not None and (self.attempts or 0) >= self.max)
 
 
 class WorkloadStatus(Status):
-    """Where it is bound and how it is."""
+    """Node and state of the workload."""
 
-    binding: Annotated[Binding, Meta(description="The node it was given.")] | None = None
-    actual_state: Annotated[ActualState, Meta(description="What it is doing, as its node says.")] = "Pending"
-    ready: Annotated[bool, Meta(description="Whether it runs and answers its readiness probe.")] | None = None
-    applied_revision: Annotated[str, Meta(description="Revision that its node really runs.")] = ""
+    binding: Annotated[Binding, Meta(description="Node of the workload.")] | None = None
+    actual_state: Annotated[ActualState, Meta(description="Current state, as the node reports it.")] = (
+        "Pending"
+    )
+    ready: (
+        Annotated[bool, Meta(description="Whether the workload runs and passes its readiness probe.")] | None
+    ) = None
+    applied_revision: Annotated[str, Meta(description="Revision that the node runs.")] = ""
     strict: Annotated[
         bool,
-        Meta(description="Whether its node ends that revision when it hears nothing of the control plane."),
+        Meta(
+            description=(
+                "Whether the node stops this revision when it loses the connection to the control plane."
+            )
+        ),
     ] = False
     allocated_ports: Annotated[
         dict[str, Count], Meta(description="Port numbers on the node, by name of the port.")
     ] = {}
-    retry: Annotated[Retry, Meta(description="How often it failed and when it is tried again.")] | None = None
+    retry: Annotated[Retry, Meta(description="Failures so far, and the time of the next attempt.")] | None = (
+        None
+    )
     failure_reason: Annotated[
-        str, Meta(description="Why it failed last, as one word such as IMAGE_NOT_FOUND.")
+        str, Meta(description="Reason of the last failure, as one word such as IMAGE_NOT_FOUND.")
     ] = ""
     failure_message: Annotated[
-        str, Meta(description="How that was, in its node's words, such as its exit code or the signal.")
+        str,
+        Meta(description="Details of the last failure from the node, such as the exit code or the signal."),
     ] = ""
-    state_since: Annotated[str, Meta(description="When it began to do that.")] | None = None
-    last_action: Annotated[str, Meta(description="What was last done about it.")] = ""
-    last_action_at: Annotated[str, Meta(description="When that was done.")] | None = None
-    last_log: Annotated[str, Meta(description="Last lines that it printed.")] = ""
+    state_since: Annotated[str, Meta(description="Time at which the current state began.")] | None = None
+    last_action: Annotated[str, Meta(description="Last action of Lattice on the workload.")] = ""
+    last_action_at: Annotated[str, Meta(description="Time of the last action.")] | None = None
+    last_log: Annotated[str, Meta(description="Last lines of the log.")] = ""
     decision: Annotated[
         OpaqueJson,
-        Meta(description="Why this node: the best ones, counts per reason, hash of the input; at most 2 KB."),
+        Meta(
+            description=(
+                "Decision record: the best candidates, rejections per reason, hash of the input; at "
+                "most 2 KB."
+            )
+        ),
     ] = {}
 
 
 class LatticeWorkload(Kind):
-    """One replica on one node. Lattice makes them for services; one without a service is yours to make."""
+    """One replica on one node. Lattice creates workloads for services; users may create workloads without a
+    service."""
 
     resource: ClassVar[Resource] = Resource(
         kind="LatticeWorkload",
@@ -198,7 +253,10 @@ class LatticeWorkload(Kind):
         short_names=("lw",),
         categories=("lattice", "all"),
         namespaced=True,
-        managed_hint="this workload belongs to a service: change the LatticeService instead, or make a workload of your own without an owner",
+        managed_hint=(
+            "this workload belongs to a service: change the LatticeService instead, or create a "
+            "workload without an owner"
+        ),
         columns=(
             Column("Service", ".spec.service"),
             Column("State", ".status.actualState"),
@@ -224,8 +282,8 @@ class LatticeWorkload(Kind):
         ]
         yield from wrong_alone
         if not wrong_alone:
-            whose = "spec.containers" if spec.containers_declare("requests") else "spec.requests"
-            yield from total_limit_problems(spec.request_amounts, spec.limit_amounts, whose)
+            requests_path = "spec.containers" if spec.containers_declare("requests") else "spec.requests"
+            yield from total_limit_problems(spec.request_amounts, spec.limit_amounts, requests_path)
         yield from spec.constraints.problems("spec.constraints")
         yield from spec.disconnect.problems("spec.disconnect")
         yield from self._spread_problems()
@@ -233,14 +291,16 @@ class LatticeWorkload(Kind):
             yield Cause("spec.group.name", wrong)
 
     def _spread_problems(self) -> Iterator[Cause]:
+        """Problems of spread rules without a selector: only replicas of a service have workloads to count by
+        default."""
         for index, spread in enumerate(self.spec.constraints.spread):
             if spread.selector is None and not self.spec.service:
-                what = "must be given, since the workload has no service whose replicas could be counted"
-                yield Cause(f"spec.constraints.spread[{index}].selector", what, "FieldValueRequired")
+                problem = "must be given, since the workload has no service whose replicas could be counted"
+                yield Cause(f"spec.constraints.spread[{index}].selector", problem, "FieldValueRequired")
 
 
 class DesiredRun(NamedTuple):
-    """Running or Stopped, which revision, and the number of the start."""
+    """State that the node should bring the workload to, its revision, and the number of the start."""
 
     state: Literal["Running", "Stopped"]
     revision: str

@@ -25,7 +25,7 @@ CONTENT_TYPES = {
 
 @dataclass(frozen=True)
 class Asset:
-    """One file, as it is and compressed; `etag` is another one whenever the file is."""
+    """One static file, plain and compressed; `etag` changes with the content of the file."""
 
     body: bytes
     content_type: str
@@ -36,24 +36,26 @@ class Asset:
 
     @cached_property
     def gzipped(self) -> bytes:
-        """Compressed when it is first asked for: a server that nobody looks at starts without."""
+        """The compressed body, computed on the first request, so that the server starts without compressing
+        files."""
         return gzip.compress(self.body, 9, mtime=0)
 
 
 def assets() -> Mapping[str, Asset]:
-    """By path, such as `lib/api.js`."""
-    found = sorted(_walk(files(__name__) / "static", ""))
-    return {path: Asset(body, CONTENT_TYPES[_ending(path)]) for path, body in found}
+    """All static files of the page by path, such as `lib/api.js`."""
+    # Sorted, so that the mapping does not depend on the order of the file system.
+    bodies = sorted(_walk(files(__name__) / "static", ""))
+    return {path: Asset(body, CONTENT_TYPES[_suffix(path)]) for path, body in bodies}
 
 
-def _walk(folder: Traversable, before: str) -> Iterator[tuple[str, bytes]]:
-    for each in folder.iterdir():
-        path = f"{before}{each.name}"
-        if each.is_dir():
-            yield from _walk(each, f"{path}/")
-        elif _ending(path) in CONTENT_TYPES:
-            yield path, each.read_bytes()
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        path = f"{prefix}{entry.name}"
+        if entry.is_dir():
+            yield from _walk(entry, f"{path}/")
+        elif _suffix(path) in CONTENT_TYPES:
+            yield path, entry.read_bytes()
 
 
-def _ending(path: str) -> str:
+def _suffix(path: str) -> str:
     return f".{path.rpartition('.')[2]}"

@@ -121,7 +121,7 @@ STEPS = (
     Step(
         "explain goes down to a field inside a map",
         "kubectl explain lsvc.spec.containers.image",
-        out=(r"^FIELD:\s+image <string>$", r"Container image; without a command"),
+        out=(r"^FIELD:\s+image <string>$", r"Container image; it needs a node with a container runtime"),
     ),
     Step(
         "explain --recursive lists nested fields",

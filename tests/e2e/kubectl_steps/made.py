@@ -7,7 +7,7 @@ STEPS = (
         "a cluster is not for people to create",
         "kubectl create -f cluster.yaml",
         rc=1,
-        err=r"\(Forbidden\): .*latticeclusters are made by Lattice only.*clusters follow from services: declare a LatticeService",
+        err=r"\(Forbidden\): .*latticeclusters are made by Lattice only.*Lattice creates clusters for services: declare a LatticeService",
     ),
     Step(
         "not by apply either",
@@ -27,7 +27,7 @@ STEPS = (
         "callee: {name: b}}\\n' "
         "| kubectl create --validate=false -f -",
         rc=1,
-        err=r"\(Forbidden\): .*agreements follow from services: list each other under spec\.resources",
+        err=r"\(Forbidden\): .*Lattice creates agreements for services: list both services under spec\.resources",
     ),
     Step(
         "Lattice makes a cluster",

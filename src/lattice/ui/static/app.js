@@ -1,4 +1,4 @@
-// The shell: who is signed in, which view is shown, what is always there.
+// The shell of the page: the signed-in user, the current view, the header.
 import { SIGNED_OUT, signIn, signOut, whoami } from "./lib/api.js";
 import { Guarded, html, render, useEffect, useState } from "./lib/dom.js";
 import { usePeers } from "./lib/peers.js";
@@ -7,8 +7,8 @@ import { Empty, Heading, Loading, Problem } from "./lib/parts.js";
 import { href, useRoute } from "./lib/route.js";
 import SignIn from "./views/signin.js";
 
-// In the order of the menu. `#/services/NS/NAME` is views/service.js. words: how many may follow in the address, none if not told.
-// stays: it is the same view whether any follow or not, and knows where it was before.
+// Views in the order of the menu. `#/services/NS/NAME` is views/service.js. words: how many words may follow in the address; none by
+// default. stays: the view stays mounted with and without further words, so that it can keep the focus.
 const VIEWS = {
   fleet: { title: "Fleet", load: () => import("./views/fleet.js"), words: [0, 1, 2, 3], stays: true },
   services: { title: "Services", load: () => import("./views/services.js"), one: () => import("./views/service.js"), words: [0, 2] },
@@ -42,7 +42,7 @@ function App({ arrived }) {
   return html`<${Shell} user=${user} onOut=${leave} />`;
 }
 
-// What was typed here is for nobody who comes after.
+// The next user of this browser must not see what the last user typed.
 function forget() {
   sessionStorage.clear();
 }
@@ -66,17 +66,17 @@ function Shell({ user, onOut }) {
 const keyOf = (name, params) => `${name}/${params.length && !VIEWS[name].stays ? "one" : ""}`;
 const leadsSomewhere = (name, params) => Object.hasOwn(VIEWS, name) && (VIEWS[name].words ?? [0]).includes(params.length);
 
-const broken = (error) => html`<${Problem} error=${{ message: `this view broke: ${error.message}`, fix: "load the page again" }}
+const broken = (error) => html`<${Problem} error=${{ message: `this view failed: ${error.message}`, fix: "reload the page" }}
   retry=${() => location.reload()} />`;
 
 function Nowhere({ name, params }) {
   useEffect(() => {
-    document.title = "Nothing here · Lattice";
+    document.title = "Not found · Lattice";
   }, []);
   const known = Object.hasOwn(VIEWS, name) ? VIEWS[name].title : "";
-  return html`<${Heading} title="Nothing here" />
+  return html`<${Heading} title="Not found" />
     ${known
-      ? html`<${Empty}>Nothing of ${known} is called “${params.join("/")}”. <a href=${href(name)}>See ${known.toLowerCase()}</a>.<//>`
+      ? html`<${Empty}>There is no “${params.join("/")}” in ${known}. <a href=${href(name)}>See ${known.toLowerCase()}</a>.<//>`
       : html`<${Empty}>There is no view “${name}”. <a href=${href(FIRST)}>See the fleet</a>.<//>`}`;
 }
 
@@ -85,7 +85,7 @@ function skip(event) {
   document.getElementById("main").focus();
 }
 
-// Views are fetched when they are first shown. Each gets {params, query, user}.
+// The browser loads the module of a view when the view is first shown. Every view gets {params, query, user}.
 function Shown({ name, params, query, user }) {
   const [state, setState] = useState({});
   const load = params.length && VIEWS[name].one ? VIEWS[name].one : VIEWS[name].load;
@@ -103,7 +103,7 @@ const SAID = { live: "Live", connecting: "Connecting…", lost: "No answer", awa
 
 function Lost() {
   return useConnection() === "lost" && html`<p class="problem" role="alert">The server does not answer.
-    What is shown is as it was told last; it is asked again every few seconds.</p>`;
+    Showing last known data. Retrying every few seconds.</p>`;
 }
 
 function Connection() {
@@ -121,7 +121,7 @@ function Theme() {
     wear(next);
     setTheme(next);
   };
-  return html`<button type="button" class="plain theme" onClick=${turn} title="Light, dark, or as the system has it">
+  return html`<button type="button" class="plain theme" onClick=${turn} title="Light, dark, or the system setting">
     <span aria-hidden="true">◐ </span>${THEMES[theme]}</button>`;
 }
 
@@ -131,7 +131,7 @@ function wear(theme) {
   localStorage.setItem("lattice-theme", theme);
 }
 
-// A one-time code comes behind the address, where no server log sees it, and is taken off at once.
+// The one-time code is in the fragment of the address, which no server log contains. It is removed from the address immediately.
 async function arrive() {
   const code = new URLSearchParams(location.hash.replace(/^#/, "")).get("code");
   let note = null;

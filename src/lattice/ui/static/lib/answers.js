@@ -1,4 +1,4 @@
-// Answers about the fleet, arranged for the eye. Pure: no element in sight.
+// Answers of the server about the fleet, arranged for display. Pure functions without page elements.
 import { compare, count, hourly, plural, signed } from "./format.js";
 
 const MONTH_HOURS = 720;
@@ -10,7 +10,7 @@ export function where(places) {
   return [...counts].map(([pool, replicas]) => `${pool} ${replicas}`).join(", ") || "nowhere";
 }
 
-// Candidates × filters: every pool with a cell for every filter; `first` is the index of the first that rules it out.
+// Candidates × filters: every pool with a cell for every filter; `first` is the index of the first filter that rejects the pool.
 export function matrix({ filters, pools, decisions }) {
   const chosen = new Map();
   const scores = new Map();
@@ -31,26 +31,26 @@ export function matrix({ filters, pools, decisions }) {
   return { filters: filters.map((name, index) => ({ name, fails: fails(index) })), rows: rows.sort(order) };
 }
 
-// The plugins that scored any pool, with their weights, in their order.
+// The plugins that scored the pools, with their weights, in order.
 export function weights(ranked) {
   const found = new Map();
   for (const each of ranked) for (const part of each.parts) found.set(part.plugin, part.weight);
   return [...found].map(([plugin, weight]) => ({ plugin, weight }));
 }
 
-// Replicas 1 to 3, as they were decided alike.
+// The numbers of the replicas of one decision, such as `Replicas 1–3`.
 export function replicasOf({ firstReplica, replicas }) {
   return replicas === 1 ? `Replica ${firstReplica}` : `Replicas ${firstReplica}–${firstReplica + replicas - 1}`;
 }
 
-// What would be enough, if it were not asked for.
+// Sets of requirements; the service would fit without any one of these sets.
 export const ways = ({ conflicts = [] }, service) => conflicts.map((parts) => parts.map((part) => sourced(part, service)).join(" and "));
 
 const sourced = ({ text, source }, service) => (source && source !== ownSource(service) ? `${text} (${source})` : text);
 
 const ownSource = (service) => `service/${service.split("/").at(-1)}`;
 
-// None of the ways was found to be passable, or none is needed by now: the same as the command prints.
+// Text for a service without suggestions; the same text as `lattice fit` prints.
 export function nothingFits({ isPlaced, conflicts = [] }) {
   if (isPlaced) return "It fits as it is.";
   const fewest = Math.min(...conflicts.map((parts) => parts.length));
@@ -80,7 +80,7 @@ export function told(value) {
   return String(value);
 }
 
-// What a plan comes to, in one sentence: the same as the command prints.
+// The summary of a plan in one sentence; the same text as `lattice plan` prints.
 export function summary({ services, clusters, wouldMove, unplaced, total, declared = [] }) {
   const parts = [...tally(services, "service"), ...tally(clusters, "cluster")];
   const nodes = clusters.reduce((sum, each) => sum + machines(each.after) - machines(each.before), 0);
@@ -96,7 +96,7 @@ export function summary({ services, clusters, wouldMove, unplaced, total, declar
   return `${[...parts, ...besides(declared, !parts.length)].join(", ")}; ${cost}`;
 }
 
-// Besides places: services that are restarted, always; other declarations, if there is nothing else to tell.
+// Changes other than placement: restarted services always, other declarations only if the summary has nothing else.
 function besides(declared, isAll) {
   const restarted = declared.filter((each) => each.isRestarted).length;
   const others = declared.length - restarted;
@@ -128,14 +128,14 @@ export function machinesOf({ mark, before, after }) {
 
 export const MARKS = { "+": "new", "~": "changed", "-": "gone" };
 
-// What happens, in words.
+// The what-if scenario in words; the same text as `lattice whatif` prints.
 export function eventWords({ lose, drop, priceMillionths }) {
   const words = [...lose.map((each) => `without ${each}`), ...drop.map((each) => `with ${each.pool} not certified for ${each.compliance}`)];
   const change = (priceMillionths - 1e6) / 1e4;
   return change ? [...words, `with prices ${change > 0 ? "+" : "−"}${Math.abs(change)} %`] : words;
 }
 
-// The fleet before and after a plan as two trees for the packed map: pools › clusters, sized by machines. `clusters`: what there is.
+// The fleet before and after a plan as two trees for the treemap: pools › clusters, sized by machines. `clusters`: the current clusters.
 export function beforeAfter(clusters, plan) {
   const known = new Map(clusters.map(({ name, pool, nodes }) => [name, { name, pool, before: nodes, after: nodes, mark: "" }]));
   for (const each of plan.clusters) {
@@ -152,7 +152,7 @@ export function beforeAfter(clusters, plan) {
   return { before: tree(all, "before"), after: tree(all, "after"), nodesBefore: total("before"), nodesAfter: total("after") };
 }
 
-// On the map of before what loses something is marked, on that of after what gains.
+// The map of before marks clusters that lose machines or replicas, the map of after marks clusters that gain.
 function fate({ mark, before, after, replicas }, when) {
   const gain = after - before || replicas;
   if (when === "before") return mark === "-" || gain < 0 ? "minus" : "";
@@ -175,15 +175,15 @@ function tree(clusters, when) {
   });
 }
 
-// Services that change, and machines that nobody is on: together the change of the whole.
+// Services that change, and machines without workloads: together they add up to the total change.
 export function serviceRows({ services, overhead }) {
   const rows = services.filter((each) => each.before.length || each.after.length);
   const empty = { name: "(empty nodes)", mark: "", before: [], after: [], isPlaced: true, isEmptyMachines: true, cost: overhead };
   return overhead.change.hourlyMicros ? [...rows, empty] : rows;
 }
 
-// One budget as shares of the longest of limit, projection and 30 days at the present rate, which is what the limit is held against:
-// what is spent, what the month will come to, where it alerts and ends.
+// One budget as shares of the largest of limit, projection and 30 days at the current rate. The limit is compared with the last of these.
+// Shares: spent, projected for this month, alert, limit, committed.
 export function budgetBar({ spentMicros, projectedMicros, limitMicros, alertMillionths, hourlyMicros = 0 }) {
   const whole = Math.max(limitMicros ?? 0, projectedMicros, hourlyMicros * MONTH_HOURS, 1);
   const alert = limitMicros == null ? null : (limitMicros * alertMillionths) / 1e6;
@@ -202,7 +202,7 @@ export const budgetName = ({ kind, name, region }) => `${WORDS[kind] ?? kind} ${
 
 export const committed = ({ hourlyMicros }) => hourlyMicros * MONTH_HOURS;
 
-// Series of steps as columns that a chart stacks: times, and for each series the sum of it and of those below it.
+// Series of steps as columns of a stacked chart: times, and for every series the sum of it and the series below.
 export function stacked(series, at) {
   const times = [...new Set([...series.flatMap((each) => each.points.map(([time]) => time)), at])].sort((one, other) => one - other);
   const below = times.map(() => 0);
@@ -218,7 +218,7 @@ export function stacked(series, at) {
   return { times, columns };
 }
 
-// Months before this one over all budgets that do not pay for one another twice.
+// Spending in earlier months, summed over budgets that do not contain one another.
 export function monthsOf(budgets) {
   const sums = new Map();
   for (const each of budgets) {

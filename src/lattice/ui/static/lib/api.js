@@ -1,10 +1,10 @@
-// The public API, as everybody uses it. The cookie says who asks; the header says that it is this page and no other.
+// Calls of the public API. The cookie identifies the user; the header proves that the request comes from this page.
 const GROUP = "/apis/lattice.dev/v1alpha1";
 const CORE = new Set(["events", "namespaces", "secrets", "configmaps"]);
 export const SIGNED_OUT = "lattice:signed-out";
 export const HEADERS = { "X-Lattice-Page": "1" };
 
-// What the server refused: `what` went wrong, how to `fix` it, and `causes` field by field.
+// An error of the server: the message, how to `fix` the problem, and `causes` field by field.
 export class Refused extends Error {
   constructor(status, body) {
     const [what, fix = ""] = splitFix(body?.message ?? `the server answered ${status}`);
@@ -29,7 +29,7 @@ async function send(method, path, given) {
   try {
     response = await fetch(path, { method, headers, credentials: "same-origin", body });
   } catch {
-    throw new Refused(0, { message: "the server does not answer (fix: see whether it still runs)" });
+    throw new Refused(0, { message: "the server does not answer (fix: check that it is running)" });
   }
   const text = await response.text();
   const isJson = (response.headers.get("Content-Type") ?? "").includes("json");
@@ -46,7 +46,7 @@ export const post = (path, body) => send("POST", path, body);
 export const put = (path, body) => send("PUT", path, body);
 export const remove = (path) => send("DELETE", path);
 
-// Address of a kind, of one namespace of it, or of one object: objectPath("latticenodes", "", "n1").
+// Path of a kind, of a kind in one namespace, or of one object: objectPath("latticenodes", "", "n1").
 export function objectPath(resource, namespace = "", name = "") {
   const home = CORE.has(resource) ? "/api/v1" : GROUP;
   const within = namespace ? `/namespaces/${encodeURIComponent(namespace)}` : "";
@@ -58,16 +58,16 @@ export function withQuery(path, query = {}) {
   return search ? `${path}?${search}` : path;
 }
 
-// plan, why, fit, whatif, cost, optimise, apply: what the commands of these names ask.
+// plan, why, fit, whatif, cost, optimise, apply: the queries of the commands with these names.
 export const ask = (question, body = {}) => post(`${GROUP}/fleet/${question}`, body);
 
-// What is used at this moment: of some of pools, clusters, nodes, services.
+// Current usage of pools, clusters, nodes, services or budgets.
 export const top = (...of) => get(withQuery(`${GROUP}/top`, { of: of.join(",") }));
 
 export const signIn = (proof) => post("/ui/session", proof);
 export const signOut = () => remove("/ui/session");
 
-// Who is signed in: {name, groups, mayWrite}; null when nobody is.
+// The signed-in user: {name, groups, mayWrite}; null without a session.
 export async function whoami() {
   const { name, groups } = await get("/ui/session");
   return name ? { name, groups, mayWrite: groups.some((each) => each === "lattice:admins" || each === "lattice:system") } : null;

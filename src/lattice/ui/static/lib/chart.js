@@ -1,4 +1,4 @@
-// Cost over time: steps on top of one another, drawn by uPlot.
+// Cost over time: stacked steps, drawn by uPlot.
 import { stacked } from "./answers.js";
 import { html, useEffect, useRef, useState } from "./dom.js";
 import { hourly } from "./format.js";
@@ -9,10 +9,10 @@ const HEIGHT = 260;
 const COLOURS = 8; // --series-0 … in style.css
 const GREYS = { "(empty nodes)": "--line" };
 
-// Only views with a chart need it.
+// Only views with a chart load this style sheet.
 document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: "vendor/uplot.css" }));
 
-// series: [{name, points: [[seconds, micros]]}], the largest first; at: until when they hold; since: from when.
+// series: [{name, points: [[seconds, micros]]}], the largest first; since and at: begin and end of the time axis.
 export function Stack({ series, since, at, label }) {
   const frame = useRef(null);
   const width = useWidth(frame);
@@ -25,7 +25,7 @@ export function Stack({ series, since, at, label }) {
   return html`<div class="chart" ref=${frame} role="img" aria-label=${label}></div>`;
 }
 
-// Drawn from the top of the stack down, so that each covers what is below it.
+// Drawn from the top of the stack down, so that every series covers the larger series behind it.
 function columnsOf(series, since, at) {
   const { times, columns } = stacked(series, at);
   const from = times[0] > since ? [since] : [];
@@ -48,7 +48,7 @@ function options(element, width, series) {
   return {
     width,
     height: HEIGHT,
-    padding: [null, 28, null, null], // for the last time on the axis
+    padding: [null, 28, null, null], // space for the last label of the time axis
     series: [{ value: (_, seconds) => (seconds == null ? "–" : new Date(seconds * 1000).toLocaleString()) }, ...drawn.reverse()],
     scales: { y: { range: (_, low, high) => [0, (high || 1) * 1.08] } },
     axes: [{ ...axis, space: 90, values: times }, { ...axis, size: 70, values: dollars }],
@@ -56,7 +56,7 @@ function options(element, width, series) {
   };
 }
 
-// Where nobody points, the legend tells what is now.
+// Without a pointer on the chart, the legend shows the latest values.
 function latest(plot) {
   const last = plot.data[0].length - 1;
   if (plot.legend.idx == null) plot.setLegend({ idx: last }, false);
@@ -70,7 +70,7 @@ function times(_, marks, __, ___, step) {
   return marks.map((each) => format.format(each * 1000));
 }
 
-// Changes with the colours of the page.
+// A number that changes with the colours of the page, so that the chart is drawn again.
 function useTheme() {
   const [turn, setTurn] = useState(0);
   useEffect(() => {

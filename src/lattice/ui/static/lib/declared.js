@@ -1,22 +1,22 @@
-// What people declare otherwise than before, field by field: also what leaves everything in its place.
+// Changed declarations, field by field, including changes that move no replica.
 import { MARKS, some, told } from "./answers.js";
 import { html } from "./dom.js";
 import { plural } from "./format.js";
 import { Badge } from "./parts.js";
 
-const FIRST = 6; // fields of an object that are shown at once
+const FIRST = 6; // fields of an object that are shown without unfolding
 const LONG = 120; // characters of a value
-const BEFORE = 20; // of them before the first that differs
+const BEFORE = 20; // characters shown before the first difference
 
 const named = ({ kind, namespace, name }) => [kind, namespace, name].filter(Boolean).join("/");
 const isService = ({ kind }) => kind === "LatticeService";
 
 export const serviceOf = ({ namespace, name }) => `${namespace}/${name}`;
 
-// Services that are there and are written otherwise.
+// Existing services whose declaration changes.
 export const rewritten = ({ declared = [] }) => declared.filter((each) => each.mark === "~" && isService(each));
 
-// Both sides from a little before the first difference on, so that two long texts do not look alike.
+// Both values, cut to begin shortly before the first difference, so that long values do not look alike.
 export function contrasted(before, after) {
   const [one, other] = [told(before), told(after)];
   if (Math.max(one.length, other.length) <= LONG) return [one, other];
@@ -26,11 +26,11 @@ export function contrasted(before, after) {
   return [one, other].map((text) => `${from ? "…" : ""}${text.slice(from, from + LONG)}${text.length > from + LONG ? "…" : ""}`);
 }
 
-// New and gone services are told with where they go; all else that is written otherwise is told here.
+// All changed declarations but new and deleted services, which the table of services shows.
 export function Declared({ plan: { declared = [], services } }) {
   const placed = new Set(services.map((each) => each.name));
   const shown = declared.filter((each) => each.mark === "~" || !isService(each) || !placed.has(serviceOf(each)));
-  return shown.length > 0 && html`<section class="card" aria-label="Declared"><h2>Declared otherwise</h2>
+  return shown.length > 0 && html`<section class="card" aria-label="Declared"><h2>Changed declarations</h2>
     <ul class="verdicts">${shown.map((each) => html`<${One} key=${named(each)} each=${each} />`)}</ul></section>`;
 }
 
@@ -52,13 +52,13 @@ function Fields({ fields }) {
   })}</ul>`;
 }
 
-// For who is about to apply it: what is overwritten, in a few lines.
+// A short list of what the plan overwrites, for the dialog before it is applied.
 export function Overwritten({ plan: { declared = [] } }) {
   const changed = declared.filter((each) => each.mark === "~");
   const gone = declared.filter((each) => each.mark === "-");
   const services = changed.filter(isService);
   const others = changed.filter((each) => !isService(each));
-  const line = (found, one, many) => found.length > 0 && html`<p>${plural(found.length, one, many)} declared otherwise:
+  const line = (found, one, many) => found.length > 0 && html`<p>${plural(found.length, one, many)} changed:
     ${` ${some(found.map(fieldsOf), 5)}`}</p>`;
   return html`${line(services, "service is", "services are")}${line(others, "other object is", "other objects are")}
     ${gone.length > 0 && html`<p>${plural(gone.length, "object is", "objects are")} deleted: ${some(gone.map(named), 5)}</p>`}`;

@@ -1,4 +1,4 @@
-// How elements are written: htm templates on Preact, and its hooks, from one place.
+// Page elements: htm templates on Preact, and its hooks, imported from here only.
 import { Component, createElement, render } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";
 
@@ -6,7 +6,7 @@ export { render };
 export { useEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
 export const html = htm.bind(createElement);
 
-// What breaks inside is told by `otherwise(error)`, and breaks nothing around it. Elsewhere (`at`) it is tried again.
+// Shows `otherwise(error)` if a child fails, without affecting the rest of the page. A new address (`at`) clears the error.
 export class Guarded extends Component {
   componentDidCatch(error) {
     console.error(error);
@@ -22,7 +22,7 @@ export class Guarded extends Component {
   }
 }
 
-// Draws `View` anew only when `same(before, now)` says no: for parts of which there are a thousand.
+// Draws `View` again only when `same(before, now)` is false; for elements of which a page has thousands.
 export function memo(View, same) {
   return class extends Component {
     shouldComponentUpdate(next) {

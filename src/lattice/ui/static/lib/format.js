@@ -1,4 +1,4 @@
-// Amounts as people read them. Inside, everything is an integer: micro-dollars, milli-cores, bytes, milliseconds.
+// Amounts as text. The inputs are integers: micro-dollars, milli-cores, bytes, milliseconds.
 const MONTH_HOURS = 720;
 const GROUPED = new Intl.NumberFormat("en-US");
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -7,7 +7,7 @@ export const count = (number) => GROUPED.format(number);
 
 export const plural = (number, word, words = `${word}s`) => `${count(number)} ${number === 1 ? word : words}`;
 
-// $1,234.50; less than a dollar keeps what matters: $0.0052
+// $1,234.50; amounts below a dollar have more digits: $0.0052
 export function money(micros) {
   if (micros == null) return "–";
   const dollars = Math.abs(micros) / 1e6;
@@ -18,7 +18,7 @@ export function money(micros) {
 
 export const hourly = (micros) => (micros == null ? "–" : `${money(micros)}/h`);
 
-// What an hourly price comes to in 30 days.
+// The cost of an hourly price in 30 days.
 export const monthly = (micros) => (micros == null ? "–" : `${money(micros * MONTH_HOURS)} in 30 days`);
 
 export const signed = (micros, how = money) => (micros > 0 ? `+${how(micros)}` : how(micros));
@@ -62,7 +62,7 @@ export function span(seconds) {
   return `${Math.floor(seconds / 86400)}d`;
 }
 
-// Order of people: web-2 before web-10.
+// Natural order: web-2 before web-10.
 const NATURAL = new Intl.Collator("en", { numeric: true });
 
 export function compare(one, other) {

@@ -1,4 +1,4 @@
-// On what grounds was a place chosen: every pool against every filter, and the scores of those that fit with their parts.
+// The decision record of a placement: every pool against every filter, and the scores of the pools that fit.
 import { matrix, replicasOf, weights } from "./answers.js";
 import { html, useMemo, useState } from "./dom.js";
 import { count, plural } from "./format.js";
@@ -13,8 +13,8 @@ export function Matrix({ why }) {
   const fit = found.rows.filter((row) => row.fits).length;
   const rows = all ? found.rows : found.rows.slice(0, FIRST_ROWS);
   return html`<section class="card"><h2>Candidates × filters</h2>
-    <p class="quiet">${fit} of ${plural(found.rows.length, "pool")} could take it.
-      A ✗ says what is needed, what there is and what is missing; the first that rules a pool out is outlined.</p>
+    <p class="quiet">${fit} of ${plural(found.rows.length, "pool")} can take the service.
+      A ✗ shows what the service needs, what the pool has and what is missing. The first filter that rejects a pool is outlined.</p>
     <div class="matrix" role="region" aria-label="Candidates by filters" tabindex="0"><table class="candidates">
       <thead><tr><th scope="col">Pool</th>
         ${found.filters.map(({ name, fails }) => html`<th scope="col" key=${name} class=${fails ? "" : "slim"}>
@@ -33,7 +33,7 @@ export function Matrix({ why }) {
 
 function Fate({ row }) {
   if (row.chosen) return html`<${Badge} tone="good">chosen for ${row.chosen}<//>`;
-  return row.fits ? html`<${Badge}>fits<//>` : html`<${Badge} tone="bad">ruled out<//>`;
+  return row.fits ? html`<${Badge}>fits<//>` : html`<${Badge} tone="bad">rejected<//>`;
 }
 
 function Cell({ filter, reasons, first }) {
@@ -42,7 +42,7 @@ function Cell({ filter, reasons, first }) {
       data-first=${first ? "" : null}>${reasons.map((each) => html`<div class="reason"
       key=${each.what + each.need}>
     <span class="what"><span aria-hidden="true">✗</span> ${each.what}${each.replicas && html` <small>replica ${each.replicas}</small>`}
-      ${first && html`<span class="unseen"> first that rules it out</span>`}</span>
+      ${first && html`<span class="unseen"> first filter that rejects the pool</span>`}</span>
     <dl><dt>need</dt><dd>${each.need}</dd><dt>have</dt><dd>${each.have}</dd><dt>missing</dt><dd class="missing">${each.missing}</dd></dl>
   </div>`)}</td>`;
 }
@@ -50,8 +50,8 @@ function Cell({ filter, reasons, first }) {
 export function Scores({ why }) {
   const steps = why.decisions.filter((step) => step.ranked.length);
   return steps.length > 0 && html`<section class="card"><h2>Scores</h2>
-    <p class="quiet">Pools that fit, best first. Parts are from 0 to 100; each counts with its weight.
-      The part that decided over the second is outlined.</p>
+    <p class="quiet">Pools that fit, best first. Every plugin scores from 0 to 100 and counts with its weight.
+      The plugin that decided against the second pool is outlined.</p>
     ${steps.map((step) => html`<${Step} key=${step.firstReplica} step=${step} />`)}</section>`;
 }
 
@@ -75,7 +75,7 @@ function Step({ step }) {
 
 function Part({ part, deciding }) {
   if (!part) return html`<td></td>`;
-  return html`<td class=${deciding ? "part deciding" : "part"} title=${deciding ? "decided over the second" : null}>
+  return html`<td class=${deciding ? "part deciding" : "part"} title=${deciding ? "decided against the second pool" : null}>
     <span class="part-name">${part.plugin} ×${part.weight}</span>
     <span class="part-track"><span style=${{ width: `${Math.max(0, Math.min(100, part.score))}%` }}></span></span>
     <span>${part.score.toFixed(1)}</span></td>`;

@@ -1,26 +1,26 @@
-// What changes, as it changes: one stream for the whole page, of all kinds that any part of it wants to hear of.
+// Live changes: one event stream for the whole page, with all kinds that any view subscribes to.
 import { HEADERS, SIGNED_OUT } from "./api.js";
 import { useEffect, useRef, useState } from "./dom.js";
 
 const RETRY = [500, 1000, 2000, 5000]; // milliseconds until the next attempt
-const SILENCE = 11_000; // the server says something every 4 s
-const LOST = 3; // attempts in vain after which the server is said not to answer
-const WHILE_LISTING = 120; // milliseconds between two looks at a list that still arrives
-const AT_ONCE = 12; // milliseconds of reading after which others have their turn
-const AWAY = 15_000; // a page that nobody sees for so long lets go of its connection; browsers have six for each server
-const wanted = new Map(); // kind -> what is known of it, and who wants to hear of it: see `blank`
+const SILENCE = 11_000; // milliseconds without data after which the stream is broken; the server sends something every 4 s
+const LOST = 3; // failed attempts after which the page shows that the server does not answer
+const WHILE_LISTING = 120; // milliseconds between two redraws while a list still arrives
+const AT_ONCE = 12; // milliseconds of parsing after which the browser may handle input
+const AWAY = 15_000; // milliseconds after which a hidden page closes its connection; browsers allow six per server
+const wanted = new Map(); // kind -> its rows and listeners: see `blank`
 const watchers = new Set(); // of the connection's state
 
 const stream = { abort: null, revision: 0, attempt: 0, timer: 0, state: "idle", key: "" };
 
-// rows: by path, or null if nobody wants them all; scope: which of the kind are told, as JSON; begins: what is listed next is all there is;
-// cut: there are more than were listed; listeners: each with the scope of the rows that it wants, or null.
+// rows: by path, or null if no listener needs rows; scope: filter for the objects of the kind, as JSON; begins: the next list replaces all
+// rows; cut: the server has more rows than it listed; listeners: every listener with the scope of its rows, or null.
 const blank = () => ({ rows: null, array: null, ready: false, scope: "", begins: false, cut: false, listeners: new Map() });
 
 // ---- for views ----
 
-// Calls back with {kind: {rows, gone}} whenever objects of these kinds changed: rows as the server sums them up, gone as paths.
-// `{kind: {again: true}}`: changes may have been missed, ask for everything anew.
+// Calls back with {kind: {rows, gone}} whenever objects of these kinds change: rows as summarized by the server, gone as paths.
+// `{kind: {again: true}}`: changes may be missing, so the view must load everything again.
 export function useLive(kinds, callback) {
   const latest = useRef(callback);
   latest.current = callback;
@@ -30,9 +30,9 @@ export function useLive(kinds, callback) {
   }, [kinds.join()]);
 }
 
-// Everything of a kind, kept up to date: {rows, ready, cut}. `rows` is another array whenever something changed.
-// only: {service, node, unplaced, type, words, newest} say which (server/scopes.py). It may be more, if another part of the view wants it.
-// onNote: told of each change, {rows, gone, anew}; anew: forget what was before.
+// All rows of a kind, kept up to date: {rows, ready, cut}. `rows` is a new array after every change.
+// only: {service, node, unplaced, type, words, newest} filters the rows; there may be more if another part of the view needs more.
+// onNote: called for every change with {rows, gone, anew}; anew: discard all earlier rows.
 export function useRows(kind, only, onNote) {
   const [, setTick] = useState(0);
   const [entry, setEntry] = useState(null);
@@ -61,7 +61,7 @@ export function useRows(kind, only, onNote) {
   return { rows: entry.array, ready: entry.ready, cut: entry.cut };
 }
 
-// "live", "connecting", "lost" while the server does not answer, "away" while nobody looks, or "idle" while nothing shown can change.
+// "live", "connecting", "lost" while the server does not answer, "away" while the page is hidden, or "idle" without subscriptions.
 export function useConnection() {
   const [state, setState] = useState(stream.state);
   useEffect(() => {
@@ -86,7 +86,7 @@ function join(kind, scope, listener) {
   };
 }
 
-// A view that goes and one that comes in the same moment want one new stream, not two.
+// When one view replaces another, one new stream is opened, not two.
 let planned = 0;
 function soon() {
   planned ||= setTimeout(() => {
@@ -96,7 +96,7 @@ function soon() {
   });
 }
 
-// What is wanted of a kind now. Who wants other rows than before sees the old ones until the new ones come.
+// Updates the scope of a kind from its listeners. A listener with a new scope sees the old rows until the new rows arrive.
 function settle(entry, kind) {
   const wishes = [...entry.listeners.values()];
   if (!wishes.length) return void wanted.delete(kind);
@@ -142,7 +142,7 @@ async function open() {
     stream.attempt = 0;
     await read(response.body.getReader(), abort);
   } catch {
-    // whatever broke it, the next attempt tells
+    // the next attempt shows whether the server answers
   }
   if (stream.abort !== abort) return;
   show(stream.attempt < LOST ? "connecting" : "lost");
@@ -182,7 +182,7 @@ async function read(reader, abort) {
   }
 }
 
-// Much may arrive at once: whoever presses a key meanwhile need not wait for all of it.
+// Many blocks may arrive together: the browser may handle key presses in between.
 async function takeAll(blocks, abort) {
   let began = performance.now();
   for (const block of blocks) {
@@ -229,7 +229,7 @@ function changed({ revision, changes }) {
   }
 }
 
-// Of what only the newest are wanted of, a page that stays open for days does not gather all.
+// Limits the rows of a scope with `newest`, so that a page that stays open for days does not collect all events.
 function forgetOldest(entry) {
   const { newest } = entry.scope ? JSON.parse(entry.scope) : {};
   if (!newest || entry.rows.size < 2 * newest) return;
@@ -239,7 +239,7 @@ function forgetOldest(entry) {
   entry.cut = true;
 }
 
-// The server's history does not reach back to what we know: everything is listed once more.
+// The server's history does not reach back to the last known revision: everything is listed again.
 function relist() {
   stream.revision = 0;
   for (const entry of wanted.values()) {

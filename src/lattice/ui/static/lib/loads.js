@@ -1,16 +1,16 @@
-// What is bound to each node and what that asks for, kept workload by workload: one change among ten thousand costs no more than one.
+// Bound workloads and total requests of every node, updated per workload: one change among ten thousand workloads stays cheap.
 const NONE = { workloads: [], cpu: 0, memory: 0 };
 
 export class Loads {
   version = 0;
-  #known = new Map(); // path -> the workload as it was counted
-  #loads = new Map(); // node -> {workloads, cpu, memory}, another one whenever it changes
+  #known = new Map(); // path -> the workload as last counted
+  #loads = new Map(); // node -> {workloads, cpu, memory}; a new object after every change
 
   of(node) {
     return this.#loads.get(node) ?? NONE;
   }
 
-  // A note as useRows tells it.
+  // A note in the form of the `onNote` of useRows.
   take({ rows, gone, anew }) {
     if (anew) [this.#known, this.#loads] = [new Map(), new Map()];
     gone.forEach((path) => this.#remove(path));

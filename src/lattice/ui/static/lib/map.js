@@ -1,20 +1,20 @@
-// The packed map: boxes in boxes, size by weight, shade by how full each is. Names are read, not only colours.
+// The treemap: nested boxes, sized by weight, shaded by utilization. Every box also has its name as text.
 import { html, memo, useEffect, useRef, useState } from "./dom.js";
 import { percent } from "./format.js";
 import { nested } from "./treemap.js";
 
-const AT_ONCE = 250; // boxes
+const AT_ONCE = 250; // boxes that are drawn per turn
 const STEPS = 6; // shades, from empty to full
-const ROOMY = 150; // pixels; where a name does not fit into a narrower box, it goes without what all its neighbours' names begin with
-const LETTER = 7.5; // pixels, with some to spare
-const BESIDE = 55; // pixels beside the name of an open box for how full it is
+const ROOMY = 150; // pixels; in narrower boxes a name that does not fit loses the common prefix of its neighbours' names
+const LETTER = 7.5; // pixels per letter, generously
+const BESIDE = 55; // pixels for the utilization beside the name of an open box
 
 export const shade = (ratio) => (ratio == null ? "none" : Math.min(STEPS - 1, Math.floor(Math.max(0, ratio) * STEPS)));
 
 // items: [{key, name, short, weight, ratio, text, note, mark, href, children}].
-// ratio: 0..1 or null; text: instead of the ratio's percent; note: shown where there is room, else on hover;
-// mark: "bad", "held", "plus", "minus" or nothing; href: where a click goes.
-// from: {key} of what was shown before, if the focus goes on from there; taken off once it is where it belongs.
+// ratio: 0..1 or null; text: replaces the percentage; note: shown if the box is large enough, else on hover;
+// mark: "bad", "held", "plus", "minus" or empty; href: target of a click.
+// from: {key} of the part that was shown before, if the focus continues from there; cleared once the focus is set.
 export function PackedMap({ items, label, height = 520, most = 1500, from }) {
   const frame = useRef(null);
   const width = useWidth(frame);
@@ -30,7 +30,7 @@ export function PackedMap({ items, label, height = 520, most = 1500, from }) {
   </div>`;
 }
 
-// How many of them are drawn: a few hundred more in each turn, so that a key that is pressed meanwhile is heard.
+// Number of boxes to draw: grows by a few hundred per turn, so that the browser can handle key presses in between.
 function useGrowing(whole) {
   const [drawn, setDrawn] = useState(AT_ONCE);
   useEffect(() => {
@@ -61,14 +61,14 @@ const Box = memo(({ item, depth, x, y, w, h, open }) => {
   </a>`;
 }, same);
 
-// Whoever comes out of a box is on it again; whoever goes in is on the first box inside.
+// After leaving a box the focus is on that box; after entering a box the focus is on the first box inside.
 function focusFrom(frame, key) {
   const outermost = [...frame.querySelectorAll('[data-depth="0"]')];
   const left = outermost.find((each) => key === each.dataset.key || key.startsWith(`${each.dataset.key}/`));
   (left ?? outermost[0])?.focus();
 }
 
-// Arrow keys go from box to box of the outermost level.
+// Arrow keys move the focus between boxes of the outermost level.
 function step(event) {
   const moves = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
   if (!(event.key in moves)) return;
@@ -88,7 +88,7 @@ export function Legend({ of }) {
   </p>`;
 }
 
-// How wide an element is, whatever happens to the window.
+// The width of an element, updated when it changes.
 export function useWidth(ref) {
   const [width, setWidth] = useState(0);
   useEffect(() => {

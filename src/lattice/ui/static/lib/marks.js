@@ -1,4 +1,4 @@
-// Marks that people put on nodes: cordoned, draining. Put on with what was read, so that nobody else's change is lost.
+// Cordon, drain and uncordon: changes of a node's spec. The write carries the revision that was read, so that no other change is lost.
 import { get, objectPath, put } from "./api.js";
 
 const DRAINING = "lattice.dev/draining";
@@ -16,7 +16,7 @@ export function drained({ taints = [], ...spec }) {
   return { ...spec, unschedulable: true, taints: [...rest, { key: DRAINING, effect: "NoExecute" }] };
 }
 
-// Changes the spec of a node; whoever changed it in between goes first.
+// Changes the spec of a node; after a conflict the node is read again.
 export async function mark(name, change) {
   const path = objectPath("latticenodes", "", name);
   for (let attempt = 1; ; attempt += 1) {

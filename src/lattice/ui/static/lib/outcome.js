@@ -1,4 +1,4 @@
-// What a change would do: of a plan, of what might happen, of a cheaper arrangement. One document, one look.
+// The outcome of a plan, a what-if scenario or an optimisation: all have the same document and the same view.
 import { beforeAfter, changeText, MARKS, machinesOf, required, serviceRows, some, summary, ways, where } from "./answers.js";
 import { Declared, rewritten, serviceOf } from "./declared.js";
 import { html, memo, useMemo } from "./dom.js";
@@ -8,17 +8,17 @@ import { Badge, Figures, Table } from "./parts.js";
 import { href } from "./route.js";
 
 const TONES = { "+": "good", "~": "warn", "-": "bad" };
-const NAMED = 20; // services without a place that are told at length
+const NAMED = 20; // unplaced services that are shown with details
 
-// document: a plan; clusters: what there is now, for the map; words: what happens, if anything does. Drawn once for each answer.
+// document: a plan; clusters: the current clusters, for the map; words: the what-if scenario, if any. Drawn once for every answer.
 export const Outcome = memo(Whole, (before, now) => before.document === now.document);
 
 function Whole({ document: plan, clusters, words = [] }) {
   return html`<section class="stack" aria-label="Outcome">
     <p class="lead" data-test="summary">${words.length ? `${capital(words.join(", "))}: ` : ""}${summary(plan)}</p>
     <${Totals} plan=${plan} />
-    ${plan.pending && html`<p class="note">Before is as if all that is declared already had its place;
-      ${` ${money(plan.pending.cost.before.hourlyMicros)}/h is paid now.`}</p>`}
+    ${plan.pending && html`<p class="note">The baseline assumes that all pending services are placed.
+      ${` You pay ${money(plan.pending.cost.before.hourlyMicros)}/h now.`}</p>`}
     <${Declared} plan=${plan} />
     <${Unplaced} found=${plan.unplaced.filter((each) => each.isNew)} />
     ${clusters && html`<${Maps} clusters=${clusters} plan=${plan} />`}
@@ -39,7 +39,7 @@ function Totals({ plan }) {
     { title: "After", value: hourly(after.hourlyMicros) },
     { title: "In 30 days", value: html`<span class="change" data-tone=${tone}>${signed(change.projected30DayMicros)}</span>` },
     { title: "Services changed", value: count(changed.size) },
-    { title: "Not all placed", value: count(plan.unplaced.length), note: old ? `${count(old)} as before` : "" },
+    { title: "Not fully placed", value: count(plan.unplaced.length), note: old ? `${count(old)} as before` : "" },
   ]} />`;
 }
 
@@ -54,7 +54,7 @@ function Maps({ clusters, plan }) {
   return html`<div class="columns maps">${part("Before", maps.before, maps.nodesBefore)}${part("After", maps.after, maps.nodesAfter)}</div>
     <p class="legend" aria-hidden="true">
       <span class="key"><i class="box" data-shade="none" data-mark="plus"></i><span>gains machines or replicas</span></span>
-      <span class="key"><i class="box" data-shade="none" data-mark="minus"></i><span>loses some</span></span></p>`;
+      <span class="key"><i class="box" data-shade="none" data-mark="minus"></i><span>loses machines or replicas</span></span></p>`;
 }
 
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
@@ -112,7 +112,7 @@ const POOLS = [
 const MOVES = [
   { name: "name", title: "Would move", value: (row) => row.name, cell: (row) => serviceLink(row.name) },
   { name: "to", title: "To", value: (row) => (row.to ? where(row.to) : "nowhere") },
-  { name: "why", title: "Why", value: (row) => row.reasons.join("; ") },
+  { name: "why", title: "Reason", value: (row) => row.reasons.join("; ") },
 ];
 
 const keyed = (rows) => rows.map((row) => ({ ...row, path: row.name }));
@@ -125,14 +125,14 @@ function Changes({ plan }) {
   return html`<${Part} title="Services" columns=${SERVICES} rows=${serviceRows(plan)} tall=${60} />
     <${Part} title="Clusters" columns=${CLUSTERS} rows=${plan.clusters} />
     <${Part} title="Money by pool" columns=${POOLS} rows=${changed} />
-    <${Part} title="Would move" columns=${MOVES} rows=${plan.wouldMove} note="They stay where they are until moving them is asked for." />`;
+    <${Part} title="Would move" columns=${MOVES} rows=${plan.wouldMove} note="Running replicas are not moved automatically." />`;
 }
 
 function Budgets({ budgets }) {
   const shown = budgets.filter((each) => each.before.micros !== each.after.micros || each.limit.micros !== each.limitBefore.micros);
   return shown.length > 0 && html`<section class="card"><h2>Budgets</h2><ul class="budgets">${shown.map((each) => {
     const over = each.percentAfter >= 100 ? "bad" : each.percentAfter >= each.alertPercent || each.isUsedUp ? "warn" : "";
-    const word = over === "bad" ? "over the limit" : each.isUsedUp ? "refuses one more machine" : "alert";
+    const word = over === "bad" ? "over the limit" : each.isUsedUp ? "no budget for another machine" : "alert";
     const text = `${each.percentBefore}% → ${each.percentAfter}%`;
     const marks = [{ ratio: each.alertPercent / 100, title: `alert at ${each.alertPercent}%` }];
     const hard = each.isHard ? "hard" : "soft";
@@ -148,11 +148,11 @@ function Budgets({ budgets }) {
 function leftText({ left, cheapestMachine, isUsedUp }) {
   if (!isUsedUp) return `${hourly(left.hourlyMicros)} left for more machines`;
   const [need, have] = [cheapestMachine.hourlyMicros, left.hourlyMicros];
-  const machine = `one more machine needs ${hourly(need)}, has ${hourly(have)}, missing ${hourly(need - have)}`;
-  return `${machine}: the limit also holds for 30 days, the bar is this month`;
+  const machine = `another machine needs ${hourly(need)}, the budget has ${hourly(have)}, missing ${hourly(need - have)}`;
+  return `${machine}. The limit applies to 30 days at the current rate; the bar covers this calendar month.`;
 }
 
-// A bar with a solid and a light part, and marks: [{ratio, title}].
+// A bar with a solid and a light part, and marks: [{ratio, title, of}].
 export function Track({ label, solid, light, marks = [], tone = "" }) {
   const wide = (ratio) => ({ width: `${Math.max(0, Math.min(1, ratio)) * 100}%` });
   return html`<div class="track" role="img" aria-label=${label} data-tone=${tone}>
@@ -163,14 +163,14 @@ export function Track({ label, solid, light, marks = [], tone = "" }) {
 }
 
 function Unplaced({ found }) {
-  return found.length > 0 && html`<section class="card problem-card" aria-label="Not all placed"><h2>Not all placed</h2>
+  return found.length > 0 && html`<section class="card problem-card" aria-label="Not fully placed"><h2>Not fully placed</h2>
     <${Verdicts} found=${found} /></section>`;
 }
 
-// Trouble that was there already is not what the change does.
+// Services that were unplaced before the change are listed separately.
 function AsBefore({ found }) {
-  return found.length > 0 && html`<details class="card" aria-label="Not all placed, as before">
-    <summary>${plural(found.length, "service is", "services are")} not all placed, as before</summary>
+  return found.length > 0 && html`<details class="card" aria-label="Not fully placed, as before">
+    <summary>${plural(found.length, "service is", "services are")} not fully placed, as before</summary>
     <${Verdicts} found=${found} /></details>`;
 }
 
@@ -179,18 +179,18 @@ function Verdicts({ found }) {
     ${found.slice(0, NAMED).map((each) => html`<li key=${each.name}>
       <div class="row">${serviceLink(each.name)}
         <${Badge} tone=${each.isNew ? "bad" : "quiet"}>${each.verdict}${each.isNew ? "" : " as before"}<//>
-        <span class="quiet">has ${each.replicas - each.missing} of ${plural(each.replicas, "replica")}</span></div>
+        <span class="quiet">${each.replicas - each.missing} of ${plural(each.replicas, "replica")} placed</span></div>
       <p>${each.reason}</p><${InTheWay} found=${each} service=${each.name} />
     </li>`)}
     ${found.length > NAMED && html`<li class="quiet">and ${count(found.length - NAMED)} more</li>`}
   </ul>`;
 }
 
-// Any of these gone would be enough; and what a new place would have to be like.
+// Requirements without which the service would fit, conflicting requirements, and the properties of a new pool that would fit.
 export function InTheWay({ found, service }) {
   const listed = [
     ...ways(found, service).map((way, index) => [index ? "or without" : "Fits without", way]),
-    ...(found.contradictions ?? []).map((each) => ["Contradict", each.text]),
+    ...(found.contradictions ?? []).map((each) => ["Conflict", each.text]),
     ...(found.waits?.length ? [["Waits for", found.waits.join("; ")]] : []),
     ...(required(found.required) ? [["Fits in", required(found.required)]] : []),
   ];
@@ -204,7 +204,7 @@ function Notes({ plan }) {
   const lines = [
     ...plan.risks,
     ...plan.findings.map((each) => `${each.subject}: ${each.message}`),
-    ...(ignored ? [`ignored ${ignored}: placement does not look at them`] : []),
+    ...(ignored ? [`ignored ${ignored}: placement does not use them`] : []),
     ...(estimates ? [`${estimates} of ${plan.latencies.length} latencies are estimates`] : []),
     ...(plan.prices.unknown.length ? [`no price known for ${some(plan.prices.unknown)}`] : []),
   ];

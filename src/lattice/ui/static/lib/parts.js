@@ -1,18 +1,18 @@
-// Parts that views are made of: tables that hold ten thousand rows, bars, badges, errors with their fix.
+// Shared elements of the views: tables of up to ten thousand rows, bars, badges, errors with their fix.
 import { html, memo, useEffect, useMemo, useRef, useState } from "./dom.js";
 import { ago, compare, percent, plural } from "./format.js";
 import { useWidth } from "./map.js";
 
-const ROW = 34; // pixels, as style.css has it
-const AROUND = 8; // rows drawn beyond what is seen
-const LONG = 24; // characters beyond which a cell may be cut, and is told whole on hover
-const NARROW = 700; // pixels; columns marked `wide` are left out below
+const ROW = 34; // pixels, the same as in style.css
+const AROUND = 8; // rows drawn above and below the visible rows
+const LONG = 24; // characters beyond which a cell may be cut; hovering shows the whole text
+const NARROW = 700; // pixels of table width below which columns marked `wide` are hidden
 
-// columns: [{name, title, value: row => what sorts, cell: row => what is shown (value if absent), end: true for figures,
-// wide: true if it is left out where there is no room, or the pixels that it takes; narrow: true if it is shown only there}]
-// rows with `path` as their key; href(row): where a row leads. Rows are sorted by their head's click; ↑ ↓ Enter work inside.
-// row: pixels of a row; tall: where there is no room, for columns of two lines.
-export function Table({ columns, rows, label, href, sort: first, height = 560, row: usual = ROW, tall = usual, empty = "nothing here" }) {
+// columns: [{name, title, value: row => sort key, cell: row => content (value if absent), end: true for numbers,
+// wide: true if hidden in narrow tables, or the least table width in pixels; narrow: true if shown only in narrow tables}]
+// rows have `path` as their key; href(row): target of a row. A click on a heading sorts; ↑ ↓ Enter work inside the table.
+// row: pixels of a row; tall: the same in narrow tables, for cells of two lines.
+export function Table({ columns, rows, label, href, sort: first, height = 560, row: usual = ROW, tall = usual, empty = "no entries" }) {
   const frame = useRef(null);
   const width = useWidth(frame);
   const [sort, setSort] = useState(first ?? { by: columns[0].name, down: false });
@@ -70,7 +70,7 @@ const Row = memo(({ row, columns, href, index, active }) => {
   </tr>`;
 }, sameRow);
 
-// before: as they were sorted last, which is nearly right, and quickly made right.
+// before: the rows in their last order, which is nearly sorted and therefore fast to sort.
 export function sortedBy(rows, columns, { by, down }, before = []) {
   const column = columns.find((each) => each.name === by) ?? columns[0];
   const sign = down ? -1 : 1;
@@ -105,7 +105,7 @@ function keyMove(event, { sorted, active, setActive, frame, href, high }) {
   else if (y + 2 * high > box.scrollTop + box.clientHeight) box.scrollTop = y + 2 * high - box.clientHeight;
 }
 
-// How full: a bar with its figure beside it.
+// A utilization bar with its percentage.
 export function Bar({ ratio, text = percent(ratio || 0), tone = "", label }) {
   const shown = Math.max(0, Math.min(1, ratio || 0));
   return html`<span class="bar" data-tone=${tone} role="img" aria-label=${`${label ? `${label}: ` : ""}${text}`}>
@@ -114,7 +114,7 @@ export function Bar({ ratio, text = percent(ratio || 0), tone = "", label }) {
   </span>`;
 }
 
-// One word about a state. tone: good, warn, bad, quiet; the word says it, the colour only helps.
+// A state as one word. tone: good, warn, bad, quiet; the colour only repeats the meaning of the word.
 export const Badge = ({ tone = "quiet", children }) => html`<span class="badge" data-tone=${tone}>${children}</span>`;
 
 const TONES = {
@@ -128,7 +128,7 @@ const TONES = {
 export const toneOf = (word) => Object.keys(TONES).find((tone) => TONES[tone].includes(word)) ?? "quiet";
 export const State = ({ word }) => (word ? html`<${Badge} tone=${toneOf(word)}>${word}<//>` : html`<span class="quiet">–</span>`);
 
-// How long ago, and it grows.
+// Time since `stamp`, updated every second.
 export function Ago({ stamp }) {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {
@@ -142,7 +142,7 @@ export const Loading = ({ what = "Loading" }) => html`<p class="quiet pad" role=
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
-// What went wrong, and what to do about it.
+// An error and its fix.
 export function Problem({ error, retry }) {
   if (!error) return null;
   const causes = error.causes ?? [];
@@ -156,22 +156,22 @@ export function Problem({ error, retry }) {
   </div>`;
 }
 
-// What is wrong with a text that was given is told line by line; the message is the same once more.
+// Errors in a manifest are listed line by line; the message would repeat them.
 function headline(message, causes) {
   const isText = causes.length && causes.every((each) => each.field?.startsWith("yaml:"));
-  if (isText) return `${plural(causes.length, "thing is", "things are")} wrong`;
+  if (isText) return `${plural(causes.length, "error")} in the manifests`;
   return message.replace(/^yaml:(\d+): /, "line $1 ");
 }
 
-// `commands` in a sentence stand out.
+// Text between backquotes is shown as code.
 const worded = (text) => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
 
-// A view's head: h1, a sentence or figures beside it, and what can be done at its right.
+// The heading of a view: h1, a note, and actions on the right.
 export const Heading = ({ title, note, children }) => html`<header class="heading">
   <h1>${title}</h1>${note && html`<p class="quiet">${note}</p>`}<div class="actions">${children}</div>
 </header>`;
 
-// One of few: [{value, title}].
+// A choice of one option: [{value, title}].
 export const Choice = ({ label, options, value, onChange }) => html`<div class="choice" role="radiogroup" aria-label=${label}>
   ${options.map((each) => html`<button type="button" role="radio" key=${each.value} aria-checked=${each.value === value}
     onClick=${() => onChange(each.value)}>${each.title}</button>`)}
@@ -191,7 +191,7 @@ export const Crumbs = ({ items }) => html`<nav class="crumbs" aria-label="Path">
     ${at < items.length - 1 ? html`<a href=${each.href}>${each.name}</a>` : html`<span aria-current="page">${each.name}</span>`}</li>`)}
 </ol></nav>`;
 
-// A panel over the page; Esc and the background close it, and focus comes back to where it was.
+// A modal dialog; Esc and a click on the background close it, and the focus returns to the previous element.
 export function Dialog({ title, onClose, children }) {
   const ref = useRef(null);
   useEffect(() => {
@@ -206,8 +206,8 @@ export function Dialog({ title, onClose, children }) {
   </dialog>`;
 }
 
-// Asked of the server, and asked again when `keys` change or `again()` is called: {value, error, busy, again}. The old value stays until
-// the new one is there. Whoever calls `again()` while a question is under way is served by one more, once it is answered.
+// Loads a value from the server, and again when `keys` change or `again()` is called: {value, error, busy, again}. The old value stays
+// until the new value arrives. Calls of `again()` during a request cause one more request after it.
 export function useAsked(load, keys) {
   const [state, setState] = useState({ value: null, error: null, busy: true });
   const asked = useRef({ turn: 0, busy: false, more: false });
@@ -239,7 +239,7 @@ export function useAsked(load, keys) {
   return { ...state, again };
 }
 
-// At most once in `wait` milliseconds, and the last call is never lost: for what is told many times a second.
+// Calls at most once in `wait` milliseconds and never drops the last call; for changes that arrive many times a second.
 export function usePaced(call, wait) {
   const state = useRef({ timer: 0, at: 0 });
   const latest = useRef(call);

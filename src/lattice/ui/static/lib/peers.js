@@ -1,7 +1,7 @@
-// Other tabs of this browser: they have the same cookie, and whoever signs out in one is out in all.
+// Other tabs of this browser share the cookie: signing out in one tab signs out in all tabs.
 import { useEffect, useRef } from "./dom.js";
 
-// Calls back when another tab signs out; what it gives is called after signing out in this one.
+// Calls back when another tab signs out. Returns a function to call after signing out in this tab.
 export function usePeers(onOut) {
   const latest = useRef(onOut);
   latest.current = onOut;

@@ -1,16 +1,16 @@
-// The replicas of a service: how each is, where, since when; and why one has no node.
+// The replicas of a service: state, node, age, and the reason if a replica has no node.
 import { html } from "./dom.js";
 import { bytes, cpu } from "./format.js";
 import { Ago, State, Table } from "./parts.js";
 import { href } from "./route.js";
 
-const HIGH = 86; // pixels of a row that tells why
+const HIGH = 86; // pixels of a row with a reason
 
 const COLUMNS = [
   { name: "name", title: "Replica", value: (row) => row.name },
   { name: "state", title: "State", value: (row) => row.state, cell: (row) => html`<${State} word=${row.state} />` },
   { name: "node", title: "Node", value: (row) => row.node, cell: node },
-  { name: "asks", title: "Asks for", value: (row) => row.cpu, cell: asks, end: true, wide: 500 },
+  { name: "asks", title: "Requests", value: (row) => row.cpu, cell: asks, end: true, wide: 500 },
   { name: "since", title: "Since", value: (row) => row.since, cell: since, end: true },
 ];
 
@@ -25,12 +25,12 @@ function since(row) {
 }
 
 function asks(row) {
-  return row.cpu || row.memory ? `${cpu(row.cpu)} cpu, ${bytes(row.memory)}` : "nothing";
+  return row.cpu || row.memory ? `${cpu(row.cpu)} cpu, ${bytes(row.memory)}` : "none";
 }
 
-// rows: as the stream sums workloads up.
+// rows: workloads as summarized by the stream.
 export function Replicas({ rows }) {
   const high = rows.some((row) => row.why && !row.node) ? HIGH : undefined;
   return html`<section class="stack-tight"><h2>Replicas</h2>
-    <${Table} label="Replicas" columns=${COLUMNS} rows=${rows} height=${360} row=${high} empty="none exists yet" /></section>`;
+    <${Table} label="Replicas" columns=${COLUMNS} rows=${rows} height=${360} row=${high} empty="no replicas yet" /></section>`;
 }

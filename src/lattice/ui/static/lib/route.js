@@ -1,4 +1,4 @@
-// Where are we? The address's hash, `#/services/default/api?tab=fit`, as words and back.
+// The fragment of the address, such as `#/services/default/api?tab=fit`, parsed into words and built from words.
 import { useEffect, useState } from "./dom.js";
 
 export function parse(hash) {
@@ -35,7 +35,7 @@ export function useRoute() {
   useEffect(() => {
     const changed = () => setRoute(parse(location.hash));
     addEventListener("hashchange", changed);
-    if (location.hash !== drawn) changed(); // while nobody listened yet
+    if (location.hash !== drawn) changed(); // the address changed before this listener was added
     return () => removeEventListener("hashchange", changed);
   }, []);
   return route;

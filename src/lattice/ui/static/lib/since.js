@@ -1,4 +1,4 @@
-// Is an answer still about the fleet as it is? What it was reckoned from may have changed since.
+// Whether an answer is outdated: the fleet may have changed after the answer was computed.
 import { html, useState } from "./dom.js";
 import { useLive } from "./live.js";
 
@@ -6,12 +6,12 @@ const DECLARED = [
   "latticepools", "latticenodeclasses", "cloudinfrastructures", "staticinfrastructures", "latticeplacementpolicies", "latticeclusters",
 ];
 
-// answer: null while there is none.
+// answer: null before the first answer.
 export function useChangedSince(answer) {
   const [changed, setChanged] = useState(null);
   useLive(DECLARED, () => setChanged(answer));
   return Boolean(answer) && changed === answer;
 }
 
-export const ChangedSince = ({ again, onAgain }) => html`<span class="quiet" role="note">The fleet has changed since.${" "}
+export const ChangedSince = ({ again, onAgain }) => html`<span class="quiet" role="note">The fleet has changed since this answer.${" "}
   <button type="button" class="plain" onClick=${onAgain}>${again}</button></span>`;

@@ -1,4 +1,4 @@
-// Where in a rectangle does each part go, so that areas are as the weights and shapes near squares? Pure: no element in sight.
+// Treemap layout: areas proportional to weights, shapes close to squares. Pure functions without page elements.
 
 // Squarified treemap (Bruls, Huizing, van Wijk 2000): items with a `weight` > 0 → the same order of {item, x, y, w, h}, largest first.
 export function squarify(items, { x, y, w, h }) {
@@ -28,7 +28,7 @@ export function squarify(items, { x, y, w, h }) {
   return placed;
 }
 
-// The worst shape in a row whose largest and smallest areas are these: how many times longer than wide.
+// The worst ratio of length to width in a row with these largest and smallest areas.
 function ratio(largest, smallest, area, side) {
   const thick = area / side;
   return Math.max(thick ** 2 / smallest, largest / thick ** 2);
@@ -46,12 +46,12 @@ function lay(row, area, scale, room, placed) {
   return across ? { ...room, x: room.x + thick, w: room.w - thick } : { ...room, y: room.y + thick, h: room.h - thick };
 }
 
-const HEAD = 22; // pixels for the name of a box that shows what is in it
+const HEAD = 22; // pixels for the name of an open box
 const GAP = 3;
-const LEAST = { w: 54, h: 44 }; // a box smaller than this is shown as one tile
+const LEAST = { w: 54, h: 44 }; // pixels; a smaller box is not opened
 
-// A tree of {key, weight, children} → boxes from the outside in: {item, depth, x, y, w, h, open}. `open`: what is in it is shown, too.
-// At most `most` boxes; whatever would be more stays closed.
+// A tree of {key, weight, children} → boxes from the outside in: {item, depth, x, y, w, h, open}. `open`: the children are shown.
+// At most `most` boxes; further boxes stay closed.
 export function nested(children, room, most = 1500) {
   const boxes = [];
   let level = squarify(children, room).map((each) => ({ ...each, depth: 0 }));

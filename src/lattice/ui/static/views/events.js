@@ -1,4 +1,4 @@
-// What happened, newest first, as it happens.
+// Events, newest first, live.
 import { html, useEffect, useMemo, useState } from "../lib/dom.js";
 import { count, plural } from "../lib/format.js";
 import { useRows } from "../lib/live.js";
@@ -6,9 +6,9 @@ import { Ago, Badge, Choice, Dialog, Heading, Loading, Search, Table } from "../
 import { href, replaceQuery } from "../lib/route.js";
 
 const TYPES = [{ value: "", title: "All" }, { value: "Warning", title: "Warnings" }];
-const NEWEST = 500; // asked for at first; the words are looked for in all of them by the server
-const MORE = 4; // times as many, whenever more are asked for
-const TYPED = 300; // milliseconds without another key, and the server is asked
+const NEWEST = 500; // events that are requested first; the server searches all stored events for the words
+const MORE = 4; // factor by which "Show older" raises the number of events
+const TYPED = 300; // milliseconds without another key press before the server is asked
 
 export default function Events({ query }) {
   const [newest, setNewest] = useState(NEWEST);
@@ -26,12 +26,12 @@ export default function Events({ query }) {
     <//>
     ${ready || shown.length
       ? html`<${Table} label="Events" columns=${columns} rows=${shown} sort=${{ by: "seen", down: true }} tall=${60} height=${height}
-          empty="nothing happened that matches" />`
+          empty="no matching events" />`
       : html`<${Loading} />`}
     ${open && html`<${One} event=${open} onClose=${() => setOpen(null)} />`}`;
 }
 
-// The same, once it has stayed the same for a while.
+// The value, once it has not changed for `wait` milliseconds.
 function useSettled(value, wait) {
   const [settled, setSettled] = useState(value);
   useEffect(() => {
@@ -52,14 +52,14 @@ const seen = (row) => html`<${Ago} stamp=${row.seen} />`;
 const type = (row) => html`<${Badge} tone=${row.type === "Warning" ? "warn" : "quiet"}>${row.type}<//>`;
 
 const columnsWith = (onOpen) => [
-  { name: "seen", title: "Seen", value: (row) => Date.parse(row.seen), cell: seen },
-  { name: "what", title: "What", narrow: true, value: (row) => row.reason, cell: (row) => twoLines(row, onOpen) },
+  { name: "seen", title: "Last seen", value: (row) => Date.parse(row.seen), cell: seen },
+  { name: "what", title: "Event", narrow: true, value: (row) => row.reason, cell: (row) => twoLines(row, onOpen) },
   { name: "type", title: "Type", wide: true, value: (row) => row.type, cell: type },
   { name: "reason", title: "Reason", wide: true, value: (row) => row.reason },
-  { name: "about", title: "About", wide: true, value: (row) => `${row.kind}/${row.about}`, cell: about },
+  { name: "about", title: "Object", wide: true, value: (row) => `${row.kind}/${row.about}`, cell: about },
   { name: "message", title: "Message", wide: true, value: (row) => row.message, cell: (row) => message(row, onOpen) },
-  { name: "count", title: "Times", end: true, wide: true, value: (row) => row.count },
-  { name: "by", title: "By", wide: true, value: (row) => row.by },
+  { name: "count", title: "Count", end: true, wide: true, value: (row) => row.count },
+  { name: "by", title: "Source", wide: true, value: (row) => row.by },
 ];
 
 function message(row, onOpen) {
@@ -79,7 +79,7 @@ function about(row) {
   return what;
 }
 
-// As the server looks for words, so that what is here already is filtered at once.
+// The same search as on the server, so that loaded events are filtered without waiting for an answer.
 function isMeant(row, query) {
   const words = (query.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
   return (!query.type || row.type === query.type) && words.every((word) => textOf(row).includes(word));

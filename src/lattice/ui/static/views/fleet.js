@@ -1,4 +1,4 @@
-// The fleet as a packed map: regions › pools › clusters › nodes. Size is capacity, shade is how full.
+// The fleet as a treemap: regions › pools › clusters › nodes. Size is capacity, shade is utilization.
 import { top } from "../lib/api.js";
 import { html, useEffect, useMemo, useRef } from "../lib/dom.js";
 import { bytes, cores, count, cpu, hourly, monthly, percent, plural, share } from "../lib/format.js";
@@ -9,11 +9,11 @@ import { href, replaceQuery } from "../lib/route.js";
 
 const LEVELS = ["region", "pool", "cluster"];
 const KINDS = ["latticenodes", "latticeclusters", "latticepools", "latticeworkloads"];
-const AT_MOST = 1000; // milliseconds between two looks at what changed
-const USED_AGAIN = 10_000; // what is measured changes without a word
+const AT_MOST = 1000; // least milliseconds between two reloads after changes
+const USED_AGAIN = 10_000; // milliseconds between reloads of measured usage, whose changes the stream does not report
 const BY = [{ value: "cpu", title: "CPU" }, { value: "memory", title: "Memory" }];
-const OF = [{ value: "asked", title: "Asked for" }, { value: "used", title: "Measured" }];
-const NO_POOL = "nodes of no pool";
+const OF = [{ value: "asked", title: "Requested" }, { value: "used", title: "Measured" }];
+const NO_POOL = "nodes without a pool";
 const NO_REGION = "no region";
 
 export default function Fleet({ params, query }) {
@@ -37,15 +37,15 @@ export default function Fleet({ params, query }) {
     <${Problem} error=${error} retry=${again} />
     ${!tree && !error && html`<${Loading} />`}
     ${here && html`<${Totals} of=${here} /><${Path} params=${params} query=${query} /><${Drawn} here=${here} by=${by} of=${of} />`}
-    ${tree && !here && html`<${Empty}>There is no such part of the fleet any more. <a href=${href("fleet")}>See all of it</a>.<//>`}`;
+    ${tree && !here && html`<${Empty}>This part of the fleet no longer exists. <a href=${href("fleet")}>See the whole fleet</a>.<//>`}`;
 }
 
 function Totals({ of }) {
   const memory = `${bytes(of.memory.asked)} of ${bytes(of.memory.of)}`;
   const items = [
     { title: "Nodes", value: count(of.nodes), note: of.ready === of.nodes ? "all ready" : `${count(of.ready)} ready` },
-    { title: "CPU asked for", value: percent(share(of.cpu.asked, of.cpu.of)), note: `${cpu(of.cpu.asked)} of ${cores(of.cpu.of)}` },
-    { title: "Memory asked for", value: percent(share(of.memory.asked, of.memory.of)), note: memory },
+    { title: "CPU requested", value: percent(share(of.cpu.asked, of.cpu.of)), note: `${cpu(of.cpu.asked)} of ${cores(of.cpu.of)}` },
+    { title: "Memory requested", value: percent(share(of.memory.asked, of.memory.of)), note: memory },
     { title: "Workloads", value: count(of.workloads) },
   ];
   if (of.hourly) items.push({ title: "Cost", value: hourly(of.hourly), note: monthly(of.hourly) });
@@ -60,7 +60,7 @@ function Path({ params, query }) {
 
 function Drawn({ here, by, of }) {
   const parent = useRef();
-  parent.current = here.parent; // of what is drawn, not of what was drawn when the last effect ran
+  parent.current = here.parent; // the key handler must see the parent of the current drawing, not of an earlier one
   useEffect(() => {
     const up = ({ key }) => {
       if (key === "Escape" && parent.current && !document.querySelector("dialog[open]")) location.hash = parent.current;
@@ -69,13 +69,13 @@ function Drawn({ here, by, of }) {
     return () => removeEventListener("keydown", up);
   }, []);
   const from = useFollowedFocus(here.key);
-  if (!here.children.length) return html`<${Empty}>No nodes here yet. They come when a service is placed here.<//>`;
+  if (!here.children.length) return html`<${Empty}>No nodes here yet. Lattice creates nodes when it places a service here.<//>`;
   const height = Math.max(320, Math.min(620, innerHeight - 330));
-  return html`<${PackedMap} items=${here.children.map(shortened)} label=${`${here.name}, packed by ${by}`} height=${height} from=${from} />
-    <${Legend} of=${`${by === "cpu" ? "CPU" : "Memory"} ${of === "asked" ? "asked for" : "measured"}`} />`;
+  return html`<${PackedMap} items=${here.children.map(shortened)} label=${`${here.name}, sized by ${by}`} height=${height} from=${from} />
+    <${Legend} of=${`${by === "cpu" ? "CPU" : "Memory"} ${of === "asked" ? "requested" : "measured"}`} />`;
 }
 
-// The key of what was shown before, for the map to focus, if the focus was on the map and not on a link or button beside it.
+// The key of the part that was shown before, for the map to focus, if the focus was on the map and not on a link or button beside it.
 function useFollowedFocus(key) {
   const last = useRef(key);
   const from = useRef({ key: null });
@@ -87,12 +87,12 @@ function useFollowedFocus(key) {
   return from.current;
 }
 
-// ---- from rows to a tree; pure ----
+// ---- from rows to a tree: pure functions ----
 
 const none = () => ({ used: 0, of: 0, asked: 0 });
 const nothing = () => ({ nodes: 0, ready: 0, workloads: 0, hourly: 0, cpu: none(), memory: none() });
 
-// {name, children, figures…}: every part with the sum of what is in it, ready for the map.
+// {name, children, figures…}: every part with the sums of its children, ready for the map.
 export function fleetTree({ pools, clusters, nodes }, how) {
   const regions = new Map(pools.map((each) => [each.name, each.region]));
   const root = branch("All");
@@ -120,7 +120,7 @@ function enter(root, names) {
   }, root);
 }
 
-// What is there but has no machine is drawn, too: as a twentieth of the whole.
+// Parts without machines are drawn as well, with a twentieth of the total weight.
 function spareWeight(root, { by }) {
   let sum = 0;
   const walk = (part) => {
@@ -155,7 +155,7 @@ function shown(part, path, how, spare) {
   };
 }
 
-// How many characters names begin with in common, up to a dash: where there is no room, they go without.
+// Length of the common prefix of the names, up to a dash. Narrow boxes show names without this prefix.
 function sharedStart(names) {
   let length = 0;
   if (names.length < 2) return 0;
@@ -186,7 +186,7 @@ function noteOf(part, total, { by }) {
 
 const markOf = (node) => (node.isReady ? (node.unschedulable ? "held" : "") : "bad");
 
-// A region with one pool of its own name is drawn as that pool, and left as one: a frame around the same frame says nothing.
+// A region whose only pool has the same name is drawn as that pool, without a second frame.
 const isFrame = (name, children) => children.length === 1 && children[0].name === name;
 
 function shortened(part) {

@@ -1,4 +1,4 @@
-// Where does the money go: budgets, cost over time, and what could be saved.
+// Budgets, cost over time, and possible savings.
 import { budgetBar, budgetName, committed, monthsOf } from "../lib/answers.js";
 import { ask, get, top, withQuery } from "../lib/api.js";
 import { Stack } from "../lib/chart.js";
@@ -12,8 +12,8 @@ import { href, replaceQuery } from "../lib/route.js";
 const SPENDING = "/apis/lattice.dev/v1alpha1/spending";
 const PAID = ["latticeclusters", "latticeservices", "latticeledgers"];
 const SEARCH_SECONDS = 10;
-const AT_MOST = 2000; // milliseconds between two questions
-const NOTED = 6000; // milliseconds until the server has noted what is paid now, which it does every 5 s
+const AT_MOST = 2000; // least milliseconds between two queries
+const NOTED = 6000; // milliseconds after which the server has recorded the current cost, which it does every 5 s
 
 export default function Money({ query }) {
   const by = query.by || "pool";
@@ -38,7 +38,7 @@ export default function Money({ query }) {
     </div>`;
 }
 
-// Some time after it was asked for; who asks meanwhile is served, too.
+// Runs `call` once, `wait` milliseconds after the first request; requests in between need no second call.
 function useLater(call, wait) {
   const timer = useRef(0);
   const latest = useRef(call);
@@ -56,7 +56,7 @@ function By({ by, labels }) {
   const named = labels.slice(0, 6).map((key) => ({ value: `label:${key}`, title: `By label ${key}` }));
   const options = [{ value: "pool", title: "By pool" }, { value: "service", title: "By service" }, ...named];
   const choose = (value) => replaceQuery({ by: value === "pool" ? "" : value });
-  return html`<${Choice} label="What to sum by" options=${options} value=${by} onChange=${choose} />`;
+  return html`<${Choice} label="Group by" options=${options} value=${by} onChange=${choose} />`;
 }
 
 function Totals({ cost, budgets }) {
@@ -67,28 +67,28 @@ function Totals({ cost, budgets }) {
     { title: "Spent this month", value: money(sum("spentMicros")) },
     { title: "Projected this month", value: money(sum("projectedMicros")) },
     { title: "Empty machines", value: hourly(cost.overhead.hourlyMicros) },
-    ...(cost.unplaced.length ? [{ title: "Not counted", value: plural(cost.unplaced.length, "service"), note: "without a place" }] : []),
+    ...(cost.unplaced.length ? [{ title: "Not counted", value: plural(cost.unplaced.length, "service"), note: "not placed" }] : []),
   ]} />`;
 }
 
 const LEGEND = [
   ["solid", "spent"],
   ["light", "projected"],
-  ["committed", "committed in 30 days, which the limit is held against"],
+  ["committed", "committed for 30 days (compared with the limit)"],
   ["mark", "alert"],
   ["limit", "limit"],
 ];
 
 function Budgets({ found }) {
-  if (!found) return html`<${Loading} what="Reading budgets" />`;
-  if (!found.length) return html`<${Empty}>No machine has been paid for yet.<//>`;
+  if (!found) return html`<${Loading} what="Loading budgets" />`;
+  if (!found.length) return html`<${Empty}>No machine has cost money yet.<//>`;
   const used = (each) => budgetBar(each).used ?? -1;
   const worst = [...found].sort((one, other) => used(other) - used(one) || other.projectedMicros - one.projectedMicros);
   return html`<section class="card"><h2>Budgets of this month</h2>
     <p class="legend" aria-hidden="true">${LEGEND.map(([of, text]) => html`<span class="key" key=${of}>
       <i class="swatch" data-of=${of}></i><span>${text}</span></span>`)}</p>
     <ul class="budgets">${worst.slice(0, 40).map((each) => html`<${Budget} key=${each.ledger} each=${each} />`)}</ul>
-    ${worst.length > 40 && html`<p class="quiet">and ${worst.length - 40} more that are used less</p>`}</section>`;
+    ${worst.length > 40 && html`<p class="quiet">and ${worst.length - 40} more with lower use</p>`}</section>`;
 }
 
 function Budget({ each }) {
@@ -109,31 +109,31 @@ function Budget({ each }) {
   return html`<li><div class="budget-head"><strong>${budgetName(each)}</strong><span class="quiet">${text} · ${held}${left}</span>
       <${State} word=${each.state} /></div>
     ${marks && html`<${Track} label=${label} tone=${tone} solid=${bar.spent} light=${bar.projected} marks=${marks} />`}
-    ${Object.keys(each.pastMicros).length > 0 && html`<p class="quiet">Before: ${past}</p>`}</li>`;
+    ${Object.keys(each.pastMicros).length > 0 && html`<p class="quiet">Earlier months: ${past}</p>`}</li>`;
 }
 
 function OverTime({ found }) {
-  if (!found) return html`<${Loading} what="Reading what was paid" />`;
+  if (!found) return html`<${Loading} what="Loading the cost history" />`;
   const now = found.series.map((each) => `${each.name} ${hourly(each.points.at(-1)?.[1] ?? 0)}`).join(", ");
   const label = `Cost over time by ${found.by.replace("label:", "label ")}: ${now || "nothing"}`;
   return html`<section class="card"><h2>Cost over time</h2>
-    <p class="quiet">Dollars per hour, over the last ${span(Math.max(0, found.at - found.since))}; seven days are kept.</p>
+    <p class="quiet">Dollars per hour over the last ${span(Math.max(0, found.at - found.since))}. The history covers seven days.</p>
     ${found.series.length
       ? html`<${Stack} series=${found.series} since=${found.since} at=${found.at} label=${label} />`
-      : html`<p class="quiet">Nothing has cost anything since.</p>`}</section>`;
+      : html`<p class="quiet">No costs in this period.</p>`}</section>`;
 }
 
 function Costs({ found }) {
   const columns = useMemo(() => costColumns(found?.by ?? "pool"), [found?.by]);
   const rows = useMemo(() => found?.rows.map((row) => ({ ...row, path: row.name })), [found]);
-  if (!found) return html`<${Loading} what="Summing up" />`;
+  if (!found) return html`<${Loading} what="Loading costs" />`;
   const what = found.by.replace("label:", "");
   const link = found.by === "service" ? (row) => (row.name.startsWith("(") ? null : href("services", ...row.name.split("/"))) : undefined;
   const partly = found.partlyPlaced.map((each) => `${each.name} ${each.placed} of ${each.replicas}`).join(", ");
-  return html`<section class="stack-tight"><h2>Who pays what now</h2>
+  return html`<section class="stack-tight"><h2>Current cost</h2>
     <${Table} label=${`Cost by ${what}`} columns=${columns} rows=${rows} href=${link} sort=${{ by: "hour", down: true }} height=${420}
-      empty="nothing costs anything" />
-    ${partly && html`<p class="quiet">Counted with the replicas that have a place: ${partly}</p>`}</section>`;
+      empty="no costs" />
+    ${partly && html`<p class="quiet">Only placed replicas are counted: ${partly}</p>`}</section>`;
 }
 
 function costColumns(by) {
@@ -150,7 +150,7 @@ function costColumns(by) {
   ];
 }
 
-// Two plans: what is still to be done for what is declared, and what moving would save.
+// Two plans: pending changes of the declared services, and savings by moving replicas.
 function Savings() {
   const [asked, setAsked] = useState(null);
   const [found, setFound] = useState({});
@@ -169,8 +169,8 @@ function Savings() {
   const optimise = () => run("optimise", () => ask("optimise", { timeLimitSeconds: SEARCH_SECONDS }));
   const said = asked === "optimise" ? `Searching, at most ${SEARCH_SECONDS} s…` : "Planning…";
   return html`<section class="card"><h2>Plan differences</h2>
-    <div class="row"><button type="button" disabled=${asked} onClick=${pending}>What is still to be done</button>
-      <button type="button" disabled=${asked} onClick=${optimise}>What could be saved</button>
+    <div class="row"><button type="button" disabled=${asked} onClick=${pending}>Pending changes</button>
+      <button type="button" disabled=${asked} onClick=${optimise}>Find savings</button>
       ${asked && html`<span class="quiet" role="status">${said}</span>`}</div>
     <${Problem} error=${found.error} />
     ${found.plan && html`<${Saved} plan=${found.plan} />`}
@@ -181,11 +181,11 @@ function Savings() {
 function Saved({ plan }) {
   const rate = hourly(plan.total.after.hourlyMicros);
   if (plan.ask !== "optimise") {
-    return plan.isEmpty && html`<p class="lead">Nothing: everything that is declared is as it should be, at ${rate}.</p>`;
+    return plan.isEmpty && html`<p class="lead">No changes are pending. The current cost is ${rate}.</p>`;
   }
   const gap = `${(plan.gapMillionths / 1e4).toFixed(2)} %`;
-  const bound = `No arrangement costs less than ${hourly(plan.bound.hourlyMicros)}: the gap is at most ${gap}.`;
+  const bound = `No placement costs less than ${hourly(plan.bound.hourlyMicros)}: the gap is at most ${gap}.`;
   const saved = () => `${plural(plan.moves, "move")} would save ${money(plan.saving.projected30DayMicros)} in 30 days.`;
-  const saving = plan.moves ? saved() : `No move would pay for itself, at ${rate}.`;
+  const saving = plan.moves ? saved() : `No move would save money. The current cost is ${rate}.`;
   return html`<p class="lead">${saving} <span class="quiet">${bound} ${plan.solver.note}</span> <${Badge}>${plan.solver.status}<//></p>`;
 }

@@ -1,4 +1,4 @@
-// Nodes: how full each is and with what; one node: its workloads packed, and what can be done with it.
+// The list of nodes with their utilization; one node with its workloads, and the actions cordon, drain and uncordon.
 import { some } from "../lib/answers.js";
 import { html, useMemo, useRef, useState } from "../lib/dom.js";
 import { bytes, cores, count, cpu, percent, plural, share } from "../lib/format.js";
@@ -9,7 +9,7 @@ import { cordoned, drained, mark, uncordoned } from "../lib/marks.js";
 import { Ago, Bar, Crumbs, Dialog, Empty, Figures, Heading, Loading, Problem, Search, State, Table } from "../lib/parts.js";
 import { href, replaceQuery } from "../lib/route.js";
 
-const SEGMENTS = 24; // of a strip; what is beyond is drawn as one
+const SEGMENTS = 24; // of a strip; the smaller workloads are drawn as one segment
 
 export default function Nodes({ params, query, user }) {
   const { rows: nodes, ready } = useRows("latticenodes");
@@ -22,19 +22,19 @@ export default function Nodes({ params, query, user }) {
   const node = nodes.find((each) => each.name === params[0]);
   if (!node) {
     return html`<${Heading} title=${params[0]} />
-      <${Empty}>There is no such node any more. <a href=${href("nodes")}>See all nodes</a>.<//>`;
+      <${Empty}>This node no longer exists. <a href=${href("nodes")}>See all nodes</a>.<//>`;
   }
   return html`<${One} key=${node.name} node=${node} load=${loads.current.of(node.name)} complete=${all} user=${user} />`;
 }
 
 function stateOf(node) {
-  if (node.leaves) return "Leaving";
+  if (node.leaves) return "Deleting";
   if (node.isDraining) return "Draining";
   if (!node.isReady) return node.phase && node.phase !== "Ready" ? node.phase : "NotReady";
   return node.unschedulable ? "Cordoned" : "Ready";
 }
 
-// ---- all of them ----
+// ---- the list ----
 
 function List({ nodes, loads, query }) {
   const rows = useLoaded(useMemo(() => found(nodes, query.q ?? ""), [nodes, query.q]), loads);
@@ -46,7 +46,7 @@ function List({ nodes, loads, query }) {
       <${Search} label="Filter by words" value=${query.q ?? ""} onChange=${(q) => replaceQuery({ ...query, q })} />
     <//>
     <${Table} label="Nodes" columns=${COLUMNS} rows=${rows} href=${toNode} height=${Math.max(320, innerHeight - 170)}
-      empty=${nodes.length ? "no node matches" : "no nodes yet: they come when a service is placed"} />`;
+      empty=${nodes.length ? "no node matches" : "no nodes yet: Lattice creates nodes when it places a service"} />`;
 }
 
 const toNode = (row) => href("nodes", row.name);
@@ -58,7 +58,7 @@ function found(nodes, q) {
   return nodes.filter((each) => words.every((word) => textOf(each).includes(word)));
 }
 
-// Nodes with what is on them; a row is another one only if either changed.
+// Nodes with their workloads. A row object is replaced only if the node or its workloads changed, so that unchanged rows are not redrawn.
 function useLoaded(nodes, loads) {
   const known = useRef(new Map());
   return useMemo(() => nodes.map((node) => {
@@ -83,13 +83,13 @@ const COLUMNS = [
     end: true,
     wide: what === "memory",
     value: (row) => busy(row, what),
-    cell: (row) => html`<${Bar} label=${`${title} asked for`} ratio=${busy(row, what)} />`,
+    cell: (row) => html`<${Bar} label=${`${title} requested`} ratio=${busy(row, what)} />`,
   })),
-  { name: "packed", title: "Packed by CPU", wide: true, value: amount, cell: (row) => html`<${Strip} node=${row} load=${row.load} />` },
+  { name: "packed", title: "Workloads by CPU", wide: true, value: amount, cell: (row) => html`<${Strip} node=${row} load=${row.load} />` },
   { name: "workloads", title: "Workloads", end: true, wide: true, value: amount },
 ];
 
-// The node as one line: each workload as wide as what it asks for, the rest is free.
+// The node as one line: the width of a workload is its CPU request, the remainder is free.
 function Strip({ node, load }) {
   const sorted = [...load.workloads].sort((one, other) => other.cpu - one.cpu);
   const rest = sorted.slice(SEGMENTS).reduce((sum, each) => sum + each.cpu, 0);
@@ -98,13 +98,13 @@ function Strip({ node, load }) {
   return html`<span class="strip" aria-hidden="true">${parts.map((part, at) => html`<i key=${at} style=${width(part)}></i>`)}</span>`;
 }
 
-// ---- one of them ----
+// ---- one node ----
 
 function One({ node, load, complete, user }) {
   const items = [
     { title: "State", value: html`<${State} word=${stateOf(node)} />` },
-    { title: "CPU asked for", value: percent(share(load.cpu, node.cpu)), note: `${cpu(load.cpu)} of ${cores(node.cpu)}` },
-    { title: "Memory asked for", value: percent(share(load.memory, node.memory)), note: `${bytes(load.memory)} of ${bytes(node.memory)}` },
+    { title: "CPU requested", value: percent(share(load.cpu, node.cpu)), note: `${cpu(load.cpu)} of ${cores(node.cpu)}` },
+    { title: "Memory requested", value: percent(share(load.memory, node.memory)), note: `${bytes(load.memory)} of ${bytes(node.memory)}` },
     { title: "Workloads", value: complete ? count(load.workloads.length) : "…" },
     { title: "Class", value: node.class || "–" },
     { title: "Age", value: html`<${Ago} stamp=${node.created} />` },
@@ -118,17 +118,17 @@ function One({ node, load, complete, user }) {
     <//>
     <${Figures} items=${items} />
     <div class="stack">
-      <section class="card"><h2>Packed by CPU</h2><${Packed} node=${node} load=${load} /></section>
+      <section class="card"><h2>Workloads by CPU</h2><${Packed} node=${node} load=${load} /></section>
       <section><h2>Workloads</h2>
         <${Table} label="Workloads" columns=${WORKLOADS} rows=${load.workloads} href=${toService} height=${420}
-          empty=${stateOf(node) === "Draining" ? "drained: nothing runs here any more" : "nothing is bound to it"} /></section>
+          empty=${stateOf(node) === "Draining" ? "drained: no workloads are left" : "no workloads are bound to this node"} /></section>
     </div>`;
 }
 
 const toService = (row) => row.service && href("services", row.namespace, row.service);
 
 function stateAndReason(row) {
-  return html`<${State} word=${row.leaves ? "Leaving" : row.state} /> ${row.reason && html`<span class="quiet">${row.reason}</span>`}`;
+  return html`<${State} word=${row.leaves ? "Deleting" : row.state} /> ${row.reason && html`<span class="quiet">${row.reason}</span>`}`;
 }
 
 const since = (row) => html`<${Ago} stamp=${row.since} />`;
@@ -145,13 +145,13 @@ const WORKLOADS = [
 
 function Packed({ node, load }) {
   const free = Math.max(0, node.cpu - load.cpu);
-  const least = node.cpu / 200 || 1; // what asks for nothing is drawn, too
+  const least = node.cpu / 200 || 1; // workloads without a CPU request are drawn as well
   const items = load.workloads.map((each) => ({
     key: each.path,
     name: each.name,
     weight: Math.max(each.cpu, least),
     ratio: 0.75,
-    text: each.cpu ? cores(each.cpu) : "asks for nothing",
+    text: each.cpu ? cores(each.cpu) : "no CPU requested",
     mark: each.state === "Failed" ? "bad" : "",
     note: `${bytes(each.memory)}, ${each.state}`,
     href: each.service ? href("services", each.namespace, each.service) : href("nodes", node.name),
@@ -163,20 +163,20 @@ function Packed({ node, load }) {
 
 const named = (workloads) => some(workloads.map((each) => `${each.namespace}/${each.name}`).sort(), 10);
 
-// Replicas of services are moved; what belongs to no service is stopped, and starts again where there is room for it, if anywhere.
+// What a drain does: replicas of services are replaced; workloads without a service stop, and start again if another node fits.
 function Leaving({ node, load: { workloads } }) {
   const replicas = workloads.filter((each) => each.service);
   const bare = workloads.filter((each) => !each.service);
   return html`
-    ${!workloads.length && html`<p>Nothing is bound to it.</p>`}
-    ${replicas.length > 0 && html`<p>${plural(replicas.length, "replica")} will move elsewhere: ${named(replicas)}.
-      Of each service one at a time, and another starts first. Where no other node of its cluster has room, new machines are made,
-      and cost money:${" "}
-      <a href=${href("whatif", { lose: node.pool })}>What-if</a> prices the loss of all of ${node.pool || "a pool"}.</p>`}
-    ${bare.length > 0 && html`<p class="note">${plural(bare.length, "workload")} of no service will stop: ${named(bare)}.
-      Nothing starts first, and no machine is made: each starts again once another node has room for it, and waits until then.</p>`}
-    <p>Nothing new is put here until it is uncordoned.${node.cluster && ` Once it is empty, its cluster ${node.cluster} may give it up:
-      a machine that is only cordoned stays.`}</p>`;
+    ${!workloads.length && html`<p>No workloads are bound to this node.</p>`}
+    ${replicas.length > 0 && html`<p>${plural(replicas.length, "replica")} will move to other nodes: ${named(replicas)}.
+      Lattice moves one replica of a service at a time, and starts its replacement first. If no other node of the cluster has enough free
+      capacity, Lattice creates new machines, which cost money.${" "}
+      <a href=${href("whatif", { lose: node.pool })}>What-if</a> shows the cost of losing all of ${node.pool || "a pool"}.</p>`}
+    ${bare.length > 0 && html`<p class="note">${plural(bare.length, "workload")} without a service will stop: ${named(bare)}.
+      Lattice starts no replacement first and creates no machine: each workload waits until another node has enough free capacity.</p>`}
+    <p>The node gets no new workloads until you uncordon it.${node.cluster && ` When the node is empty, its cluster ${node.cluster} may
+      decommission it; a node that is only cordoned stays.`}</p>`;
 }
 
 function Actions({ node, load }) {
@@ -198,13 +198,13 @@ function Actions({ node, load }) {
     ${node.unschedulable || node.isDraining
       ? html`<button type="button" disabled=${busy} onClick=${() => run(uncordoned)}>Uncordon</button>`
       : html`<button type="button" disabled=${busy} onClick=${() => run(cordoned)}
-          title="Nothing new is put here; what runs stays">Cordon</button>`}
+          title="No new workloads; running workloads stay">Cordon</button>`}
     ${!node.isDraining && html`<button type="button" class="danger" disabled=${busy} onClick=${() => setAsking(true)}>Drain…</button>`}
     ${!asking && html`<${Problem} error=${error} />`}
     ${asking && html`<${Dialog} title=${`Drain ${node.name}?`} onClose=${() => setAsking(false)}>
       <${Leaving} node=${node} load=${load} />
       <${Problem} error=${error} />
-      <div class="row dialog-end"><button type="button" onClick=${() => setAsking(false)}>Keep it</button>
+      <div class="row dialog-end"><button type="button" onClick=${() => setAsking(false)}>Cancel</button>
         <button type="button" class="main" disabled=${busy} onClick=${() => run(drained)}>Drain</button></div>
     <//>`}`;
 }

@@ -1,4 +1,4 @@
-// What would these manifests do? The same plan as `lattice plan -f`, before anything happens.
+// The plan of manifests, as from `lattice plan -f`: what a change would do, before it happens.
 import { summary } from "../lib/answers.js";
 import { ask, top } from "../lib/api.js";
 import { Overwritten } from "../lib/declared.js";
@@ -9,7 +9,7 @@ import { Dialog, Heading, Problem } from "../lib/parts.js";
 import { href } from "../lib/route.js";
 import { ChangedSince, useChangedSince } from "../lib/since.js";
 
-const KEPT = "lattice-plan"; // what was typed stays while the page is open, until one signs out
+const KEPT = "lattice-plan"; // the typed text stays while the page is open, until the user signs out
 const SAMPLE = `apiVersion: lattice.dev/v1alpha1
 kind: LatticeService
 metadata:
@@ -68,9 +68,10 @@ export default function Plan({ user }) {
     write("");
     setState({});
   };
-  return html`<${Heading} title="Plan" note="What would a change do, in places and in money, before it happens?" />
+  return html`<${Heading} title="Plan" note="See what a change does to placement and cost before you apply it." />
     <section class="card drop" data-over=${over ? "" : null} onDrop=${drop} onDragOver=${hover} onDragLeave=${() => setOver(false)}>
-      <label for="manifests">Manifests: paste them, or drop files here. Services, pools, node classes, infrastructure, policies.</label>
+      <label for="manifests">Manifests: paste them or drop files here.
+        Allowed: services, pools, node classes, infrastructure, policies.</label>
       <textarea id="manifests" rows="12" spellcheck="false" value=${yaml} placeholder=${SAMPLE}
         onInput=${(event) => write(event.currentTarget.value)} onKeyDown=${keyed}></textarea>
       <div class="row">
@@ -90,7 +91,7 @@ export default function Plan({ user }) {
       <${Outcome} document=${state.plan} clusters=${state.clusters} />`}`;
 }
 
-// The plan can be applied as it is: refused if the outcome would not be that of the plan any more.
+// Applies exactly this plan: the server rejects the request if the outcome would differ from the plan.
 function Next({ state: { plan, yaml, namespace }, user, moved, stale, onAgain }) {
   const [done, setDone] = useState({});
   const [asking, setAsking] = useState(false);
@@ -108,14 +109,14 @@ function Next({ state: { plan, yaml, namespace }, user, moved, stale, onAgain })
   const applicable = user.mayWrite && !now.objects;
   return html`<div class="row next"><code data-test="plan-id">${plan.id}</code>
       ${applicable && html`<button type="button" disabled=${now.busy || stale} onClick=${() => setAsking(true)}>Apply this plan…</button>`}
-      ${stale && html`<span class="quiet">The text has changed since: plan again.</span>`}
+      ${stale && html`<span class="quiet">The text has changed. Plan again.</span>`}
       ${!stale && moved && !now.objects && html`<${ChangedSince} again="Plan again" onAgain=${onAgain} />`}
-      ${!user.mayWrite && html`<span class="quiet">You may look only: somebody else has to apply it.</span>`}</div>
+      ${!user.mayWrite && html`<span class="quiet">You have read-only access. An administrator can apply this plan.</span>`}</div>
     ${asking && html`<${Dialog} title="Apply this plan?" onClose=${() => setAsking(false)}>
       <p>${summary(plan)}</p>
       <${Overwritten} plan=${plan} />
-      <p>It is done at once: ${signed(plan.total.change.projected30DayMicros)} in 30 days.</p>
-      <div class="row dialog-end"><button type="button" onClick=${() => setAsking(false)}>Not now</button>
+      <p>The change takes effect immediately: ${signed(plan.total.change.projected30DayMicros)} in 30 days.</p>
+      <div class="row dialog-end"><button type="button" onClick=${() => setAsking(false)}>Cancel</button>
         <button type="button" class="main" onClick=${apply}>Apply</button></div>
     <//>`}
     <${Problem} error=${now.error} retry=${onAgain} />

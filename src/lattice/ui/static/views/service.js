@@ -1,4 +1,4 @@
-// One service: where it is and why there, or why it waits and what would help.
+// One service: its placement and the reason, or why it is not placed and which changes would help.
 import { nothingFits, told, where } from "../lib/answers.js";
 import { ask, get, objectPath, withQuery } from "../lib/api.js";
 import { html, useMemo } from "../lib/dom.js";
@@ -33,12 +33,12 @@ export default function Service({ params: [namespace, name] }) {
   if (service.error) {
     return html`<${Trail} namespace=${namespace} name=${name} /><${Problem} error=${service.error} retry=${service.again} />`;
   }
-  if (!service.value) return html`<${Loading} what="Reading the service" />`;
+  if (!service.value) return html`<${Loading} what="Loading the service" />`;
   return html`<${Trail} namespace=${namespace} name=${name} />
     <${Head} service=${service.value} why=${why.value} />
     <div class="stack">
       ${why.error && html`<${Problem} error=${why.error} retry=${why.again} />`}
-      ${!why.value && !why.error && html`<${Loading} what="Asking why" />`}
+      ${!why.value && !why.error && html`<${Loading} what="Loading the decision" />`}
       ${why.value && html`<${Verdict} why=${why.value} />
         ${!why.value.isPlaced && html`<${Fit} path=${path} revision=${why.value.revision} />`}
         <${Matrix} why=${why.value} /><${Scores} why=${why.value} />`}
@@ -73,17 +73,18 @@ function Head({ service, why }) {
       { title: "Replicas ready", value: `${status.health?.ready ?? 0} of ${wanted}` },
       { title: "Where", value: where(status.placements ?? []) },
       { title: "Cost", value: hourly(micros), note: micros == null ? "" : monthly(micros) },
-      { title: "Last decided", value: status.lastScheduled ? html`<${Ago} stamp=${status.lastScheduled} /> ago` : "–" },
+      { title: "Last decision", value: status.lastScheduled ? html`<${Ago} stamp=${status.lastScheduled} /> ago` : "–" },
     ]} />`;
 }
 
 function Verdict({ why }) {
   return html`<section class="card" data-test="verdict" data-tone=${why.isPlaced ? "" : "bad"}>
-    <h2>${why.isPlaced ? "Why there" : "Why it waits"}</h2>
+    <h2>${why.isPlaced ? "Why these pools" : "Why it is not placed"}</h2>
     <p><strong>${why.verdict}.</strong> ${why.reason}</p>
-    ${why.isStale && html`<p class="note">Placed today, it would go to ${where(why.would)}; it stays until moving it is asked for.</p>`}
+    ${why.isStale && html`<p class="note">A new placement would choose ${where(why.would)}.
+      Running replicas are not moved automatically.</p>`}
     ${!why.isPlaced && html`<${InTheWay} found=${why} service=${why.service} />`}
-    <details><summary>What it asks for (${why.requirements.length})</summary>
+    <details><summary>Requirements (${why.requirements.length})</summary>
       <ul class="plain-list">${why.requirements.map((each) => html`<li key=${each.text}>
         ${each.text} <span class="quiet">${each.source}</span></li>`)}</ul></details>
   </section>`;
@@ -91,19 +92,19 @@ function Verdict({ why }) {
 
 function Fit({ path, revision }) {
   const { value, error, busy, again } = useAsked(() => ask("fit", { service: path }), [path, revision]);
-  return html`<section class="card" data-test="fit"><h2>What would make it fit</h2>
+  return html`<section class="card" data-test="fit"><h2>Changes that would make it fit</h2>
     ${error && html`<${Problem} error=${error} retry=${again} />`}
     ${!value && busy && html`<${Loading} what="Trying changes" />`}
     ${value && !value.suggestions.length && html`<p class="quiet">${nothingFits(value)}</p>`}
-    ${value?.suggestions.length > 0 && html`<p class="quiet">Each was tried: with it the service fits, and no part of it can be left out.
-        The price is what would be paid more than now.</p>
+    ${value?.suggestions.length > 0 && html`<p class="quiet">Lattice tried every change in this list:
+        the service fits with it, and needs all of its parts. The price is the increase of the total cost.</p>
       <ol class="fits">${value.suggestions.map((each) => html`<${Suggestion} key=${each.sentence} each=${each} />`)}</ol>`}
   </section>`;
 }
 
 function Suggestion({ each }) {
   const first = each.ahead.slice(0, 3).join(", ");
-  const ahead = first && (each.isEnough ? `serves ${first} first` : `not enough: ${first} would be first, and take it`);
+  const ahead = first && (each.isEnough ? `${first} would be placed first` : `not enough: ${first} would be placed first and use it up`);
   return html`<li>
     <div class="row"><strong class="fit-words">${each.changes.map((change) => change.sentence).join(", and ")}</strong>
       ${each.who.map((who) => html`<${Badge} key=${who}>${who}<//>`)}
@@ -118,7 +119,7 @@ function Suggestion({ each }) {
 function Timeline({ events: { value, error, again } }) {
   return html`<section class="card"><h2>Decisions over time</h2>
     ${error && html`<${Problem} error=${error} retry=${again} />`}
-    ${value && !value.length && html`<p class="quiet">Nothing was told of it lately.</p>`}
+    ${value && !value.length && html`<p class="quiet">No recent events.</p>`}
     ${value?.length > 0 && html`<ol class="timeline">
       ${value.slice(0, 50).map((each) => html`<${Moment} key=${each.metadata.name} ...${each} />`)}</ol>`}
   </section>`;

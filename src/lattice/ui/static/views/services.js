@@ -1,4 +1,4 @@
-// Everything that teams run: how it is, where it is, what it costs, and what was decided.
+// The list of services: health, pools, cost and placement decision.
 import { html, useMemo, useState } from "../lib/dom.js";
 import { count, hourly, money, monthly, plural } from "../lib/format.js";
 import { useRows } from "../lib/live.js";
@@ -18,6 +18,7 @@ const COLUMNS = [
   { name: "age", title: "Age", value: (row) => row.created, cell: age, end: true, wide: true },
 ];
 const UNPLACED = { unplaced: true };
+const TITLES = { all: "All", waiting: "Waiting", unwell: "Not ready" };
 const SHOWN = { all: () => true, waiting: isWaiting, unwell: (row) => !isWaiting(row) && row.ready < row.wanted };
 
 function health(row) {
@@ -41,12 +42,12 @@ function age(row) {
   return html`<${Ago} stamp=${row.created} />`;
 }
 
-// For a pool, or in a pool for a node.
+// The service waits for a pool, or one of its replicas waits for a node.
 function isWaiting(row) {
   return Boolean(row.unplaced) || (row.verdict !== "Placed" && row.verdict !== "");
 }
 
-// A service may have its pools, and a replica of it no node there: then that is what it waits for.
+// A placed service may have a replica without a node: then the reason of that replica is shown.
 function withUnplaced(services, workloads) {
   const found = new Map();
   for (const each of workloads) {
@@ -67,21 +68,21 @@ export default function Services({ query }) {
   const show = SHOWN[query.show] ? query.show : "all";
   const sums = useMemo(() => sum(rows), [rows]);
   const found = useMemo(() => rows.filter((row) => SHOWN[show](row) && isFound(row, word)), [rows, show, word]);
-  if (!ready) return html`<${Loading} what="Reading services" />`;
-  const options = Object.keys(SHOWN).map((value) => ({ value, title: `${value[0].toUpperCase()}${value.slice(1)} ${count(sums[value])}` }));
+  if (!ready) return html`<${Loading} what="Loading services" />`;
+  const options = Object.keys(SHOWN).map((value) => ({ value, title: `${TITLES[value]} ${count(sums[value])}` }));
   const choose = (value) => replaceQuery({ ...query, show: value === "all" ? "" : value });
   return html`<${Heading} title="Services">
-      <${Choice} label="Which" options=${options} value=${show} onChange=${choose} />
+      <${Choice} label="Filter" options=${options} value=${show} onChange=${choose} />
       <${Search} label="Find by name, pool or label" value=${word} onChange=${setWord} />
     <//>
     <${Figures} items=${[
       { title: "Replicas ready", value: `${count(sums.ready)} of ${count(sums.wanted)}` },
       { title: "Cost", value: hourly(sums.micros), note: `${monthly(sums.micros)}, without empty machines` },
-      { title: "Waiting for a place", value: plural(sums.waiting, "service") },
+      { title: "Waiting for placement", value: plural(sums.waiting, "service") },
     ]} />
     ${rows.length
-      ? html`<${Table} label="Services" columns=${COLUMNS} rows=${found} href=${toService} empty="none is like that" />`
-      : html`<${Empty}>No service is declared yet. <a href="#/plan">Paste one</a> to see what it would do.<//>`}`;
+      ? html`<${Table} label="Services" columns=${COLUMNS} rows=${found} href=${toService} empty="no matching services" />`
+      : html`<${Empty}>No services yet. <a href="#/plan">Paste a manifest</a> to see its plan.<//>`}`;
 }
 
 const toService = (row) => href("services", row.namespace, row.name);

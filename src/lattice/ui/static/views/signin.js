@@ -1,4 +1,4 @@
-// Who are you? The same tokens as everywhere.
+// Sign-in with a bearer token, the same as for the API.
 import { signIn } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
 import { Problem } from "../lib/parts.js";

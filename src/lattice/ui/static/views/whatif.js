@@ -1,4 +1,4 @@
-// What if a pool is lost, prices rise, a certificate lapses? Who moves, who is left without, and what does it cost then?
+// What-if scenarios: a lost pool, changed prices, a lost compliance standard. Shows moves, unplaced services and cost.
 import { eventWords, some } from "../lib/answers.js";
 import { ask, top } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/dom.js";
@@ -9,10 +9,10 @@ import { Badge, Heading, Loading, Problem, Search, Table } from "../lib/parts.js
 import { href, replaceQuery } from "../lib/route.js";
 import { ChangedSince, useChangedSince } from "../lib/since.js";
 
-const SHOWN = 30; // pools to choose from at once
-const MANY = 12;
+const SHOWN = 30; // pools that are listed to choose from
+const MANY = 12; // pools from which on a search field is shown
 
-// All of the question is in the address: `#/whatif?lose=south,north&price=20&drop=east:gdpr`, or `?each=1`.
+// The address holds the whole scenario: `#/whatif?lose=south,north&price=20&drop=east:gdpr`, or `?each=1`.
 export default function WhatIf({ query }) {
   const chosen = { lose: words(query.lose), price: Number(query.price) || 0, drop: words(query.drop), each: query.each === "1" };
   const asked = chosen.each || chosen.lose.length > 0 || chosen.price !== 0 || chosen.drop.length > 0;
@@ -30,13 +30,13 @@ export default function WhatIf({ query }) {
     return () => { wanted = false; };
   }, [query.lose, query.price, query.drop, query.each, turn]);
   const { answer, clusters, error, busy } = state;
-  return html`<${Heading} title="What if" note="Nothing is changed: this only asks." />
+  return html`<${Heading} title="What if" note="What-if changes nothing." />
     <${Asking} chosen=${chosen} busy=${busy} />
     <${Problem} error=${error} />
-    ${busy && !answer && html`<${Loading} what="Thinking it through" />`}
-    ${!asked && html`<p class="empty">Choose what happens: lose a pool, change prices, drop a certificate;
-      or lose each pool in turn to see which loss hurts.</p>`}
-    ${asked && moved && !busy && html`<p class="row next"><${ChangedSince} again="Ask again" onAgain=${() => setTurn(turn + 1)} /></p>`}
+    ${busy && !answer && html`<${Loading} what="Computing" />`}
+    ${!asked && html`<p class="empty">Choose a scenario: lose a pool, change prices or drop a compliance standard;
+      or lose each pool in turn to see which loss leaves services not fully placed.</p>`}
+    ${asked && moved && !busy && html`<p class="row next"><${ChangedSince} again="Compute again" onAgain=${() => setTurn(turn + 1)} /></p>`}
     ${asked && answer?.ask === "whatif" && html`<${Outcome} document=${answer} clusters=${clusters} words=${eventWords(answer.event)} />`}
     ${asked && answer?.ask === "drill" && html`<${Drill} losses=${answer.losses} />`}`;
 }
@@ -45,10 +45,10 @@ const words = (text) => (text ?? "").split(",").filter(Boolean);
 
 function body({ lose, price, drop, each }) {
   if (each) return { loseEach: true };
-  return { lose, priceMillionths: Math.round((1 + price / 100) * 1e6), drop: drop.map(poolAndCertificate) };
+  return { lose, priceMillionths: Math.round((1 + price / 100) * 1e6), drop: drop.map(poolAndCompliance) };
 }
 
-function poolAndCertificate(pair) {
+function poolAndCompliance(pair) {
   const at = pair.lastIndexOf(":");
   return [pair.slice(0, at), pair.slice(at + 1)];
 }
@@ -65,11 +65,11 @@ function Asking({ chosen, busy }) {
     <div class="row"><button type="button" disabled=${busy} aria-pressed=${chosen.each}
         onClick=${() => put({ lose: [], price: 0, drop: [], each: true })}>Lose each pool in turn</button>
       <button type="button" class="plain" onClick=${() => put({ lose: [], price: 0, drop: [] })}>Clear</button>
-      ${busy && html`<span class="quiet" role="status">Asking…</span>`}</div>
+      ${busy && html`<span class="quiet" role="status">Computing…</span>`}</div>
   </section>`;
 }
 
-// Everything that machines come from: pools, and regions of clouds that have some.
+// All offers that have or may have machines: pools, and cloud regions with clusters.
 function useOffers() {
   const pools = useRows("latticepools").rows;
   const clusters = useRows("latticeclusters").rows;
@@ -102,20 +102,20 @@ function Drop({ drop, onChange }) {
   const offers = useOffers();
   const add = (event) => {
     event.preventDefault();
-    const { pool, certificate } = Object.fromEntries(new FormData(event.currentTarget));
+    const { pool, compliance } = Object.fromEntries(new FormData(event.currentTarget));
     event.currentTarget.reset();
-    if (pool && certificate.trim()) onChange([...new Set([...drop, `${pool}:${certificate.trim()}`])]);
+    if (pool && compliance.trim()) onChange([...new Set([...drop, `${pool}:${compliance.trim()}`])]);
   };
-  return html`<fieldset><legend>Drop a certificate</legend>
+  return html`<fieldset><legend>Drop a compliance standard</legend>
     <form class="row" onSubmit=${add}>
       <select name="pool" aria-label="Pool">${offers.map((name) => html`<option key=${name}>${name}</option>`)}</select>
-      <input name="certificate" size="10" placeholder="gdpr" aria-label="Certificate" required /><button type="submit">Drop</button></form>
+      <input name="compliance" size="10" placeholder="gdpr" aria-label="Compliance" required /><button type="submit">Drop</button></form>
     <div class="chips">${drop.map((pair) => html`<button type="button" class="chip" key=${pair} aria-pressed="true"
       onClick=${() => onChange(drop.filter((each) => each !== pair))}>${pair} ✕</button>`)}</div></fieldset>`;
 }
 
 function without(row) {
-  if (!row.leftWithout.length) return html`<span class="quiet">nobody</span>`;
+  if (!row.leftWithout.length) return html`<span class="quiet">none</span>`;
   return html`<${Badge} tone="bad">${count(row.leftWithout.length)}<//> ${some(row.leftWithout)}`;
 }
 
@@ -123,9 +123,9 @@ const after = (row) => row.cost.after.hourlyMicros;
 const change = (row) => row.cost.change.hourlyMicros;
 
 const LOSSES = [
-  { name: "pool", title: "Lost", value: (row) => row.pool },
-  { name: "without", title: "Not all placed", value: (row) => row.leftWithout.length, cell: without },
-  { name: "moved", title: "Move", value: (row) => row.moved.length, cell: (row) => count(row.moved.length), end: true },
+  { name: "pool", title: "Lost pool", value: (row) => row.pool },
+  { name: "without", title: "Not fully placed", value: (row) => row.leftWithout.length, cell: without },
+  { name: "moved", title: "Moved", value: (row) => row.moved.length, cell: (row) => count(row.moved.length), end: true },
   { name: "after", title: "Cost after", value: after, cell: (row) => hourly(after(row)), end: true, wide: true },
   { name: "change", title: "Change", value: change, cell: (row) => signed(change(row), hourly), end: true },
 ];
@@ -134,8 +134,8 @@ function Drill({ losses }) {
   const hurting = losses.filter((each) => each.leftWithout.length).length;
   const pools = plural(losses.length, "pool");
   const told = hurting
-    ? `The loss of ${hurting} of ${pools} would leave somebody without a place.`
-    : `Any one of ${pools} could be lost: everybody would find another place.`;
+    ? `The loss of ${hurting} of ${pools} would leave services not fully placed.`
+    : `After the loss of any one of ${pools}, all services could be placed elsewhere.`;
   const rows = losses.map((each) => ({ ...each, path: each.pool }));
   return html`<section class="stack-tight" aria-label="Outcome"><p class="lead" data-test="summary">${told}</p>
     <${Table} label="Losses" columns=${LOSSES} rows=${rows} href=${(row) => href("whatif", { lose: row.pool })}
