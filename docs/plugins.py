@@ -46,7 +46,7 @@ def plugins() -> Iterator[str]:
     yield "## Choosing a node for a workload"
     yield (
         "Candidates are the nodes of one cluster; of workloads that belong to no service, all nodes. A candidate that several filters "
-        "rule out is counted for the first of them in this order. [Profiles](../guides/simulate.md#a-profile-of-ones-own) say which "
+        "rule out is counted for the first of them in this order. [Profiles](../guides/simulate.md#write-your-own-profile) say which "
         "scores count how much, and may leave filters out."
     )
     for node_filter in nodes.FILTERS.values():

@@ -13,12 +13,45 @@ ROOT = Path(__file__).parents[1]
 STYLE = Path(__file__).parent / "site.css"
 FOLDERS = ("docs", "changes", "bench", "deploy")
 MENU = {
-    "Start": ("README.md", "docs/tutorial.md", "docs/concepts.md", "docs/comparison.md"),
-    "Guides": ("docs/guides",),
-    "Run it": ("docs/operations.md", "deploy/README.md", "deploy/etcd/README.md", "docs/reliability.md"),
+    "Start": (
+        "README.md",
+        "docs/tutorial.md",
+        "docs/tour.md",
+        "docs/guides/run-your-application.md",
+        "docs/guides/troubleshoot.md",
+        "docs/concepts.md",
+        "docs/glossary.md",
+        "docs/comparison.md",
+    ),
+    "Decide": (
+        "docs/guides/plan.md",
+        "docs/guides/why.md",
+        "docs/guides/budgets.md",
+        "docs/guides/compliance.md",
+        "docs/guides/latency.md",
+        "docs/guides/onprem.md",
+        "docs/guides/gpu.md",
+        "docs/guides/simulate.md",
+    ),
+    "Run": (
+        "deploy/README.md",
+        "docs/guides/page.md",
+        "docs/operations.md",
+        "docs/guides/operate.md",
+        "docs/guides/nodes.md",
+        "docs/guides/ha.md",
+        "deploy/etcd/README.md",
+        "docs/guides/backup.md",
+        "docs/guides/kubectl.md",
+        "docs/guides/traces.md",
+        "docs/guides",
+        "docs/reliability.md",
+        "docs/benchmarks.md",
+    ),
     "Reference": ("docs/reference",),
-    "More": ("docs/decisions/README.md", "CHANGELOG.md"),
+    "More": ("docs/architecture.md", "docs/contributing.md", "docs/decisions/README.md", "CHANGELOG.md"),
 }
+NAMED = {entry for entries in MENU.values() for entry in entries}
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -87,10 +120,11 @@ class Site:
         return "".join(parts)
 
     def _below(self, entry: str) -> list[str]:
+        """The page itself, or the pages of a folder that the menu does not name elsewhere."""
         return (
             [entry]
             if entry.endswith(".md")
-            else [page for page in self._pages if posixpath.dirname(page) == entry]
+            else [page for page in self._pages if posixpath.dirname(page) == entry and page not in NAMED]
         )
 
     def _entry(self, page: str, here: str, up: str) -> str:
