@@ -1,4 +1,8 @@
-"""Which commands there are, and what happens when one fails; a command's code loads only when it runs."""
+"""The table of commands and the program's entry point.
+
+`main` imports the module of a command only when the command runs, and turns every error into a message and an
+exit code.
+"""
 
 import contextlib
 import errno
@@ -19,7 +23,8 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Entry(NamedTuple):
-    target: str  # module:attribute
+    # Import path of the command, as module:attribute.
+    target: str
     help: str
 
 
@@ -102,11 +107,14 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         ),
     },
 }
-COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+COMMANDS: dict[str, Entry] = {}
+for _section in SECTIONS.values():
+    COMMANDS.update(_section)
 
 
 class LazyGroup(click.Group):
-    """Lists its commands from a table and imports only the one that is called."""
+    """A click group that lists commands from SECTIONS and imports only the module of the command that is
+    called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -123,7 +131,11 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            ctx.fail(f"there is no command {args[0]!r}{_did_you_mean(args[0])}")
+            import difflib
+
+            similar = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            suggestion = f"; did you mean {similar[0]!r}?" if similar else ""
+            ctx.fail(f"there is no command {args[0]!r}{suggestion}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -143,13 +155,6 @@ class LazyGroup(click.Group):
         ]
 
 
-def _did_you_mean(word: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(word, COMMANDS, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.version_option(__version__, prog_name="lattice", message="%(prog)s %(version)s")
 def cli() -> None:
@@ -164,7 +169,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code says what became of it."""
+    """Run one command and return the exit code of the process."""
     try:
         with cli.make_context("lattice", list(sys.argv[1:] if arguments is None else arguments)) as context:
             code = cli.invoke(context)
@@ -181,9 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the interpreter flushes once more on its way out
+        # The interpreter flushes stdout once more at exit; the null device accepts that flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as e:
         problem = _error_from_os_error(e)
@@ -192,33 +196,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _error_from_os_error(e: OSError) -> LatticeError:
-    """What the machine refused, in one sentence instead of a traceback."""
-    full = e.errno in DISK_FULL_ERRNOS
-    what = "the disk is full" if full else f"cannot be used: {(e.strerror or str(e)).lower()}"
-    return (Full if full else LatticeError)(
-        what,
+    """The operating system's error as a LatticeError: one sentence with the path, instead of a traceback."""
+    is_full = e.errno in DISK_FULL_ERRNOS
+    message = "the disk is full" if is_full else f"cannot be used: {(e.strerror or str(e)).lower()}"
+    return (Full if is_full else LatticeError)(
+        message,
         where=str(e.filename or ""),
-        fix="free some space" if full else "check the path and who may write there",
+        fix="free some space" if is_full else "check the path and who may write there",
     )
 
 
 def run() -> NoReturn:
-    """The program's entry point."""
+    """Entry point of the program: run the command line and exit with the command's exit code."""
     try:
         _reopen_closed_streams()
-        os.environ.setdefault(
-            "GRPC_VERBOSITY", "ERROR"
-        )  # read when it is loaded; else it tells of every stranger in a form of its own
+        # gRPC reads the variable when its library loads; at the default level gRPC logs every failed connection itself.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         if "_LATTICE_COMPLETE" in os.environ:
             cli.main(prog_name="lattice", complete_var="_LATTICE_COMPLETE")
         code = main()
-    except KeyboardInterrupt:  # before a command could begin, or while one was ending
+    # Ctrl-C outside of `main`: before the command began or while the command was ending.
+    except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     sys.exit(code)
 
 
 def _reopen_closed_streams() -> None:
-    """Who closed a stream wants nothing from it. Left closed, its number would go to the next file that is opened."""
+    """Open the null device in place of every standard stream that the caller closed."""
+    # The number of a closed stream would go to the next file that the program opens, and prints would end up
+    # in that file.
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             with contextlib.suppress(OSError):
