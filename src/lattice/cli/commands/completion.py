@@ -18,12 +18,14 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import ShellComplete, get_completion_class
 
-    found = get_completion_class(shell)
-    if found is None:
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
         raise click.UsageError(f"no completion for {shell}")
-    # the base class fills the template in; the bash one would first start a bash to ask for its version
+    # The base class renders the template; the bash class would first start bash to check its version.
     click.echo(
         ShellComplete.source(
-            found(click.get_current_context().find_root().command, {}, "lattice", "_LATTICE_COMPLETE")
+            completion_class(
+                click.get_current_context().find_root().command, {}, "lattice", "_LATTICE_COMPLETE"
+            )
         )
     )

@@ -1,4 +1,4 @@
-"""`lattice cordon` and `lattice uncordon`: nothing new goes to a node, or it may again."""
+"""`lattice cordon` and `lattice uncordon`: exclude nodes from new workloads, and include them again."""
 
 import click
 

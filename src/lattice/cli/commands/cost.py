@@ -1,4 +1,4 @@
-"""`lattice cost`: what does everything cost, whose part is how much, and how much of it is machines that nobody uses?"""
+"""`lattice cost`: cost of the fleet by pool, service or label, with the cost of empty machines."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`lattice describe`: one object for people: who it is, what it wants, how it is, and what happened to it."""
+"""`lattice describe`: one object with its spec, status, conditions and events."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -15,7 +15,8 @@ from lattice.clock import SystemClock
 from lattice.errors import LatticeError, NotFound
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_LABEL_CHARS = 14  # width of the left column
+# Width of the label column.
+_LABEL_CHARS = 14
 _STANDARD_FIELDS = ("apiVersion", "kind", "metadata", "status")
 _CONDITION_HEADS = ["Type", "Status", "Age", "Reason", "Message"]
 
@@ -39,26 +40,26 @@ def describe(
       lattice describe service/api -n shop
       lattice describe nodes -l zone=a
     """
-    found, code = [], 0
+    objects, code = [], 0
     for target in kind_names().parse_targets(words):
         try:
-            found += [
+            objects += [
                 (target, value) for value in _fetch_objects(connection, target, selector, all_namespaces)
             ]
         except NotFound as e:
             say.error(e)
             code = e.exit_code
     now = SystemClock().now()
-    for i, (target, value) in enumerate(found):
-        about = Target(target.resource, value["metadata"]["name"])
+    for i, (target, value) in enumerate(objects):
+        named_target = Target(target.resource, value["metadata"]["name"])
         lines = list(
             describe_lines(
                 {"kind": target.resource.kind, "apiVersion": target.resource.api_version, **value}, now
             )
         )
-        lines += _events(connection, about, value, now) if show_events else []
+        lines += _events(connection, named_target, value, now) if show_events else []
         click.echo("\n".join((["", ""] if i else []) + lines))
-    if not found and not code:
+    if not objects and not code:
         say.note("No resources found")
     return code
 
@@ -71,11 +72,14 @@ def _fetch_objects(
     if target.name:
         return [connection.client.get(path)]
     pages = connection.client.list_pages(path, {"labelSelector": selector, "limit": "500"})
-    return [item for page in pages for item in page.get("items") or []]
+    items: list[dict[str, Any]] = []
+    for page in pages:
+        items += page.get("items") or []
+    return items
 
 
 def describe_lines(value: dict[str, Any], now: datetime) -> Iterator[str]:
-    """An object as lines."""
+    """Lines of an object: metadata, other fields, status and conditions."""
     metadata, status = value["metadata"], value.get("status") or {}
     yield _field("Name", metadata["name"])
     yield from [_field("Namespace", metadata["namespace"])] if metadata.get("namespace") else []
@@ -100,12 +104,12 @@ def describe_lines(value: dict[str, Any], now: datetime) -> Iterator[str]:
 
 
 def _visible_annotations(annotations: dict[str, Any] | None) -> dict[str, Any]:
-    """kubectl keeps all that was applied in one of them: nothing to read, and in a secret its values."""
+    """Annotations without kubectl's copy of the applied manifest, which for a secret holds the values."""
     return {key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED}
 
 
 def _secret_sizes(secret: dict[str, Any]) -> dict[str, str]:
-    """A secret is not for the screen."""
+    """Size of every value of a secret instead of the value."""
     return {key: f"{len(str(encoded).rstrip('=')) * 3 // 4} bytes" for key, encoded in secret.items()}
 
 
@@ -113,8 +117,8 @@ def _field(name: str, value: Any) -> str:
     return f"{name + ':':<{_LABEL_CHARS}}{render.cell(value)}"
 
 
-def _map(name: str, given: dict[str, Any] | None, between: str) -> Iterator[str]:
-    pairs = [f"{k}{between}{render.cell(v)}" for k, v in sorted((given or {}).items())] or ["<none>"]
+def _map(name: str, values: dict[str, Any] | None, separator: str) -> Iterator[str]:
+    pairs = [f"{k}{separator}{render.cell(v)}" for k, v in sorted((values or {}).items())] or ["<none>"]
     for i, pair in enumerate(pairs):
         yield f"{(name + ':') if i == 0 else '':<{_LABEL_CHARS}}{render.cell(pair)}"
 
@@ -130,7 +134,7 @@ def _section(name: str, value: Any) -> Iterator[str]:
 
 
 def _tree(value: Any, indent: int) -> Iterator[str]:
-    """Collections as an indented tree; what is in them on one line each."""
+    """Collections as an indented tree; scalars on one line each."""
     space = " " * indent
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -202,7 +206,10 @@ def _events(connection: Connection, about: Target, value: dict[str, Any], now: d
         )
     except LatticeError as e:
         return [_field("Events", f"not shown: {e.message}")]
-    items = sorted((e for page in pages for e in page.get("items") or []), key=events.event_sort_key)
+    items: list[dict[str, Any]] = []
+    for page in pages:
+        items += page.get("items") or []
+    items.sort(key=events.event_sort_key)
     if not items:
         return [_field("Events", "<none>")]
     rows = [

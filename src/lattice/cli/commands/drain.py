@@ -1,4 +1,5 @@
-"""`lattice drain`: what runs on nodes goes elsewhere, one replica of a service at a time; waits until they are empty."""
+"""`lattice drain`: evicts the workloads of nodes within their disruption budgets and waits until the nodes
+are empty."""
 
 import time
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from lattice.errors import LatticeError, NotFound, Unavailable
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 
-POLL_INTERVAL_S = 1.0  # seconds between two looks at what is left
-PROGRESS_INTERVAL_S = 10.0  # seconds between two lines about what is waited for
+# Seconds between two checks of the remaining workloads.
+POLL_INTERVAL_S = 1.0
+# Seconds between two lines about the remaining workloads.
+PROGRESS_INTERVAL_S = 10.0
 
 
 @click.command(cls=Command)
@@ -56,36 +59,40 @@ def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run
 
 @dataclass
 class DrainWaiter:
+    """Polls the nodes until no workload is bound to them or the timeout in seconds is over."""
+
     connection: Connection
     timeout: float
 
     def run(self, nodes: list[str]) -> int:
-        ends = time.monotonic() + self.timeout if self.timeout else None
-        left, tell_at = set(nodes), time.monotonic() + PROGRESS_INTERVAL_S
-        while left:
-            found = _workloads_by_node(self.connection)
-            for name in sorted(left - set(found)):
+        deadline = time.monotonic() + self.timeout if self.timeout else None
+        remaining, next_note_at = set(nodes), time.monotonic() + PROGRESS_INTERVAL_S
+        while remaining:
+            workloads = _workloads_by_node(self.connection)
+            for name in sorted(remaining - set(workloads)):
                 click.echo(f"node/{name} drained")
-                left.discard(name)
-            if not left:
+                remaining.discard(name)
+            if not remaining:
                 break
-            if ends is not None and time.monotonic() >= ends:
-                name = min(left)
+            if deadline is not None and time.monotonic() >= deadline:
+                name = min(remaining)
                 problem = Unavailable(
-                    f"node/{name} is not empty after {self.timeout:g} s: {self._remaining_message(name, found[name])}",
-                    fix="make room for it elsewhere, or give it more --timeout; the drain goes on until `lattice uncordon`",
+                    f"node/{name} is not empty after {self.timeout:g} s: "
+                    f"{self._remaining_message(name, workloads[name])}",
+                    fix="make room for it elsewhere, or give it more --timeout; "
+                    "the drain goes on until `lattice uncordon`",
                 )
                 say.error(problem)
                 return problem.exit_code
-            if time.monotonic() >= tell_at:
-                for name in sorted(left):
-                    say.note(f"waiting for node/{name}: {self._remaining_message(name, found[name])}")
-                tell_at = time.monotonic() + PROGRESS_INTERVAL_S
+            if time.monotonic() >= next_note_at:
+                for name in sorted(remaining):
+                    say.note(f"waiting for node/{name}: {self._remaining_message(name, workloads[name])}")
+                next_note_at = time.monotonic() + PROGRESS_INTERVAL_S
             time.sleep(POLL_INTERVAL_S)
         return 0
 
     def _remaining_message(self, node: str, workloads: list[str]) -> str:
-        """In the node's own words, once it has any."""
+        """Message of the node's Drained condition, else the names of the remaining workloads."""
         try:
             return marks.drain_message(
                 self.connection.client.get(resource_path(marks.NODE_RESOURCE, None, node))
@@ -95,10 +102,10 @@ class DrainWaiter:
 
 
 def _preview_drain(connection: Connection, nodes: list[str]) -> None:
-    """Which workloads would move. Where to is decided when they do: by then there may be room that is not there now."""
-    found = _workloads_by_node(connection)
+    """Print the workloads that a drain would evict; their new nodes are chosen only when the drain runs."""
+    workloads = _workloads_by_node(connection)
     for name in nodes:
-        if not (moving := found.get(name)):
+        if not (moving := workloads.get(name)):
             click.echo(f"node/{name}: nothing runs there, nothing would move")
             continue
         pool = (connection.client.get(resource_path(LatticeNode.resource, None, name)).get("spec") or {}).get(
@@ -110,8 +117,8 @@ def _preview_drain(connection: Connection, nodes: list[str]) -> None:
 
 
 def _workloads_by_node(connection: Connection) -> dict[str, list[str]]:
-    """What is bound to which node."""
-    found: dict[str, list[str]] = {}
+    """Names of the workloads bound to each node."""
+    workloads: dict[str, list[str]] = {}
     try:
         for page in connection.client.list_pages(
             resource_path(LatticeWorkload.resource, None), {"limit": "500"}
@@ -119,15 +126,15 @@ def _workloads_by_node(connection: Connection) -> dict[str, list[str]]:
             for item in page.get("items") or []:
                 node = ((item.get("status") or {}).get("binding") or {}).get("node")
                 if node:
-                    found.setdefault(node, []).append(
+                    workloads.setdefault(node, []).append(
                         f"{item['metadata']['namespace']}/{item['metadata']['name']}"
                     )
     except NotFound as error:
         raise LatticeError("the server has no workloads", fix="see whether it is a Lattice server") from error
-    return found
+    return workloads
 
 
 def _truncated_list(workloads: list[str]) -> str:
     shown = ", ".join(sorted(workloads)[:3])
-    more = f" and {len(workloads) - 3} more" if len(workloads) > 3 else ""
-    return f"{shown}{more}"
+    suffix = f" and {len(workloads) - 3} more" if len(workloads) > 3 else ""
+    return f"{shown}{suffix}"

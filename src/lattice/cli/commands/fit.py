@@ -1,4 +1,4 @@
-"""`lattice fit`: what are the smallest changes that would give a service its place, and what would each cost?"""
+"""`lattice fit`: the smallest changes that would place a service, with the cost of each change."""
 
 import click
 
@@ -28,7 +28,7 @@ from lattice.cli.output import output_format as output
 )
 @click.option(
     "--delete",
-    "gone",
+    "deletions",
     multiple=True,
     metavar="KIND/NAME",
     help="As if this were deleted; may be given again.",
@@ -68,8 +68,7 @@ def fit(sources: FleetInputs, service: str, event: WhatIfEvent, form: output.Out
         from lattice.cli.output.service_tables import fit_lines
 
         print_lines(fit_lines(document, table_renderer(form)))
-    return (
-        0
-        if document["isPlaced"] or any(each["isEnough"] for each in document["suggestions"])
-        else EXIT_INFEASIBLE
+    is_feasible = document["isPlaced"] or any(
+        suggestion["isEnough"] for suggestion in document["suggestions"]
     )
+    return 0 if is_feasible else EXIT_INFEASIBLE

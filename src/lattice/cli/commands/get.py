@@ -1,4 +1,4 @@
-"""`lattice get`: objects as tables drawn by the server, or as JSON, YAML, names or a template."""
+"""`lattice get`: objects as server-side tables, JSON, YAML, names, or through a jsonpath template."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,7 +48,8 @@ class PathType(click.ParamType):  # type: ignore[type-arg]
 
 
 class GetCommand(Command):
-    """Its help ends with the kinds, which take a moment to load and are needed there only."""
+    """Click command whose help ends with the kinds; loading the kinds takes time and only the help needs
+    them."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Kinds"):
@@ -98,16 +99,16 @@ def get(connection: Connection, **options: Any) -> int:
       lattice get nodes -l zone=a -w             nodes of a zone, and their changes
       lattice get pool us-east -o jsonpath='{.spec.budget}'
     """
-    asked = GetOptions(**options)
-    targets = kind_names().parse_targets(asked.words)
-    if asked.watch or asked.watch_only:
-        ObjectWatcher(connection, asked).run(targets)
-    return ObjectLister(connection, asked).run(targets)
+    choices = GetOptions(**options)
+    targets = kind_names().parse_targets(choices.words)
+    if choices.watch or choices.watch_only:
+        ObjectWatcher(connection, choices).run(targets)
+    return ObjectLister(connection, choices).run(targets)
 
 
 @dataclass
 class ObjectLister:
-    """What is there now."""
+    """Prints the current objects of the targets."""
 
     connection: Connection
     options: GetOptions
@@ -132,18 +133,22 @@ class ObjectLister:
         printed = False
         for resource in dict.fromkeys(t.resource for t in targets):
             grid = ServerTable(resource, column_options(self.options, several))
-            rows = [row for t in targets if t.resource == resource for row in self._rows(t, grid)]
+            rows: list[dict[str, Any]] = []
+            for target in targets:
+                if target.resource == resource:
+                    for page in self._pages(target, TABLE_MEDIA_TYPE):
+                        grid.update_columns(page)
+                        rows += page.get("rows") or []
             if not rows:
                 continue
             click.echo("\n".join(([""] if printed else []) + grid.lines(self._sorted(rows))))
             printed = True
         if not printed and not self.exit_code and not self.options.ignore_not_found:
-            say.note(_none_found_message(targets, self.connection, self.options.all_namespaces))
-
-    def _rows(self, target: Target, grid: ServerTable) -> Iterator[dict[str, Any]]:
-        for page in self._pages(target, TABLE_MEDIA_TYPE):
-            grid.update_columns(page)
-            yield from page.get("rows") or []
+            is_namespaced = all(target.resource.namespaced for target in targets)
+            if self.options.all_namespaces or not is_namespaced:
+                say.note("No resources found")
+            else:
+                say.note(f"No resources found in {self.connection.namespace} namespace.")
 
     def _sorted(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if not self.options.sort_by:
@@ -152,12 +157,10 @@ class ObjectLister:
         return sorted(rows, key=lambda row: sort_key(path, row.get("object")))
 
     def _objects(self, targets: list[Target]) -> None:
-        items = [
-            (t.resource, item)
-            for t in targets
-            for page in self._pages(t, JSON_MEDIA_TYPE)
-            for item in _typed_items(page, t)
-        ]
+        items = []
+        for target in targets:
+            for page in self._pages(target, JSON_MEDIA_TYPE):
+                items += [(target.resource, item) for item in _typed_items(page, target)]
         if self.options.sort_by:
             path = compile_path(self.options.sort_by)
             items.sort(key=lambda pair: sort_key(path, pair[1]))
@@ -188,7 +191,7 @@ class ObjectLister:
 
 @dataclass
 class ObjectWatcher:
-    """What is there, then every change."""
+    """Prints the current objects of one target, then every change."""
 
     connection: Connection
     options: GetOptions
@@ -200,25 +203,26 @@ class ObjectWatcher:
                 fix="run one `get -w` for each",
             )
         target = targets[0]
-        table = self.options.form.is_table
+        is_table = self.options.form.is_table
         self.server_table = ServerTable(target.resource, column_options(self.options, show_kind=False))
         self.shown_revisions: dict[str, str] = {}
-        silent = self.options.watch_only
+        is_silent = self.options.watch_only
         while True:
-            revision = self._list(target, silent)
-            silent = False
-            asked = list_query(self.options, target, by_name=True)
+            revision = self._list(target, is_silent)
+            is_silent = False
+            query = list_query(self.options, target, by_name=True)
             follower = RetryWatcher(
                 self.connection.client,
                 self._path(target),
-                asked,
-                TABLE_MEDIA_TYPE if table else JSON_MEDIA_TYPE,
+                query,
+                TABLE_MEDIA_TYPE if is_table else JSON_MEDIA_TYPE,
             )
             try:
                 for _, value in follower.changes(revision):
                     self._print_value(value)
+            # The server compacted the revision: list again and print only objects with a new revision.
             except Gone:
-                continue  # the server forgot where we were: list again, show what is new
+                continue
 
     def _path(self, target: Target) -> str:
         return request_path(Target(target.resource), self.connection, self.options)
@@ -254,6 +258,7 @@ class ObjectWatcher:
             click.echo("\n".join(self.server_table.lines(rows)))
 
     def _is_new(self, value: dict[str, Any]) -> bool:
+        """Whether this revision of the object was not printed yet."""
         metadata, revision = value.get("metadata") or {}, revision_of(value)
         key = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
         if revision and self.shown_revisions.get(key) == revision:
@@ -270,31 +275,35 @@ class ObjectWatcher:
         )
 
 
-def column_options(asked: GetOptions, show_kind: bool) -> ColumnOptions:
+def column_options(choices: GetOptions, show_kind: bool) -> ColumnOptions:
     return ColumnOptions(
-        asked.form.name == "wide", asked.all_namespaces, asked.show_labels, not asked.no_headers, show_kind
+        choices.form.name == "wide",
+        choices.all_namespaces,
+        choices.show_labels,
+        not choices.no_headers,
+        show_kind,
     )
 
 
-def request_path(target: Target, connection: Connection, asked: GetOptions) -> str:
-    namespaced = target.resource.namespaced and not asked.all_namespaces
+def request_path(target: Target, connection: Connection, choices: GetOptions) -> str:
+    namespaced = target.resource.namespaced and not choices.all_namespaces
     return resource_path(target.resource, connection.namespace if namespaced else None, target.name)
 
 
 def list_query(
-    asked: GetOptions, target: Target, *, limit: bool = True, by_name: bool = False
+    choices: GetOptions, target: Target, *, limit: bool = True, by_name: bool = False
 ) -> dict[str, str]:
     named = f"metadata.name={target.name}" if by_name and target.name else ""
     return {
-        "labelSelector": asked.selector,
-        "fieldSelector": ",".join(part for part in (asked.field_selector, named) if part),
-        "limit": str(asked.chunk_size) if limit and asked.chunk_size else "",
-        "includeObject": "Object" if asked.sort_by and asked.form.is_table else "",
+        "labelSelector": choices.selector,
+        "fieldSelector": ",".join(part for part in (choices.field_selector, named) if part),
+        "limit": str(choices.chunk_size) if limit and choices.chunk_size else "",
+        "includeObject": "Object" if choices.sort_by and choices.form.is_table else "",
     }
 
 
 def _typed_items(page: dict[str, Any], target: Target) -> list[Any]:
-    """Objects of a list say what they are only on the list itself."""
+    """Objects of a list with apiVersion and kind, which the API gives only on the list itself."""
     if target.name:
         return [page]
     resource: Resource = target.resource
@@ -302,9 +311,3 @@ def _typed_items(page: dict[str, Any], target: Target) -> list[Any]:
         {"apiVersion": resource.api_version, "kind": resource.kind, **item}
         for item in page.get("items") or []
     ]
-
-
-def _none_found_message(targets: list[Target], connection: Connection, everywhere: bool) -> str:
-    if everywhere or not all(t.resource.namespaced for t in targets):
-        return "No resources found"
-    return f"No resources found in {connection.namespace} namespace."

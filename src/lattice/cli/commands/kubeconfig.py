@@ -1,4 +1,4 @@
-"""`lattice kubeconfig`: the file with which kubectl and others reach the server, for you or for somebody else."""
+"""`lattice kubeconfig`: the kubeconfig of the user, or new credentials for another user."""
 
 from base64 import b64decode
 
@@ -47,16 +47,18 @@ def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...]
         )
         return
     _warn_about_groups(groups)
-    made = (
+    credentials = (
         _token(connection.client, user, groups) if as_token else _certificate(connection.client, user, groups)
     )
-    click.echo(render_kubeconfig(server.url, server.authority.encode(), made, connection.namespace), nl=False)
+    click.echo(
+        render_kubeconfig(server.url, server.authority.encode(), credentials, connection.namespace), nl=False
+    )
 
 
 def _check_options(user: str | None, groups: tuple[str, ...], as_token: bool) -> None:
     if user is None:
-        for flag, given in (("--group", bool(groups)), ("--token", as_token)):
-            if given:
+        for flag, is_given in (("--group", bool(groups)), ("--token", as_token)):
+            if is_given:
                 raise UsageError(
                     f"{flag} is for another user",
                     fix="name the user with --user, or leave it out to print your own kubeconfig",
@@ -90,7 +92,7 @@ def _warn_about_groups(groups: tuple[str, ...]) -> None:
 
 
 def _certificate(client: Client, user: str, groups: tuple[str, ...]) -> Credentials:
-    """Signed here, by the authority that administrators can read."""
+    """Issue a client certificate with the authority's key, which only administrators can read."""
     from lattice.server.access.certificate_authority import CertificateKeyPair, load_authority
 
     secret = client.get("/api/v1/namespaces/lattice-system/secrets/lattice-ca")["data"]

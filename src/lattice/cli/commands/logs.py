@@ -1,4 +1,4 @@
-"""`lattice logs`: what a workload printed, or all replicas of a service; with -f what it goes on to print."""
+"""`lattice logs`: output of a workload or of all replicas of a service, with -f also new output."""
 
 import queue
 import sys
@@ -17,8 +17,10 @@ from lattice.cli.output import messages as say
 from lattice.errors import LatticeError, NotFound, UsageError
 from lattice.kinds.workload import LatticeWorkload
 
-MAX_FOLLOWED_LOGS = 20  # logs that are followed at a time
-DEFAULT_TAIL_LINES = 10  # lines of each, when there are several
+# Every followed log needs a connection and a thread.
+MAX_FOLLOWED_LOGS = 20
+# Lines per replica with --all.
+DEFAULT_TAIL_LINES = 10
 Object = dict[str, Any]
 
 
@@ -27,7 +29,7 @@ class LogsOptions:
     container: str = ""
     tail: int | None = None
     follow: bool = False
-    every: bool = False
+    all_replicas: bool = False
     prefix: bool | None = None
 
 
@@ -43,7 +45,7 @@ class LogsOptions:
 @click.option("-f", "--follow", is_flag=True, help="Then show what it prints from now on.")
 @click.option(
     "--all",
-    "every",
+    "all_replicas",
     is_flag=True,
     help="All replicas of the service, each line with the name of its replica.",
 )
@@ -61,39 +63,45 @@ def logs(connection: Connection, word: str, **options: Any) -> int:
       lattice logs service/web --all -f   all of them
       lattice logs job -c main --tail 20  the last lines of one container
     """
-    asked = LogsOptions(**options)
-    if asked.tail is not None and asked.tail < -1:
+    choices = LogsOptions(**options)
+    if choices.tail is not None and choices.tail < -1:
         raise UsageError(
-            f"there are no {asked.tail} lines", where="--tail", fix="give a number of lines, or -1 for all"
+            f"there are no {choices.tail} lines", where="--tail", fix="give a number of lines, or -1 for all"
         )
-    return Logs(connection, asked).run(word)
+    return Logs(connection, choices).run(word)
 
 
 @dataclass(frozen=True)
 class Logs:
+    """Prints or follows the logs of the selected workloads."""
+
     connection: Connection
     options: LogsOptions
 
     def run(self, word: str) -> int:
-        found = select_workloads(self.connection, word)
-        if not found.workloads:
+        selection = select_workloads(self.connection, word)
+        if not selection.workloads:
             raise NotFound(
-                f"service/{found.service} has no replicas",
-                fix=f"`lattice why service/{found.service}` says why",
+                f"service/{selection.service} has no replicas",
+                fix=f"`lattice why service/{selection.service}` says why",
             )
-        if not self.options.every:
-            chosen, *others = found.workloads
-            if others:
-                say.note(f"{len(others) + 1} replicas, this is {chosen['metadata']['name']}; --all shows all")
-            found = found._replace(workloads=[chosen])
-        if len(found.workloads) > MAX_FOLLOWED_LOGS and self.options.follow:
+        if not self.options.all_replicas:
+            chosen, *other_replicas = selection.workloads
+            if other_replicas:
+                say.note(
+                    f"{len(other_replicas) + 1} replicas, this is {chosen['metadata']['name']}; --all shows all"
+                )
+            selection = selection._replace(workloads=[chosen])
+        if len(selection.workloads) > MAX_FOLLOWED_LOGS and self.options.follow:
             raise UsageError(
-                f"{len(found.workloads)} logs are too many to follow at once",
+                f"{len(selection.workloads)} logs are too many to follow at once",
                 fix=f"name one; at most {MAX_FOLLOWED_LOGS} go together",
             )
-        if self.options.follow and len(found.workloads) > 1:
-            return self._follow_all(found.workloads)
-        return say.combined_exit_code({code for each in found.workloads if (code := self._print_log(each))})
+        if self.options.follow and len(selection.workloads) > 1:
+            return self._follow_all(selection.workloads)
+        return say.combined_exit_code(
+            {code for workload in selection.workloads if (code := self._print_log(workload))}
+        )
 
     def _print_log(self, workload: Object) -> int:
         try:
@@ -106,18 +114,18 @@ class Logs:
         return 0
 
     def _follow_all(self, workloads: list[Object]) -> int:
-        """Line by line, as they come."""
+        """Follow several logs at once, line by line; returns when every stream has ended."""
         lines: queue.Queue[bytes | LatticeError | None] = queue.Queue(1000)
-        for each in workloads:
-            threading.Thread(target=self._follow, args=(each, lines), daemon=True).start()
-        left, codes = len(workloads), set()
-        while left:
+        for workload in workloads:
+            threading.Thread(target=self._follow, args=(workload, lines), daemon=True).start()
+        open_streams, codes = len(workloads), set()
+        while open_streams:
             line = lines.get()
             if isinstance(line, bytes):
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
             elif line is None:
-                left -= 1
+                open_streams -= 1
             else:
                 say.error(line)
                 codes.add(line.exit_code)
@@ -136,29 +144,25 @@ class Logs:
     def _stream_log(self, workload: Object, client: Client) -> Iterator[bytes]:
         metadata = workload["metadata"]
         path = f"{resource_path(LatticeWorkload.resource, metadata['namespace'], metadata['name'])}/log"
-        tail = (
-            self.options.tail
-            if self.options.tail is not None
-            else DEFAULT_TAIL_LINES
-            if self.options.every
-            else -1
-        )
+        tail = DEFAULT_TAIL_LINES if self.options.all_replicas else -1
+        if self.options.tail is not None:
+            tail = self.options.tail
         query = {
             "container": self.options.container,
             "tail": str(tail),
             "follow": "true" if self.options.follow else "",
         }
         pieces = client.stream_text(Request("GET", path, query, accept="*/*"))
-        wants_prefix = self.options.every if self.options.prefix is None else self.options.prefix
+        wants_prefix = self.options.all_replicas if self.options.prefix is None else self.options.prefix
         yield from (prefix_lines(pieces, f"[{metadata['name']}] ".encode()) if wants_prefix else pieces)
 
 
 def prefix_lines(pieces: Iterator[bytes], prefix: bytes) -> Iterator[bytes]:
-    """Whole lines, each with its prefix; a last one that has no end gets one."""
-    rest = b""
+    """Complete lines, each with the prefix; a last line without a line break gets one."""
+    incomplete = b""
     for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        if whole:
-            yield b"".join(prefix + line + b"\n" for line in whole)
-    if rest:
-        yield prefix + rest + b"\n"
+        *complete, incomplete = (incomplete + piece).split(b"\n")
+        if complete:
+            yield b"".join(prefix + line + b"\n" for line in complete)
+    if incomplete:
+        yield prefix + incomplete + b"\n"

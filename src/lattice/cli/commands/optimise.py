@@ -1,4 +1,4 @@
-"""`lattice optimise`: which services should move where, what would that save, and how much more could be saved at most?"""
+"""`lattice optimise`: moves of replicas that would save money, and a lower bound of the cost."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""`lattice plan`: what would applying these manifests change, what would it cost, and who would be left without a place?"""
+"""`lattice plan`: the effect of manifests on placements and cost, and the services left unplaced."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ FLEET_OUTPUT_TYPE = output.OutputFormatType("table", "wide", "json")
 )
 @click.option(
     "--delete",
-    "gone",
+    "deletions",
     multiple=True,
     metavar="KIND/NAME",
     help="As if this were deleted as well; may be given again.",
@@ -71,6 +71,7 @@ def plan(sources: FleetInputs, form: output.OutputFormat) -> int:
 
 
 def plan_exit_code(document: dict[str, Any]) -> int:
+    """Exit code of a plan: 2 if a service stays unplaced, 1 with changes, 0 without."""
     if not document["isFeasible"]:
         return EXIT_INFEASIBLE
     return 0 if document["isEmpty"] else EXIT_CHANGES
@@ -88,14 +89,15 @@ def print_plan(document: dict[str, Any], form: output.OutputFormat, sources: Fle
 
 
 def _next_step_hint(document: dict[str, Any], sources: FleetInputs) -> str:
-    """What may be done with the plan. One that was made from files is no server's, which may come to another."""
-    told, namespace = f"plan {document['id']}", sources.connection.explicit_namespace
-    typed = sources.change_flags + (f" -n {namespace}" if namespace else "")
+    """The plan's id with the next command: apply on a server; a plan from files names the command that plans
+    on a server."""
+    label, namespace = f"plan {document['id']}", sources.connection.explicit_namespace
+    flags = sources.change_flags + (f" -n {namespace}" if namespace else "")
     if not sources.files or sources.deletions:
-        return told
+        return label
     if sources.is_offline:
-        return f"{told}   of these files; what a server would do: lattice plan {typed}"
-    return f"{told}   apply with: lattice apply {typed} --plan {document['id']}"
+        return f"{label}   of these files; what a server would do: lattice plan {flags}"
+    return f"{label}   apply with: lattice apply {flags} --plan {document['id']}"
 
 
 def table_renderer(form: output.OutputFormat) -> Any:

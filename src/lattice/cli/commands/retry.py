@@ -1,4 +1,5 @@
-"""`lattice retry`: what has failed is tried again at once, with all attempts to come."""
+"""`lattice retry`: restarts failed workloads without waiting for the back-off and resets their attempt
+counters."""
 
 from typing import Any
 
@@ -35,13 +36,15 @@ def retry(connection: Connection, words: tuple[str, ...], dry_run: str) -> int:
     """
     codes = set()
     for word in words:
-        found = select_workloads(connection, word)
-        failed = [each for each in found.workloads if not found.service or has_failed(each)]
+        selection = select_workloads(connection, word)
+        failed = [
+            workload for workload in selection.workloads if not selection.service or has_failed(workload)
+        ]
         if not failed:
-            say.note(f"service/{found.service}: no replica has failed")
-        for each in failed:
+            say.note(f"service/{selection.service}: no replica has failed")
+        for workload in failed:
             try:
-                _request_retry(connection, each, dry_run)
+                _request_retry(connection, workload, dry_run)
             except LatticeError as error:
                 say.error(error)
                 codes.add(error.exit_code)
@@ -57,11 +60,11 @@ def _request_retry(connection: Connection, workload: dict[str, Any], dry_run: st
     metadata = workload["metadata"]
     name = metadata["name"]
     if (workload.get("spec") or {}).get("desiredState", "Running") != "Running":
-        what = f"workload/{name} is to be stopped: there is nothing to try again"
-        raise Conflict(what, fix="start it first: set its spec.desiredState to Running")
+        message = f"workload/{name} is to be stopped: there is nothing to try again"
+        raise Conflict(message, fix="start it first: set its spec.desiredState to Running")
     if dry_run != "client":
         path = f"{resource_path(LatticeWorkload.resource, metadata['namespace'], name)}/retry"
         connection.client.send(Request("POST", path, {"dryRun": "All"} if dry_run == "server" else {}))
     dry = {"server": " (server dry run)", "client": " (dry run)"}.get(dry_run, "")
-    told = "will be tried again" if has_failed(workload) else "has not failed: nothing to try again"
-    click.echo(f"workload/{name} {told}{dry}")
+    outcome = "will be tried again" if has_failed(workload) else "has not failed: nothing to try again"
+    click.echo(f"workload/{name} {outcome}{dry}")

@@ -1,4 +1,5 @@
-"""`lattice sim`: the whole control plane against faults that a seed draws, in virtual time; nothing of it leaves this process."""
+"""`lattice sim`: the whole control plane against faults drawn from a seed, in virtual time and in one
+process."""
 
 import sys
 import time
@@ -7,7 +8,8 @@ import click
 
 from lattice.cli.client.options import Command
 
-PROGRESS_EVERY_SEEDS = 100  # seeds between two lines that say how far it has come
+# Seeds between two progress lines when standard error is not a terminal.
+PROGRESS_EVERY_SEEDS = 100
 
 
 @click.group()
@@ -78,33 +80,35 @@ def run(count: int, first: int, workers: int, planted: str, digests: str | None,
     from lattice.sim.report import digests_in_new_process, run_seeds, totals_lines, violation_lines
 
     _check_bug_name(planted)
-    done, progress = [], _Progress(count)
-    for each in run_seeds(
+    results, progress = [], _Progress(count)
+    for result in run_seeds(
         range(first, first + count), workers, planted, with_decisions=digests == "decisions"
     ):
-        done.append(each)
-        progress.update(sum(each.faults.values()), len(each.violations))
+        results.append(result)
+        progress.update(sum(result.faults.values()), len(result.violations))
         if digests:
-            click.echo(f"{each.seed} {each.decisions_digest or each.digest}")
-        if not each.is_sound:
-            click.echo("\n".join(violation_lines(each)))
-        if planted and {number for number, *_ in each.violations} & set(PLANTED_BUGS[planted].violates):
-            click.echo(f"{planted} was found by seed {each.seed}, after {len(done)}")
+            click.echo(f"{result.seed} {result.decisions_digest or result.digest}")
+        if not result.is_sound:
+            click.echo("\n".join(violation_lines(result)))
+        if planted and {number for number, *_ in result.violations} & set(PLANTED_BUGS[planted].violates):
+            click.echo(f"{planted} was found by seed {result.seed}, after {len(results)}")
             return
-    click.echo("\n".join(totals_lines(done)))
+    click.echo("\n".join(totals_lines(results)))
     differing = []
     if twice:
-        others = digests_in_new_process(first, count, workers)
-        differing = [str(each.seed) for each in done if others.get(each.seed) != each.digest]
-        click.echo(
-            f"{len(done):,} run twice, {len(differing)} with another history{': ' + ', '.join(differing) if differing else ''}"
-        )
-    if planted or differing or not all(each.is_sound for each in done):
+        digests_by_seed = digests_in_new_process(first, count, workers)
+        differing = [
+            str(result.seed) for result in results if digests_by_seed.get(result.seed) != result.digest
+        ]
+        seeds = f": {', '.join(differing)}" if differing else ""
+        click.echo(f"{len(results):,} run twice, {len(differing)} with another history{seeds}")
+    if planted or differing or not all(result.is_sound for result in results):
         raise click.exceptions.Exit(1)
 
 
 class _Progress:
-    """How far it has come: a line that is written over on a terminal, one line for every hundred seeds elsewhere."""
+    """Progress on standard error: one line overwritten on a terminal, else one line per PROGRESS_EVERY_SEEDS
+    seeds."""
 
     def __init__(self, count: int) -> None:
         self._count, self._began = count, time.monotonic()
@@ -118,11 +122,14 @@ class _Progress:
             self._violations + violations,
         )
         speed = self._done / max(time.monotonic() - self._began, 0.001)
-        words = f"{self._done:,} of {self._count:,} seeds, {speed:.1f} a second, {self._faults:,} faults, {self._violations:,} violations"
+        text = (
+            f"{self._done:,} of {self._count:,} seeds, {speed:.1f} a second, "
+            f"{self._faults:,} faults, {self._violations:,} violations"
+        )
         if self._is_terminal:
-            click.echo(f"\r{words}" + ("\n" if self._done == self._count else ""), nl=False, err=True)
+            click.echo(f"\r{text}" + ("\n" if self._done == self._count else ""), nl=False, err=True)
         elif self._done % PROGRESS_EVERY_SEEDS == 0:
-            click.echo(words, err=True)
+            click.echo(text, err=True)
 
 
 @sim.command(cls=Command)
@@ -141,14 +148,14 @@ def replay(seed: int, planted: str, with_log: bool) -> None:
     from lattice.sim.report import replay_seed, violation_lines
 
     _check_bug_name(planted)
-    found = replay_seed(seed, planted, with_log=with_log)
+    result = replay_seed(seed, planted, with_log=with_log)
     click.echo(
-        "\n".join(violation_lines(found))
-        if not found.is_sound
-        else f"seed {seed}: no violation; {found.options}"
+        "\n".join(violation_lines(result))
+        if not result.is_sound
+        else f"seed {seed}: no violation; {result.options}"
     )
-    click.echo(f"history {found.digest}")
-    if not found.is_sound:
+    click.echo(f"history {result.digest}")
+    if not result.is_sound:
         raise click.exceptions.Exit(1)
 
 

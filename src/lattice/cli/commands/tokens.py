@@ -1,4 +1,4 @@
-"""`lattice tokens`: one-time tokens with which machines join as nodes."""
+"""`lattice tokens`: one-time join tokens, with which machines join as nodes."""
 
 from base64 import b64decode
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,8 @@ from lattice.cli.output import render
 from lattice.errors import NotFound, UsageError
 
 SECRETS_PATH = "/api/v1/namespaces/lattice-system/secrets"
-MAX_SHORT_TTL_S = 15 * 60.0  # seconds
+# Longest lifetime without and with --long-lived.
+MAX_SHORT_TTL_S = 15 * 60.0
 MAX_TTL_S = 24 * 3600.0
 
 
@@ -60,7 +61,7 @@ def tokens() -> None:
 @click.option("--region", default="", metavar="NAME", help="Region of the node that is made.")
 @click.option("--zone", default="", metavar="NAME", help="Zone of the node that is made.")
 @with_connection
-def create(connection: Connection, node: str, ttl: float, long_lived: bool, **rest: Any) -> None:
+def create(connection: Connection, node: str, ttl: float, long_lived: bool, **node_fields: Any) -> None:
     """Make a token and print it; it is shown this once and stored nowhere."""
     import secrets
 
@@ -70,22 +71,22 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **re
 
     _check_ttl(ttl, long_lived)
     _check_node_name(node)
-    labels = _labels(rest.pop("labels"))
-    _warn_unusual_target(connection.client, node, pool=rest["pool"], cluster=rest["cluster"])
+    labels = _labels(node_fields.pop("labels"))
+    _warn_unusual_target(connection.client, node, pool=node_fields["pool"], cluster=node_fields["cluster"])
     authority = connection.client.get(f"{SECRETS_PATH}/lattice-ca")["data"]["tls.crt"]
     token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(b64decode(authority)))
     grant = Grant(
         expires=format_timestamp(datetime.now(UTC) + timedelta(seconds=ttl)),
         node=node,
         labels=labels,
-        spec=NodeSpec(**rest),
+        spec=NodeSpec(**node_fields),
     )
     connection.client.send(Request("POST", SECRETS_PATH, body=token_secret(token, grant)))
     click.echo(str(token))
 
 
 def _warn_unusual_target(client: Client, node: str, *, pool: str, cluster: str) -> None:
-    """Of what is allowed and rarely meant."""
+    """Warn about a token for an existing node, or for a pool or cluster that does not exist yet."""
     from lattice.kinds.cluster import LatticeCluster
     from lattice.kinds.node import LatticeNode
     from lattice.kinds.pool import LatticePool
@@ -121,23 +122,23 @@ def _check_node_name(node: str) -> None:
     from lattice.kinds.meta.metadata_validation import name_problem
     from lattice.kinds.node import LatticeNode
 
-    if node and (wrong := name_problem(LatticeNode.resource, node)):
+    if node and (problem := name_problem(LatticeNode.resource, node)):
         raise UsageError(
-            f"{node!r} cannot be the name of a node: {wrong}", where="--node", fix="choose another name"
+            f"{node!r} cannot be the name of a node: {problem}", where="--node", fix="choose another name"
         )
 
 
 def _labels(words: tuple[str, ...]) -> dict[str, str]:
     from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 
-    found = {}
+    labels = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals or (wrong := label_key_problem(key) or label_value_problem(value)):
-            why = f"{word!r} is not KEY=VALUE" if not equals else f"{word!r}: {wrong}"
-            raise UsageError(why, where="--label", fix="write it like rack=a3")
-        found[key] = value
-    return found
+        if not equals or (problem := label_key_problem(key) or label_value_problem(value)):
+            message = f"{word!r} is not KEY=VALUE" if not equals else f"{word!r}: {problem}"
+            raise UsageError(message, where="--label", fix="write it like rack=a3")
+        labels[key] = value
+    return labels
 
 
 @tokens.command("list")
@@ -147,14 +148,16 @@ def list_tokens(connection: Connection) -> None:
     from lattice.kinds.join_token import is_expired
 
     rows = [["ID", "NODE", "EXPIRES", "STATE"]]
-    for secret, kept in _list_join_tokens(connection.client):
-        over = is_expired(kept.grant, datetime.now(UTC))
-        state = f"used by {kept.used_as}" if kept.used_as else "expired" if over else "unused"
+    for secret, record in _list_join_tokens(connection.client):
+        expired = is_expired(record.grant, datetime.now(UTC))
+        state = "expired" if expired else "unused"
+        if record.used_as:
+            state = f"used by {record.used_as}"
         rows.append(
             [
                 secret["metadata"]["name"].removeprefix("join-"),
-                kept.grant.node or "any",
-                kept.grant.expires,
+                record.grant.node or "any",
+                record.grant.expires,
                 state,
             ]
         )
@@ -175,11 +178,12 @@ def delete(connection: Connection, ids: tuple[str, ...], expired: bool) -> None:
     if expired:
         ids = tuple(
             secret["metadata"]["name"].removeprefix("join-")
-            for secret, kept in _list_join_tokens(connection.client)
-            if is_expired(kept.grant, datetime.now(UTC))
+            for secret, record in _list_join_tokens(connection.client)
+            if is_expired(record.grant, datetime.now(UTC))
         )
-    for each in ids:
-        name = each.removeprefix("ljt-").partition(".")[0]
+    for token_id in ids:
+        # The user may paste the whole token, ljt-ID.SECRET, instead of the id.
+        name = token_id.removeprefix("ljt-").partition(".")[0]
         try:
             connection.client.send(Request("DELETE", f"{SECRETS_PATH}/join-{name}"))
         except NotFound as error:
@@ -190,7 +194,10 @@ def delete(connection: Connection, ids: tuple[str, ...], expired: bool) -> None:
 def _list_join_tokens(client: Client) -> list[tuple[dict[str, Any], Any]]:
     from lattice.kinds.join_token import read_token_record
 
-    found = [
-        item for page in client.list_pages(SECRETS_PATH, {"limit": "500"}) for item in page.get("items") or []
-    ]
-    return [(item, kept) for item in found if (kept := read_token_record(item)) is not None]
+    tokens = []
+    for page in client.list_pages(SECRETS_PATH, {"limit": "500"}):
+        for item in page.get("items") or []:
+            record = read_token_record(item)
+            if record is not None:
+                tokens.append((item, record))
+    return tokens

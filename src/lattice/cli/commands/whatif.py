@@ -1,4 +1,5 @@
-"""`lattice whatif`: who would move where, who would be left without, and what would it cost, if this happened?"""
+"""`lattice whatif`: placements and cost after an event such as the loss of a pool, a price change or lost
+compliance."""
 
 import functools
 import re
@@ -20,24 +21,24 @@ MILLIONTHS = 1_000_000
 
 
 class PriceChange(click.ParamType):  # type: ignore[type-arg]
-    """`+20%` as the factor 1.2, in millionths."""
+    """Click type of a price change: `+20%` becomes the factor 1.2 in millionths."""
 
     name = "change"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _PERCENT_CHANGE.fullmatch(value.strip())
-        if found is None:
+        match = _PERCENT_CHANGE.fullmatch(value.strip())
+        if match is None:
             self.fail(f"{value!r} is not a change of prices; write it like +20% or -5%", param, ctx)
-        by = int(Decimal(found[2]) * 10_000) * (-1 if found[1] == "-" else 1)
-        if not -MILLIONTHS <= by <= 999 * MILLIONTHS:
+        change = int(Decimal(match[2]) * 10_000) * (-1 if match[1] == "-" else 1)
+        if not -MILLIONTHS <= change <= 999 * MILLIONTHS:
             self.fail(f"prices can change by -100% to +99900%, got {value}", param, ctx)
-        return MILLIONTHS + by
+        return MILLIONTHS + change
 
 
 class PoolCompliance(click.ParamType):  # type: ignore[type-arg]
-    """`us-east:gdpr`."""
+    """Click type of a pool and a compliance: `us-east:gdpr`."""
 
     name = "pool:certificate"
 
@@ -46,15 +47,15 @@ class PoolCompliance(click.ParamType):  # type: ignore[type-arg]
     ) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
-        pool, colon, certificate = value.rpartition(":")
-        if not colon or not pool or not certificate:
+        pool, colon, compliance = value.rpartition(":")
+        if not colon or not pool or not compliance:
             self.fail(f"{value!r} is not POOL:CERTIFICATE, such as us-east:gdpr", param, ctx)
-        return pool, certificate
+        return pool, compliance
 
 
 @dataclass(frozen=True)
 class WhatIfEvent:
-    """What happens to the fleet, as it was typed."""
+    """The event of a what-if query: lost pools, price factors in millionths, and dropped compliance."""
 
     lost_pools: tuple[str, ...] = ()
     price_factors_millionths: tuple[int, ...] = ()
@@ -65,29 +66,26 @@ class WhatIfEvent:
 
     @property
     def query(self) -> dict[str, Any]:
-        return (
-            {
-                "lose": list(self.lost_pools),
-                "drop": list(self.dropped_compliance),
-                "priceMillionths": _combine_factors(self.price_factors_millionths),
-            }
-            if self
-            else {}
-        )
+        """Fields of the query; empty without an event."""
+        if not self:
+            return {}
+        # Several --price flags multiply.
+        factor = Decimal(1)
+        for factor_millionths in self.price_factors_millionths:
+            factor = factor * factor_millionths / MILLIONTHS
+        return {
+            "lose": list(self.lost_pools),
+            "drop": list(self.dropped_compliance),
+            "priceMillionths": int(factor * MILLIONTHS),
+        }
 
     @property
     def flags(self) -> str:
-        words = [f"--lose-pool {shlex.quote(each)}" for each in dict.fromkeys(self.lost_pools)]
-        words += [f"--price {(each - MILLIONTHS) / 10_000:+g}%" for each in self.price_factors_millionths]
-        return " ".join(
-            [
-                *words,
-                *(
-                    f"--drop-compliance {shlex.quote(f'{pool}:{word}')}"
-                    for pool, word in dict.fromkeys(self.dropped_compliance)
-                ),
-            ]
-        )
+        words = [f"--lose-pool {shlex.quote(pool)}" for pool in dict.fromkeys(self.lost_pools)]
+        words += [f"--price {(factor - MILLIONTHS) / 10_000:+g}%" for factor in self.price_factors_millionths]
+        for pool, compliance in dict.fromkeys(self.dropped_compliance):
+            words.append(f"--drop-compliance {shlex.quote(f'{pool}:{compliance}')}")
+        return " ".join(words)
 
 
 _EVENT_OPTIONS = [
@@ -118,17 +116,17 @@ _EVENT_OPTIONS = [
 
 
 def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the flags that say what happens; the command gets them together, as `happens`."""
+    """Add the flags of a what-if event to a command, which gets them as the argument `event`."""
 
     @functools.wraps(function)
     def call(
-        *given: Any,
+        *arguments: Any,
         lose: tuple[str, ...],
         prices_by: tuple[int, ...],
         drop: tuple[tuple[str, str], ...],
-        **rest: Any,
+        **other_options: Any,
     ) -> Any:
-        return function(*given, happens=WhatIfEvent(lose, prices_by, drop), **rest)
+        return function(*arguments, event=WhatIfEvent(lose, prices_by, drop), **other_options)
 
     wrapped: Callable[..., Any] = call
     for option in reversed(_EVENT_OPTIONS):
@@ -140,7 +138,6 @@ def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
 @with_whatif_event
 @click.option(
     "--lose-each-pool",
-    "each",
     is_flag=True,
     help="Every pool in turn is gone: who would be left without, each time.",
 )
@@ -162,7 +159,7 @@ def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
     help="table, wide (clusters, prices) or json.",
 )
 @with_fleet_inputs
-def whatif(sources: FleetInputs, event: WhatIfEvent, each: bool, form: output.OutputFormat) -> int:
+def whatif(sources: FleetInputs, event: WhatIfEvent, lose_each_pool: bool, form: output.OutputFormat) -> int:
     """Show who would move where, who would be left without, and the cost after.
 
     Several things may happen at once: each flag may be given again. Unlike with a plan, replicas that are lost, or may no longer be
@@ -178,32 +175,26 @@ def whatif(sources: FleetInputs, event: WhatIfEvent, each: bool, form: output.Ou
       lattice whatif --drop-compliance us-east:gdpr --world fleet/
       lattice whatif --lose-each-pool                  one after the other: which loss hurts?
     """
-    if not (event or each):
+    if not (event or lose_each_pool):
         raise UsageError(
             "what if what?", fix="give --lose-pool, --price, --drop-compliance or --lose-each-pool"
         )
-    if each and event:
+    if lose_each_pool and event:
         raise UsageError(
             "--lose-each-pool goes alone", fix="drop the other flags, or name the pool with --lose-pool"
         )
-    document = run_query(sources, {"ask": "whatif", **({"loseEach": True} if each else event.query)})
+    query = {"loseEach": True} if lose_each_pool else event.query
+    document = run_query(sources, {"ask": "whatif", **query})
     if form.name == "json":
         output.print_raw(output.serialize(document, form))
     else:
         from lattice.cli.output.plan_tables import pool_loss_lines, whatif_lines
 
-        told = (
-            []
-            if each
-            else [*whatif_lines(document, table_renderer(form)), *fit_hint(document, sources, event.flags)]
+        look = table_renderer(form)
+        lines = (
+            pool_loss_lines(document, look)
+            if lose_each_pool
+            else [*whatif_lines(document, look), *fit_hint(document, sources, event.flags)]
         )
-        print_lines(told or pool_loss_lines(document, table_renderer(form)))
+        print_lines(lines)
     return plan_exit_code(document)
-
-
-def _combine_factors(changes: tuple[int, ...]) -> int:
-    """One after the other."""
-    factor = Decimal(1)
-    for each in changes:
-        factor = factor * each / MILLIONTHS
-    return int(factor * MILLIONTHS)

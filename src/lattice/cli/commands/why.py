@@ -1,4 +1,4 @@
-"""`lattice why`: why is a service where it is, and why not in each of the other pools?"""
+"""`lattice why`: the decision record of a service, and the rejection of every other pool."""
 
 from typing import Any
 
