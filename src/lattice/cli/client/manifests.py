@@ -131,17 +131,14 @@ def _yaml_documents(path: str) -> list[Document]:
     try:
         return load_manifests([path])
     except Malformed as e:
-        if path.endswith(MANIFEST_SUFFIXES) or not _is_json_lines(path):
+        if path.endswith(MANIFEST_SUFFIXES) or not Path(path).is_file():
+            raise
+        with _opened(path) as file:
+            first_lines = [line.strip() for line in islice(file, SNIFF_LINES)]
+        if not _are_objects(first_lines):
             raise
         fix = "an object a line is read from files that end in .jsonl: rename it"
         raise Malformed("looks like JSON, an object a line", where=path, fix=fix) from e
-
-
-def _is_json_lines(path: str) -> bool:
-    if not Path(path).is_file():
-        return False
-    with _opened(path) as file:
-        return _are_objects([line.strip() for line in islice(file, SNIFF_LINES)])
 
 
 def _are_objects(lines: Sequence[bytes]) -> bool:

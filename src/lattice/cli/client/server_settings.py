@@ -125,6 +125,12 @@ if TYPE_CHECKING:
 
 def config_flag(environment: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The `--config FILE` flag for a command; the file may set every other flag of the command by name."""
+
+    def load_config(context: click.Context, _: click.Parameter, path: str) -> None:
+        if path and not context.resilient_parsing:
+            context.default_map = {**(context.default_map or {}), **read_settings_file(path, context)}
+
+    # Eager: the file must become the default map before click reads the other flags.
     return click.option(
         "--config",
         default="",
@@ -133,25 +139,20 @@ def config_flag(environment: str) -> Callable[[Callable[..., Any]], Callable[...
         metavar="FILE",
         is_eager=True,
         expose_value=False,
-        callback=_load_config,
+        callback=load_config,
         help="YAML file with settings, by the names of these flags. Flags and environment variables win over it.",
     )
-
-
-def _load_config(context: click.Context, _: click.Parameter, path: str) -> None:
-    if path and not context.resilient_parsing:
-        context.default_map = {**(context.default_map or {}), **read_settings_file(path, context)}
 
 
 def read_settings_file(path: str, context: click.Context) -> dict[str, Any]:
     """Settings of the file as flag values; each value is checked here, where the line of the value is known."""
     from lattice.kinds.meta.validator import did_you_mean
 
-    options = {
-        name: option
-        for option in context.command.params
-        if isinstance(option, click.Option) and (name := _flag_name(option)) not in EXCLUDED_FLAGS
-    }
+    options = {}
+    for option in context.command.params:
+        name = max(option.opts, key=len).removeprefix("--")
+        if isinstance(option, click.Option) and name not in EXCLUDED_FLAGS:
+            options[name] = option
     settings: dict[str, Any] = {}
     for document in _documents(path):
         for key, value in document.value.items():
@@ -191,10 +192,6 @@ def _documents(path: str) -> "list[Document]":
     return documents
 
 
-def _flag_name(option: click.Option) -> str:
-    return max(option.opts, key=len).removeprefix("--")
-
-
 def _checked_value(option: click.Option, value: Any, context: click.Context, where: str) -> Any:
     if option.is_flag:
         if not isinstance(value, bool):
@@ -203,19 +200,15 @@ def _checked_value(option: click.Option, value: Any, context: click.Context, whe
     words = value if option.multiple and isinstance(value, list) else [value]
     if any(isinstance(item, bool | dict | list) or item is None for item in words):
         fix = "write one value, or a list of them" if option.multiple else "write one value"
-        raise UsageError(
-            f"must be {_type_description(option)}, got {_describe_value(value)}", where=where, fix=fix
-        )
+        expected = "text" if option.type.name == "text" else f"of type {option.type.name}"
+        raise UsageError(f"must be {expected}, got {_describe_value(value)}", where=where, fix=fix)
+    # click converts the value later; the conversion here only checks, where the line is known.
     typed: Any = [str(item) for item in words] if option.multiple else str(value)
     try:
         option.type_cast_value(context, typed)
     except click.BadParameter as error:
         raise UsageError(error.message, where=where, fix="write it as you would after the flag") from error
     return typed
-
-
-def _type_description(option: click.Option) -> str:
-    return "text" if option.type.name == "text" else f"of type {option.type.name}"
 
 
 def _describe_value(value: Any) -> str:

@@ -147,9 +147,9 @@ class Applier:
     exit_codes: set[int] = field(default_factory=set)
 
     def run(self) -> int:
-        for document, target in sorted(
-            self.objects, key=lambda pair: pair[1].resource.id not in _APPLIED_FIRST
-        ):
+        # Namespaces first: an object in a missing namespace is rejected.
+        in_order = sorted(self.objects, key=lambda pair: pair[1].resource.id not in _APPLIED_FIRST)
+        for document, target in in_order:
             try:
                 verdict, value = self._apply_object(document, target)
             # Without credentials or without a server every further object fails, too.
@@ -176,20 +176,18 @@ class Applier:
             current = client.get(path)
         except NotFound:
             current = None
-        response = client.send(
-            Request("PATCH", path, self._query(), value, content_type=APPLY_PATCH_MEDIA_TYPE)
-        )
-        if response.status == 201 or current is None:
-            return "created", response.body
-        return ("unchanged" if _is_unchanged(current, response.body) else "configured"), response.body
-
-    def _query(self) -> dict[str, str]:
-        return {
+        query = {
             "fieldManager": self.options.field_manager,
             "fieldValidation": "Strict",
             "force": "true" if self.options.force_conflicts else "",
             "dryRun": "All" if self.options.dry_run == "server" else "",
         }
+        response = client.send(Request("PATCH", path, query, value, content_type=APPLY_PATCH_MEDIA_TYPE))
+        if response.status == 201 or current is None:
+            return "created", response.body
+        # Compared by content: a dry run keeps the revision, and a controller may write status meanwhile.
+        is_unchanged = _comparable_content(current) == _comparable_content(response.body)
+        return ("unchanged" if is_unchanged else "configured"), response.body
 
     def _with_namespace(self, document: Document, target: Target) -> dict[str, Any]:
         metadata = document.value["metadata"]
@@ -244,12 +242,6 @@ def _admit_locally(target: Target, value: dict[str, Any]) -> None:
 
 def _namespace(value: dict[str, Any]) -> str:
     return str(value["metadata"].get("namespace") or "")
-
-
-def _is_unchanged(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether two versions of an object have the same content; a dry run keeps the revision, and a controller
-    may write status meanwhile."""
-    return _comparable_content(before) == _comparable_content(after)
 
 
 def _comparable_content(value: dict[str, Any]) -> dict[str, Any]:

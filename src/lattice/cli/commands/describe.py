@@ -84,7 +84,9 @@ def describe_lines(value: dict[str, Any], now: datetime) -> Iterator[str]:
     yield _field("Name", metadata["name"])
     yield from [_field("Namespace", metadata["namespace"])] if metadata.get("namespace") else []
     yield from _map("Labels", metadata.get("labels"), "=")
-    yield from _map("Annotations", _visible_annotations(metadata.get("annotations")), ": ")
+    # kubectl's copy of the applied manifest is left out: for a secret the copy holds the values.
+    annotations = metadata.get("annotations") or {}
+    yield from _map("Annotations", {k: v for k, v in annotations.items() if k != LAST_APPLIED}, ": ")
     yield _field("API Version", value.get("apiVersion"))
     yield _field("Kind", value.get("kind"))
     yield _field("Created", _time_with_age(metadata.get("creationTimestamp"), now))
@@ -94,23 +96,14 @@ def describe_lines(value: dict[str, Any], now: datetime) -> Iterator[str]:
     for owner in metadata.get("ownerReferences") or []:
         yield _field("Owner", f"{owner.get('kind')}/{owner.get('name')}")
     for name, inner in value.items():
-        if name not in _STANDARD_FIELDS:
-            yield from _section(
-                name,
-                _secret_sizes(inner) if value.get("kind") == "Secret" and isinstance(inner, dict) else inner,
-            )
+        if name in _STANDARD_FIELDS:
+            continue
+        if value.get("kind") == "Secret" and isinstance(inner, dict):
+            # Sizes instead of values: 4 characters of base64 hold 3 bytes.
+            inner = {k: f"{len(str(v).rstrip('=')) * 3 // 4} bytes" for k, v in inner.items()}
+        yield from _section(name, inner)
     yield from _section("status", {k: v for k, v in status.items() if k != "conditions"}) if status else ()
     yield from _conditions(status.get("conditions") or [], now)
-
-
-def _visible_annotations(annotations: dict[str, Any] | None) -> dict[str, Any]:
-    """Annotations without kubectl's copy of the applied manifest, which for a secret holds the values."""
-    return {key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED}
-
-
-def _secret_sizes(secret: dict[str, Any]) -> dict[str, str]:
-    """Size of every value of a secret instead of the value."""
-    return {key: f"{len(str(encoded).rstrip('=')) * 3 // 4} bytes" for key, encoded in secret.items()}
 
 
 def _field(name: str, value: Any) -> str:
@@ -138,11 +131,18 @@ def _tree(value: Any, indent: int) -> Iterator[str]:
     space = " " * indent
     if isinstance(value, dict):
         for key, inner in value.items():
-            if isinstance(inner, dict | list) and inner and not _is_flat(inner):
-                yield f"{space}{render.cell(key)}:"
+            is_flat = isinstance(inner, list) and all(not isinstance(v, dict | list) for v in inner)
+            head = f"{space}{render.cell(key)}:"
+            if isinstance(inner, dict | list) and inner and not is_flat:
+                yield head
                 yield from _tree(inner, indent + 2)
+                continue
+            text = _inline_value(inner)
+            if "\n" in text:
+                yield head
+                yield from (f"{space}  {part}" for part in text.split("\n"))
             else:
-                yield from _entry(f"{space}{render.cell(key)}:", _inline_value(inner), indent + 2)
+                yield f"{head}  {text}"
     elif isinstance(value, list):
         for inner in value:
             nested = (
@@ -155,18 +155,6 @@ def _tree(value: Any, indent: int) -> Iterator[str]:
                 if nested
                 else [f"{space}- {_inline_value(inner)}"]
             )
-
-
-def _entry(head: str, text: str, indent: int) -> Iterator[str]:
-    if "\n" not in text:
-        yield f"{head}  {text}"
-        return
-    yield head
-    yield from (f"{' ' * indent}{part}" for part in text.split("\n"))
-
-
-def _is_flat(value: Any) -> bool:
-    return isinstance(value, list) and all(not isinstance(v, dict | list) for v in value)
 
 
 def _inline_value(value: Any) -> str:

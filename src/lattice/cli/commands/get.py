@@ -1,6 +1,5 @@
 """`lattice get`: objects as server-side tables, JSON, YAML, names, or through a jsonpath template."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,7 +140,10 @@ class ObjectLister:
                         rows += page.get("rows") or []
             if not rows:
                 continue
-            click.echo("\n".join(([""] if printed else []) + grid.lines(self._sorted(rows))))
+            if self.options.sort_by:
+                path: Path = compile_path(self.options.sort_by)
+                rows.sort(key=lambda row: sort_key(path, row.get("object")))
+            click.echo("\n".join(([""] if printed else []) + grid.lines(rows)))
             printed = True
         if not printed and not self.exit_code and not self.options.ignore_not_found:
             is_namespaced = all(target.resource.namespaced for target in targets)
@@ -149,12 +151,6 @@ class ObjectLister:
                 say.note("No resources found")
             else:
                 say.note(f"No resources found in {self.connection.namespace} namespace.")
-
-    def _sorted(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if not self.options.sort_by:
-            return rows
-        path: Path = compile_path(self.options.sort_by)
-        return sorted(rows, key=lambda row: sort_key(path, row.get("object")))
 
     def _objects(self, targets: list[Target]) -> None:
         items = []

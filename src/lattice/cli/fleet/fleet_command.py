@@ -3,7 +3,7 @@
 import functools
 import shlex
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,6 @@ from lattice.errors import LatticeError, NotFound, TooLarge
 if TYPE_CHECKING:
     from lattice.kinds.meta.base import Kind
     from lattice.kinds.meta.yaml_manifest import Document
-    from lattice.placement.inputs.price_book import PriceBook
     from lattice.placement.model.world import World
 
 EXIT_CHANGES, EXIT_INFEASIBLE, EXIT_MIN_ERROR, EXIT_INTERNAL_ERROR = 1, 2, 3, 70
@@ -114,7 +113,7 @@ class FleetInputs:
         return " ".join([*([self.change_flags] if self.change_flags else []), *words])
 
 
-def _quoted_flags(named: list[tuple[str, tuple[str | None, ...]]]) -> list[str]:
+def _quoted_flags(named: Sequence[tuple[str, tuple[str | None, ...]]]) -> list[str]:
     words = []
     for flag, values in named:
         words += [f"{flag} {shlex.quote(value)}" for value in values if value]

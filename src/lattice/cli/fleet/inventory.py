@@ -12,7 +12,6 @@ import msgspec
 
 from lattice.cli.client.kind_names import kind_names
 from lattice.cli.client.manifests import (
-    ObjectHeader,
     RawObject,
     decode_header,
     locate_error,
@@ -118,24 +117,20 @@ class Inventory:
             return
         served = _SERVED_KINDS.get(head.kind)
         if head.kind and served is None and head.items is None:
-            self._ignore_kind(head, raw)
-        elif served is None or head.api_version != served.resource.api_version:
+            try:
+                kind_names().find_resource(head.api_version, head.kind)
+                self.ignored[head.kind] += 1
+            except LatticeError as e:
+                self.add_problem(NotFound(e.message, where=raw.location, fix=e.fix))
+            return
+        if served is None or head.api_version != served.resource.api_version:
             self._add_with_lines(raw)
-        else:
-            self._add_served(raw)
-
-    def _add_served(self, raw: RawObject) -> None:
+            return
         try:
             self._insert(self._admit_fast(raw), raw.location)
+        # Any problem: the slow reader finds the same problem and knows its line.
         except (LatticeError, msgspec.MsgspecError, RecursionError):
             self._add_with_lines(raw)
-
-    def _ignore_kind(self, head: ObjectHeader, raw: RawObject) -> None:
-        try:
-            kind_names().find_resource(head.api_version, head.kind)
-            self.ignored[head.kind] += 1
-        except LatticeError as e:
-            self.add_problem(NotFound(e.message, where=raw.location, fix=e.fix))
 
     def _admit_fast(self, raw: RawObject) -> Kind:
         # Hot path: a fleet file may hold 100,000 objects with few distinct specs.

@@ -1,7 +1,6 @@
 """The world of placement objects from files, and the changes that manifests would make."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -90,9 +89,13 @@ class ManifestReader:
                 self.ignored[target.resource.kind] += 1
                 return
             try:
-                self._insert(self._admit_document(document, target), document)
+                item = self._admit_document(document, target)
+                key = object_key(item)
+                if key in self.locations:
+                    raise Invalid(f"is given twice, first at {self.locations[key]}", fix="remove one of them")
             except LatticeError as e:
                 raise locate_error(e, document, target) from e
+            self.objects[key], self.locations[key] = item, document.location("metadata.name")
         except LatticeError as e:
             self.problems.append(e)
 
@@ -102,20 +105,11 @@ class ManifestReader:
             raise Denied(
                 f"{target.resource.kind} is written by Lattice only", fix=target.resource.managed_hint
             )
-        return admit_object(kind, self._with_namespace(document, target))
-
-    def _with_namespace(self, document: Document, target: Target) -> dict[str, Any]:
-        """The manifest in its own namespace, else in the namespace of the command."""
-        metadata = document.value["metadata"]
-        if metadata.get("namespace") or not target.resource.namespaced:
-            return document.value
-        return {**document.value, "metadata": {**metadata, "namespace": self.namespace}}
-
-    def _insert(self, item: Kind, document: Document) -> None:
-        key = object_key(item)
-        if key in self.locations:
-            raise Invalid(f"is given twice, first at {self.locations[key]}", fix="remove one of them")
-        self.objects[key], self.locations[key] = item, document.location("metadata.name")
+        # An object without a namespace goes to the namespace of the command.
+        value, metadata = document.value, document.value["metadata"]
+        if target.resource.namespaced and not metadata.get("namespace"):
+            value = {**value, "metadata": {**metadata, "namespace": self.namespace}}
+        return admit_object(kind, value)
 
     def finish(self) -> list[Kind]:
         """The collected objects; with problems, print all but the last and raise the last."""

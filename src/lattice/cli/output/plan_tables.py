@@ -48,8 +48,12 @@ def _declared_rows(declaration: JsonObject, look: TableRenderer) -> list[list[st
     fields = declaration["fields"] if look.wide else declaration["fields"][:MAX_FIELDS]
     changes = []
     for part in fields:
-        before, after = _differing_excerpts(_single_line(part["before"]), _single_line(part["after"]))
-        changes.append(f"{part['path']} {before} → {after}")
+        before, after = _single_line(part["before"]), _single_line(part["after"])
+        longest, shortest = max(len(before), len(after)), min(len(before), len(after))
+        same = next((index for index in range(shortest) if before[index] != after[index]), shortest)
+        # Both excerpts begin at the same character, shortly before the first difference.
+        start = max(0, min(same - CONTEXT_CHARS, longest - MAX_VALUE_CHARS))
+        changes.append(f"{part['path']} {_excerpt(before, start)} → {_excerpt(after, start)}")
     hidden = len(declaration["fields"]) - len(changes)
     changes += [f"and {pluralize(hidden, 'more field')}; -o wide lists all"] if hidden else []
     first, *following = changes or ["deleted" if declaration["mark"] == "-" else "new"]
@@ -61,14 +65,6 @@ def _declared_rows(declaration: JsonObject, look: TableRenderer) -> list[list[st
 def _single_line(value: Any) -> str:
     r"""A value on one line, with line breaks written as `\n`."""
     return cell(value.replace("\n", "\\n") if isinstance(value, str) else value)
-
-
-def _differing_excerpts(before: str, after: str) -> tuple[str, str]:
-    """Excerpts of two long values around the first character that differs."""
-    longest, shorter = max(len(before), len(after)), min(len(before), len(after))
-    same = next((index for index in range(shorter) if before[index] != after[index]), shorter)
-    start = max(0, min(same - CONTEXT_CHARS, longest - MAX_VALUE_CHARS))
-    return _excerpt(before, start), _excerpt(after, start)
 
 
 def _excerpt(text: str, start: int) -> str:
@@ -98,11 +94,13 @@ def _summary(document: JsonObject, look: TableRenderer) -> list[str]:
     parts = [
         *_change_counts(document["services"], "service"),
         *_change_counts(document["clusters"], "cluster"),
-        *_node_count_change(document["clusters"]),
     ]
-    parts += (
-        [f"{pluralize(len(document['wouldMove']), 'service')} would move"] if document["wouldMove"] else []
-    )
+    nodes = 0
+    for cluster in document["clusters"]:
+        nodes += sum(cluster["after"].values()) - sum(cluster["before"].values())
+    parts += [f"{pluralize(abs(nodes), 'node')} {'more' if nodes > 0 else 'less'}"] if nodes else []
+    moves = len(document["wouldMove"])
+    parts += [f"{pluralize(moves, 'service')} would move"] if moves else []
     parts += _unplaced_summary(document["unplaced"])
     total = document["total"]
     before, after = (format_dollars(total[moment]["hourlyMicros"]) for moment in ("before", "after"))
@@ -147,12 +145,6 @@ def _change_counts(rows: Sequence[JsonObject], noun: str) -> Iterator[str]:
     for mark, verb in (("+", "placed" if noun == "service" else "made"), ("~", "changed"), ("-", "removed")):
         if changed := [row for row in rows if row["mark"] == mark and row.get("isPlaced", True)]:
             yield f"{pluralize(len(changed), noun)} {verb}"
-
-
-def _node_count_change(clusters: Sequence[JsonObject]) -> Iterator[str]:
-    change = sum(sum(cluster["after"].values()) - sum(cluster["before"].values()) for cluster in clusters)
-    if change:
-        yield f"{pluralize(abs(change), 'node')} {'more' if change > 0 else 'less'}"
 
 
 def _services(document: JsonObject, look: TableRenderer) -> list[str]:

@@ -27,15 +27,21 @@ MIN_COLUMN_CHARS = 30
 
 def report_lines(report: SimulationReport, *, wide: bool = False, max_width: int = 0) -> Iterator[str]:
     """Lines of the report; reasons are wrapped to `max_width` characters (0: not wrapped)."""
-    yield _summary(report)
+    missing = report.decided_count - len(report.placements)
+    parts = [f"{len(report.placements):,} placed", f"{missing:,} not placed"]
+    parts += [f"{report.bound_count:,} bound before"] if report.bound_count else []
+    parts += [f"{len(report.preempted):,} displaced"] if report.preempted else []
+    parts += [f"{report.stopped_count:,} not meant to run"] if report.stopped_count else []
+    yield f"{report.node_count:,} node{'' if report.node_count == 1 else 's'}: {', '.join(parts)}"
     if report.qos:
-        yield _qos_counts(report)
+        counts = Counter(report.qos.values())
+        texts = [f"{counts[qos]:,} {qos.name}" for qos in sorted(counts)]
+        yield f"class of service: {', '.join(texts)}"
     for block in (
         _explained(report, wide, max_width),
         _placements(report, wide),
         _displaced(report),
-        _usage(report),
-        _fullness(report) if wide else [],
+        _usage(report, wide),
         _unplaced(report, wide, max_width),
     ):
         if block:
@@ -46,22 +52,6 @@ def report_lines(report: SimulationReport, *, wide: bool = False, max_width: int
 def timing(report: SimulationReport) -> str:
     microseconds = 1e6 * report.decide_seconds / report.decided_count if report.decided_count else 0.0
     return f"decided {report.decided_count:,} in {report.decide_seconds:.2f} s, {microseconds:,.0f} µs each"
-
-
-def _summary(report: SimulationReport) -> str:
-    missing = report.decided_count - len(report.placements)
-    parts = [f"{len(report.placements):,} placed", f"{missing:,} not placed"]
-    parts += [f"{report.bound_count:,} bound before"] if report.bound_count else []
-    parts += [f"{len(report.preempted):,} displaced"] if report.preempted else []
-    parts += [f"{report.stopped_count:,} not meant to run"] if report.stopped_count else []
-    return f"{report.node_count:,} node{'' if report.node_count == 1 else 's'}: {', '.join(parts)}"
-
-
-def _qos_counts(report: SimulationReport) -> str:
-    """Workloads per quality-of-service class: `class of service: 2 Guaranteed, 7 Burstable`."""
-    counts = Counter(report.qos.values())
-    texts = [f"{counts[qos]:,} {qos.name}" for qos in sorted(counts)]
-    return f"class of service: {', '.join(texts)}"
 
 
 def _placements(report: SimulationReport, wide: bool) -> list[str]:
@@ -94,20 +84,17 @@ def _displaced(report: SimulationReport) -> list[str]:
     return render.table([["DISPLACED", "WAS ON", "BY", "NOW ON"], *rows])
 
 
-def _usage(report: SimulationReport) -> list[str]:
-    if not report.usage:
-        return []
-    heads = ["RESOURCE", "TOTAL", "BEFORE", "AFTER", "MEAN", "FULLEST"]
-    return render.table([heads, *(_usage_row(usage) for usage in report.usage)])
-
-
-def _fullness(report: SimulationReport) -> list[str]:
+def _usage(report: SimulationReport, wide: bool) -> list[str]:
+    """Table of used resources before and after the simulation; if wide, also the utilisation of every node."""
+    lines = []
+    if report.usage:
+        heads = ["RESOURCE", "TOTAL", "BEFORE", "AFTER", "MEAN", "FULLEST"]
+        lines = render.table([heads, *(_usage_row(usage) for usage in report.usage)])
     fullest = sorted(report.node_utilisation.items(), key=lambda pair: (-pair[1], pair[0]))
-    return (
-        render.table([["NODE", "UTILISATION"], *([node, f"{share:.1%}"] for node, share in fullest)])
-        if fullest
-        else []
-    )
+    if wide and fullest:
+        rows = [[node, f"{share:.1%}"] for node, share in fullest]
+        lines += [*([""] if lines else []), *render.table([["NODE", "UTILISATION"], *rows])]
+    return lines
 
 
 def _usage_row(usage: Usage) -> list[str]:
@@ -142,7 +129,11 @@ def _unplaced(report: SimulationReport, wide: bool, columns: int) -> list[str]:
         (most_first, []) if wide else (most_first[:MAX_ROWS], _group_by_reason_kind(most_first[MAX_ROWS:]))
     )
     listed = [*shown, *grouped] if len(grouped) <= MAX_REASON_KINDS else shown
-    rows = [[f"{len(group.names):,}", _truncated_names(group.names, wide), group.reason] for group in listed]
+    rows = []
+    for group in listed:
+        names = group.names if wide else group.names[:MAX_NAMES_PER_REASON]
+        truncation = ", …" if len(names) < len(group.names) else ""
+        rows.append([f"{len(group.names):,}", ", ".join(names) + truncation, group.reason])
     hidden = sum(len(group.names) for group in (*shown, *grouped)) - sum(len(group.names) for group in listed)
     lines = _wrapped_table([["NOT PLACED", "WORKLOADS", "WHY"], *rows], columns)
     return [*lines, *([f"and {hidden:,} more workloads; -o wide lists all"] if hidden else [])]
@@ -174,11 +165,6 @@ def _wrap_text(text: str, columns: int) -> list[str]:
         if columns and text
         else [text]
     )
-
-
-def _truncated_names(names: Sequence[str], wide: bool) -> str:
-    shown = names if wide else names[:MAX_NAMES_PER_REASON]
-    return ", ".join(shown) + (", …" if len(shown) < len(names) else "")
 
 
 def _explained(report: SimulationReport, wide: bool, columns: int) -> list[str]:
