@@ -38,58 +38,48 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         ),
         "kubeconfig": Entry(
             "lattice.cli.commands.kubeconfig:kubeconfig",
-            "Print the kubeconfig with which kubectl reaches the server.",
+            "Print a kubeconfig for kubectl and other clients.",
         ),
     },
     "Objects": {
-        "apply": Entry(
-            "lattice.cli.commands.apply:apply", "Create objects, or change them to what the manifests say."
-        ),
-        "get": Entry("lattice.cli.commands.get:get", "List objects, or show some of them."),
+        "apply": Entry("lattice.cli.commands.apply:apply", "Create or update objects from manifests."),
+        "get": Entry("lattice.cli.commands.get:get", "List objects, or show named objects."),
         "describe": Entry(
-            "lattice.cli.commands.describe:describe", "Show objects at length, with conditions and events."
+            "lattice.cli.commands.describe:describe", "Show objects in detail, with conditions and events."
         ),
-        "delete": Entry(
-            "lattice.cli.commands.delete:delete", "Delete objects, and wait until they are gone."
-        ),
-        "events": Entry("lattice.cli.commands.events:events", "Show what happened, oldest first."),
+        "delete": Entry("lattice.cli.commands.delete:delete", "Delete objects and wait until they are gone."),
+        "events": Entry("lattice.cli.commands.events:events", "List events, oldest first."),
     },
     "Decide": {
         "plan": Entry(
-            "lattice.cli.commands.plan:plan", "Show what a change would do, in places and in money."
+            "lattice.cli.commands.plan:plan", "Show how a change would affect placements and cost."
         ),
         "why": Entry(
-            "lattice.cli.commands.why:why", "Say why a service is where it is, and why not elsewhere."
+            "lattice.cli.commands.why:why", "Explain the placement of a service and every rejected pool."
         ),
         "fit": Entry("lattice.cli.commands.fit:fit", "List the smallest changes that would place a service."),
         "whatif": Entry(
-            "lattice.cli.commands.whatif:whatif", "Show what losing a pool, or dearer prices, would do."
+            "lattice.cli.commands.whatif:whatif", "Show the effect of a lost pool or a price change."
         ),
         "optimise": Entry(
-            "lattice.cli.commands.optimise:optimise", "Show the moves that would make the fleet cheaper."
+            "lattice.cli.commands.optimise:optimise", "Show moves that would make the fleet cheaper."
         ),
-        "cost": Entry(
-            "lattice.cli.commands.cost:cost", "Show what everything costs, by pool, service or label."
-        ),
+        "cost": Entry("lattice.cli.commands.cost:cost", "Show the cost by pool, service or label."),
         "simulate": Entry(
-            "lattice.cli.commands.simulate:simulate", "Decide offline where workloads would go, and say why."
+            "lattice.cli.commands.simulate:simulate", "Schedule workloads offline and explain the decisions."
         ),
     },
     "Run": {
-        "agent": Entry(
-            "lattice.cli.commands.agent:agent", "Make this machine a node and run what is put on it."
-        ),
+        "agent": Entry("lattice.cli.commands.agent:agent", "Make this machine a node and run its workloads."),
         "tokens": Entry(
-            "lattice.cli.commands.tokens:tokens", "Make, list and delete the tokens with which machines join."
+            "lattice.cli.commands.tokens:tokens", "Create, list and delete join tokens for machines."
         ),
-        "top": Entry("lattice.cli.commands.top:top", "Show what is used and what it costs, live."),
-        "logs": Entry("lattice.cli.commands.logs:logs", "Show what a workload, or a service, printed."),
-        "retry": Entry("lattice.cli.commands.retry:retry", "Try again at once what has failed."),
-        "cordon": Entry("lattice.cli.commands.cordon:cordon", "Put nothing new on a node."),
-        "uncordon": Entry("lattice.cli.commands.cordon:uncordon", "Let a node take workloads again."),
-        "drain": Entry(
-            "lattice.cli.commands.drain:drain", "Move everything off a node, and wait until it is empty."
-        ),
+        "top": Entry("lattice.cli.commands.top:top", "Show current usage and cost; -w refreshes."),
+        "logs": Entry("lattice.cli.commands.logs:logs", "Show the output of a workload or a service."),
+        "retry": Entry("lattice.cli.commands.retry:retry", "Restart failed replicas now."),
+        "cordon": Entry("lattice.cli.commands.cordon:cordon", "Exclude nodes from new workloads."),
+        "uncordon": Entry("lattice.cli.commands.cordon:uncordon", "Let nodes accept workloads again."),
+        "drain": Entry("lattice.cli.commands.drain:drain", "Evict all workloads from nodes and wait."),
     },
     "Other": {
         "crds": Entry(
@@ -100,10 +90,10 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         ),
         "completion": Entry(
             "lattice.cli.commands.completion:completion",
-            "Print the script that completes commands in a shell.",
+            "Print a shell completion script.",
         ),
         "version": Entry(
-            "lattice.cli.commands.version:version", "Show the version of this program and of the server."
+            "lattice.cli.commands.version:version", "Show the versions of this program and of the server."
         ),
     },
 }
@@ -163,8 +153,8 @@ def cli() -> None:
     \b
     Examples:
       lattice up                      start on this machine
-      lattice apply -f shop/          declare what should be
-      lattice get pools,services      see what is
+      lattice apply -f shop/          create or update objects
+      lattice get pools,services      list objects
     """
 
 
@@ -202,7 +192,7 @@ def _error_from_os_error(e: OSError) -> LatticeError:
     return (Full if is_full else LatticeError)(
         message,
         where=str(e.filename or ""),
-        fix="free some space" if is_full else "check the path and who may write there",
+        fix="free some space" if is_full else "check the path and its permissions",
     )
 
 

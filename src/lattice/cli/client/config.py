@@ -45,7 +45,7 @@ def find_server(
     for path in discover_kubeconfigs(Path.cwd(), environment):
         return read_kubeconfig(path, context)
     raise Unavailable(
-        "no server known here",
+        "no server is configured",
         fix="start one with `lattice up`, or name one with --kubeconfig or LATTICE_ADDR",
     )
 
@@ -105,11 +105,11 @@ def read_kubeconfig(path: Path, context: str | None = None) -> Server:
         )
     except yaml.YAMLError as e:
         raise Malformed(
-            f"is not YAML: {e}", where=str(path), fix="write it again with `lattice kubeconfig`"
+            f"is not YAML: {e}", where=str(path), fix="create it again with `lattice kubeconfig`"
         ) from e
     if not isinstance(config, dict):
         raise Malformed(
-            "is not a kubeconfig", where=str(path), fix="write it again with `lattice kubeconfig`"
+            "is not a kubeconfig", where=str(path), fix="create it again with `lattice kubeconfig`"
         )
     context_name = context or config.get("current-context") or ""
     if not context_name:
@@ -129,7 +129,7 @@ def _server_from_kubeconfig(
         )
     if "exec" in user or "auth-provider" in user:
         raise Malformed(
-            "logs in with a plugin, which is not supported",
+            "uses an authentication plugin, which is not supported",
             where=str(path),
             fix="use a token or a client certificate",
         )
@@ -156,7 +156,7 @@ def _kubeconfig_entry(
         if entry.get("name") == name:
             return entry.get(inner) or {}
     names = ", ".join(str(e.get("name")) for e in entries) or "none"
-    raise NotFound(f"there is no {inner} {name!r}", where=str(path), fix=f"known {group}: {names}")
+    raise NotFound(f"there is no {inner} {name!r}", where=str(path), fix=f"{group} of this file: {names}")
 
 
 def _inline_or_file(entry: dict[str, Any], field: str, path: Path) -> str:
@@ -168,7 +168,7 @@ def _inline_or_file(entry: dict[str, Any], field: str, path: Path) -> str:
             raise Malformed(
                 f"{field}-data is not base64 of a PEM text",
                 where=str(path),
-                fix="write it again with `lattice kubeconfig`",
+                fix="create it again with `lattice kubeconfig`",
             ) from e
     if file := entry.get(field):
         return _read_text(path.parent / str(file), field)

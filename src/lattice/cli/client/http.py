@@ -179,14 +179,15 @@ class Client:
         match e:
             case ConnectionRefusedError():
                 return Unavailable(
-                    f"no server answers at {url}", fix="is `lattice up` running? else check the address"
+                    f"no server answers at {url}",
+                    fix="start the server with `lattice up`, or check the address",
                 )
             case ssl.SSLCertVerificationError():
                 fix = "use the kubeconfig that this server wrote"
                 if self.server.source in ADDRESS_VARIABLES:
                     fix = "set LATTICE_CA to the certificate of the authority that signed it"
                 return Unavailable(
-                    f"{url} shows a certificate that we do not trust: {e.verify_message}", fix=fix
+                    f"{url} presents a certificate that is not trusted: {e.verify_message}", fix=fix
                 )
             case ssl.SSLError():
                 return Unavailable(
@@ -195,7 +196,7 @@ class Client:
                 )
             case TimeoutError():
                 return Unavailable(
-                    f"{url} gave no answer in time", fix="try again, or wait longer with --request-timeout"
+                    f"{url} did not answer in time", fix="try again, or increase --request-timeout"
                 )
             case socket.gaierror():
                 return Unavailable(
@@ -204,7 +205,7 @@ class Client:
                     fix=f"check the address in {self.server.source}",
                 )
         return Unavailable(
-            f"the connection to {url} broke: {e}", fix="is the server still running? try again"
+            f"the connection to {url} failed: {e}", fix="check that the server runs, and try again"
         )
 
 
@@ -252,7 +253,7 @@ def _tls_context(server: Server) -> ssl.SSLContext:
         raise Malformed(
             f"a certificate or key cannot be read: {e}",
             where=server.url,
-            fix="write the kubeconfig again with `lattice kubeconfig`",
+            fix="create the kubeconfig again with `lattice kubeconfig`",
         ) from e
     return context
 
@@ -313,7 +314,7 @@ _ERRORS_BY_REASON = {
 _ERRORS_BY_STATUS = {kind.status: kind for kind in reversed(list(_ERRORS_BY_REASON.values()))}
 _FIX_BY_STATUS = {
     401: "check the token or certificate in your kubeconfig",
-    403: "ask whoever runs this server for the right to do it",
+    403: "ask the platform team for permission",
 }
 
 
@@ -342,7 +343,7 @@ def _list_hint(status: int, details: Mapping[str, Any], path: str) -> str:
     group = f".{details['group']}" if details.get("group") else ""
     match = re.match(r"/apis?/(?:[^/]+/){1,2}namespaces/([^/]+)/", path)
     namespace = f" -n {match[1]}" if match else ""
-    return f"`lattice get {details['kind']}{group}{namespace}` lists what there is"
+    return f"`lattice get {details['kind']}{group}{namespace}` lists the existing objects"
 
 
 def _split_fix(message: str) -> tuple[str, str]:

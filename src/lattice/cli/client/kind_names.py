@@ -123,7 +123,9 @@ class KindNames:
         resources = self.resolve(kind)
         if len(resources) > 1:
             raise UsageError(
-                f"{kind!r} means several kinds, so it cannot have a name", where=word, fix="name one kind"
+                f"{kind!r} means several kinds and cannot be combined with a name",
+                where=word,
+                fix="name one kind",
             )
         return Target(resources[0], name)
 

@@ -46,9 +46,7 @@ def target_of(document: Document, names: KindNames) -> Target:
     metadata = manifest.get("metadata")
     for field, value in (("apiVersion", manifest.get("apiVersion")), ("kind", manifest.get("kind"))):
         if not isinstance(value, str) or not value:
-            raise Malformed(
-                f"{field} is missing", where=document.location(field), fix=f"say what this is with `{field}:`"
-            )
+            raise Malformed(f"{field} is missing", where=document.location(field), fix=f"add `{field}:`")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
         raise Malformed(
@@ -58,7 +56,7 @@ def target_of(document: Document, names: KindNames) -> Target:
         )
     if "/" in name or name in {".", ".."}:
         fix = "use lower-case letters, digits, '-' and '.'"
-        raise Malformed(f'"{name}" cannot be a name', where=document.location("metadata.name"), fix=fix)
+        raise Malformed(f'"{name}" is not a valid name', where=document.location("metadata.name"), fix=fix)
     try:
         return Target(names.find_resource(manifest["apiVersion"], manifest["kind"]), name)
     except LatticeError as e:
@@ -137,8 +135,8 @@ def _yaml_documents(path: str) -> list[Document]:
             first_lines = [line.strip() for line in islice(file, SNIFF_LINES)]
         if not _are_objects(first_lines):
             raise
-        fix = "an object a line is read from files that end in .jsonl: rename it"
-        raise Malformed("looks like JSON, an object a line", where=path, fix=fix) from e
+        fix = "rename the file to end in .jsonl, which holds one object per line"
+        raise Malformed("looks like JSON with one object per line", where=path, fix=fix) from e
 
 
 def _are_objects(lines: Sequence[bytes]) -> bool:
@@ -149,7 +147,7 @@ def _json_objects(path: str) -> Iterator[RawObject | Document]:
     if path.endswith(JSON_LINES_SUFFIXES):
         with _opened(path) as file:
             if b"\0" in file.peek(SNIFF_BYTES)[:SNIFF_BYTES]:
-                raise Malformed("is not text", where=path, fix="give an object a line, as JSON in UTF-8")
+                raise Malformed("is not text", where=path, fix="write one JSON object per line, in UTF-8")
             yield from (
                 RawObject(line.strip(), path, number) for number, line in enumerate(file, 1) if line.strip()
             )
@@ -264,9 +262,12 @@ def locate_error(e: LatticeError, document: Document, target: Target) -> Lattice
     # The causes name the fields and their managers; the server's message only repeats the causes.
     if causes and isinstance(e, Conflict):
         fields, pronoun = ("1 field is", "it") if len(causes) == 1 else (f"{len(causes)} fields are", "them")
-        fix = f"take {pronoun} over with --force-conflicts, or leave {pronoun} out of the manifest"
+        fix = f"take {pronoun} over with --force-conflicts, or remove {pronoun} from the manifest"
         return Conflict(
-            f"{name}: {fields} managed by somebody else", where=document.location(), fix=fix, causes=causes
+            f"{name}: {fields} managed by another field manager",
+            where=document.location(),
+            fix=fix,
+            causes=causes,
         )
     # The message of such an error only repeats the causes on one line.
     if causes and isinstance(e, Invalid | Malformed):

@@ -23,7 +23,7 @@ Object = dict[str, Any]
 def select_nodes(connection: Connection, words: Sequence[str], selector: str) -> list[str]:
     """Names of nodes from words (`n1`, `node/n1`) or from a label selector."""
     if bool(words) == bool(selector):
-        raise UsageError("which nodes?", fix="give their names, or -l LABELS")
+        raise UsageError("no nodes are named", fix="give node names, or -l LABELS")
     if selector:
         path = resource_path(NODE_RESOURCE, None)
         pages = connection.client.list_pages(path, {"labelSelector": selector, "limit": "500"})

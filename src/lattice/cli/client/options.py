@@ -80,7 +80,9 @@ class Connection:
 
 
 _CONNECTION_OPTIONS = [
-    click.option("--kubeconfig", metavar="FILE", help="File that says where the server is and who you are."),
+    click.option(
+        "--kubeconfig", metavar="FILE", help="Kubeconfig with the server's address and your credentials."
+    ),
     click.option("--context", metavar="NAME", help="Context of the kubeconfig to use."),
     click.option("-n", "--namespace", metavar="NAME", help="Namespace of the objects."),
 ]
@@ -109,7 +111,7 @@ def with_connection(function: Callable[..., Any], default_timeout: str = "30s") 
         type=Duration(),
         default=default_timeout,
         show_default=True,
-        help="How long to wait for one answer; 0 for ever.",
+        help="Timeout of one request; 0 waits without limit.",
     )
     for option in reversed([*_CONNECTION_OPTIONS, timeout]):
         wrapped = option(wrapped)

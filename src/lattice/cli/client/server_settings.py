@@ -90,9 +90,7 @@ class Folder(_CheckedType):
 class StoreAddress(_CheckedType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value and not str(value).startswith("etcd://"):
-            self.fail(
-                f"{value!r} is not a store; leave it out for SQLite, or give etcd://HOST:PORT", param, ctx
-            )
+            self.fail(f"{value!r} is not a store; omit it for SQLite, or give etcd://HOST:PORT", param, ctx)
         return str(value)
 
 
@@ -140,7 +138,7 @@ def config_flag(environment: str) -> Callable[[Callable[..., Any]], Callable[...
         is_eager=True,
         expose_value=False,
         callback=load_config,
-        help="YAML file with settings, by the names of these flags. Flags and environment variables win over it.",
+        help="YAML file with settings, named like these flags. Flags and environment variables override the file.",
     )
 
 
@@ -187,7 +185,9 @@ def _documents(path: str) -> "list[Document]":
         ) from error
     if len(documents) > 1:
         raise UsageError(
-            "settings are one document", where=documents[1].location(), fix="leave out the line with ---"
+            "a settings file holds one document",
+            where=documents[1].location(),
+            fix="remove the line with ---",
         )
     return documents
 
@@ -207,7 +207,7 @@ def _checked_value(option: click.Option, value: Any, context: click.Context, whe
     try:
         option.type_cast_value(context, typed)
     except click.BadParameter as error:
-        raise UsageError(error.message, where=where, fix="write it as you would after the flag") from error
+        raise UsageError(error.message, where=where, fix="write the value as after the flag") from error
     return typed
 
 

@@ -53,13 +53,13 @@ class AgentOptions:
     envvar=["LATTICE_SERVER", "CONTROL_PLANE_API_URL"],
     show_envvar=True,
     metavar="URL[,URL]",
-    help="API server to join: https://HOST:PORT. Name several where there are: any of them will do, while the others are down. Repeatable.",
+    help="API server to join, as https://HOST:PORT. Of several servers, the agent uses any that answers. Repeatable.",
 )
 @click.option(
     "--server-file",
     default="",
     metavar="FILE",
-    help="File in which whoever starts agents here keeps the address of the server; read anew each time it is looked for.",
+    help="File with the address of the server, read again before every connection.",
 )
 @click.option(
     "--join",
@@ -68,7 +68,7 @@ class AgentOptions:
     envvar="LATTICE_JOIN_TOKEN",
     show_envvar=True,
     metavar="TOKEN",
-    help="Token from `lattice tokens create`; needed once.",
+    help="Token from `lattice tokens create`; needed only to join.",
 )
 @click.option(
     "--data-dir",
@@ -83,32 +83,32 @@ class AgentOptions:
     "--name",
     default="",
     metavar="NAME",
-    help="Name of the node where the token leaves it open; this machine's host name if absent.",
+    help="Name of the node, if the token sets none; default: the host name.",
 )
 @click.option(
     "--runtime",
     type=click.Choice(["all", "process", "container", "fake"]),
     default="all",
     show_default=True,
-    help="What it can run; fake only pretends.",
+    help="Runtimes to use; fake runs nothing.",
 )
 @click.option(
     "--cpu",
     default="",
     metavar="CORES",
-    help="Cores that workloads may have, such as 4 or 500m; all of the machine's if absent.",
+    help="Cores for workloads, such as 4 or 500m; default: all cores of the machine.",
 )
 @click.option(
     "--memory",
     default="",
     metavar="BYTES",
-    help="Memory that workloads may have, such as 16Gi; all of the machine's if absent.",
+    help="Memory for workloads, such as 16Gi; default: all memory of the machine.",
 )
 @click.option(
     "--disk",
     default="",
     metavar="BYTES",
-    help="Disk that workloads may have; that of the data folder's file system if absent.",
+    help="Disk for workloads; default: the file system of the data folder.",
 )
 @click.option(
     "--gpu",
@@ -121,50 +121,50 @@ class AgentOptions:
     "--reserve",
     multiple=True,
     metavar="NAME=AMOUNT",
-    help="Kept for the machine itself, such as cpu=500m. Repeatable.",
+    help="Resources kept for the machine itself, such as cpu=500m. Repeatable.",
 )
 @click.option(
     "--label",
     "labels",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Label of the node, below agent.lattice.dev/. Repeatable.",
+    help="Label of the node, with the prefix agent.lattice.dev/. Repeatable.",
 )
 @click.option(
     "--ports",
     default="",
     metavar="FIRST-LAST",
-    help="Ports that workloads may have; a free block of 200 if absent.",
+    help="Ports for workloads; default: a free block of 200.",
 )
 @click.option(
     "--address",
     default="",
     metavar="IP",
-    help="Address at which this machine's workloads can be reached; found out if absent.",
+    help="Address of this machine for clients of its workloads; default: detected.",
 )
 @click.option(
     "--grace",
     type=Duration(),
     default="30s",
     show_default=True,
-    help="How long a workload may take to end when it is asked to.",
+    help="Time that a workload gets to stop.",
 )
 @click.option(
     "--stop-workloads-on-exit",
     "stop_on_exit",
     is_flag=True,
-    help="Stop what runs when the agent is stopped; else it runs on.",
+    help="Stop the workloads when the agent stops; default: they keep running.",
 )
 @click.option(
     "--clear",
     is_flag=True,
-    help="Stop and remove everything that an earlier agent left in the data folder, and end.",
+    help="Stop and remove everything that an earlier agent left in the data folder, then exit.",
 )
-@click.option("--verbose", is_flag=True, help="Log more.")
+@click.option("--verbose", is_flag=True, help="Log debug messages.")
 def agent(server: tuple[str, ...], verbose: bool, **values: Any) -> None:
-    """Make this machine a node and run what the control plane puts on it.
+    """Make this machine a node and run its workloads.
 
-    Stopped, it leaves its workloads running; started again, it takes them over.
+    When the agent stops, its workloads keep running; when the agent starts again, it adopts them.
 
     \b
     Examples:
@@ -222,7 +222,7 @@ async def _runtime(
                 fix="leave it out",
             )
         router.unavailable_reasons |= dict.fromkeys(
-            router.runtimes.keys() - {options.runtime}, "the agent was told not to use it"
+            router.runtimes.keys() - {options.runtime}, "excluded by --runtime"
         )
         router.runtimes = {options.runtime: router.runtimes[options.runtime]}
     return router, tuple(router.runtimes)
@@ -435,7 +435,7 @@ def _amount(flag: str, parse: Any, text: str) -> int:
         amount: int = parse(text)
     except (ValueError, LatticeError) as error:
         raise UsageError(
-            f"{text!r} is no amount: {error}", where=flag, fix="write it like 500m, 4, 512Mi or 16Gi"
+            f"{text!r} is not an amount: {error}", where=flag, fix="write it like 500m, 4, 512Mi or 16Gi"
         ) from error
     return amount
 
@@ -456,7 +456,7 @@ def _labels(words: tuple[str, ...]) -> dict[str, str]:
     labels = _pairs("--label", words)
     for key in labels:
         if "/" in key and not key.startswith(AGENT_LABEL_PREFIX):
-            fix = f"leave the prefix out ({AGENT_LABEL_PREFIX} is put before it), or give the label to the join token"
+            fix = f"omit the prefix (Lattice adds {AGENT_LABEL_PREFIX}), or set the label on the join token"
             raise UsageError(f"an agent may not set label {key}", where="--label", fix=fix)
     return labels
 
@@ -464,5 +464,5 @@ def _labels(words: tuple[str, ...]) -> dict[str, str]:
 def _ports(text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
     if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last) <= 65535):
-        raise UsageError(f"{text!r} is no range of ports", where="--ports", fix="write it like 20000-20199")
+        raise UsageError(f"{text!r} is not a port range", where="--ports", fix="write it like 20000-20199")
     return int(first), int(last)

@@ -46,62 +46,60 @@ class ApplyOptions:
     multiple=True,
     required=True,
     metavar="FILE|DIR|URL|-",
-    help="Where the manifests are; may be given again.",
+    help="File, folder, URL or - with manifests. Repeatable.",
 )
-@click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too.")
+@click.option("-R", "--recursive", is_flag=True, help="Include subfolders.")
 @click.option(
     "--dry-run",
     type=click.Choice(["none", "client", "server"]),
     default="none",
-    help="Only say what would happen.",
+    help="Print what would happen; change nothing.",
     metavar="[=server|client|none]",
 )
-@click.option("--force-conflicts", is_flag=True, help="Take fields over from whoever else manages them.")
-@click.option("--field-manager", default="lattice", show_default=True, help="As whom the fields are managed.")
+@click.option("--force-conflicts", is_flag=True, help="Take over fields from other field managers.")
+@click.option("--field-manager", default="lattice", show_default=True, help="Name of the field manager.")
 @click.option(
-    "--server-side", is_flag=True, hidden=True, help="Always so; accepted for those used to kubectl."
+    "--server-side", is_flag=True, hidden=True, help="Always on; accepted for compatibility with kubectl."
 )
-@click.option("--show-managed-fields", is_flag=True, help="Keep managedFields in json and yaml.")
+@click.option("--show-managed-fields", is_flag=True, help="Show managedFields in json and yaml.")
 @click.option(
     "--plan",
     default="",
     metavar="ID|FILE",
-    help="Only if the outcome is the one of this plan: its id, or what plan -o json printed.",
+    help="Apply only if the outcome still matches this plan: an id, or a file from `plan -o json`.",
 )
 @click.option(
-    "--prices", multiple=True, metavar="CSV", help="With --plan: prices as they were given to plan."
+    "--prices", multiple=True, metavar="CSV", help="With --plan: the price file that plan used. Repeatable."
 )
-@click.option(
-    "--latency", default="", metavar="CSV", help="With --plan: round trips as they were given to plan."
-)
+@click.option("--latency", default="", metavar="CSV", help="With --plan: the latency file that plan used.")
 @click.option(
     "-o",
     "--output",
     "form",
     type=output.OutputFormatType("name", "json", "yaml"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="name, json or yaml.",
 )
 @with_connection
 def apply(connection: Connection, **options: Any) -> int:
-    """Create objects, or change them to what the manifests say.
+    """Create or update objects from manifests.
 
-    Fields that you stop writing are removed again, unless somebody else manages them. All manifests are read
-    before anything is sent: one that cannot be read stops all of them.
+    Fields that you remove from a manifest are removed from the object, unless another field manager owns them.
+    All manifests are read before the first request: one unreadable manifest stops the command.
 
     \b
     Examples:
       lattice apply -f pool.yaml
       lattice apply -f shop/ -R -n shop
       cat pool.yaml | lattice apply -f -
-      lattice apply -f pool.yaml --dry-run         ask the server, change nothing
-      lattice apply -f shop/ --dry-run=client      check the manifests, without a server
-      lattice apply -f shop/ --plan p-1f0c2a9b8d7e6f50      only if that is what it would still do
+      lattice apply -f pool.yaml --dry-run         validate on the server, change nothing
+      lattice apply -f shop/ --dry-run=client      validate without a server
+      lattice apply -f shop/ --plan p-1f0c2a9b8d7e6f50      only if the plan still holds
     """
     choices = ApplyOptions(**options)
     if (choices.prices or choices.latency) and not choices.plan:
-        raise UsageError("--prices and --latency are for --plan", fix="drop them, or name the plan")
+        raise UsageError("--prices and --latency need --plan", fix="remove them, or add --plan")
     manifests = read_manifests(
         choices.files,
         choices.recursive,
@@ -129,7 +127,7 @@ def _check_namespace(connection: Connection, document: Document, target: Target)
         raise Malformed(
             f"is in namespace {declared}, but -n says {explicit}",
             where=document.location("metadata.namespace"),
-            fix="drop one of the two",
+            fix="remove one of the two",
         )
 
 

@@ -8,7 +8,7 @@ from lattice.cli.client.options import Command
 @click.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that completes commands in a shell.
+    """Print a shell completion script.
 
     \b
     Examples:

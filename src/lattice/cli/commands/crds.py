@@ -15,7 +15,7 @@ from lattice.cli.output import output_format as output
     "form",
     type=output.OutputFormatType("yaml", "json", "name"),
     default=output.OutputFormat("yaml"),
-    metavar="FORM",
+    metavar="FORMAT",
     help="yaml, json or name.",
 )
 def crds(kinds: tuple[str, ...], form: output.OutputFormat) -> None:

@@ -65,9 +65,9 @@ class DeletionTarget:
     "files",
     multiple=True,
     metavar="FILE|DIR|URL|-",
-    help="Delete what these manifests name.",
+    help="Delete the objects of these manifests. Repeatable.",
 )
-@click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too.")
+@click.option("-R", "--recursive", is_flag=True, help="Include subfolders.")
 @click.option(
     "-l", "--selector", default="", metavar="LABELS", help="Delete objects of the kind with these labels."
 )
@@ -75,14 +75,14 @@ class DeletionTarget:
 @click.option("-A", "--all-namespaces", is_flag=True, help="With -l or --all: in all namespaces.")
 @click.option("--wait/--no-wait", default=True, help="Wait until the objects are gone.", show_default=True)
 @click.option(
-    "--timeout", type=Duration(), default="0", help="How long to wait; 0 for ever.", metavar="DURATION"
+    "--timeout", type=Duration(), default="0", help="Maximum wait; 0 waits without limit.", metavar="DURATION"
 )
-@click.option("--ignore-not-found", is_flag=True, help="Objects that do not exist are no error.")
+@click.option("--ignore-not-found", is_flag=True, help="Do not fail on objects that do not exist.")
 @click.option(
     "--dry-run",
     type=click.Choice(["none", "client", "server"]),
     default="none",
-    help="Only say what would happen.",
+    help="Print what would happen; change nothing.",
     metavar="[=server|client|none]",
 )
 @click.option(
@@ -90,7 +90,7 @@ class DeletionTarget:
     type=click.Choice(list(_PROPAGATION_POLICIES)),
     default="background",
     show_default=True,
-    help="What becomes of the objects it owns.",
+    help="What to do with owned objects.",
 )
 @click.option(
     "-o",
@@ -98,14 +98,14 @@ class DeletionTarget:
     "form",
     type=output.OutputFormatType("name"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="name",
 )
 @with_connection
 def delete(connection: Connection, **options: Any) -> int:
-    """Delete objects, and wait until they are gone.
+    """Delete objects and wait until they are gone.
 
-    A pool takes nothing with it that runs: a warning says what runs on there, and what it costs.
+    Deleting a pool does not stop its machines: a warning lists what keeps running, and the cost.
 
     \b
     Examples:
@@ -122,13 +122,13 @@ def delete(connection: Connection, **options: Any) -> int:
 def _check_options(choices: DeleteOptions) -> None:
     if choices.files and (choices.words or choices.all_objects or choices.selector):
         raise UsageError(
-            "-f says what to delete; kinds, names and selectors cannot go with it",
+            "-f cannot be combined with kinds, names or selectors",
             fix="give one or the other",
         )
     if not choices.files and not choices.words:
-        raise UsageError("nothing to delete is named", fix="give KIND NAME, or -f FILE")
+        raise UsageError("no objects are named", fix="give KIND NAME, or -f FILE")
     if choices.all_objects and choices.selector:
-        raise UsageError("--all and -l cannot go together", fix="drop --all")
+        raise UsageError("--all and -l cannot be combined", fix="remove --all")
 
 
 @dataclass
@@ -159,10 +159,12 @@ class Deleter:
         is_by_rule = self.options.all_objects or bool(self.options.selector)
         for target in targets:
             if target.name and is_by_rule:
-                raise UsageError("a name cannot go with -l or --all", fix="give either the name or the rule")
+                raise UsageError(
+                    "a name cannot be combined with -l or --all", fix="give either names or a selector"
+                )
             if not target.name and not is_by_rule:
                 raise UsageError(
-                    "which ones?", where=target.resource.plural, fix="give names, -l LABELS, or --all"
+                    "no names are given", where=target.resource.plural, fix="give names, -l LABELS, or --all"
                 )
             yield from (
                 [DeletionTarget(target, self._namespace(target))]
@@ -235,7 +237,7 @@ class Deleter:
             if deadline is not None and now + pause > deadline:
                 problem = Unavailable(
                     f"{target} is not gone yet: {_deletion_blockers(remaining)}",
-                    fix="see who must let it go, or give it more --timeout",
+                    fix="wait for the finalizers, or increase --timeout",
                 )
                 say.error(problem)
                 self.exit_codes.add(problem.exit_code)
@@ -272,5 +274,5 @@ def _deletion_blockers(remaining: dict[str, Any]) -> str:
     ):
         blockers.append(drain_blocker)
     if finalizers := remaining["metadata"].get("finalizers"):
-        blockers.append(f"held by its finalizers {', '.join(finalizers)}")
-    return "; ".join(blockers) or "nothing says why; the server may be busy or have no leader"
+        blockers.append(f"waiting for finalizers {', '.join(finalizers)}")
+    return "; ".join(blockers) or "reason unknown; the server may be busy or have no leader"

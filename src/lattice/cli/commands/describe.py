@@ -25,14 +25,14 @@ _CONDITION_HEADS = ["Type", "Status", "Age", "Reason", "Message"]
 @click.argument(
     "words", nargs=-1, required=True, metavar="KIND [NAME...] | KIND/NAME...", shell_complete=complete_kind
 )
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Objects of the kind with these labels.")
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Select objects of the kind by labels.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
-@click.option("--show-events/--no-show-events", default=True, help="What happened to it, at the end.")
+@click.option("--show-events/--no-show-events", default=True, help="Show the events of each object.")
 @with_connection
 def describe(
     connection: Connection, words: tuple[str, ...], selector: str, all_namespaces: bool, show_events: bool
 ) -> int:
-    """Show objects at length, with conditions and events.
+    """Show objects in detail, with conditions and events.
 
     \b
     Examples:

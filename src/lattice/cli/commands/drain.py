@@ -23,25 +23,25 @@ PROGRESS_INTERVAL_S = 10.0
 
 @click.command(cls=Command)
 @click.argument("nodes", nargs=-1, metavar="NODE...")
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Nodes with these labels.")
-@click.option("--wait/--no-wait", default=True, help="Wait until nothing is left on them.", show_default=True)
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Select nodes by labels.")
+@click.option("--wait/--no-wait", default=True, help="Wait until the nodes are empty.", show_default=True)
 @click.option(
-    "--timeout", type=Duration(), default="0", help="How long to wait; 0 for ever.", metavar="DURATION"
+    "--timeout", type=Duration(), default="0", help="Maximum wait; 0 waits without limit.", metavar="DURATION"
 )
 @click.option(
     "--dry-run",
     type=click.Choice(["none", "client", "server"]),
     default="none",
-    help="Only say what would happen.",
+    help="Print what would happen; change nothing.",
     metavar="[=server|client|none]",
 )
 @with_connection
 def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str, **waiting: Any) -> int:
-    """Move everything off these nodes, and wait until they are empty.
+    """Evict all workloads from nodes and wait until the nodes are empty.
 
-    Each node takes nothing new from then on. Of a service, one replica leaves at a time, and never so many that fewer are left
-    than it must have: another starts elsewhere first, if need be on a new machine. --dry-run names what would move. Ctrl-C stops
-    waiting, not the drain; `lattice uncordon` ends it.
+    The nodes accept no new workloads. Lattice evicts one replica of a service at a time and keeps the minimum of replicas
+    ready: if needed, a replacement starts first, on a new machine if necessary. --dry-run lists the workloads that would
+    move. Ctrl-C stops the wait, not the drain; `lattice uncordon` stops the drain.
 
     \b
     Examples:
@@ -79,8 +79,8 @@ class DrainWaiter:
                 problem = Unavailable(
                     f"node/{name} is not empty after {self.timeout:g} s: "
                     f"{self._remaining_message(name, workloads[name])}",
-                    fix="make room for it elsewhere, or give it more --timeout; "
-                    "the drain goes on until `lattice uncordon`",
+                    fix="add capacity on other nodes, or increase --timeout; "
+                    "the drain continues until `lattice uncordon`",
                 )
                 say.error(problem)
                 return problem.exit_code
@@ -106,14 +106,16 @@ def _preview_drain(connection: Connection, nodes: list[str]) -> None:
     workloads = _workloads_by_node(connection)
     for name in nodes:
         if not (moving := workloads.get(name)):
-            click.echo(f"node/{name}: nothing runs there, nothing would move")
+            click.echo(f"node/{name}: no workloads, nothing would move")
             continue
         pool = (connection.client.get(resource_path(LatticeNode.resource, None, name)).get("spec") or {}).get(
             "pool"
         )
-        priced = f"; `lattice whatif --lose-pool {pool}` prices the loss of all of {pool}" if pool else ""
+        priced = (
+            f"; `lattice whatif --lose-pool {pool}` shows the cost of losing all of {pool}" if pool else ""
+        )
         click.echo(f"node/{name}: would move {', '.join(sorted(moving))}")
-        say.note(f"where no other node has room for them this makes new machines, which cost money{priced}")
+        say.note(f"if no other node has free capacity, Lattice adds machines, which cost money{priced}")
 
 
 def _workloads_by_node(connection: Connection) -> dict[str, list[str]]:
@@ -130,7 +132,9 @@ def _workloads_by_node(connection: Connection) -> dict[str, list[str]]:
                         f"{item['metadata']['namespace']}/{item['metadata']['name']}"
                     )
     except NotFound as error:
-        raise LatticeError("the server has no workloads", fix="see whether it is a Lattice server") from error
+        raise LatticeError(
+            "the server does not serve workloads", fix="check that it is a Lattice server"
+        ) from error
     return workloads
 
 

@@ -36,28 +36,28 @@ class EventsOptions:
 
 @click.command(cls=Command)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Events of all namespaces.")
-@click.option("--for", "about", default="", metavar="KIND/NAME", help="Only what happened to this object.")
-@click.option("-w", "--watch", is_flag=True, help="Then show what happens from now on.")
-@click.option("--types", default="", metavar="TYPES", help="Only these: Normal, Warning.")
-@click.option("--no-headers", is_flag=True, help="Leave the heads out.")
+@click.option("--for", "about", default="", metavar="KIND/NAME", help="Only events of this object.")
+@click.option("-w", "--watch", is_flag=True, help="Then print new events.")
+@click.option("--types", default="", metavar="TYPES", help="Only these types: Normal, Warning.")
+@click.option("--no-headers", is_flag=True, help="Do not print column headers.")
 @click.option(
     "-o",
     "--output",
     "form",
     type=output.OutputFormatType("json", "yaml"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="json or yaml.",
 )
 @with_connection
 def events(connection: Connection, types: str, **options: Any) -> None:
-    """Show what happened, oldest first.
+    """List events, oldest first.
 
     \b
     Examples:
       lattice events                       of this namespace
       lattice events --for service/api     of one service
-      lattice events -A -w --types Warning what goes wrong, as it happens
+      lattice events -A -w --types Warning warnings of all namespaces, also new ones
     """
     chosen_types = tuple(t.strip().capitalize() for t in types.split(",") if t.strip())
     if unknown := [t for t in chosen_types if t not in ("Normal", "Warning")]:

@@ -61,34 +61,32 @@ class GetCommand(Command):
 )
 @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
 @click.option(
-    "-l", "--selector", default="", metavar="LABELS", help="Only with these labels: a=b,c!=d,e in (f,g),!h."
+    "-l", "--selector", default="", metavar="LABELS", help="Select by labels: a=b,c!=d,e in (f,g),!h."
 )
+@click.option("--field-selector", default="", metavar="FIELDS", help="Select by fields: metadata.name=api.")
 @click.option(
-    "--field-selector", default="", metavar="FIELDS", help="Only with these fields: metadata.name=api."
-)
-@click.option(
-    "-o", "--output", "form", type=output.OutputFormatType("wide", "json", "yaml", "name", "jsonpath"), default=output.OutputFormat(), metavar="FORM",
+    "-o", "--output", "form", type=output.OutputFormatType("wide", "json", "yaml", "name", "jsonpath"), default=output.OutputFormat(), metavar="FORMAT",
     help="wide, json, yaml, name or jsonpath=TEMPLATE.",
 )  # fmt: skip
-@click.option("-w", "--watch", is_flag=True, help="Then show every change as it happens.")
-@click.option("--watch-only", is_flag=True, help="Show changes only.")
+@click.option("-w", "--watch", is_flag=True, help="Then print every change.")
+@click.option("--watch-only", is_flag=True, help="Print changes only.")
 @click.option(
-    "--sort-by", default="", type=PathType(), metavar="PATH", help="Order by a field, such as .metadata.name."
+    "--sort-by", default="", type=PathType(), metavar="PATH", help="Sort by a field, such as .metadata.name."
 )
 @click.option("--show-labels", is_flag=True, help="Add a column with the labels.")
-@click.option("--no-headers", is_flag=True, help="Leave the heads out.")
-@click.option("--ignore-not-found", is_flag=True, help="Objects that do not exist are no error.")
-@click.option("--show-managed-fields", is_flag=True, help="Keep managedFields in json and yaml.")
+@click.option("--no-headers", is_flag=True, help="Do not print column headers.")
+@click.option("--ignore-not-found", is_flag=True, help="Do not fail on objects that do not exist.")
+@click.option("--show-managed-fields", is_flag=True, help="Show managedFields in json and yaml.")
 @click.option(
     "--chunk-size",
     default=500,
     show_default=True,
     type=click.IntRange(min=0),
-    help="Objects to ask for at once; 0 for all.",
+    help="Objects per request; 0 requests all at once.",
 )
 @with_connection
 def get(connection: Connection, **options: Any) -> int:
-    """List objects, or show some of them.
+    """List objects, or show named objects.
 
     \b
     Examples:
@@ -118,7 +116,7 @@ class ObjectLister:
             self.options.selector or self.options.field_selector or self.options.all_namespaces
         ):
             raise UsageError(
-                "a name cannot go with a selector or all namespaces",
+                "a name cannot be combined with a selector or all namespaces",
                 fix="give either the name or the selector",
             )
         if self.options.form.is_table:
@@ -195,7 +193,7 @@ class ObjectWatcher:
     def run(self, targets: list[Target]) -> None:
         if len(targets) != 1:
             raise UsageError(
-                f"only one kind, or one object, can be watched; this names {len(targets)}",
+                f"only one kind or one object can be watched, got {len(targets)}",
                 fix="run one `get -w` for each",
             )
         target = targets[0]

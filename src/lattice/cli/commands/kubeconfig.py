@@ -16,7 +16,7 @@ from lattice.errors import UsageError
     "--user",
     default=None,
     metavar="NAME",
-    help="Make credentials for this user; without it, print your own kubeconfig.",
+    help="Create credentials for this user; default: print your own kubeconfig.",
 )
 @click.option(
     "--group", "groups", multiple=True, metavar="GROUP",
@@ -26,11 +26,11 @@ from lattice.errors import UsageError
     "--token",
     "as_token",
     is_flag=True,
-    help="A bearer token, revocable by deleting its secret, instead of a certificate.",
+    help="Use a bearer token instead of a certificate; delete its secret to revoke it.",
 )
 @with_connection
 def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...], as_token: bool) -> None:
-    """Print the kubeconfig with which kubectl reaches the server.
+    """Print a kubeconfig for kubectl and other clients.
 
     \b
     Examples:
@@ -60,8 +60,8 @@ def _check_options(user: str | None, groups: tuple[str, ...], as_token: bool) ->
         for flag, is_given in (("--group", bool(groups)), ("--token", as_token)):
             if is_given:
                 raise UsageError(
-                    f"{flag} is for another user",
-                    fix="name the user with --user, or leave it out to print your own kubeconfig",
+                    f"{flag} needs --user",
+                    fix="name the user with --user, or remove the flag to print your own kubeconfig",
                 )
         return
     if not user.strip():
@@ -83,7 +83,7 @@ def _warn_about_groups(groups: tuple[str, ...]) -> None:
 
     if SYSTEM in groups:
         say.warning(
-            f"{SYSTEM} is Lattice's own identity: it may write what people may not, such as status and made kinds"
+            f"{SYSTEM} is Lattice's own identity: it may write status and managed kinds, which users may not"
         )
     if not {ADMINS, VIEWERS, SYSTEM} & set(groups):
         say.warning(

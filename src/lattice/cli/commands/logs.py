@@ -35,38 +35,40 @@ class LogsOptions:
 
 @click.command(cls=Command)
 @click.argument("word", metavar="WORKLOAD|service/NAME")
-@click.option("-c", "--container", default="", metavar="NAME", help="Which container, if there are several.")
+@click.option("-c", "--container", default="", metavar="NAME", help="Container, if the workload has several.")
 @click.option(
     "--tail",
     type=int,
     metavar="N",
-    help=f"Last lines only; -1 for all. With --all {DEFAULT_TAIL_LINES} of each by default.",
+    help=f"Number of last lines; -1 for all. Default with --all: {DEFAULT_TAIL_LINES} per replica.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Then show what it prints from now on.")
+@click.option("-f", "--follow", is_flag=True, help="Then print new output.")
 @click.option(
     "--all",
     "all_replicas",
     is_flag=True,
-    help="All replicas of the service, each line with the name of its replica.",
+    help="Show all replicas of the service, with the replica's name on each line.",
 )
-@click.option("--prefix/--no-prefix", default=None, help="Name the replica before each line.")
+@click.option("--prefix/--no-prefix", default=None, help="Print the replica's name before each line.")
 @with_connection
 def logs(connection: Connection, word: str, **options: Any) -> int:
-    """Show what a workload printed. Of a service, a replica that is well, or all.
+    """Show the output of a workload. For a service, of one ready replica or of all replicas.
 
-    If its node does not answer, the last lines that were heard of it are shown.
+    If the node does not answer, the last received lines are shown.
 
     \b
     Examples:
       lattice logs web-0                  one workload
-      lattice logs service/web -f         a replica of a service, as it prints
-      lattice logs service/web --all -f   all of them
+      lattice logs service/web -f         a replica of a service, with new output
+      lattice logs service/web --all -f   all replicas
       lattice logs job -c main --tail 20  the last lines of one container
     """
     choices = LogsOptions(**options)
     if choices.tail is not None and choices.tail < -1:
         raise UsageError(
-            f"there are no {choices.tail} lines", where="--tail", fix="give a number of lines, or -1 for all"
+            f"must be -1 or more, got {choices.tail}",
+            where="--tail",
+            fix="give a number of lines, or -1 for all",
         )
     return Logs(connection, choices).run(word)
 
@@ -83,19 +85,19 @@ class Logs:
         if not selection.workloads:
             raise NotFound(
                 f"service/{selection.service} has no replicas",
-                fix=f"`lattice why service/{selection.service}` says why",
+                fix=f"`lattice why service/{selection.service}` explains why",
             )
         if not self.options.all_replicas:
             chosen, *other_replicas = selection.workloads
             if other_replicas:
                 say.note(
-                    f"{len(other_replicas) + 1} replicas, this is {chosen['metadata']['name']}; --all shows all"
+                    f"showing {chosen['metadata']['name']} of {len(other_replicas) + 1} replicas; --all shows all"
                 )
             selection = selection._replace(workloads=[chosen])
         if len(selection.workloads) > MAX_FOLLOWED_LOGS and self.options.follow:
             raise UsageError(
-                f"{len(selection.workloads)} logs are too many to follow at once",
-                fix=f"name one; at most {MAX_FOLLOWED_LOGS} go together",
+                f"{len(selection.workloads)} logs are too many to follow",
+                fix=f"name one replica; at most {MAX_FOLLOWED_LOGS} logs can be followed",
             )
         if self.options.follow and len(selection.workloads) > 1:
             return self._follow_all(selection.workloads)

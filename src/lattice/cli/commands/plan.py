@@ -28,14 +28,14 @@ FLEET_OUTPUT_TYPE = output.OutputFormatType("table", "wide", "json")
     "files",
     multiple=True,
     metavar="FILE|DIR|URL|-",
-    help="Manifests to be applied; may be given again.",
+    help="File, folder, URL or - with manifests to plan. Repeatable.",
 )
 @click.option(
     "--delete",
     "deletions",
     multiple=True,
     metavar="KIND/NAME",
-    help="As if this were deleted as well; may be given again.",
+    help="Assume that this object is deleted. Repeatable.",
 )
 @click.option(
     "-o",
@@ -43,25 +43,25 @@ FLEET_OUTPUT_TYPE = output.OutputFormatType("table", "wide", "json")
     "form",
     type=FLEET_OUTPUT_TYPE,
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="table, wide (clusters, prices) or json.",
 )
 @with_fleet_inputs
 def plan(sources: FleetInputs, form: output.OutputFormat) -> int:
-    """Show what a change would do, in places and in money, before it happens.
+    """Show how a change would affect placements and cost.
 
-    Manifests may be services, pools, node classes, infrastructure or policies: every service that they affect is listed. Without
-    any, the plan is what is still to be done for what is declared. Nothing is changed. What runs already stays where it is: a
-    service that the change makes misplaced is listed as one that would move.
+    Manifests may be services, pools, node classes, infrastructure or policies. The plan lists every affected service.
+    Without manifests, the plan shows the pending work for the declared objects. Nothing is changed. Running replicas stay
+    where they are: a service that the change makes misplaced is listed under WOULD MOVE.
 
-    Ends with 0 if nothing would change, 1 if something would, 2 if something would not be placed that the change is about or that has
-    its place now, 3 or more if something is wrong.
+    Exit code: 0 if nothing would change, 1 if something would change, 2 if a service of the change, or a service that is
+    placed now, would be left unplaced, 3 or more on an error.
 
     \b
     Examples:
       lattice plan -f shop/                            against the server
       lattice plan -f pool.yaml --world fleet/         against files, without a server
-      lattice plan --world fleet/                      from nothing to all that is declared
+      lattice plan --world fleet/                      all declared objects, from an empty fleet
       lattice plan --delete pool/us-east
       lattice plan -f policy.yaml -o json
     """
@@ -96,7 +96,7 @@ def _next_step_hint(document: dict[str, Any], sources: FleetInputs) -> str:
     if not sources.files or sources.deletions:
         return label
     if sources.is_offline:
-        return f"{label}   of these files; what a server would do: lattice plan {flags}"
+        return f"{label}   computed from these files; to plan on a server: lattice plan {flags}"
     return f"{label}   apply with: lattice apply {flags} --plan {document['id']}"
 
 

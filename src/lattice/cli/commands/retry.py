@@ -20,14 +20,14 @@ from lattice.kinds.workload import LatticeWorkload
     "--dry-run",
     type=click.Choice(["none", "client", "server"]),
     default="none",
-    help="Only say what would happen.",
+    help="Print what would happen; change nothing.",
     metavar="[=server|client|none]",
 )
 @with_connection
 def retry(connection: Connection, words: tuple[str, ...], dry_run: str) -> int:
-    """Try again at once what has failed, with all attempts to come.
+    """Restart failed replicas now and reset the attempt counter.
 
-    Of a service, those replicas that failed or wait for their next attempt.
+    For a service, lattice retries the replicas that failed or wait for their next attempt.
 
     \b
     Examples:
@@ -60,11 +60,11 @@ def _request_retry(connection: Connection, workload: dict[str, Any], dry_run: st
     metadata = workload["metadata"]
     name = metadata["name"]
     if (workload.get("spec") or {}).get("desiredState", "Running") != "Running":
-        message = f"workload/{name} is to be stopped: there is nothing to try again"
-        raise Conflict(message, fix="start it first: set its spec.desiredState to Running")
+        message = f"workload/{name} should not run: nothing to retry"
+        raise Conflict(message, fix="set spec.desiredState to Running first")
     if dry_run != "client":
         path = f"{resource_path(LatticeWorkload.resource, metadata['namespace'], name)}/retry"
         connection.client.send(Request("POST", path, {"dryRun": "All"} if dry_run == "server" else {}))
     dry = {"server": " (server dry run)", "client": " (dry run)"}.get(dry_run, "")
-    outcome = "will be tried again" if has_failed(workload) else "has not failed: nothing to try again"
+    outcome = "will be retried" if has_failed(workload) else "has not failed: nothing to retry"
     click.echo(f"workload/{name} {outcome}{dry}")

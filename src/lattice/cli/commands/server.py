@@ -47,7 +47,7 @@ def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
 @click.command()
 @config_flag("LATTICE_CONFIG")
 @settings_flags(*SERVER_FLAGS)
-@click.option("--verbose", is_flag=True, help="Log more.")
+@click.option("--verbose", is_flag=True, help="Log debug messages.")
 def server(verbose: bool, **values: Any) -> None:
     """Run one API server of a production installation.
 

@@ -14,7 +14,7 @@ PROGRESS_EVERY_SEEDS = 100
 
 @click.group()
 def sim() -> None:
-    """Run the whole control plane, in virtual time, against faults drawn from seeds, and check that it keeps its promises.
+    """Run the whole control plane, in virtual time, against faults drawn from seeds, and check the invariants.
 
     \b
     Examples:
@@ -31,7 +31,7 @@ def sim() -> None:
     default=100,
     show_default=True,
     metavar="N",
-    help="How many.",
+    help="Number of seeds.",
 )
 @click.option(
     "--first",
@@ -39,7 +39,7 @@ def sim() -> None:
     default=0,
     show_default=True,
     metavar="SEED",
-    help="The first of them.",
+    help="First seed.",
 )
 @click.option(
     "--workers",
@@ -47,13 +47,13 @@ def sim() -> None:
     default=2,
     show_default=True,
     metavar="N",
-    help="Processes at once.",
+    help="Parallel processes.",
 )
 @click.option(
     "--planted",
     default="",
     metavar="NAME",
-    help="With this bug planted; it ends with the first seed that finds it.",
+    help="Plant this bug; stops at the first seed that finds it.",
 )
 @click.option(
     "--digests",
@@ -65,10 +65,10 @@ def sim() -> None:
 @click.option(
     "--twice",
     is_flag=True,
-    help="Run each once more in another process, where strings hash to something else, and compare.",
+    help="Run each seed again in a process with another hash seed, and compare.",
 )
 def run(count: int, first: int, workers: int, planted: str, digests: str | None, twice: bool) -> None:
-    """Run many seeds; says what was violated and how to see it again.
+    """Run many seeds; print violated invariants and how to replay them.
 
     \b
     Examples:
@@ -134,12 +134,12 @@ class _Progress:
 
 @sim.command(cls=Command)
 @click.argument("seed", type=click.IntRange(min=0))
-@click.option("--planted", default="", metavar="NAME", help="With this bug planted.")
+@click.option("--planted", default="", metavar="NAME", help="Plant this bug.")
 @click.option(
     "--log", "with_log", is_flag=True, help="Print what servers and agents log, with the simulated time."
 )
 def replay(seed: int, planted: str, with_log: bool) -> None:
-    """Run one seed again; the same happens.
+    """Run one seed again, with the same history.
 
     \b
     Examples:

@@ -61,33 +61,33 @@ class SimulateOptions:
     multiple=True,
     required=True,
     metavar="FILE|DIR|-",
-    help="Where the manifests are; may be given again.",
+    help="File, folder, URL or - with manifests. Repeatable.",
 )
-@click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too.")
+@click.option("-R", "--recursive", is_flag=True, help="Include subfolders.")
 @click.option(
     "--profile",
     default="balanced",
     show_default=True,
     metavar="NAME|FILE",
-    help="Which plugins count how much.",
+    help="Scheduling profile with the weights of the plugins.",
 )
 @click.option(
     "--seed",
     type=Seed(),
     default=None,
     metavar="INTEGER",
-    help="Another order among equals; the profile's seed, or 0, if absent.",
+    help="Seed for ties; default: the profile's seed, or 0.",
 )
 @click.option(
     "--explain",
     default="",
     metavar="WORKLOAD",
-    help="Also say for every node why it takes this workload or not.",
+    help="Also explain for every node why it accepts or rejects this workload.",
 )
 @click.option(
     "--exit-code",
     is_flag=True,
-    help="End with 1 if something is not placed; otherwise 0 once everything is decided.",
+    help="Exit with 1 if a workload is not placed.",
 )
 @click.option(
     "-o",
@@ -95,15 +95,15 @@ class SimulateOptions:
     "form",
     type=output.OutputFormatType("table", "wide", "json"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="table, wide (every placement) or json.",
 )
 def simulate(**options: Any) -> int:
-    """Decide offline where workloads would go, and say why.
+    """Schedule workloads offline and explain the decisions.
 
-    Reads LatticeNode and LatticeWorkload manifests: YAML, JSON, or an object a line (.jsonl) for many. Workloads that have
-    a binding are on their node from the start; the others are decided by priority, then in the order given. The same
-    manifests, profile and seed always give the same placements.
+    Reads LatticeNode and LatticeWorkload manifests: YAML, JSON, or one object per line (.jsonl) for large fleets. Bound
+    workloads are on their node from the start; the others are scheduled by priority, then in the given order. The same
+    manifests, profile and seed always give the same result.
 
     \b
     Examples:
@@ -140,12 +140,12 @@ def _load_inventory(choices: SimulateOptions) -> "Inventory | None":
     for problem in inventory.problems:
         say.error(problem)
     if inventory.has_too_many_problems:
-        say.note(f"gave up after {MAX_PROBLEMS} problems")
+        say.note(f"stopped after {MAX_PROBLEMS} problems")
     if inventory.problems:
         return None
     if inventory.ignored:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(inventory.ignored.items()))
-        say.note(f"ignored {kinds}: only LatticeNode and LatticeWorkload matter here")
+        say.note(f"ignored {kinds}: simulate uses only LatticeNode and LatticeWorkload")
     return inventory
 
 
@@ -155,7 +155,7 @@ def _print_warnings(report: "SimulationReport", inventory: "Inventory") -> None:
             f"{inventory.location_of(warning.kind, warning.name)}{warning.kind} {warning.name} {warning.message}"
         )
     if len(report.warnings) > MAX_WARNINGS:
-        say.warning(f"and {len(report.warnings) - MAX_WARNINGS:,} more like these; -o json lists all")
+        say.warning(f"and {len(report.warnings) - MAX_WARNINGS:,} more warnings; -o json lists all")
 
 
 def _run_simulation(inventory: "Inventory", to_explain: str, chosen: ProfileChoice) -> "SimulationReport":

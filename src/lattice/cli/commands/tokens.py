@@ -21,7 +21,7 @@ MAX_TTL_S = 24 * 3600.0
 
 @click.group()
 def tokens() -> None:
-    """Make, list and delete the tokens with which machines join.
+    """Create, list and delete join tokens for machines.
 
     \b
     Examples:
@@ -34,35 +34,35 @@ def tokens() -> None:
 
 @tokens.command()
 @click.option(
-    "--node", default="", metavar="NAME", help="The one node that it may become; absent: any new one."
+    "--node", default="", metavar="NAME", help="Name of the node that may join; default: any new node."
 )
 @click.option(
     "--ttl",
     type=Duration(),
     default="15m",
     show_default=True,
-    help="How long it can be used; more needs --long-lived.",
+    help="Lifetime of the token; more than 15m needs --long-lived.",
 )
 @click.option(
     "--long-lived",
     is_flag=True,
-    help="Allow a --ttl of up to 24h: whoever finds such a token can join with it.",
+    help="Allow a --ttl of up to 24h; a leaked token lets any machine join until then.",
 )
 @click.option(
     "--label",
     "labels",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Label of the node that is made. Repeatable.",
+    help="Label of the new node. Repeatable.",
 )
-@click.option("--cluster", default="", metavar="NAME", help="Cluster of the node that is made.")
-@click.option("--pool", default="", metavar="NAME", help="Pool of the node that is made.")
-@click.option("--node-class", default="", metavar="NAME", help="Class of the node that is made.")
-@click.option("--region", default="", metavar="NAME", help="Region of the node that is made.")
-@click.option("--zone", default="", metavar="NAME", help="Zone of the node that is made.")
+@click.option("--cluster", default="", metavar="NAME", help="Cluster of the new node.")
+@click.option("--pool", default="", metavar="NAME", help="Pool of the new node.")
+@click.option("--node-class", default="", metavar="NAME", help="Class of the new node.")
+@click.option("--region", default="", metavar="NAME", help="Region of the new node.")
+@click.option("--zone", default="", metavar="NAME", help="Zone of the new node.")
 @with_connection
 def create(connection: Connection, node: str, ttl: float, long_lived: bool, **node_fields: Any) -> None:
-    """Make a token and print it; it is shown this once and stored nowhere."""
+    """Create a join token and print it; Lattice shows the token only once."""
     import secrets
 
     from lattice.clock import format_timestamp
@@ -92,7 +92,7 @@ def _warn_unusual_target(client: Client, node: str, *, pool: str, cluster: str) 
     from lattice.kinds.pool import LatticePool
 
     if node and _exists(client, resource_path(LatticeNode.resource, None, node)):
-        say.warning(f"node {node} is there already: the machine that joins with this token takes its place")
+        say.warning(f"node {node} exists already: the machine that joins with this token replaces it")
     for resource, name in ((LatticePool.resource, pool), (LatticeCluster.resource, cluster)):
         word = resource.singular.removeprefix("lattice")
         if name and not _exists(client, resource_path(resource, None, name)):
@@ -112,9 +112,9 @@ def _check_ttl(ttl: float, long_lived: bool) -> None:
         raise UsageError("must be above 0s and at most 24h", where="--ttl", fix="write it like 15m")
     if ttl > MAX_SHORT_TTL_S and not long_lived:
         raise UsageError(
-            "a token for more than 15 minutes is easily lost to others",
+            "a token that lives longer than 15 minutes may leak",
             where="--ttl",
-            fix="add --long-lived if it must be",
+            fix="add --long-lived to allow it",
         )
 
 
@@ -144,7 +144,7 @@ def _labels(words: tuple[str, ...]) -> dict[str, str]:
 @tokens.command("list")
 @with_connection
 def list_tokens(connection: Connection) -> None:
-    """List the tokens: what each may become, until when, and what it became."""
+    """List join tokens with their node, expiry and state."""
     from lattice.kinds.join_token import is_expired
 
     rows = [["ID", "NODE", "EXPIRES", "STATE"]]
@@ -167,14 +167,14 @@ def list_tokens(connection: Connection) -> None:
 
 @tokens.command()
 @click.argument("ids", nargs=-1, metavar="ID...")
-@click.option("--expired", is_flag=True, help="All that can no longer be used.")
+@click.option("--expired", is_flag=True, help="Delete all expired tokens.")
 @with_connection
 def delete(connection: Connection, ids: tuple[str, ...], expired: bool) -> None:
-    """Delete tokens: they let nobody in any more. Nodes that joined with them stay."""
+    """Delete join tokens. Nodes that joined with them stay."""
     from lattice.kinds.join_token import is_expired
 
     if bool(ids) == expired:
-        raise UsageError("which ones?", fix="give their IDs, or --expired")
+        raise UsageError("no tokens are named", fix="give token IDs, or --expired")
     if expired:
         ids = tuple(
             secret["metadata"]["name"].removeprefix("join-")

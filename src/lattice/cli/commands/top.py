@@ -25,13 +25,13 @@ _CURSOR_HOME, _CLEAR_TO_LINE_END, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 @click.command(cls=Command)
 @click.argument("words", nargs=-1, metavar="[pools|services|clusters|nodes]...")
-@click.option("-w", "--watch", is_flag=True, help="Show it anew all the time; Ctrl-C ends it.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--interval",
     type=Duration(),
     default="2s",
     show_default=True,
-    help="How often, with -w.",
+    help="Time between refreshes with -w.",
     metavar="DURATION",
 )
 @click.option(
@@ -40,21 +40,22 @@ _CURSOR_HOME, _CLEAR_TO_LINE_END, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
     "form",
     type=output.OutputFormatType("table", "wide", "json"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
+    help="table, wide or json.",
 )
 @with_connection
 def top(
     connection: Connection, words: tuple[str, ...], watch: bool, interval: float, form: output.OutputFormat
 ) -> None:
-    """Show what is used at this moment, as the nodes measure it, and what it costs.
+    """Show current usage, as measured by the nodes, and cost.
 
-    CPU is in cores. Percentages are of what workloads may have. Money is of this month; PROJECTED is what it comes to if nothing
-    changes. `-o wide` lists every row, `-o json` is for programs.
+    CPU is in cores. Percentages are of the capacity for workloads. SPENT is the cost of this calendar month so far;
+    PROJECTED is the cost of the month if nothing changes. `-o wide` lists every row, `-o json` is for programs.
 
     \b
     Examples:
-      lattice top                    all of it, once
-      lattice top -w                 as it changes
+      lattice top                    all tables, once
+      lattice top -w                 refreshed every 2 seconds
       lattice top nodes -o wide
       lattice top services -o json
     """
@@ -139,7 +140,7 @@ def _alternate_screen() -> Iterator[None]:
 def render_frame(lines: list[str], columns: int, rows: int) -> str:
     """One frame for the terminal: overwrites the previous frame and is cut to the window, so that the screen
     does not scroll."""
-    shown = lines if len(lines) < rows else [*lines[: rows - 2], f"… and {len(lines) - rows + 2} lines more"]
+    shown = lines if len(lines) < rows else [*lines[: rows - 2], f"… and {len(lines) - rows + 2} more lines"]
     painted = [colour_line(line[: max(1, columns - 1)]) for line in shown]
     return _CURSOR_HOME + "".join(f"{line}{_CLEAR_TO_LINE_END}\n" for line in painted) + _CLEAR_BELOW
 

@@ -37,10 +37,14 @@ EXAMPLE_DIRS = (Path(__file__).parents[2] / "examples", Path(__file__).parents[4
     "seeds",
     multiple=True,
     metavar="FILE|DIR|quickstart",
-    help="Apply these, or the built-in example, when the state is new. Repeatable.",
+    help="Manifests, or the built-in quickstart, to apply when the state is new. Repeatable.",
 )
 @click.option(
-    "--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these at every start. Repeatable."
+    "--apply",
+    "manifests",
+    multiple=True,
+    metavar="FILE|DIR",
+    help="Manifests to apply at every start. Repeatable.",
 )
 @click.option(
     "--log",
@@ -50,9 +54,9 @@ EXAMPLE_DIRS = (Path(__file__).parents[2] / "examples", Path(__file__).parents[4
     help="Write the log here instead of server.log in the data folder.",
 )
 def up(seeds: tuple[str, ...], manifests: tuple[str, ...], log_file: str, **values: Any) -> None:
-    """Run everything on this machine: the server, its store, and agents that services run on.
+    """Run everything on this machine: server, store and agents.
 
-    State stays in the data folder: stop with Ctrl-C, start again, and everything is there.
+    The data folder keeps the state: stop with Ctrl-C, start again, and everything is there.
 
     \b
     Examples:
@@ -197,7 +201,7 @@ def _print_suggestions(running: "RunningServer") -> None:
     click.echo("Try, in another terminal:")
     for command, purpose in suggestions(running.kubeconfig):
         click.echo(f"  {command:<57}  {purpose}")
-    click.echo("\nCtrl-C stops it.")
+    click.echo("\nPress Ctrl-C to stop.")
 
 
 def suggestions(kubeconfig: Path) -> list[tuple[str, str]]:
@@ -205,14 +209,14 @@ def suggestions(kubeconfig: Path) -> list[tuple[str, str]]:
     named = f" --kubeconfig {shlex.quote(_relative_path(kubeconfig))}"
     lattice, flag = _program_name(), "" if is_default_kubeconfig(kubeconfig) else named
     last = (
-        (f"{lattice} plan{flag} -f {UNPLACEABLE_EXAMPLE}", "what a change would do")
+        (f"{lattice} plan{flag} -f {UNPLACEABLE_EXAMPLE}", "effect of a change")
         if Path(UNPLACEABLE_EXAMPLE).exists()
-        else (f"{lattice} --help", "what else there is")
+        else (f"{lattice} --help", "all commands")
     )
     return [
-        (f"{lattice} top{flag}", "what runs where, live"),
-        (f"kubectl{named} get lattice -A", "everything, with kubectl"),
-        (f"{lattice} cost{flag}", "what it costs"),
+        (f"{lattice} top{flag}", "current usage and cost"),
+        (f"kubectl{named} get lattice -A", "all objects, with kubectl"),
+        (f"{lattice} cost{flag}", "cost by pool"),
         last,
     ]
 

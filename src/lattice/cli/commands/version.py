@@ -13,19 +13,21 @@ from lattice.errors import LatticeError
 
 
 @click.command(cls=Command)
-@click.option("--client", "client_only", is_flag=True, help="This program only; asks no server.")
+@click.option(
+    "--client", "client_only", is_flag=True, help="Show only the version of this program, without a server."
+)
 @click.option(
     "-o",
     "--output",
     "form",
     type=output.OutputFormatType("json", "yaml"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="json or yaml.",
 )
 @with_connection
 def version(connection: Connection, client_only: bool, form: output.OutputFormat) -> int:
-    """Show the version of this program and of the server.
+    """Show the versions of this program and of the server.
 
     \b
     Examples:

@@ -30,7 +30,7 @@ class PriceChange(click.ParamType):  # type: ignore[type-arg]
             return value
         match = _PERCENT_CHANGE.fullmatch(value.strip())
         if match is None:
-            self.fail(f"{value!r} is not a change of prices; write it like +20% or -5%", param, ctx)
+            self.fail(f"{value!r} is not a price change; write it like +20% or -5%", param, ctx)
         change = int(Decimal(match[2]) * 10_000) * (-1 if match[1] == "-" else 1)
         if not -MILLIONTHS <= change <= 999 * MILLIONTHS:
             self.fail(f"prices can change by -100% to +99900%, got {value}", param, ctx)
@@ -40,7 +40,7 @@ class PriceChange(click.ParamType):  # type: ignore[type-arg]
 class PoolCompliance(click.ParamType):  # type: ignore[type-arg]
     """Click type of a pool and a compliance: `us-east:gdpr`."""
 
-    name = "pool:certificate"
+    name = "pool:compliance"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -49,7 +49,7 @@ class PoolCompliance(click.ParamType):  # type: ignore[type-arg]
             return value
         pool, colon, compliance = value.rpartition(":")
         if not colon or not pool or not compliance:
-            self.fail(f"{value!r} is not POOL:CERTIFICATE, such as us-east:gdpr", param, ctx)
+            self.fail(f"{value!r} is not POOL:COMPLIANCE, such as us-east:gdpr", param, ctx)
         return pool, compliance
 
 
@@ -94,7 +94,7 @@ _EVENT_OPTIONS = [
         "lose",
         multiple=True,
         metavar="POOL",
-        help="A pool, a cloud's region, or an infrastructure with all it has, is gone.",
+        help="Assume the loss of a pool, a cloud region or a whole infrastructure. Repeatable.",
     ),
     click.option(
         "--price",
@@ -102,15 +102,15 @@ _EVENT_OPTIONS = [
         multiple=True,
         type=PriceChange(),
         metavar="+20%",
-        help="All prices rise, or fall, by so much.",
+        help="Assume that all prices change by this percentage. Repeatable.",
     ),
     click.option(
         "--drop-compliance",
         "drop",
         multiple=True,
         type=PoolCompliance(),
-        metavar="POOL:CERTIFICATE",
-        help="A pool loses a certificate.",
+        metavar="POOL:COMPLIANCE",
+        help="Assume that a pool loses a compliance, such as gdpr. Repeatable.",
     ),
 ]
 
@@ -139,7 +139,7 @@ def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--lose-each-pool",
     is_flag=True,
-    help="Every pool in turn is gone: who would be left without, each time.",
+    help="Assume the loss of every pool in turn, and list the services left unplaced.",
 )
 @click.option(
     "-f",
@@ -147,7 +147,7 @@ def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
     "files",
     multiple=True,
     metavar="FILE|DIR|URL|-",
-    help="As if these manifests were applied before.",
+    help="Assume that these manifests are applied first. Repeatable.",
 )
 @click.option(
     "-o",
@@ -155,33 +155,34 @@ def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
     "form",
     type=FLEET_OUTPUT_TYPE,
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="table, wide (clusters, prices) or json.",
 )
 @with_fleet_inputs
 def whatif(sources: FleetInputs, event: WhatIfEvent, lose_each_pool: bool, form: output.OutputFormat) -> int:
-    """Show who would move where, who would be left without, and the cost after.
+    """Show moved services, unplaced services and cost after an event.
 
-    Several things may happen at once: each flag may be given again. Unlike with a plan, replicas that are lost, or may no longer be
-    where they are, are placed anew. Nothing is changed.
+    Events can be combined. Unlike plan, whatif places replicas again that are lost or no longer allowed where they are.
+    Nothing is changed.
 
-    Ends with 0 if nothing would change, 1 if something would, 2 if something would be left without a place, 3 or more if something
-    is wrong.
+    Exit code: 0 if nothing would change, 1 if something would change, 2 if a service would be left unplaced, 3 or more on
+    an error.
 
     \b
     Examples:
       lattice whatif --lose-pool us-east
       lattice whatif --lose-pool aws/eu-west-1 --price +20%
       lattice whatif --drop-compliance us-east:gdpr --world fleet/
-      lattice whatif --lose-each-pool                  one after the other: which loss hurts?
+      lattice whatif --lose-each-pool                  every pool in turn
     """
     if not (event or lose_each_pool):
         raise UsageError(
-            "what if what?", fix="give --lose-pool, --price, --drop-compliance or --lose-each-pool"
+            "no event is given", fix="add --lose-pool, --price, --drop-compliance or --lose-each-pool"
         )
     if lose_each_pool and event:
         raise UsageError(
-            "--lose-each-pool goes alone", fix="drop the other flags, or name the pool with --lose-pool"
+            "--lose-each-pool cannot be combined with other events",
+            fix="remove the other flags, or name the pool with --lose-pool",
         )
     query = {"loseEach": True} if lose_each_pool else event.query
     document = run_query(sources, {"ask": "whatif", **query})

@@ -121,21 +121,23 @@ def _quoted_flags(named: Sequence[tuple[str, tuple[str | None, ...]]]) -> list[s
 
 
 _FLEET_OPTIONS = [
-    click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too."),
+    click.option("-R", "--recursive", is_flag=True, help="Include subfolders."),
     click.option(
         "--world",
         "worlds",
         multiple=True,
         metavar="FILE|DIR",
-        help="Ask no server: this is what there is; may be given again.",
+        help="Read the world from these files instead of a server. Repeatable.",
     ),
     click.option(
         "--prices",
         multiple=True,
         metavar="CSV",
-        help="Prices that go before the built-in ones; SkyPilot's catalogs are understood.",
+        help="Price file that overrides the built-in prices; SkyPilot catalogs work. Repeatable.",
     ),
-    click.option("--latency", default="", metavar="CSV", help="Measured round trips: from,to,ms."),
+    click.option(
+        "--latency", default="", metavar="CSV", help="File of measured round-trip times: from,to,ms."
+    ),
 ]
 
 
@@ -224,7 +226,7 @@ def _read_table(path: str) -> str:
     except (OSError, UnicodeError) as e:
         reason = (e.strerror or str(e)).lower() if isinstance(e, OSError) else "is not UTF-8 text"
         raise NotFound(
-            f"cannot be read: {reason}", where=path, fix="check the path and who may read it"
+            f"cannot be read: {reason}", where=path, fix="check the path and its permissions"
         ) from e
     if len(text) > MAX_TABLE_CHARS:
         raise TooLarge(
@@ -266,5 +268,5 @@ def service_key(word: str, namespace: str) -> str:
     if slash and [resource.kind for resource in kind_names().resolve(kind)] != ["LatticeService"]:
         raise UsageError(f"{word!r} is not a service", fix="write service/NAME, and -n for its namespace")
     if not name:
-        raise UsageError("which service?", fix="write service/NAME")
+        raise UsageError("no service is named", fix="write service/NAME")
     return f"{namespace}/{name}"

@@ -171,7 +171,7 @@ class Inventory:
             self.add_problem(
                 e
                 if isinstance(e, LatticeError)
-                else Malformed("holds no object", where=raw.location, fix="remove it")
+                else Malformed("contains no object", where=raw.location, fix="remove it")
             )
             return
         self.add_document(document)
@@ -240,7 +240,7 @@ def _admit_strictly(served: ServedKind, value: dict[str, Any], duplicates: tuple
         raise Invalid(e.message, where=e.where, fix=e.fix, causes=causes) from e
     # The server's fix explains how to query the server; offline the fix points to `lattice crds`.
     except Malformed as e:
-        fix = f"`lattice crds {served.resource.plural}` shows the fields there are" if e.causes else e.fix
+        fix = f"`lattice crds {served.resource.plural}` lists the fields" if e.causes else e.fix
         raise Malformed(
             e.message,
             where=e.where,

@@ -42,7 +42,7 @@ PLACEMENT_KINDS = {kind.resource.kind: kind for kind in DECLARED_KINDS + SYSTEM_
 # The reader stops after this many problems.
 MAX_PROBLEMS = 20
 PAGE_SIZE = "500"
-_FIELDS_HINT = "`lattice crds {}` shows the fields there are"
+_FIELDS_HINT = "`lattice crds {}` lists the fields"
 
 
 def load_world(sources: "FleetInputs") -> World:
@@ -119,7 +119,7 @@ class ManifestReader:
             raise self.problems[-1]
         if self.ignored:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ignored.items()))
-            say.note(f"ignored {kinds}: placement does not look at them")
+            say.note(f"ignored {kinds}: placement does not use them")
         return list(self.objects.values())
 
 
@@ -156,12 +156,12 @@ def _deletion_key(word: str, namespace: str, world: World) -> ObjectKey:
     names = [kind.resource.kind for kind in DECLARED_KINDS]
     if resource.kind not in names:
         raise UsageError(
-            f"{resource.kind} is nothing that placement looks at",
+            f"placement does not use {resource.kind}",
             where=word,
             fix=f"name a {', '.join(names[:-1])} or {names[-1]}",
         )
     key = (resource.kind, namespace if resource.namespaced else "", target.name)
     if key not in world.objects:
         where = f" in namespace {namespace}" if resource.namespaced else ""
-        raise NotFound(f"there is no {word}{where}", fix="check its name and -n")
+        raise NotFound(f"there is no {word}{where}", fix="check the name and -n")
     return key

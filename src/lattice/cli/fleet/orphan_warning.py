@@ -69,13 +69,13 @@ def _orphan_sentence(subject: str, clusters: list[Object], services: list[Object
         else "no replica of a service"
     )
     cost = f"{format_dollars(paid)}/h, {format_dollars(rate_per_30_days(paid))}/30d"
-    consequence = f"{'runs' if machines == 1 else 'run'} on without it, for {cost}"
-    drain = f"`lattice drain -l lattice.dev/cluster={names[0]}`{', and so on' if len(names) > 1 else ''}"
+    consequence = f"{'keeps running and costs' if machines == 1 else 'keep running and cost'} {cost}"
+    drain = f"`lattice drain -l lattice.dev/cluster={names[0]}`{', and likewise for each cluster' if len(names) > 1 else ''}"
     pronoun = "it" if sum(orphaned.values()) == 1 else "them"
     remedy = (
         f"to move {pronoun}: {drain}"
         if orphaned
-        else "a machine that nobody is on is given back soon, unless minNodes keeps it"
+        else "Lattice removes empty machines soon, unless minNodes keeps them"
     )
     return (
         f"{subject} is in use: {pluralize(machines, 'machine')} in {_truncated_list(names)} "

@@ -49,7 +49,7 @@ def enforce_plan(
     Returns the results by object key; a dry run returns no results.
     """
     if check.dry_run == "client":
-        raise UsageError("--plan needs the server, --dry-run=client asks none", fix="drop one of the two")
+        raise UsageError("--plan needs a server, --dry-run=client uses none", fix="remove one of the two")
     plan = _read_plan(check.plan)
     sources = FleetInputs(
         connection,
@@ -95,14 +95,14 @@ def _read_plan(word: str) -> dict[str, Any]:
         raise UsageError(f"{word!r} is neither the id of a plan nor a file", fix=fix) from e
     except msgspec.DecodeError as e:
         raise Malformed(
-            f"is not a plan: {e}", where=word, fix="keep one with `lattice plan -o json > FILE`"
+            f"is not a plan: {e}", where=word, fix="save one with `lattice plan -o json > FILE`"
         ) from e
     if (
         not isinstance(document, dict)
         or document.get("ask") != "plan"
         or not isinstance(document.get("id"), str)
     ):
-        raise Malformed("is not a plan", where=word, fix="keep one with `lattice plan -o json > FILE`")
+        raise Malformed("is not a plan", where=word, fix="save one with `lattice plan -o json > FILE`")
     return document
 
 
@@ -111,6 +111,6 @@ def _note_current_plan(plan: Mapping[str, Any]) -> None:
 
     say.note(
         "\n".join(
-            ["as things are now:", *(f"  {line}".rstrip() for line in plan_lines(plan, TableRenderer()))]
+            ["the current plan:", *(f"  {line}".rstrip() for line in plan_lines(plan, TableRenderer()))]
         )
     )

@@ -51,8 +51,8 @@ def apply_planned(sources: "FleetInputs", plan_id: str, manager: str) -> dict[Ke
     answer = _post_query(sources, "apply", {"expect": plan_id, "fieldManager": manager})
     if answer["meanwhile"]:
         say.warning(
-            f"somebody else changed {', '.join(answer['meanwhile'])} at the same moment: "
-            "`lattice plan` shows what it comes to"
+            f"another client changed {', '.join(answer['meanwhile'])} at the same time: "
+            "`lattice plan` shows the combined result"
         )
     results = {}
     for applied in answer["objects"]:
@@ -106,7 +106,7 @@ def _manifests(sources: "FleetInputs") -> Manifests:
     )
     if ignored:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
-        say.note(f"ignored {kinds}: placement does not look at them")
+        say.note(f"ignored {kinds}: placement does not use them")
     accepted = {*PLACEMENT_KINDS, Namespace.resource.kind}
     return [(document, target) for document, target in pairs if target.resource.kind in accepted]
 

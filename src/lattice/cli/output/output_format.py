@@ -34,7 +34,11 @@ class OutputFormatType(click.ParamType):  # type: ignore[type-arg]
             return value
         name, _, text = value.removeprefix("=").partition("=")
         if name not in self.allowed or (text and name != "jsonpath"):
-            self.fail(f"{value!r} is not a form of output here; use {', '.join(self.allowed)}", param, ctx)
+            self.fail(
+                f"{value!r} is not an output format of this command; use {', '.join(self.allowed)}",
+                param,
+                ctx,
+            )
         if name != "jsonpath":
             return OutputFormat(name)
         if not text:

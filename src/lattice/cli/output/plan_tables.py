@@ -29,7 +29,7 @@ def declaration_summary(declarations: Sequence[JsonObject], *, has_no_other_chan
         return
     if len(declarations) > restarted:
         yield f"{pluralize(len(declarations) - restarted, 'other declaration' if restarted else 'declaration')} changed"
-    yield "nothing is placed otherwise" if declarations else "nothing changes"
+    yield "no placement changes" if declarations else "nothing changes"
 
 
 def declared_lines(document: JsonObject, look: TableRenderer) -> list[str]:
@@ -98,7 +98,7 @@ def _summary(document: JsonObject, look: TableRenderer) -> list[str]:
     nodes = 0
     for cluster in document["clusters"]:
         nodes += sum(cluster["after"].values()) - sum(cluster["before"].values())
-    parts += [f"{pluralize(abs(nodes), 'node')} {'more' if nodes > 0 else 'less'}"] if nodes else []
+    parts += [f"{pluralize(abs(nodes), 'node')} {'more' if nodes > 0 else 'fewer'}"] if nodes else []
     moves = len(document["wouldMove"])
     parts += [f"{pluralize(moves, 'service')} would move"] if moves else []
     parts += _unplaced_summary(document["unplaced"])
@@ -131,18 +131,18 @@ def _pending(pending: JsonObject | None, look: TableRenderer) -> list[str]:
     if pending is None:
         return []
     real, late = format_dollars(pending["cost"]["before"]["hourlyMicros"]), len(pending["services"])
-    waits = (
-        f"{pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'} for that, and "
-        if late
-        else ""
-    )
+    waits = f" ({pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'})" if late else ""
     return look.bullets(
-        [f"before is as if all that is declared already had its place; {waits}{real}/h is paid now"]
+        [f"The baseline assumes all pending services are placed{waits}. You pay {real}/h now."]
     )
 
 
 def _change_counts(rows: Sequence[JsonObject], noun: str) -> Iterator[str]:
-    for mark, verb in (("+", "placed" if noun == "service" else "made"), ("~", "changed"), ("-", "removed")):
+    for mark, verb in (
+        ("+", "placed" if noun == "service" else "created"),
+        ("~", "changed"),
+        ("-", "removed"),
+    ):
         if changed := [row for row in rows if row["mark"] == mark and row.get("isPlaced", True)]:
             yield f"{pluralize(len(changed), noun)} {verb}"
 
@@ -291,10 +291,12 @@ def _exhausted_budget_note(budget: JsonObject, month: str | None) -> str:
     rate.
     """
     need, have = (budget[name]["hourlyMicros"] for name in ("cheapestMachine", "left"))
-    period_note = "; the limit also holds for 30 days, USED is this month" if month else ""
+    period_note = (
+        "; the limit applies to 30 days at the current rate, USED covers this calendar month" if month else ""
+    )
     return (
-        f"budget of {budget['subject']} refuses one more machine: needs {format_dollars(need)}/h, "
-        f"has {format_dollars(have)}/h, missing {format_dollars(need - have)}/h{period_note}"
+        f"budget of {budget['subject']} has no headroom for one more machine: need {format_dollars(need)}/h, "
+        f"have {format_dollars(have)}/h, missing {format_dollars(need - have)}/h{period_note}"
     )
 
 
@@ -321,7 +323,7 @@ def _would_move(document: JsonObject, look: TableRenderer) -> list[str]:
         for service in document["wouldMove"]
     ]
     lines = look.table(["WOULD MOVE", "TO", "WHY"], rows)
-    return [*lines, "They stay where they are until moving them is asked for."] if lines else []
+    return [*lines, "Running replicas are not moved automatically."] if lines else []
 
 
 def unplaced_table(unplaced: Sequence[JsonObject], look: TableRenderer) -> list[str]:
@@ -359,7 +361,7 @@ def blocker_lines(document: JsonObject, service: str, look: TableRenderer) -> li
 
 
 def _required(required: JsonObject) -> str:
-    """Requirements of an offer that would fit: `2 new places with region us-*; compliance gdpr; 3 nodes of
+    """Requirements of an offer that would fit: `2 new pools with region us-*; compliance gdpr; 3 nodes of
     cpu 2, memory 4Gi`."""
     count, properties = required["places"], dict(required["requiredProperties"])
     machine, number = properties.pop("machine", {}), properties.pop("machines", 1)
@@ -369,7 +371,7 @@ def _required(required: JsonObject) -> str:
         latencies.append(f"at most {latency['maxMs']} ms to {name}{regions}")
     words = [f"{_split_camel_case(name)} {_value(value)}" for name, value in properties.items()]
     sized = f" of {_value(machine)}" if machine else ""
-    place = "a new place" if count == 1 else f"{count} new places"
+    place = "a new pool" if count == 1 else f"{count} new pools"
     return f"{place} with {'; '.join([*words, *latencies, pluralize(number, 'node') + sized])}"
 
 
@@ -435,7 +437,9 @@ def _latencies(latencies: Sequence[JsonObject], look: TableRenderer) -> list[str
         ]
     estimates = [latency for latency in latencies if latency["isEstimate"]]
     return (
-        [f"latencies: {len(estimates):,} of {len(latencies):,} are estimates; --latency gives measured ones"]
+        [
+            f"latencies: {len(estimates):,} of {len(latencies):,} are estimates; --latency provides measured values"
+        ]
         if estimates
         else []
     )
@@ -471,7 +475,7 @@ def pool_loss_lines(document: JsonObject, look: TableRenderer) -> list[str]:
     harmless = len(document["losses"]) - len(harmful)
     return join_blocks(
         table,
-        [f"{pluralize(harmless, 'other pool')} could be lost without moving anybody"] if harmless else [],
+        [f"{pluralize(harmless, 'other pool')} could be lost without moving a replica"] if harmless else [],
     )
 
 
@@ -481,14 +485,14 @@ def _loss(loss: JsonObject, look: TableRenderer) -> list[str]:
     names = ", ".join(unplaced) + (f" and {hidden} more" if hidden else "")
     after, change = loss["cost"]["after"], loss["cost"]["change"]
     money = [format_dollars(after["hourlyMicros"]), format_dollars(change["hourlyMicros"], signed=True)]
-    return ["!" if unplaced else "", loss["pool"], f"{len(loss['moved'])}", *money, names or "nobody"]
+    return ["!" if unplaced else "", loss["pool"], f"{len(loss['moved'])}", *money, names or "none"]
 
 
 def optimise_lines(document: JsonObject, look: TableRenderer) -> list[str]:
     """The saving of the moves with the lower bound of the cost, then the plan of the moves."""
     gap = f"{document['gapMillionths'] / 10_000:.2f} %"
     lowest = format_dollars(document["bound"]["hourlyMicros"])
-    bound = f"no arrangement costs less than {lowest}/h: the gap is at most {gap}"
+    bound = f"no placement costs less than {lowest}/h: the gap is at most {gap}"
     note = document["solver"]["note"]
     notes = [bound, *([note] if note else [])]
     if not document["moves"]:
@@ -518,7 +522,7 @@ def cost_lines(document: JsonObject, look: TableRenderer) -> list[str]:
         rows,
         right_aligned=range(1, 4 + len(empty)),
     )
-    nothing = "nothing costs anything" + (
+    nothing = "there are no costs" + (
         f" in namespace {document['namespace']}" if document["namespace"] else ""
     )
     return join_blocks(table or [nothing], _uncounted_services(document), data_sources(document, look))
@@ -534,12 +538,12 @@ def _uncounted_services(document: JsonObject) -> list[str]:
             for service in document["partlyPlaced"]
         ]
         lines.append(
-            f"{pluralize(len(partly), 'service')} partly placed, counted with the replicas that have a place: "
+            f"{pluralize(len(partly), 'service')} partly placed, counted by their placed replicas: "
             f"{_truncated_list(partly)}"
         )
     if unplaced := document["unplaced"]:
         lines.append(
-            f"{pluralize(len(unplaced), 'service')} without a place, not counted: {_truncated_list(unplaced)}"
+            f"{pluralize(len(unplaced), 'service')} not placed, not counted: {_truncated_list(unplaced)}"
         )
     return lines
 

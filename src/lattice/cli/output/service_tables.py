@@ -23,7 +23,9 @@ def why_lines(document: JsonObject, look: TableRenderer, pool: str = "") -> list
         else _ranking_table(document, look, pool),
         _rejection_table(document, look, pool),
         blocker_lines(document, document["service"], look) if not document["isPlaced"] and not pool else [],
-        look.table(["DEMANDS", "SAYS"], [[part["text"], part["source"]] for part in document["requirements"]])
+        look.table(
+            ["REQUIREMENT", "SOURCE"], [[part["text"], part["source"]] for part in document["requirements"]]
+        )
         if look.wide
         else [],
         data_sources(document, look) if not pool else [],
@@ -35,17 +37,17 @@ def _head(document: JsonObject, look: TableRenderer) -> list[str]:
         f"{format_dollars(document['cost']['hourlyMicros'])}/h, "
         f"{format_dollars(document['cost']['projected30DayMicros'])}/30d"
     )
-    now = f"now {format_placements(document['now'], look.wide)}" if document["now"] else "none there yet"
+    now = f"now {format_placements(document['now'], look.wide)}" if document["now"] else "not placed yet"
     if document["isPlaced"]:
         now += f"; {cost}"
     elif document["placed"]:
         now += f"; {cost} for {document['placed']:,}"
     lines = _verdict(document, look)
-    lines += [f"{pluralize(document['replicas'], 'replica')} wanted, {now}"]
+    lines += [f"{pluralize(document['replicas'], 'replica')} desired, {now}"]
     if document["isStale"]:
         would = format_placements(document["would"], look.wide)
         lines += look.bullets(
-            [f"placed today, it would go to {would}; it stays until moving it is asked for"]
+            [f"a new placement would choose {would}; running replicas are not moved automatically"]
         )
     return lines
 
@@ -114,12 +116,12 @@ def _rejection_table(document: JsonObject, look: TableRenderer, pool: str) -> li
     rows: list[list[str]] = []
     for key in keys:
         rows += _rejection_rows(groups[key], reasons[key])
-    heads = ["POOL", "REPLICA", "FILTER", "REFUSED FOR", "NEED", "HAVE", "MISSING"]
+    heads = ["POOL", "REPLICA", "FILTER", "REJECTED FOR", "NEED", "HAVE", "MISSING"]
     if not any(row[1] for row in rows):
         heads, rows = [heads[0], *heads[2:]], [[row[0], *row[2:]] for row in rows]
     table = look.table(heads, rows)
     feasible = [candidate["name"] for candidate in document["pools"] if candidate["fits"]]
-    return table or ([f"nothing rules {pool} out"] if pool in feasible else [])
+    return table or ([f"no filter rejects {pool}"] if pool in feasible else [])
 
 
 def _rejection_rows(pools: Sequence[str], reasons: Sequence[JsonObject]) -> list[list[str]]:
@@ -139,8 +141,9 @@ def fit_lines(document: JsonObject, look: TableRenderer) -> list[str]:
     blockers."""
     if document["isPlaced"]:
         event = document.get("event")
-        scope = f"{', '.join(describe_event(event))}, too" if event else "as it is"
-        return [f"{document['service']} fits {scope}"]
+        if event:
+            return [f"{document['service']} also fits {', '.join(describe_event(event))}"]
+        return [f"{document['service']} fits without changes"]
     head = _verdict(document, look)
     rows: list[list[str]] = []
     field_changes: list[str] = []
@@ -161,11 +164,10 @@ def _no_suggestion_text(document: JsonObject) -> str:
     fewest = min((len(parts) for parts in document["conflicts"]), default=0)
     if fewest > 1:
         return (
-            f"no change that was tried makes it fit, since none of the {fewest} things that it fits without "
-            "is enough alone: they would have to change all together; "
-            "`lattice why` lists what stands in its way"
+            f"no tried change places the service: {fewest} requirements would have to change together; "
+            "`lattice why` lists the blockers"
         )
-    return "nothing that was tried makes it fit; `lattice why` lists what stands in its way"
+    return "no tried change places the service; `lattice why` lists the blockers"
 
 
 def _suggestion(number: int, suggestion: JsonObject) -> list[list[str]]:
@@ -185,18 +187,18 @@ def _price(suggestion: JsonObject) -> list[str]:
         costs = [format_dollars(service[name]) for name in ("hourlyMicros", "projected30DayMicros")]
     return [
         *(f"{at_least}{cost}" for cost in costs),
-        format_dollars(increase, signed=True) if increase else "no more",
+        format_dollars(increase, signed=True) if increase else "none",
     ]
 
 
 def _legend(document: JsonObject) -> str:
     """Explanation of the cost columns."""
     placed, desired = document["placed"], document["replicas"]
-    now = "$0.00/h without a place"
+    now = "now $0.00/h, not placed"
     if placed:
         hourly = format_dollars(document["serviceCost"]["hourlyMicros"])
-        now = f"{hourly}/h with {placed:,} of {desired:,} replicas"
-    return f"COSTS is what the service costs then ({now}); MORE is what is paid more for all there is."
+        now = f"now {hourly}/h with {placed:,} of {desired:,} replicas"
+    return f"COSTS: cost of this service after the change ({now}). MORE: increase of the total bill."
 
 
 def _services_ahead(suggestion: JsonObject) -> list[str]:
@@ -206,9 +208,9 @@ def _services_ahead(suggestion: JsonObject) -> list[str]:
     hidden = len(suggestion["ahead"]) - MAX_AHEAD_NAMES
     names = ", ".join(suggestion["ahead"][:MAX_AHEAD_NAMES]) + (f" and {hidden} more" if hidden > 0 else "")
     return [
-        f"(serves {names} first)"
+        f"(places {names} first)"
         if suggestion["isEnough"]
-        else f"(not enough: {names} would be first, and take it)"
+        else f"(not enough: {names} would be placed first and use the capacity)"
     ]
 
 

@@ -30,13 +30,13 @@ def report_lines(report: SimulationReport, *, wide: bool = False, max_width: int
     missing = report.decided_count - len(report.placements)
     parts = [f"{len(report.placements):,} placed", f"{missing:,} not placed"]
     parts += [f"{report.bound_count:,} bound before"] if report.bound_count else []
-    parts += [f"{len(report.preempted):,} displaced"] if report.preempted else []
-    parts += [f"{report.stopped_count:,} not meant to run"] if report.stopped_count else []
+    parts += [f"{len(report.preempted):,} preempted"] if report.preempted else []
+    parts += [f"{report.stopped_count:,} stopped"] if report.stopped_count else []
     yield f"{report.node_count:,} node{'' if report.node_count == 1 else 's'}: {', '.join(parts)}"
     if report.qos:
         counts = Counter(report.qos.values())
         texts = [f"{counts[qos]:,} {qos.name}" for qos in sorted(counts)]
-        yield f"class of service: {', '.join(texts)}"
+        yield f"QoS classes: {', '.join(texts)}"
     for block in (
         _explained(report, wide, max_width),
         _placements(report, wide),
@@ -81,7 +81,7 @@ def _displaced(report: SimulationReport) -> list[str]:
         [name, victim.node, victim.preempted_by, report.placements.get(name, "<none>")]
         for name, victim in report.preempted.items()
     ]
-    return render.table([["DISPLACED", "WAS ON", "BY", "NOW ON"], *rows])
+    return render.table([["PREEMPTED", "WAS ON", "BY", "NOW ON"], *rows])
 
 
 def _usage(report: SimulationReport, wide: bool) -> list[str]:
@@ -183,7 +183,7 @@ def _explained(report: SimulationReport, wide: bool, columns: int) -> list[str]:
         ]
         for candidate in explanation["ranked"]
     ]
-    refused = [["REFUSED", "WHY"]]
+    refused = [["REJECTED", "WHY"]]
     shown = list(explanation["refused"].items())
     shown = shown if wide else shown[:MAX_ROWS]
     for name, reasons in shown:

@@ -137,7 +137,9 @@ TABLES: dict[str, Callable[[Sequence[UsageRow], TableRenderer, BarRenderer], Lin
 
 def top_lines(document: Mapping[str, Any], look: TableRenderer, pen: BarRenderer) -> Lines:
     blocks = [draw(document[name], look, pen) for name, draw in TABLES.items() if name in document]
-    return join_blocks(*blocks) or ["nothing is there yet: declare pools and services with `lattice apply`"]
+    return join_blocks(*blocks) or [
+        "there are no objects yet: create pools and services with `lattice apply`"
+    ]
 
 
 def _usage_cells(row: UsageRow, pen: BarRenderer) -> list[str]:
