@@ -164,6 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with cli.make_context("lattice", list(sys.argv[1:] if arguments is None else arguments)) as context:
             code = cli.invoke(context)
         sys.stdout.flush()
+        # Commands return an exit code or None.
         return code if isinstance(code, int) else 0
     except LatticeError as e:
         say.error(e)
@@ -174,6 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         e.show()
         return e.exit_code
     except (KeyboardInterrupt, click.Abort):
+        # Exit codes of signals follow the shell: 128 plus the number of the signal.
         return 128 + signal.SIGINT
     except BrokenPipeError:
         # The interpreter flushes stdout once more at exit; the null device accepts that flush.
@@ -202,6 +204,7 @@ def run() -> NoReturn:
         _reopen_closed_streams()
         # gRPC reads the variable when its library loads; at the default level gRPC logs every failed connection itself.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+        # Set by the completion script of the shell, not by users.
         if "_LATTICE_COMPLETE" in os.environ:
             cli.main(prog_name="lattice", complete_var="_LATTICE_COMPLETE")
         code = main()

@@ -127,6 +127,7 @@ def _server_from_kubeconfig(
         raise Malformed(
             "the cluster has no server address", where=str(path), fix="set clusters[].cluster.server"
         )
+    # An exec plugin would run a program that the kubeconfig names.
     if "exec" in user or "auth-provider" in user:
         raise Malformed(
             "uses an authentication plugin, which is not supported",

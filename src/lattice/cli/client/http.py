@@ -82,6 +82,7 @@ class Client:
 
     def send(self, request: Request) -> Response:
         """Send a request; retry after the server's Retry-After delay while the request timeout allows."""
+        # The deadline covers all attempts and the delays between them.
         deadline = time.monotonic() + self.timeout if self.timeout else None
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             if deadline and self._connection is not None and self._connection.sock is not None:
@@ -91,6 +92,7 @@ class Client:
             for text in _warnings(response):
                 self.warn(text)
             wait = _retry_after_s(response)
+            # A delay past the deadline is useless: return the server's error now.
             if wait is None or attempt == _MAX_ATTEMPTS or (deadline and time.monotonic() + wait >= deadline):
                 return _check_status(response.status, body, request)
             time.sleep(wait)
@@ -159,6 +161,7 @@ class Client:
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._url.hostname or "", self._url.port
         if self._tls is None:
+            # The request timeout replaces the connect timeout once the connection is open.
             connection = http.client.HTTPConnection(host, port or 80, timeout=_CONNECT_TIMEOUT_S)
         else:
             connection = _TlsConnection((host, port or 443), self._tls, self.server.tls_server_name or host)
@@ -217,6 +220,7 @@ class _TlsConnection(http.client.HTTPSConnection):
         self._tls, self._name = tls, name
 
     def connect(self) -> None:
+        # HTTPSConnection.connect would check the certificate against the host of the address.
         http.client.HTTPConnection.connect(self)
         self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name)
 
@@ -244,6 +248,7 @@ def _parse_url(url: str) -> urllib.parse.SplitResult:
 
 def _tls_context(server: Server) -> ssl.SSLContext:
     try:
+        # Without an authority the system's trust store is used.
         context = ssl.create_default_context(cadata=server.authority or None)
         if server.insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -285,12 +290,14 @@ def _lines(response: http.client.HTTPResponse) -> Iterator[Any]:
 
 def _warnings(response: http.client.HTTPResponse) -> Iterator[str]:
     for header in response.headers.get_all("Warning") or []:
+        # Form of the header: code agent "text".
         text = header.split(" ", 2)[-1].strip()
         yield text[1:-1].replace('\\"', '"').replace("\\\\", "\\") if text.startswith('"') else text
 
 
 def _retry_after_s(response: http.client.HTTPResponse) -> float | None:
     after = response.headers.get("Retry-After", "")
+    # Retry-After may also be a date; Lattice sends seconds.
     if response.status not in (429, 503) or not after.isdigit():
         return None
     return min(float(after), _MAX_RETRY_AFTER_S)
@@ -306,11 +313,13 @@ def _check_status(status: int, body: bytes, request: Request) -> Response:
     raise error_from_status(status, value if isinstance(value, dict) else {}, request.path)
 
 
+# Several classes share a status, so the reason in a Status response decides first.
 _ERRORS_BY_REASON = {
     kind.reason: kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, LatticeError)
 }
+# Reversed: the first class with a status wins.
 _ERRORS_BY_STATUS = {kind.status: kind for kind in reversed(list(_ERRORS_BY_REASON.values()))}
 _FIX_BY_STATUS = {
     401: "check the token or certificate in your kubeconfig",
@@ -341,6 +350,8 @@ def _list_hint(status: int, details: Mapping[str, Any], path: str) -> str:
     if status != 404 or not details.get("kind") or not details.get("name"):
         return ""
     group = f".{details['group']}" if details.get("group") else ""
+    # Namespaces of core kinds and of grouped kinds: /api/v1/namespaces/NS/ and
+    # /apis/GROUP/VERSION/namespaces/NS/.
     match = re.match(r"/apis?/(?:[^/]+/){1,2}namespaces/([^/]+)/", path)
     namespace = f" -n {match[1]}" if match else ""
     return f"`lattice get {details['kind']}{group}{namespace}` lists the existing objects"

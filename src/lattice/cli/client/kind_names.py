@@ -10,6 +10,7 @@ from typing import NamedTuple
 from lattice.errors import NotFound, UsageError
 from lattice.kinds.meta.base import GROUP, Resource
 
+# Everyday names in addition to the kinds' own names.
 _EXTRA_NAMES = {
     "LatticePlacementPolicy": ("policy", "policies"),
     "LatticeNodeClass": ("class", "classes", "nodeclasses"),
@@ -58,6 +59,7 @@ class KindNames:
         listed = list(resources)
         listed_ids = {r.id for r in listed}
         listed += [r for r in _EXTERNAL_RESOURCES if r.id not in listed_ids]
+        # Stable sort: Lattice's kinds first, so that their spellings win below.
         self.resources = sorted(listed, key=lambda r: r.group != GROUP)
         self.resources_by_word: dict[str, Resource] = {}
         for resource in self.resources:
@@ -141,6 +143,7 @@ class KindNames:
         return NotFound(f"there is no kind {word!r}", fix=fix)
 
 
+# Cached: loading the kinds takes time, and commands that need no kinds must start fast.
 @functools.cache
 def kind_names() -> KindNames:
     from lattice.kinds import KINDS

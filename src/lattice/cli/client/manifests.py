@@ -146,6 +146,7 @@ def _are_objects(lines: Sequence[bytes]) -> bool:
 def _json_objects(path: str) -> Iterator[RawObject | Document]:
     if path.endswith(JSON_LINES_SUFFIXES):
         with _opened(path) as file:
+            # A NUL byte means a binary file; YAML and JSON never contain one.
             if b"\0" in file.peek(SNIFF_BYTES)[:SNIFF_BYTES]:
                 raise Malformed("is not text", where=path, fix="write one JSON object per line, in UTF-8")
             yield from (
@@ -182,6 +183,7 @@ def _items(text: bytes, source: str) -> Iterator[RawObject | Document]:
         else:
             yield from _line_objects(text, source)
         return
+    # An object of another kind may have a field `items` of its own.
     if head.items is None or not head.kind.endswith("List"):
         yield RawObject(text.strip(), source, 1 + text[: len(text) - len(text.lstrip())].count(b"\n"))
         return
@@ -257,6 +259,7 @@ def _json_error(text: bytes, source: str) -> Malformed | None:
 def locate_error(e: LatticeError, document: Document, target: Target) -> LatticeError:
     """The same error with the file and line of every field in its causes."""
     name = f"{full_name(target.resource)}/{target.name}"
+    # In the order of the file, like a compiler.
     in_order = sorted(e.causes, key=lambda cause: document.line_of(cause.field.removeprefix(".")))
     causes = [_with_line(c, document) for c in in_order]
     # The causes name the fields and their managers; the server's message only repeats the causes.
@@ -277,6 +280,7 @@ def locate_error(e: LatticeError, document: Document, target: Target) -> Lattice
 
 def _with_line(cause: Cause, document: Document) -> Cause:
     path = cause.field.removeprefix(".")
+    # The path is left out if the message names the field already.
     is_path_needed = path and path not in cause.message
     return Cause(
         f"{document.location(path)}: {path}" if is_path_needed else document.location(path),

@@ -89,6 +89,7 @@ class NodeSpecUpdate:
             spec = self.edit_spec(node.get("spec", {}))
             if spec == node.get("spec", {}):
                 return False
+            # A client dry run compares only; the server is not asked to validate.
             if self.dry_run == "client":
                 return True
             try:
@@ -127,6 +128,7 @@ def draining_spec(spec: Object) -> Object:
     from lattice.kinds.node import DRAINING_TAINT
 
     taints = spec.get("taints", [])
+    # Draining already: an equal spec avoids a needless write.
     if spec.get("unschedulable") and any(taint.get("key") == DRAINING_TAINT for taint in taints):
         return spec
     other_taints = [taint for taint in taints if taint.get("key") != DRAINING_TAINT]

@@ -13,6 +13,7 @@ from lattice.cli.client.http import Client
 
 # Value of a flag that is given without one.
 BARE_FLAG_VALUES = {"--dry-run": "server", "--cascade": "background"}
+# Minutes exclude `ms`, which stands for milliseconds.
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
 
 
@@ -37,6 +38,7 @@ def _normalize_flag(arg: str, switches: dict[str, click.Option]) -> str:
         return arg
     if value.lower() == "true":
         return name
+    # `--wait=false` becomes `--no-wait`; a flag without a negative form is dropped.
     return next(iter(switch.secondary_opts), "")
 
 
@@ -113,6 +115,7 @@ def with_connection(function: Callable[..., Any], default_timeout: str = "30s") 
         show_default=True,
         help="Timeout of one request; 0 waits without limit.",
     )
+    # click applies decorators from the bottom up: reversed keeps the order of the help text.
     for option in reversed([*_CONNECTION_OPTIONS, timeout]):
         wrapped = option(wrapped)
     return wrapped

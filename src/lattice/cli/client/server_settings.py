@@ -51,6 +51,7 @@ class Seconds(_CheckedType):
         try:
             seconds = float(value)
         except ValueError:
+            # NaN fails every comparison below.
             seconds = math.nan
         is_in_range = seconds > self.minimum if self.is_exclusive else seconds >= self.minimum
         return (
@@ -94,6 +95,7 @@ class StoreAddress(_CheckedType):
         return str(value)
 
 
+# click infers the type of other settings from their defaults.
 SETTING_TYPES: dict[str, click.ParamType] = {  # type: ignore[type-arg]
     "data-dir": Folder(),
     "store": StoreAddress(),
@@ -172,6 +174,7 @@ def _documents(path: str) -> "list[Document]":
     from lattice.kinds.meta.yaml_manifest import load_documents
 
     try:
+        # A settings file is never a Kubernetes List.
         documents = load_documents(Path(path).read_bytes(), path, expand_lists=False)
     except OSError as error:
         raise UsageError(

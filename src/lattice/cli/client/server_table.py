@@ -40,10 +40,12 @@ class ServerTable:
         shown = [self._cells(row) for row in rows]
         if first:
             shown = [self._headers(), *shown] if self.options.show_headers else shown
+            # Rows that a watch adds later keep these widths.
             self.widths = render.widths(shown)
         return [render.line(cells, self.widths) for cells in shown]
 
     def update_columns(self, table: dict[str, Any]) -> None:
+        # Tables of a watch may come without column definitions: the earlier ones stay in use.
         self.columns = table.get("columnDefinitions") or self.columns
 
     def _visible_columns(self) -> list[int]:

@@ -18,6 +18,7 @@ class RetryWatcher:
     def __init__(self, client: Client, path: str, query: Mapping[str, str], accept: str) -> None:
         self.client = client
         self.path = path
+        # A watch has no pages.
         self.query = {k: v for k, v in query.items() if k not in ("limit", "continue")}
         self.accept = accept
         self.sleep: Callable[[float], None] = time.sleep
@@ -29,11 +30,13 @@ class RetryWatcher:
             try:
                 for kind, value in self._stream(revision):
                     pause, is_warned, revision = 0.0, False, revision_of(value) or revision
+                    # A bookmark carries only a newer revision to resume from.
                     if kind != "BOOKMARK":
                         yield kind, value
             except Unavailable as e:
                 if not is_warned:
                     say.warning(f"{e.message}; trying again")
+                # One warning per outage, not one per attempt.
                 is_warned = True
             pause = min(max(pause * 2, _MIN_RECONNECT_S), _MAX_RECONNECT_S)
             self.sleep(pause)
@@ -42,6 +45,7 @@ class RetryWatcher:
         query = {**self.query, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": revision}
         for event in self.client.stream_events(Request("GET", self.path, query, accept=self.accept)):
             kind, value = event["type"], event["object"]
+            # A compacted revision arrives as an ERROR event; its status becomes Gone.
             if kind == "ERROR":
                 raise error_from_status(value.get("code", 500), value)
             yield kind, value

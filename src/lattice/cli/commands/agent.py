@@ -197,6 +197,7 @@ async def _run(options: AgentOptions) -> None:
 
 
 async def _clear(executor: "Executor") -> None:
+    # Adopt the workloads of the earlier agent first, then remove them.
     await executor.adopt()
     await executor.clear()
 
@@ -265,6 +266,7 @@ async def _serve(
                 JoinRecord(
                     identity.join_record.node,
                     servers(),
+                    # Newest address first; older addresses stay as a fallback.
                     tuple(dict.fromkeys([*addresses, *identity.join_record.agents]))[:MAX_ADDRESSES],
                 )
             )
@@ -294,6 +296,7 @@ async def _serve(
         save_addresses,
         rejoin,
     )
+    # With explicit limits the agent is one of several on the machine: it reports only the usage of its own workloads.
     agent.shares_machine = bool(options.cpu or options.memory or options.disk)
     await agent.discover_servers()
     try:
@@ -301,6 +304,7 @@ async def _serve(
             agent.run(), CertificateRenewal(identity, agent, executor.clock, rng, renew_certificate).run()
         )
     except NodeRemoved:
+        # The node was removed: forget the membership, so that a new token can join again.
         identity.forget()
         raise
     if options.stop_on_exit:

@@ -167,6 +167,7 @@ class Applier:
         if self.options.dry_run == "client":
             _admit_locally(target, value)
             return "checked", value
+        # The server applied the object together with its plan.
         if (result := self.planned.get((target.resource.kind, _namespace(value), target.name))) is not None:
             return result
         client, path = self.connection.client, resource_path(target.resource, _namespace(value), target.name)
@@ -243,6 +244,7 @@ def _namespace(value: dict[str, Any]) -> str:
 
 
 def _comparable_content(value: dict[str, Any]) -> dict[str, Any]:
+    # Fields that every write changes.
     ignored = ("managedFields", "resourceVersion", "generation")
     return {
         **value,

@@ -2,7 +2,7 @@
 
 import click
 
-from lattice.cli.client import node_updates as marks
+from lattice.cli.client import node_updates
 from lattice.cli.client.options import Command, Connection, with_connection
 
 _NODES = click.argument("nodes", nargs=-1, metavar="NODE...")
@@ -29,8 +29,8 @@ def cordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_ru
       lattice cordon north-001-nano-1
       lattice cordon -l lattice.dev/zone=a
     """
-    return marks.NodeSpecUpdate(connection, "cordoned", marks.cordoned_spec, dry_run).run(
-        marks.select_nodes(connection, nodes, selector)
+    return node_updates.NodeSpecUpdate(connection, "cordoned", node_updates.cordoned_spec, dry_run).run(
+        node_updates.select_nodes(connection, nodes, selector)
     )
 
 
@@ -41,6 +41,6 @@ def cordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_ru
 @with_connection
 def uncordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str) -> int:
     """Let nodes accept workloads again; also stops a drain."""
-    return marks.NodeSpecUpdate(connection, "uncordoned", marks.uncordoned_spec, dry_run).run(
-        marks.select_nodes(connection, nodes, selector)
+    return node_updates.NodeSpecUpdate(connection, "uncordoned", node_updates.uncordoned_spec, dry_run).run(
+        node_updates.select_nodes(connection, nodes, selector)
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lattice.cli.client import node_updates as marks
+from lattice.cli.client import node_updates
 from lattice.cli.client.http import Request
 from lattice.cli.client.kind_names import Target, full_name, kind_names, resource_path
 from lattice.cli.client.manifests import read_manifests
@@ -201,6 +201,7 @@ class Deleter:
         orphans = orphan_warning(self.connection, target.target)
         try:
             value = self._send_delete(target)
+        # Without credentials or without a server every further deletion fails, too.
         except (UnknownUser, Unavailable):
             raise
         except LatticeError as e:
@@ -213,6 +214,7 @@ class Deleter:
         click.echo(name if self.options.form.name == "name" else f"{target} deleted{dry}")
         if orphans:
             say.warning(orphans)
+        # The server answers with the object while finalizers remain, else with a Status.
         uid = (value.get("metadata") or {}).get("uid") or (value.get("details") or {}).get("uid") or ""
         return DeletionTarget(target.target, target.namespace, uid)
 
@@ -244,6 +246,7 @@ class Deleter:
                 return
             if now > silent_until:
                 say.note(f"waiting for {target}: {_deletion_blockers(remaining)}")
+                # One note per object is enough.
                 silent_until = math.inf
             time.sleep(pause)
             pause = min(pause * 2, _MAX_POLL_S)
@@ -269,8 +272,8 @@ def _deletion_blockers(remaining: dict[str, Any]) -> str:
         for condition in conditions
         if condition.get("status") == "True" and condition.get("message")
     ]
-    if remaining.get("kind") == marks.NODE_RESOURCE.kind and (
-        drain_blocker := marks.drain_message(remaining)
+    if remaining.get("kind") == node_updates.NODE_RESOURCE.kind and (
+        drain_blocker := node_updates.drain_message(remaining)
     ):
         blockers.append(drain_blocker)
     if finalizers := remaining["metadata"].get("finalizers"):

@@ -190,7 +190,9 @@ def _events(connection: Connection, about: Target, value: dict[str, Any], now: d
     path = resource_path(events.EVENT_RESOURCE, metadata.get("namespace"))
     try:
         pages = connection.client.list_pages(
-            path, {"fieldSelector": events.event_selector(about, metadata.get("uid", "")), "limit": "500"}
+            # The uid leaves out events of a deleted object with the same name.
+            path,
+            {"fieldSelector": events.event_selector(about, metadata.get("uid", "")), "limit": "500"},
         )
     except LatticeError as e:
         return [_field("Events", f"not shown: {e.message}")]

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lattice.cli.client import node_updates as marks
+from lattice.cli.client import node_updates
 from lattice.cli.client.kind_names import resource_path
 from lattice.cli.client.options import Command, Connection, Duration, with_connection
 from lattice.cli.output import messages as say
@@ -48,8 +48,10 @@ def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run
       lattice drain north-001-nano-1
       lattice drain -l lattice.dev/zone=a --timeout 10m
     """
-    chosen = marks.select_nodes(connection, nodes, selector)
-    code = marks.NodeSpecUpdate(connection, "draining", marks.draining_spec, dry_run).run(chosen)
+    chosen = node_updates.select_nodes(connection, nodes, selector)
+    code = node_updates.NodeSpecUpdate(connection, "draining", node_updates.draining_spec, dry_run).run(
+        chosen
+    )
     if dry_run != "none" and not code:
         _preview_drain(connection, chosen)
     if code or dry_run != "none" or not waiting["wait"]:
@@ -69,6 +71,7 @@ class DrainWaiter:
         remaining, next_note_at = set(nodes), time.monotonic() + PROGRESS_INTERVAL_S
         while remaining:
             workloads = _workloads_by_node(self.connection)
+            # A node without bound workloads is empty.
             for name in sorted(remaining - set(workloads)):
                 click.echo(f"node/{name} drained")
                 remaining.discard(name)
@@ -94,8 +97,8 @@ class DrainWaiter:
     def _remaining_message(self, node: str, workloads: list[str]) -> str:
         """Message of the node's Drained condition, else the names of the remaining workloads."""
         try:
-            return marks.drain_message(
-                self.connection.client.get(resource_path(marks.NODE_RESOURCE, None, node))
+            return node_updates.drain_message(
+                self.connection.client.get(resource_path(node_updates.NODE_RESOURCE, None, node))
             ) or _truncated_list(workloads)
         except NotFound:
             return _truncated_list(workloads)

@@ -78,6 +78,7 @@ class Events:
 
     def run(self) -> None:
         target = _parse_target(self.options.about)
+        # Events of a cluster-scoped object may be in any namespace.
         everywhere = self.options.all_namespaces or (
             target is not None and not target.resource.namespaced and not self.connection.explicit_namespace
         )
@@ -91,6 +92,7 @@ class Events:
                 items += [event for event in page.get("items") or [] if self._matches_types(event)]
             items.sort(key=event_sort_key)
             self._print([e for e in items if _identity(e) not in shown])
+            # After Gone the list comes again: events that were printed are skipped.
             shown.update(map(_identity, items))
             if not self.options.watch:
                 return

@@ -203,6 +203,7 @@ class ObjectWatcher:
         is_silent = self.options.watch_only
         while True:
             revision = self._list(target, is_silent)
+            # After Gone the list is printed, because changes may have been missed.
             is_silent = False
             query = list_query(self.options, target, by_name=True)
             follower = RetryWatcher(
@@ -239,6 +240,7 @@ class ObjectWatcher:
                 [page] if self.options.form.is_table else _typed_items(page, Target(target.resource))
             ):
                 self._print_value(value)
+        # The watch starts at the revision of the list: no change is lost between them.
         return str(pages[0]["metadata"].get("resourceVersion", ""))
 
     def _print_value(self, value: Any) -> None:

@@ -95,6 +95,7 @@ def _certificate(client: Client, user: str, groups: tuple[str, ...]) -> Credenti
     """Issue a client certificate with the authority's key, which only administrators can read."""
     from lattice.server.access.certificate_authority import CertificateKeyPair, load_authority
 
+    # Only administrators may read the secret of the authority.
     secret = client.get("/api/v1/namespaces/lattice-system/secrets/lattice-ca")["data"]
     authority = load_authority(CertificateKeyPair(b64decode(secret["tls.crt"]), b64decode(secret["tls.key"])))
     pair = authority.issue_client(user, list(groups))

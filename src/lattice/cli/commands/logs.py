@@ -117,6 +117,7 @@ class Logs:
 
     def _follow_all(self, workloads: list[Object]) -> int:
         """Follow several logs at once, line by line; returns when every stream has ended."""
+        # Bounded: a slow terminal must slow the readers down instead of filling the memory.
         lines: queue.Queue[bytes | LatticeError | None] = queue.Queue(1000)
         for workload in workloads:
             threading.Thread(target=self._follow, args=(workload, lines), daemon=True).start()
@@ -134,6 +135,7 @@ class Logs:
         return say.combined_exit_code(codes)
 
     def _follow(self, workload: Object, lines: "queue.Queue[bytes | LatticeError | None]") -> None:
+        # http.client connections are not safe to share between threads.
         client = Client(self.connection.server, self.connection.timeout)
         try:
             for line in self._stream_log(workload, client):

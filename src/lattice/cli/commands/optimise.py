@@ -89,14 +89,14 @@ def optimise(
             "--payback must be 1h or more, --time-limit more than 0s",
             fix="write them like 168h and 30s",
         )
-    question = {
+    query = {
         "ask": "optimise",
         "maxMoves": max_moves,
         "paybackHours": int(payback // HOUR_S),
         "moveCostMicros": _micros(move_cost),
         "timeLimitSeconds": time_limit,
     }
-    document = run_query(sources, question)
+    document = run_query(sources, query)
     if form.name == "json":
         output.print_raw(output.serialize(document, form))
         return plan_exit_code(document)

@@ -93,6 +93,7 @@ def _next_step_hint(document: dict[str, Any], sources: FleetInputs) -> str:
     on a server."""
     label, namespace = f"plan {document['id']}", sources.connection.explicit_namespace
     flags = sources.change_flags + (f" -n {namespace}" if namespace else "")
+    # A plan with deletions, or without manifests, cannot be applied with one command.
     if not sources.files or sources.deletions:
         return label
     if sources.is_offline:

@@ -66,5 +66,6 @@ def _request_retry(connection: Connection, workload: dict[str, Any], dry_run: st
         path = f"{resource_path(LatticeWorkload.resource, metadata['namespace'], name)}/retry"
         connection.client.send(Request("POST", path, {"dryRun": "All"} if dry_run == "server" else {}))
     dry = {"server": " (server dry run)", "client": " (dry run)"}.get(dry_run, "")
+    # The server decides; the state read before the request only chooses the words.
     outcome = "will be retried" if has_failed(workload) else "has not failed: nothing to retry"
     click.echo(f"workload/{name} {outcome}{dry}")

@@ -25,6 +25,7 @@ def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
     """Add the flags of these settings to a command, in order, each with its environment variable."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        # click applies decorators from the bottom up: reversed keeps the order of the help text.
         for name in reversed(names):
             setting = SETTINGS_BY_NAME[name]
             is_switch = setting.default is False
@@ -103,6 +104,7 @@ def _hide_modules(*names: str) -> Iterator[None]:
     import sys
 
     hidden = [name for name in names if name not in sys.modules]
+    # A None entry makes `import` raise ImportError.
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
         yield
@@ -165,6 +167,7 @@ def install_stop_event() -> asyncio.Event:
 async def _run(settings: Settings) -> None:
     import structlog
 
+    # Loaded here: the import costs time and memory that other commands do not need.
     with _empty_trust_store():
         from lattice.app.serve import serve
 

@@ -118,17 +118,19 @@ def simulate(**options: Any) -> int:
     chosen = load_profile(choices.profile, choices.seed)
     report = _run_simulation(inventory, choices.explain, chosen)
     _print_warnings(report, inventory)
-    from lattice.cli.output import simulation_report as forecast
+    from lattice.cli.output import simulation_report
 
     if choices.form.name == "json":
         output.print_raw(
-            output.serialize(forecast.as_json(report, choices.profile, chosen.seed), choices.form)
+            output.serialize(simulation_report.as_json(report, choices.profile, chosen.seed), choices.form)
         )
     else:
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        for line in forecast.report_lines(report, wide=choices.form.name == "wide", max_width=columns):
+        for line in simulation_report.report_lines(
+            report, wide=choices.form.name == "wide", max_width=columns
+        ):
             click.echo(line)
-    say.note(forecast.timing(report))
+    say.note(simulation_report.timing(report))
     return 1 if choices.exit_code and report.unschedulable else 0
 
 
@@ -162,6 +164,7 @@ def _run_simulation(inventory: "Inventory", to_explain: str, chosen: ProfileChoi
     from lattice.scheduling.offline.simulate import SimulationOptions
     from lattice.scheduling.offline.simulate import simulate as decide_all
 
+    # A name without a namespace means the namespace default.
     explain = to_explain if "/" in to_explain or not to_explain else f"default/{to_explain}"
     with _progress(len(inventory.workloads)) as report_progress:
         run = SimulationOptions(

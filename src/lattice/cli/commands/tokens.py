@@ -73,6 +73,7 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **no
     _check_node_name(node)
     labels = _labels(node_fields.pop("labels"))
     _warn_unusual_target(connection.client, node, pool=node_fields["pool"], cluster=node_fields["cluster"])
+    # The token carries the authority's fingerprint, so that a joining machine can verify the server.
     authority = connection.client.get(f"{SECRETS_PATH}/lattice-ca")["data"]["tls.crt"]
     token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(b64decode(authority)))
     grant = Grant(

@@ -63,6 +63,7 @@ def top(
     if not watch:
         click.echo(view.text(), nl=False)
         return
+    # At most ten requests per second.
     view.watch(max(interval, 0.1))
 
 
@@ -140,7 +141,9 @@ def _alternate_screen() -> Iterator[None]:
 def render_frame(lines: list[str], columns: int, rows: int) -> str:
     """One frame for the terminal: overwrites the previous frame and is cut to the window, so that the screen
     does not scroll."""
+    # The last two rows are for the note and the cursor.
     shown = lines if len(lines) < rows else [*lines[: rows - 2], f"… and {len(lines) - rows + 2} more lines"]
+    # One column less, so that a full line does not wrap.
     painted = [colour_line(line[: max(1, columns - 1)]) for line in shown]
     return _CURSOR_HOME + "".join(f"{line}{_CLEAR_TO_LINE_END}\n" for line in painted) + _CLEAR_BELOW
 

@@ -102,7 +102,9 @@ async def _run(settings: Settings, options: UpOptions) -> None:
             if options.seeds and not new:
                 _print_unused_seeds(options.seeds, running.kubeconfig)
             for manifest in (*(map(_resolve_seed, options.seeds) if new else ()), *options.manifests):
+                # In a thread: the server that answers the apply runs on this event loop.
                 await asyncio.to_thread(_apply, running.kubeconfig, manifest)
+            # Interrupted seeds: keep the marker, so that the next start applies them.
             if not stop.is_set():
                 unseeded.unlink(missing_ok=True)
             if options.seeds or options.manifests:

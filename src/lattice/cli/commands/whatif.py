@@ -31,6 +31,7 @@ class PriceChange(click.ParamType):  # type: ignore[type-arg]
         match = _PERCENT_CHANGE.fullmatch(value.strip())
         if match is None:
             self.fail(f"{value!r} is not a price change; write it like +20% or -5%", param, ctx)
+        # One percent is 10,000 millionths.
         change = int(Decimal(match[2]) * 10_000) * (-1 if match[1] == "-" else 1)
         if not -MILLIONTHS <= change <= 999 * MILLIONTHS:
             self.fail(f"prices can change by -100% to +99900%, got {value}", param, ctx)
@@ -47,6 +48,7 @@ class PoolCompliance(click.ParamType):  # type: ignore[type-arg]
     ) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
+        # The compliance is the text after the last colon.
         pool, colon, compliance = value.rpartition(":")
         if not colon or not pool or not compliance:
             self.fail(f"{value!r} is not POOL:COMPLIANCE, such as us-east:gdpr", param, ctx)
@@ -191,11 +193,11 @@ def whatif(sources: FleetInputs, event: WhatIfEvent, lose_each_pool: bool, form:
     else:
         from lattice.cli.output.plan_tables import pool_loss_lines, whatif_lines
 
-        look = table_renderer(form)
+        renderer = table_renderer(form)
         lines = (
-            pool_loss_lines(document, look)
+            pool_loss_lines(document, renderer)
             if lose_each_pool
-            else [*whatif_lines(document, look), *fit_hint(document, sources, event.flags)]
+            else [*whatif_lines(document, renderer), *fit_hint(document, sources, event.flags)]
         )
         print_lines(lines)
     return plan_exit_code(document)

@@ -54,12 +54,12 @@ def why(sources: FleetInputs, service: str, pool: str, form: output.OutputFormat
       lattice why service/api --pool us-east
       lattice why service/api -f api.yaml --world fleet/
     """
-    question: dict[str, Any] = {
+    query: dict[str, Any] = {
         "ask": "why",
         "service": service_key(service, sources.namespace),
         "pool": pool,
     }
-    document = run_query(sources, question)
+    document = run_query(sources, query)
     if form.name == "json":
         output.print_raw(output.serialize(document, form))
         return 0

@@ -87,6 +87,7 @@ class FleetInputs:
     @property
     def namespace(self) -> str:
         explicit = self.connection.explicit_namespace
+        # Offline no kubeconfig is read: the files decide.
         return explicit or ("default" if self.is_offline else self.connection.namespace)
 
     @property
@@ -171,7 +172,7 @@ def with_fleet_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def run_query(sources: FleetInputs, question: dict[str, Any]) -> dict[str, Any]:
+def run_query(sources: FleetInputs, query: dict[str, Any]) -> dict[str, Any]:
     """Answer a fleet query: on the server, or with --world in this process on the objects of the files."""
     from lattice.cli.output.messages import show_progress
 
@@ -179,7 +180,7 @@ def run_query(sources: FleetInputs, question: dict[str, Any]) -> dict[str, Any]:
         from lattice.cli.fleet.queries import query_server
 
         with show_progress("planning"):
-            return query_server(sources, question)
+            return query_server(sources, query)
     with show_progress("reading"):
         from lattice.cli.fleet.offline_world import load_changes, load_deletions, load_world
         from lattice.clock import SystemClock
@@ -189,8 +190,9 @@ def run_query(sources: FleetInputs, question: dict[str, Any]) -> dict[str, Any]:
         world = _with_tables(load_world(sources), sources)
         changes, deletions = load_changes(sources), load_deletions(sources, world)
         _check_names(sources, world, changes)
+    # Fewer garbage collections while this process plans, as in the query process of a server.
     with show_progress("planning"), reduced_gc():
-        return answer_query(question, world, changes, deletions, SystemClock().monotonic)
+        return answer_query(query, world, changes, deletions, SystemClock().monotonic)
 
 
 def _check_names(sources: FleetInputs, world: "World", changes: "list[Kind]") -> None:
@@ -212,16 +214,17 @@ def _with_tables(world: "World", sources: FleetInputs) -> "World":
     """The world with the price files and the latency file of the command line."""
     book = world.price_book
     for path in sources.prices:
-        text = _read_table(path)
+        text = read_table(path)
         modified = datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date()
         book = book.with_csv(text, path, modified.isoformat())
-    csv = _read_table(sources.latency) if sources.latency else ""
+    csv = read_table(sources.latency) if sources.latency else ""
     return replace(world, price_book=book, latency_csv=csv, latency_source=sources.latency)
 
 
-def _read_table(path: str) -> str:
+def read_table(path: str) -> str:
     try:
         with Path(path).open(encoding="utf-8") as file:
+            # One character more than allowed shows that the file is too large, without reading all of it.
             text = file.read(MAX_TABLE_CHARS + 1)
     except (OSError, UnicodeError) as e:
         reason = (e.strerror or str(e)).lower() if isinstance(e, OSError) else "is not UTF-8 text"
@@ -255,6 +258,7 @@ def fit_hint(document: dict[str, Any], sources: FleetInputs, event_flags: str = 
 def _unplaced_in_scope(document: dict[str, Any]) -> list[str]:
     """Unplaced services that the query is about, services of the manifests first."""
     declared = {f"{item.get('namespace')}/{item['name']}" for item in document["declared"]}
+    # Services that the change does not touch were unplaced before.
     names = [item["name"] for item in document["unplaced"] if not item["isUntouched"]]
     return sorted(names, key=lambda name: name not in declared)
 

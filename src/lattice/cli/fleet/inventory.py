@@ -144,11 +144,15 @@ class Inventory:
             parsed = parse_json(raw.text)
             admitted = _admit_and_check(served, parsed.value, tuple(parsed.duplicates))
             if len(self._admitted_specs) >= MAX_CACHED_SPECS:
+                # Clearing bounds the memory of a file whose specs all differ; the next objects fill the cache
+                # again.
                 self._admitted_specs.clear()
             self._admitted_specs[key] = admitted
             return admitted
+        # Same spec and status as an admitted object: only the metadata is new.
         item = msgspec.structs.replace(admitted, metadata=metadata)
         if (
+            # Rare metadata goes through the full validation instead of a second implementation here.
             metadata.finalizers
             or metadata.annotations
             or any(label_problems(metadata.labels, "metadata.labels"))
@@ -160,6 +164,7 @@ class Inventory:
 
     def _add_with_lines(self, raw: RawObject) -> None:
         """Add an object through the YAML reader, which knows the line of every field for error messages."""
+        # The limit of the server for one object.
         if len(raw.text) > MAX_BYTES:
             self.add_problem(
                 Malformed("is larger than 1 MiB", where=raw.location, fix="split it into several objects")

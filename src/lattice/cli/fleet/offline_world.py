@@ -123,6 +123,7 @@ class ManifestReader:
         return list(self.objects.values())
 
 
+# compile_kind builds a schema and validators: once per kind is enough.
 @cache
 def _served_kind(kind: type[Kind]) -> ServedKind:
     return compile_kind(kind)

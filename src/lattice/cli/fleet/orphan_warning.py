@@ -40,6 +40,7 @@ def orphan_warning(connection: Connection, target: Target) -> str:
             if cluster["spec"].get(spec_field) == target.name
         ]
         services = _list_all(connection, LatticeService.resource) if clusters else []
+    # The warning is a courtesy: a user without the right to list clusters may still delete.
     except LatticeError:
         return ""
     return (

@@ -62,6 +62,7 @@ def enforce_plan(
         if check.dry_run == "none":
             return apply_planned(sources, plan["id"], check.field_manager)
         run_query(sources, {"ask": "plan", "expect": plan["id"]})
+    # Other conflicts, such as another field manager, keep their own message.
     except Conflict as e:
         if not {PLAN_DIFFERS, PLAN_UNKNOWN} & {cause.reason for cause in e.causes}:
             raise
@@ -76,6 +77,7 @@ def enforce_plan(
 def _differences(plan: Mapping[str, Any], refused: Conflict, sources: FleetInputs) -> list[str]:
     """Differences between the plans: from the saved plan, else from the server's record, else the new plan is
     printed."""
+    # A saved plan holds everything to compare; an id alone does not.
     if "services" in plan:
         return plan_differences(plan, run_query(sources, {"ask": "plan"}))
     differences = [cause.message for cause in refused.causes if cause.reason == PLAN_DIFFERS]
@@ -86,6 +88,7 @@ def _differences(plan: Mapping[str, Any], refused: Conflict, sources: FleetInput
 
 def _read_plan(word: str) -> dict[str, Any]:
     """The saved plan of a file, or a plan with only its id."""
+    # A file may be called p-something, too: an existing file wins.
     if word.startswith("p-") and not Path(word).exists():
         return {"id": word}
     try:

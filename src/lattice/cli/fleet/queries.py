@@ -36,10 +36,10 @@ Manifests = Sequence[tuple[Document, Target]]
 Key = tuple[str, str, str]
 
 
-def query_server(sources: "FleetInputs", question: dict[str, Any]) -> dict[str, Any]:
+def query_server(sources: "FleetInputs", query: dict[str, Any]) -> dict[str, Any]:
     """Answer of the server to a fleet query."""
-    body = {name: value for name, value in question.items() if name != "ask" and value is not None}
-    answer = _post_query(sources, question["ask"], body)
+    body = {name: value for name, value in query.items() if name != "ask" and value is not None}
+    answer = _post_query(sources, query["ask"], body)
     # The round trip through JSON gives numbers the types that an offline answer has.
     document: dict[str, Any] = msgspec.json.decode(encode(answer))
     return document
@@ -87,6 +87,7 @@ def _request_timeout_s(connection: "Connection", body: dict[str, Any]) -> float:
     the search."""
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source("request_timeout") if context else None
+    # Without a click context the default applies.
     is_default = source in (None, click.core.ParameterSource.DEFAULT)
     return (
         max(APPLY_TIMEOUT_S, connection.timeout) + body.get("timeLimitSeconds", 0.0)
@@ -123,15 +124,15 @@ def _deletion(word: str, namespace: str) -> dict[str, str]:
 
 def _csv_tables(sources: "FleetInputs") -> dict[str, Any]:
     """Contents of the local price and latency files, which the server cannot read itself."""
-    from lattice.cli.fleet.fleet_command import _read_table
+    from lattice.cli.fleet.fleet_command import read_table
 
     prices = []
     for path in sources.prices:
         modified = datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date()
-        prices.append({"csv": _read_table(path), "source": path, "asOf": modified.isoformat()})
+        prices.append({"csv": read_table(path), "source": path, "asOf": modified.isoformat()})
     tables: dict[str, Any] = {"prices": prices}
     if sources.latency:
-        tables["latency"] = {"csv": _read_table(sources.latency), "source": sources.latency}
+        tables["latency"] = {"csv": read_table(sources.latency), "source": sources.latency}
     return tables
 
 
@@ -139,6 +140,7 @@ def _locate_errors(e: LatticeError, manifests: Manifests) -> LatticeError:
     """The last located error, to be raised; prints the errors of the manifests before."""
     causes_by_index: dict[int, list[Cause]] = {}
     for cause in e.causes:
+        # The server names fields as manifests[3].spec.replicas; the index selects the local file.
         if (match := _MANIFEST_FIELD.fullmatch(cause.field)) and int(match[1]) < len(manifests):
             causes_by_index.setdefault(int(match[1]), []).append(Cause(match[2], cause.message, cause.reason))
     problems = [
@@ -155,5 +157,6 @@ def _located_problem(
     field_causes = [cause for cause in causes if cause.field]
     if field_causes:
         return locate_error(type(e)(e.message, fix=e.fix, causes=field_causes), document, target)
+    # Without fields the server's message carries its fix inside.
     message, _, fix = causes[0].message.partition(" (fix: ")
     return locate_error(type(e)(message, fix=fix.removesuffix(")")), document, target)

@@ -19,6 +19,7 @@ def error(problem: LatticeError) -> None:
     """Print the error: location and message, then every cause, then the fix."""
     where = f"{problem.where}: " if problem.where else ""
     lines = [f"{_coloured('error:', _RED)} {where}{problem.message}"]
+    # A cause that the message already contains is not repeated.
     lines += [f"  {cause}" for cause in problem.causes if str(cause) not in problem.message]
     lines += [f"  fix: {problem.fix}"] if problem.fix else []
     note("\n".join(lines))
@@ -62,6 +63,7 @@ def show_progress(activity: str) -> Iterator[None]:
         yield
     finally:
         done.set()
+        # Wait for the writer: otherwise the progress line could follow the result.
         writer.join()
 
 

@@ -32,6 +32,7 @@ class OutputFormatType(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> OutputFormat:
         if isinstance(value, OutputFormat):
             return value
+        # kubectl users write -o=json, too.
         name, _, text = value.removeprefix("=").partition("=")
         if name not in self.allowed or (text and name != "jsonpath"):
             self.fail(

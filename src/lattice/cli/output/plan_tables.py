@@ -32,7 +32,7 @@ def declaration_summary(declarations: Sequence[JsonObject], *, has_no_other_chan
     yield "no placement changes" if declarations else "nothing changes"
 
 
-def declared_lines(document: JsonObject, look: TableRenderer) -> list[str]:
+def declared_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """Table of the fields that the manifests change; a service that only moves is left to the table of
     services."""
     listed = {service["name"] for service in document["services"]}
@@ -40,12 +40,12 @@ def declared_lines(document: JsonObject, look: TableRenderer) -> list[str]:
     for declaration in document["declared"]:
         name = f"{declaration.get('namespace')}/{declaration['name']}"
         if declaration["isRestarted"] or name not in listed:
-            rows += _declared_rows(declaration, look)
-    return look.table(["", "DECLARED", "CHANGE"], rows)
+            rows += _declared_rows(declaration, renderer)
+    return renderer.table(["", "DECLARED", "CHANGE"], rows)
 
 
-def _declared_rows(declaration: JsonObject, look: TableRenderer) -> list[list[str]]:
-    fields = declaration["fields"] if look.wide else declaration["fields"][:MAX_FIELDS]
+def _declared_rows(declaration: JsonObject, renderer: TableRenderer) -> list[list[str]]:
+    fields = declaration["fields"] if renderer.wide else declaration["fields"][:MAX_FIELDS]
     changes = []
     for part in fields:
         before, after = _single_line(part["before"]), _single_line(part["after"])
@@ -72,25 +72,25 @@ def _excerpt(text: str, start: int) -> str:
     return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
 
 
-def plan_lines(document: JsonObject, look: TableRenderer) -> list[str]:
+def plan_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """All tables of a plan, without the hint how to apply the plan: only the command knows the flags that
     were typed."""
     return join_blocks(
-        _summary(document, look),
-        declared_lines(document, look),
-        _services(document, look),
-        _clusters(document, look),
-        _pools(document, look),
-        _budgets(document, look),
-        _would_move(document, look),
-        unplaced_table(document["unplaced"], look),
-        look.bullets(document["risks"]),
-        look.bullets([f"{finding['subject']}: {finding['message']}" for finding in document["findings"]]),
-        data_sources(document, look),
+        _summary(document, renderer),
+        declared_lines(document, renderer),
+        _services(document, renderer),
+        _clusters(document, renderer),
+        _pools(document, renderer),
+        _budgets(document, renderer),
+        _would_move(document, renderer),
+        unplaced_table(document["unplaced"], renderer),
+        renderer.bullets(document["risks"]),
+        renderer.bullets([f"{finding['subject']}: {finding['message']}" for finding in document["findings"]]),
+        data_sources(document, renderer),
     )
 
 
-def _summary(document: JsonObject, look: TableRenderer) -> list[str]:
+def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     parts = [
         *_change_counts(document["services"], "service"),
         *_change_counts(document["clusters"], "cluster"),
@@ -107,7 +107,10 @@ def _summary(document: JsonObject, look: TableRenderer) -> list[str]:
     change = format_dollars(total["change"]["projected30DayMicros"], signed=True)
     cost = f"{before}/h → {after}/h ({change}/30d)" if before != after else f"{after}/h as before"
     summary = ", ".join([*parts, *declaration_summary(document["declared"], has_no_other_changes=not parts)])
-    return [*look.wrap(f"{summary}; {cost}", look.max_width), *_pending(document["pending"], look)]
+    return [
+        *renderer.wrap(f"{summary}; {cost}", renderer.max_width),
+        *_pending(document["pending"], renderer),
+    ]
 
 
 def _unplaced_summary(unplaced: Sequence[JsonObject]) -> Iterator[str]:
@@ -126,13 +129,13 @@ def _placed_replicas(service: JsonObject) -> int:
     return int(service["replicas"] - service["missing"])
 
 
-def _pending(pending: JsonObject | None, look: TableRenderer) -> list[str]:
+def _pending(pending: JsonObject | None, renderer: TableRenderer) -> list[str]:
     """Note that the baseline of the plan differs from the machines that run now."""
     if pending is None:
         return []
     real, late = format_dollars(pending["cost"]["before"]["hourlyMicros"]), len(pending["services"])
     waits = f" ({pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'})" if late else ""
-    return look.bullets(
+    return renderer.bullets(
         [f"The baseline assumes all pending services are placed{waits}. You pay {real}/h now."]
     )
 
@@ -147,14 +150,17 @@ def _change_counts(rows: Sequence[JsonObject], noun: str) -> Iterator[str]:
             yield f"{pluralize(len(changed), noun)} {verb}"
 
 
-def _services(document: JsonObject, look: TableRenderer) -> list[str]:
+def _services(document: JsonObject, renderer: TableRenderer) -> list[str]:
     rows = [
-        _service(service, look) for service in document["services"] if service["before"] or service["after"]
+        _service(service, renderer)
+        for service in document["services"]
+        if service["before"] or service["after"]
     ]
     empty = document["overhead"]["change"]
     if empty["hourlyMicros"]:
         rows = [
-            *(rows if look.wide else rows[:MAX_ROWS]),
+            # The row of empty nodes stays visible when the table is cut.
+            *(rows if renderer.wide else rows[:MAX_ROWS]),
             [
                 "",
                 "(empty nodes)",
@@ -163,13 +169,13 @@ def _services(document: JsonObject, look: TableRenderer) -> list[str]:
                 _monthly_change(empty),
             ],
         ]
-    return look.table(["", "SERVICE", "WHERE", "$/H", "30 DAYS"], rows, right_aligned=(3, 4))
+    return renderer.table(["", "SERVICE", "WHERE", "$/H", "30 DAYS"], rows, right_aligned=(3, 4))
 
 
-def _service(service: JsonObject, look: TableRenderer) -> list[str]:
+def _service(service: JsonObject, renderer: TableRenderer) -> list[str]:
     change = service["cost"]["change"]
-    before = format_placements(service["before"], look.wide)
-    after = format_placements(service["after"], look.wide)
+    before = format_placements(service["before"], renderer.wide)
+    after = format_placements(service["after"], renderer.wide)
     if not service["before"]:
         text = after
     elif before == after:
@@ -208,7 +214,7 @@ def format_placements(placements: Sequence[JsonObject], wide: bool = False) -> s
     return ", ".join(f"{pool} {count:,}" for pool, count in counts.items()) or "nowhere"
 
 
-def _clusters(document: JsonObject, look: TableRenderer) -> list[str]:
+def _clusters(document: JsonObject, renderer: TableRenderer) -> list[str]:
     rows = [
         [
             cluster["mark"],
@@ -219,7 +225,7 @@ def _clusters(document: JsonObject, look: TableRenderer) -> list[str]:
         ]
         for cluster in document["clusters"]
     ]
-    return look.table(["", "CLUSTER", "POOL", "NODES", "$/H"], rows, right_aligned=(4,))
+    return renderer.table(["", "CLUSTER", "POOL", "NODES", "$/H"], rows, right_aligned=(4,))
 
 
 def machine_changes(cluster: JsonObject) -> str:
@@ -236,11 +242,12 @@ def machine_changes(cluster: JsonObject) -> str:
     return ", ".join(texts)
 
 
-def _pools(document: JsonObject, look: TableRenderer) -> list[str]:
+def _pools(document: JsonObject, renderer: TableRenderer) -> list[str]:
     rows = [_cost_change_row(pool["name"], pool) for pool in document["pools"]]
     if len(rows) > 1:
-        rows = [*(rows if look.wide else rows[:MAX_ROWS]), _cost_change_row("total", document["total"])]
-    return look.table(
+        # The total stays visible when the table is cut.
+        rows = [*(rows if renderer.wide else rows[:MAX_ROWS]), _cost_change_row("total", document["total"])]
+    return renderer.table(
         ["POOL", "BEFORE $/H", "AFTER $/H", "CHANGE $/H", "30 DAYS"], rows, right_aligned=(1, 2, 3, 4)
     )
 
@@ -255,15 +262,15 @@ def _cost_change_row(name: str, cost: JsonObject) -> list[str]:
     ]
 
 
-def _budgets(document: JsonObject, look: TableRenderer) -> list[str]:
+def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """Table of the budgets whose use or limit changes; a mark shows budgets over their alert level or without
     headroom for one machine."""
     shown = [
         budget
         for budget in document["budgets"]
-        if look.wide or budget["before"] != budget["after"] or budget["limitBefore"] != budget["limit"]
+        if renderer.wide or budget["before"] != budget["after"] or budget["limitBefore"] != budget["limit"]
     ]
-    table = look.table(
+    table = renderer.table(
         [
             "",
             "BUDGET",
@@ -278,7 +285,7 @@ def _budgets(document: JsonObject, look: TableRenderer) -> list[str]:
     )
     return [
         *table,
-        *look.bullets(
+        *renderer.bullets(
             [_exhausted_budget_note(budget, document["month"]) for budget in shown if budget["isUsedUp"]]
         ),
     ]
@@ -313,20 +320,20 @@ def _budget(budget: JsonObject) -> list[str]:
     ]
 
 
-def _would_move(document: JsonObject, look: TableRenderer) -> list[str]:
+def _would_move(document: JsonObject, renderer: TableRenderer) -> list[str]:
     rows = [
         [
             service["name"],
-            "nowhere" if service["to"] is None else format_placements(service["to"], look.wide),
+            "nowhere" if service["to"] is None else format_placements(service["to"], renderer.wide),
             "; ".join(service["reasons"]),
         ]
         for service in document["wouldMove"]
     ]
-    lines = look.table(["WOULD MOVE", "TO", "WHY"], rows)
+    lines = renderer.table(["WOULD MOVE", "TO", "WHY"], rows)
     return [*lines, "Running replicas are not moved automatically."] if lines else []
 
 
-def unplaced_table(unplaced: Sequence[JsonObject], look: TableRenderer) -> list[str]:
+def unplaced_table(unplaced: Sequence[JsonObject], renderer: TableRenderer) -> list[str]:
     rows = [
         [
             "!" if service["isNew"] else "",
@@ -337,13 +344,13 @@ def unplaced_table(unplaced: Sequence[JsonObject], look: TableRenderer) -> list[
         ]
         for service in unplaced
     ]
-    lines = look.table(["", "NOT ALL PLACED", "HAS", "VERDICT", "WHY"], rows)
-    for service in unplaced if look.wide else unplaced[:MAX_DETAILED_SERVICES]:
-        lines += ["", service["name"], *blocker_lines(service, service["name"], look)]
+    lines = renderer.table(["", "NOT ALL PLACED", "HAS", "VERDICT", "WHY"], rows)
+    for service in unplaced if renderer.wide else unplaced[:MAX_DETAILED_SERVICES]:
+        lines += ["", service["name"], *blocker_lines(service, service["name"], renderer)]
     return lines
 
 
-def blocker_lines(document: JsonObject, service: str, look: TableRenderer) -> list[str]:
+def blocker_lines(document: JsonObject, service: str, renderer: TableRenderer) -> list[str]:
     """Blockers of a service: conflicting requirements (dropping any row lets the service fit), and the
     properties of an offer that would fit."""
     own = f"service/{service.rpartition('/')[2]}"
@@ -357,7 +364,7 @@ def blocker_lines(document: JsonObject, service: str, look: TableRenderer) -> li
     rows += [["", "contradict", conflict["text"]] for conflict in document["contradictions"]]
     rows += [["", "waits for", "; ".join(document["waits"])]] if document["waits"] else []
     rows += [["", "fits in", _required(document["required"])]] if document["required"] else []
-    return look.aligned_rows(rows)
+    return renderer.aligned_rows(rows)
 
 
 def _required(required: JsonObject) -> str:
@@ -385,11 +392,11 @@ def _value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def data_sources(document: JsonObject, look: TableRenderer) -> list[str]:
+def data_sources(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """Sources of the prices, and the number of latencies that are estimates."""
     prices = document["prices"]
     lines = []
-    if look.wide and prices["classes"]:
+    if renderer.wide and prices["classes"]:
         rows = [
             [
                 price["pool"],
@@ -400,24 +407,24 @@ def data_sources(document: JsonObject, look: TableRenderer) -> list[str]:
             ]
             for price in prices["classes"]
         ]
-        lines += look.table(["POOL", "CLASS", "NODES", "$/H", "PRICE FROM"], rows, right_aligned=(2, 3))
+        lines += renderer.table(["POOL", "CLASS", "NODES", "$/H", "PRICE FROM"], rows, right_aligned=(2, 3))
     elif prices["sources"]:
         lines += [f"prices: {'; '.join(_dated(source) for source in prices['sources'])}"]
-    if prices["unknown"] and look.wide:
+    if prices["unknown"] and renderer.wide:
         lines += [f"no price known: {', '.join(prices['unknown'])}"]
     elif prices["unknown"]:
         lines += [
             f"no price known for {pluralize(len(prices['unknown']), 'class')[:-1]}es; -o wide lists them"
         ]
-    return [*lines, *_latencies(document.get("latencies", ()), look)]
+    return [*lines, *_latencies(document.get("latencies", ()), renderer)]
 
 
 def _dated(price: JsonObject) -> str:
     return f"{price['source']} as of {price['asOf']}" if price["asOf"] else str(price["source"])
 
 
-def _latencies(latencies: Sequence[JsonObject], look: TableRenderer) -> list[str]:
-    if look.wide and latencies:
+def _latencies(latencies: Sequence[JsonObject], renderer: TableRenderer) -> list[str]:
+    if renderer.wide and latencies:
         rows = [
             [
                 latency["service"],
@@ -431,7 +438,7 @@ def _latencies(latencies: Sequence[JsonObject], look: TableRenderer) -> list[str
         ]
         return [
             "",
-            *look.table(
+            *renderer.table(
                 ["SERVICE", "NEEDS", "WAY", "MS", "AT MOST", "ACCORDING TO"], rows, right_aligned=(3, 4)
             ),
         ]
@@ -445,11 +452,11 @@ def _latencies(latencies: Sequence[JsonObject], look: TableRenderer) -> list[str
     )
 
 
-def whatif_lines(document: JsonObject, look: TableRenderer) -> list[str]:
+def whatif_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """Lines of a what-if result: the event, then the plan that follows from the event."""
-    first, *remaining_lines = plan_lines(document, look)
+    first, *remaining_lines = plan_lines(document, renderer)
     return [
-        *look.wrap(f"{', '.join(describe_event(document['event']))}: {first}", look.max_width),
+        *renderer.wrap(f"{', '.join(describe_event(document['event']))}: {first}", renderer.max_width),
         *remaining_lines,
     ]
 
@@ -458,18 +465,19 @@ def describe_event(event: JsonObject) -> list[str]:
     """Phrases that describe the event: lost pools, dropped compliance, and a price change in percent."""
     words = [f"without {name}" for name in event["lose"]]
     words += [f"with {drop['pool']} not certified for {drop['compliance']}" for drop in event["drop"]]
+    # Millionths: 1,200,000 is +20 %.
     percent = (event["priceMillionths"] - 1_000_000) / 10_000
     return [*words, f"with prices {percent:+g} %"] if percent else words
 
 
-def pool_loss_lines(document: JsonObject, look: TableRenderer) -> list[str]:
+def pool_loss_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """Table of pool losses, the most harmful first; one line counts the losses without effect."""
-    harmful = [loss for loss in document["losses"] if look.wide or loss["moved"] or loss["leftWithout"]]
+    harmful = [loss for loss in document["losses"] if renderer.wide or loss["moved"] or loss["leftWithout"]]
     worst_first = sorted(
         harmful, key=lambda loss: (-len(loss["leftWithout"]), -len(loss["moved"]), loss["pool"])
     )
-    rows = [_loss(loss, look) for loss in worst_first]
-    table = look.table(
+    rows = [_loss(loss, renderer) for loss in worst_first]
+    table = renderer.table(
         ["", "LOST", "MOVE", "COST AFTER $/H", "CHANGE $/H", "NOT ALL PLACED"], rows, right_aligned=(2, 3, 4)
     )
     harmless = len(document["losses"]) - len(harmful)
@@ -479,8 +487,8 @@ def pool_loss_lines(document: JsonObject, look: TableRenderer) -> list[str]:
     )
 
 
-def _loss(loss: JsonObject, look: TableRenderer) -> list[str]:
-    unplaced = loss["leftWithout"] if look.wide else loss["leftWithout"][:3]
+def _loss(loss: JsonObject, renderer: TableRenderer) -> list[str]:
+    unplaced = loss["leftWithout"] if renderer.wide else loss["leftWithout"][:3]
     hidden = len(loss["leftWithout"]) - len(unplaced)
     names = ", ".join(unplaced) + (f" and {hidden} more" if hidden else "")
     after, change = loss["cost"]["after"], loss["cost"]["change"]
@@ -488,7 +496,7 @@ def _loss(loss: JsonObject, look: TableRenderer) -> list[str]:
     return ["!" if unplaced else "", loss["pool"], f"{len(loss['moved'])}", *money, names or "none"]
 
 
-def optimise_lines(document: JsonObject, look: TableRenderer) -> list[str]:
+def optimise_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """The saving of the moves with the lower bound of the cost, then the plan of the moves."""
     gap = f"{document['gapMillionths'] / 10_000:.2f} %"
     lowest = format_dollars(document["bound"]["hourlyMicros"])
@@ -500,10 +508,10 @@ def optimise_lines(document: JsonObject, look: TableRenderer) -> list[str]:
         return [f"no move would pay for itself: {cost}/h", *notes]
     saved = format_dollars(document["saving"]["projected30DayMicros"])
     saving = f"{pluralize(document['moves'], 'move')} would save {saved} in 30 days"
-    return join_blocks([saving, *notes], plan_lines(document, look))
+    return join_blocks([saving, *notes], plan_lines(document, renderer))
 
 
-def cost_lines(document: JsonObject, look: TableRenderer) -> list[str]:
+def cost_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """Cost per row of the grouping with a total, the services that the total leaves out, and the price
     sources."""
     by, total = document["by"], document["total"]
@@ -515,9 +523,10 @@ def cost_lines(document: JsonObject, look: TableRenderer) -> list[str]:
             "shareMillionths": 1_000_000 if total["hourlyMicros"] else 0,
             "overhead": document["overhead"],
         }
-        rows = [*(rows if look.wide else rows[:MAX_ROWS]), _cost(total_row, by)]
+        # The total stays visible when the table is cut.
+        rows = [*(rows if renderer.wide else rows[:MAX_ROWS]), _cost(total_row, by)]
     empty = ["EMPTY $/H"] if by == "pool" else []
-    table = look.table(
+    table = renderer.table(
         [by.removeprefix("label:").upper(), "$/H", "30 DAYS", "SHARE", *empty],
         rows,
         right_aligned=range(1, 4 + len(empty)),
@@ -525,7 +534,7 @@ def cost_lines(document: JsonObject, look: TableRenderer) -> list[str]:
     nothing = "there are no costs" + (
         f" in namespace {document['namespace']}" if document["namespace"] else ""
     )
-    return join_blocks(table or [nothing], _uncounted_services(document), data_sources(document, look))
+    return join_blocks(table or [nothing], _uncounted_services(document), data_sources(document, renderer))
 
 
 def _uncounted_services(document: JsonObject) -> list[str]:

@@ -63,6 +63,7 @@ def age(seconds: float) -> str:
     """Duration in the two largest useful units: 45s, 5m, 3h20m, 3d4h, 2y10d."""
     whole_seconds = int(seconds)
     if whole_seconds < 0:
+        # Tolerates a server clock that is up to two seconds ahead.
         return "0s" if whole_seconds >= -2 else "<invalid>"
     steps = [
         (2 * _MINUTE, 1, "s"),
@@ -124,10 +125,12 @@ def _text(dumper: Any, value: str) -> Any:
 
 _Dumper.add_representer(Decimal, _number)
 _Dumper.add_representer(str, _text)
+# Strings that look like numbers to YAML 1.1 or 1.2 readers get quotes.
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", scalar.NUMBER_LIKE, list("+-.0123456789"))
 
 
 def to_yaml(value: Any) -> str:
+    # A width of 1 MiB prevents line folding inside strings.
     text: str = yaml.dump(value, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, width=1 << 20)
     return text
 

@@ -13,53 +13,55 @@ JsonObject = Mapping[str, Any]
 MAX_AHEAD_NAMES = 3
 
 
-def why_lines(document: JsonObject, look: TableRenderer, pool: str = "") -> list[str]:
+def why_lines(document: JsonObject, renderer: TableRenderer, pool: str = "") -> list[str]:
     """Lines of `lattice why`: verdict, ranking, rejections, blockers and price sources; `pool` limits the
     tables to one pool."""
     return join_blocks(
-        _head(document, look),
+        _head(document, renderer),
         []
         if pool and not any(step["ranked"] for step in document["decisions"])
-        else _ranking_table(document, look, pool),
-        _rejection_table(document, look, pool),
-        blocker_lines(document, document["service"], look) if not document["isPlaced"] and not pool else [],
-        look.table(
+        else _ranking_table(document, renderer, pool),
+        _rejection_table(document, renderer, pool),
+        blocker_lines(document, document["service"], renderer)
+        if not document["isPlaced"] and not pool
+        else [],
+        renderer.table(
             ["REQUIREMENT", "SOURCE"], [[part["text"], part["source"]] for part in document["requirements"]]
         )
-        if look.wide
+        if renderer.wide
         else [],
-        data_sources(document, look) if not pool else [],
+        data_sources(document, renderer) if not pool else [],
     )
 
 
-def _head(document: JsonObject, look: TableRenderer) -> list[str]:
+def _head(document: JsonObject, renderer: TableRenderer) -> list[str]:
     cost = (
         f"{format_dollars(document['cost']['hourlyMicros'])}/h, "
         f"{format_dollars(document['cost']['projected30DayMicros'])}/30d"
     )
-    now = f"now {format_placements(document['now'], look.wide)}" if document["now"] else "not placed yet"
+    now = f"now {format_placements(document['now'], renderer.wide)}" if document["now"] else "not placed yet"
     if document["isPlaced"]:
         now += f"; {cost}"
     elif document["placed"]:
         now += f"; {cost} for {document['placed']:,}"
-    lines = _verdict(document, look)
+    lines = _verdict(document, renderer)
     lines += [f"{pluralize(document['replicas'], 'replica')} desired, {now}"]
     if document["isStale"]:
-        would = format_placements(document["would"], look.wide)
-        lines += look.bullets(
+        would = format_placements(document["would"], renderer.wide)
+        lines += renderer.bullets(
             [f"a new placement would choose {would}; running replicas are not moved automatically"]
         )
     return lines
 
 
-def _verdict(document: JsonObject, look: TableRenderer) -> list[str]:
+def _verdict(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """The verdict with its reason, and the number of placed replicas if only a part is placed."""
     partly = f", {document['placed']:,} of {pluralize(document['replicas'], 'replica')} placed"
     verdict = document["verdict"] + (partly if document["placed"] and not document["isPlaced"] else "")
-    return look.wrap(f"{document['service']}: {verdict}. {document['reason']}", look.max_width)
+    return renderer.wrap(f"{document['service']}: {verdict}. {document['reason']}", renderer.max_width)
 
 
-def _ranking_table(document: JsonObject, look: TableRenderer, pool: str) -> list[str]:
+def _ranking_table(document: JsonObject, renderer: TableRenderer, pool: str) -> list[str]:
     """Feasible pools per replica with their scores, best first: all pools if wide, else the first three."""
     plugins: dict[str, float] = {}
     for step in document["decisions"]:
@@ -74,20 +76,21 @@ def _ranking_table(document: JsonObject, look: TableRenderer, pool: str) -> list
     ]
     rows: list[list[str]] = []
     for step in document["decisions"]:
-        rows += _ranking_rows(step, list(plugins), look, pool)
-    return look.table(heads, rows, right_aligned=range(3, len(heads)))
+        rows += _ranking_rows(step, list(plugins), renderer, pool)
+    return renderer.table(heads, rows, right_aligned=range(3, len(heads)))
 
 
 def _ranking_rows(
-    step: JsonObject, plugins: Sequence[str], look: TableRenderer, pool: str
+    step: JsonObject, plugins: Sequence[str], renderer: TableRenderer, pool: str
 ) -> list[list[str]]:
     last = step["firstReplica"] + step["replicas"] - 1
     number = f"{step['firstReplica']}" if step["replicas"] == 1 else f"{step['firstReplica']}-{last}"
-    shown = step["ranked"] if look.wide or pool else step["ranked"][:3]
+    shown = step["ranked"] if renderer.wide or pool else step["ranked"][:3]
     rows = []
     for position, candidate in enumerate(shown):
         parts = {part["plugin"]: part["score"] for part in candidate["parts"]}
         scores = [f"{parts[name]:.1f}" if name in parts else "" for name in plugins]
+        # The star marks the chosen pool.
         name = f"{candidate['name']} *" if candidate["name"] == step["chosen"] else candidate["name"]
         rows.append(
             [
@@ -101,14 +104,15 @@ def _ranking_rows(
     return rows or ([] if pool else [[number, step["asked"], "none", "", *("" for _ in plugins)]])
 
 
-def _rejection_table(document: JsonObject, look: TableRenderer, pool: str) -> list[str]:
+def _rejection_table(document: JsonObject, renderer: TableRenderer, pool: str) -> list[str]:
     """Rejected pools, one line per reason; with more than MAX_ROWS reasons, pools with equal reasons share
     their lines."""
     groups: dict[str, list[str]] = {}
     reasons: dict[str, list[JsonObject]] = {}
-    is_grouped = sum(len(pool["reasons"]) for pool in document["pools"]) > MAX_ROWS and not look.wide
+    is_grouped = sum(len(pool["reasons"]) for pool in document["pools"]) > MAX_ROWS and not renderer.wide
     for rejected in document["pools"]:
         if rejected["reasons"]:
+            # Pools with equal reasons share one key.
             key = cell(rejected["reasons"]) if is_grouped else rejected["name"]
             groups.setdefault(key, []).append(rejected["name"])
             reasons.setdefault(key, rejected["reasons"])
@@ -117,9 +121,10 @@ def _rejection_table(document: JsonObject, look: TableRenderer, pool: str) -> li
     for key in keys:
         rows += _rejection_rows(groups[key], reasons[key])
     heads = ["POOL", "REPLICA", "FILTER", "REJECTED FOR", "NEED", "HAVE", "MISSING"]
+    # No reason is limited to single replicas: leave out the REPLICA column.
     if not any(row[1] for row in rows):
         heads, rows = [heads[0], *heads[2:]], [[row[0], *row[2:]] for row in rows]
-    table = look.table(heads, rows)
+    table = renderer.table(heads, rows)
     feasible = [candidate["name"] for candidate in document["pools"] if candidate["fits"]]
     return table or ([f"no filter rejects {pool}"] if pool in feasible else [])
 
@@ -136,7 +141,7 @@ def _rejection_rows(pools: Sequence[str], reasons: Sequence[JsonObject]) -> list
     return rows
 
 
-def fit_lines(document: JsonObject, look: TableRenderer) -> list[str]:
+def fit_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     """Lines of `lattice fit`: the smallest changes that would place the service, each with its cost, and the
     blockers."""
     if document["isPlaced"]:
@@ -144,19 +149,19 @@ def fit_lines(document: JsonObject, look: TableRenderer) -> list[str]:
         if event:
             return [f"{document['service']} also fits {', '.join(describe_event(event))}"]
         return [f"{document['service']} fits without changes"]
-    head = _verdict(document, look)
+    head = _verdict(document, renderer)
     rows: list[list[str]] = []
     field_changes: list[str] = []
     for number, suggestion in enumerate(document["suggestions"], 1):
         rows += _suggestion(number, suggestion)
         field_changes += _field_changes(suggestion)
-    table = look.table(
+    table = renderer.table(
         ["", "WHO", "COSTS $/H", "30 DAYS", "MORE $/H", "CHANGE"], rows, right_aligned=(2, 3, 4)
     )
-    table += ["", *look.wrap(_legend(document), look.max_width)] if table else []
-    nothing = look.wrap(_no_suggestion_text(document), look.max_width)
-    wide = field_changes if look.wide else []
-    return join_blocks(head, table or nothing, wide, blocker_lines(document, document["service"], look))
+    table += ["", *renderer.wrap(_legend(document), renderer.max_width)] if table else []
+    nothing = renderer.wrap(_no_suggestion_text(document), renderer.max_width)
+    wide = field_changes if renderer.wide else []
+    return join_blocks(head, table or nothing, wide, blocker_lines(document, document["service"], renderer))
 
 
 def _no_suggestion_text(document: JsonObject) -> str:

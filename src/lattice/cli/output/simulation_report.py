@@ -113,6 +113,7 @@ def _usage_row(usage: Usage) -> list[str]:
 def format_amount(resource: str, value: int) -> str:
     """Amount of a resource summed over nodes, such as 30,286.75 cores; bytes in a binary unit."""
     if resource in ("cpu", "gpu"):
+        # Cores and GPUs are counted in thousandths.
         return f"{Decimal(value) / 1000:,f}"
     return (
         approximate_bytes(value)

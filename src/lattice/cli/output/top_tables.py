@@ -29,6 +29,7 @@ class BarRenderer:
         if used is None or not of:
             return NO_VALUE
         percent = used * 100 // of
+        # Rounded up: one percent already fills a character.
         filled = min(BAR_CHARS, -(-percent * BAR_CHARS // 100))
         return f"{self._full * filled}{self._empty * (BAR_CHARS - filled)} {percent:>3}%"
 
@@ -36,7 +37,7 @@ class BarRenderer:
         return NO_VALUE if used is None or not of else f"{used * 100 // of}%"
 
 
-def pools(rows: Sequence[UsageRow], look: TableRenderer, pen: BarRenderer) -> Lines:
+def pools(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) -> Lines:
     heads = [
         "POOL",
         "REGION",
@@ -60,61 +61,62 @@ def pools(rows: Sequence[UsageRow], look: TableRenderer, pen: BarRenderer) -> Li
                 pool["name"],
                 pool.get("region") or NO_VALUE,
                 str(pool["nodes"]) if pool.get("maxNodes") is None else f"{pool['nodes']}/{pool['maxNodes']}",
-                *_usage_cells(pool, pen),
+                *_usage_cells(pool, bars),
                 _dollars(money.get("hourlyMicros")),
                 _rounded_dollars(money.get("spentMicros")),
                 _rounded_dollars(money.get("projectedMicros")),
                 NO_VALUE
                 if limit is None
-                else f"{pen.bar(money['projectedMicros'], limit)} of {_rounded_dollars(limit)}",
+                else f"{bars.bar(money['projectedMicros'], limit)} of {_rounded_dollars(limit)}",
                 pool.get("phase") or NO_VALUE,
             ]
         )
-    return look.table(heads, drawn, right_aligned=(2, 3, 5, 7, 8, 9))
+    return renderer.table(heads, drawn, right_aligned=(2, 3, 5, 7, 8, 9))
 
 
-def clusters(rows: Sequence[UsageRow], look: TableRenderer, pen: BarRenderer) -> Lines:
+def clusters(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) -> Lines:
     heads = ["CLUSTER", "POOL", "NODES", "CPU", "CPU%", "MEMORY", "MEM%", "REPLICAS", "$/H", "PHASE"]
     drawn = [
         [
             cluster["name"],
             cluster["pool"],
             f"{cluster['readyNodes']}/{cluster['nodes']}",
-            *_usage_cells(cluster, pen),
+            *_usage_cells(cluster, bars),
             f"{cluster['readyWorkloads']}/{cluster['workloads']}",
             _dollars(cluster["hourlyMicros"]),
             cluster["phase"] or NO_VALUE,
         ]
         for cluster in rows
     ]
-    return look.table(heads, drawn, right_aligned=(2, 3, 5, 7, 8))
+    return renderer.table(heads, drawn, right_aligned=(2, 3, 5, 7, 8))
 
 
-def nodes(rows: Sequence[UsageRow], look: TableRenderer, pen: BarRenderer) -> Lines:
+def nodes(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) -> Lines:
     heads = ["NODE", "CLUSTER", "CLASS", "CPU", "CPU%", "MEMORY", "MEM%", "DISK%", "WORKLOADS", "PHASE"]
     drawn = [
         [
             node["name"],
             node["cluster"] or NO_VALUE,
             node["class"] or NO_VALUE,
-            *(_usage_cells(node, pen) if node["isConnected"] else [NO_VALUE] * 4),
-            pen.percent(node["disk"]["used"], node["disk"]["of"]) if node["isConnected"] else NO_VALUE,
+            # Usage of a disconnected node is stale.
+            *(_usage_cells(node, bars) if node["isConnected"] else [NO_VALUE] * 4),
+            bars.percent(node["disk"]["used"], node["disk"]["of"]) if node["isConnected"] else NO_VALUE,
             str(node["workloads"]),
             _phase(node),
         ]
         for node in rows
     ]
-    return look.table(heads, drawn, right_aligned=(3, 5, 7, 8))
+    return renderer.table(heads, drawn, right_aligned=(3, 5, 7, 8))
 
 
-def services(rows: Sequence[UsageRow], look: TableRenderer, pen: BarRenderer) -> Lines:
+def services(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) -> Lines:
     several = len({service["namespace"] for service in rows}) > 1
     heads = ["SERVICE", "READY", "", "CPU", "MEMORY", "FAILURES", "$/H", "PHASE", "POOLS"]
     drawn = [
         [
             f"{service['namespace']}/{service['name']}" if several else service["name"],
             f"{service['ready']}/{service['wanted']}",
-            pen.bar(service["ready"], service["wanted"]).split(" ")[0],
+            bars.bar(service["ready"], service["wanted"]).split(" ")[0],
             _cores(service["cpu"]["used"]),
             approximate_bytes(service["memory"]["used"]),
             str(service["failures"]),
@@ -124,7 +126,7 @@ def services(rows: Sequence[UsageRow], look: TableRenderer, pen: BarRenderer) ->
         ]
         for service in rows
     ]
-    return look.table(heads, drawn, right_aligned=(1, 3, 4, 5, 6))
+    return renderer.table(heads, drawn, right_aligned=(1, 3, 4, 5, 6))
 
 
 TABLES: dict[str, Callable[[Sequence[UsageRow], TableRenderer, BarRenderer], Lines]] = {
@@ -135,25 +137,26 @@ TABLES: dict[str, Callable[[Sequence[UsageRow], TableRenderer, BarRenderer], Lin
 }
 
 
-def top_lines(document: Mapping[str, Any], look: TableRenderer, pen: BarRenderer) -> Lines:
-    blocks = [draw(document[name], look, pen) for name, draw in TABLES.items() if name in document]
+def top_lines(document: Mapping[str, Any], renderer: TableRenderer, bars: BarRenderer) -> Lines:
+    blocks = [draw(document[name], renderer, bars) for name, draw in TABLES.items() if name in document]
     return join_blocks(*blocks) or [
         "there are no objects yet: create pools and services with `lattice apply`"
     ]
 
 
-def _usage_cells(row: UsageRow, pen: BarRenderer) -> list[str]:
+def _usage_cells(row: UsageRow, bars: BarRenderer) -> list[str]:
     cpu, memory = row["cpu"], row["memory"]
     return [
         _cores(cpu["used"]),
-        pen.bar(cpu["used"], cpu["of"]),
+        bars.bar(cpu["used"], cpu["of"]),
         approximate_bytes(memory["used"]),
-        pen.bar(memory["used"], memory["of"]),
+        bars.bar(memory["used"], memory["of"]),
     ]
 
 
 def _phase(node: UsageRow) -> str:
     words = [node["phase"] or NO_VALUE]
+    # A draining node is always cordoned.
     words += ["cordoned"] if node["unschedulable"] and node["phase"] != "Draining" else []
     words += ["not connected"] if not node["isConnected"] and node["phase"] == "Ready" else []
     return ", ".join(words)
