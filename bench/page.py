@@ -72,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
 @contextmanager
 def _served(folder: Path, *flags: str) -> Iterator[Shop]:
     with running_server(folder, *flags) as server:
-        yield Shop(server, read_until(server, "Ctrl-C stops it."))
+        yield Shop(server, read_until(server, "Press Ctrl-C to stop."))
 
 
 def _quickstart(report: Report, browser: Browser, folder: Path, visits: int) -> None:

@@ -249,7 +249,7 @@ def up(reader: Reader) -> Started:
             text=True,
         )
     until = time.monotonic() + 60
-    while "Ctrl-C stops it." not in log.read_text():
+    while "Press Ctrl-C to stop." not in log.read_text():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < until, log.read_text()
         time.sleep(0.1)

@@ -73,7 +73,7 @@ def started(program: Path, folder: Path) -> Iterator[str]:
         process = subprocess.Popen(command, cwd=folder, env=clean(), stdout=file, stderr=subprocess.STDOUT)
     until = time.monotonic() + 60
     try:
-        while "Ctrl-C stops it." not in log.read_text():
+        while "Press Ctrl-C to stop." not in log.read_text():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()
             time.sleep(0.2)

@@ -233,7 +233,7 @@ def test_get_of_nothing_is_no_error(server, lattice):
     ran = lattice("get", "pool", "nope")
     assert (ran.code, ran.err) == (
         1,
-        'error: latticepools "nope" not found\n  fix: `lattice get latticepools` lists what there is\n',
+        'error: latticepools "nope" not found\n  fix: `lattice get latticepools` lists the existing objects\n',
     )
     assert lattice("get", "pool", "nope", "--ignore-not-found") == (0, "", "")
 
@@ -369,7 +369,7 @@ def test_deleting_a_pool_in_use_warns_of_what_runs_on(server, lattice, flags, wa
     ran = lattice("delete", "pool", "a", *flags)
     assert (ran.code, ran.out) == (0, f'latticepool.lattice.dev "a" deleted{was}\n')
     assert ran.err == (
-        "Warning: latticepool/a is in use: 2 machines in a-001 with 3 replicas of shop/web run on without it, for $0.048/h, $34.56/30d; "
+        "Warning: latticepool/a is in use: 2 machines in a-001 with 3 replicas of shop/web keep running and cost $0.048/h, $34.56/30d; "
         "to move them: `lattice drain -l lattice.dev/cluster=a-001`\n"
     )
 
@@ -381,7 +381,7 @@ def test_deleting_a_pool_in_use_warns_of_what_runs_on(server, lattice, flags, wa
         (
             0,
             "no replica of a service",
-            "a machine that nobody is on is given back soon, unless minNodes keeps it",
+            "Lattice removes empty machines soon, unless minNodes keeps them",
         ),
     ],
 )
@@ -396,7 +396,7 @@ def test_one_machine_with_one_replica_or_none_is_told_as_one(server, lattice, re
     placements = [{"pool": "a", "cluster": "a-001", "replicas": replicas}]
     web = {"metadata": {"name": "web", "namespace": "shop"}, "status": {"placements": placements}}
     server.put("/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/web", web)
-    cost = "runs on without it, for $0.048/h, $34.56/30d"
+    cost = "keeps running and costs $0.048/h, $34.56/30d"
     assert (
         lattice("delete", "pool", "a").err
         == f"Warning: latticepool/a is in use: 1 machine in a-001 with {whose} {cost}; {way}\n"

@@ -45,8 +45,8 @@ def test_who_comes_first_is_named(lattice, tmp_path):
     )
     ran = lattice("fit", "service/api", "--world", world)
     assert ran.code == 0
-    assert "(serves default/aaa first)" in ran.out
-    assert "(not enough: default/aaa would be first, and take it)" in ran.out
+    assert "(places default/aaa first)" in ran.out
+    assert "(not enough: default/aaa would be placed first and use the capacity)" in ran.out
 
 
 @pytest.mark.parametrize("command", ["why", "fit"])

@@ -97,7 +97,7 @@ def test_a_pool_file_lists_every_service_that_it_affects(lattice, without_gdpr):
     for name in ("api-gateway", "cache", "database"):
         assert f"default/{name}" in ran.out
     assert "us-east: compliance: need gdpr, have hipaa, soc2" in ran.out
-    assert "They stay where they are" in ran.out
+    assert "Running replicas are not moved" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_exit_codes_say_what_would_happen(lattice, tmp_path, change, code, told)
     ("arguments", "told"),
     [
         pytest.param(["--bogus"], "No such option", id="an unknown flag"),
-        pytest.param(["--world", SEED_000, "-o", "yaml"], "is not a form of output", id="an unknown form"),
+        pytest.param(["--world", SEED_000, "-o", "yaml"], "is not an output format", id="an unknown form"),
         pytest.param(["--world", SEED_000, "extra"], "unexpected extra argument", id="a word too many"),
         pytest.param(["-f"], "requires an argument", id="a flag without its value"),
-        pytest.param([], "no server known here", id="no server and no world"),
+        pytest.param([], "no server is configured", id="no server and no world"),
         pytest.param(["--world", "nowhere"], "nowhere: cannot be read", id="a world that is not there"),
         pytest.param(
             ["--world", SEED_000, "-f", "gone.yaml"],
@@ -145,7 +145,7 @@ def test_exit_codes_say_what_would_happen(lattice, tmp_path, change, code, told)
         ),
         pytest.param(
             ["--world", SEED_000, "--delete", "secret/x"],
-            "placement looks at",
+            "placement does not use Secret",
             id="deleting what does not matter",
         ),
         pytest.param(
@@ -193,7 +193,7 @@ def test_deleting_a_pool_takes_nothing_with_it_that_runs(lattice):
     assert any(
         line.startswith("default/api-gateway nowhere us-east: is not offered any more") for line in lines
     )
-    assert "They stay where they are until moving them is asked for." in lines
+    assert "Running replicas are not moved automatically." in lines
     assert not any("us-east-002" in line or "empty nodes" in line or "one region" in line for line in lines)
 
 
@@ -201,7 +201,7 @@ def test_before_is_called_hypothetical_where_it_is(lattice, tmp_path):
     """Nothing of this world runs yet: a plan of a deletion begins where all of it would."""
     ran = lattice("plan", "--world", SEED_000, "--delete", "pool/us-east")
     assert "$1.536/h as before" in ran.out
-    told = "! before is as if all that is declared already had its place; 3 services still wait for that, and $0.00/h is paid now"
+    told = "! The baseline assumes all pending services are placed (3 services still wait). You pay $0.00/h now."
     assert told in ran.out.splitlines()
     pending = json.loads(lattice("plan", "--world", SEED_000, "--delete", "pool/us-east", "-o", "json").out)[
         "pending"
@@ -231,18 +231,18 @@ def test_a_partly_placed_service_is_called_so_with_its_replicas_and_its_cost(lat
     lines = words(ran.out)
     assert (
         lines[0]
-        == "1 cluster made, 2 nodes more, 1 service partly placed, 1 service not placed; $0.00/h → $0.40/h (+$288.00/30d)"
+        == "1 cluster created, 2 nodes more, 1 service partly placed, 1 service not placed; $0.00/h → $0.40/h (+$288.00/30d)"
     )
     assert "+ default/web p 2 (2 of 3 replicas) +$0.40 +$288.00" in lines
     assert any(line.startswith("! default/web 2 of 3 NotNow ") for line in lines)
     assert any(line.startswith("! default/none 0 of 1 Never ") for line in lines)
     cost = words(lattice("cost", "--by", "service", "--world", world).out)
     assert "default/web $0.40 $288.00 100.0 %" in cost
-    assert "1 service partly placed, counted with the replicas that have a place: default/web 2 of 3" in cost
-    assert "1 service without a place, not counted: default/none" in cost
+    assert "1 service partly placed, counted by their placed replicas: default/web 2 of 3" in cost
+    assert "1 service not placed, not counted: default/none" in cost
     why = lattice("why", "web", "--world", world).out
     assert why.startswith("default/web: NotNow, 2 of 3 replicas placed. replica 3 of 3: ")
-    assert "3 replicas wanted, none there yet; $0.40/h, $288.00/30d for 2" in why
+    assert "3 replicas desired, not placed yet; $0.40/h, $288.00/30d for 2" in why
     assert lattice("fit", "web", "--world", world).out.startswith(
         "default/web: NotNow, 2 of 3 replicas placed. "
     )
@@ -264,7 +264,7 @@ def test_a_plan_of_files_points_to_no_apply(lattice, tmp_path):
     assert "+ shop/web" in ran.out
     assert "apply" not in ran.out
     assert ran.out.splitlines()[-1].endswith(
-        f"   of these files; what a server would do: lattice plan -f '{change}' -n shop"
+        f"   computed from these files; to plan on a server: lattice plan -f '{change}' -n shop"
     )
 
 
@@ -380,7 +380,7 @@ def test_of_a_stale_plan_only_what_differs_is_listed(real, tmp_path):
             refused = real.lattice("apply", "-f", change, "--plan", plan, *dry)
             assert refused.returncode == 3, refused.stdout
             assert "service default/one: is not in it any more" in refused.stderr
-            assert "as things are now:" not in refused.stderr
+            assert "the current plan:" not in refused.stderr
             unchanged = [
                 line for line in refused.stderr.splitlines() if re.search(r"was (.+), now \1(;|$)", line)
             ]
@@ -393,9 +393,9 @@ def test_of_a_stale_plan_only_what_differs_is_listed(real, tmp_path):
     [
         pytest.param(["--plan", "yesterday"], "neither the id of a plan nor a file", id="no plan"),
         pytest.param(["--plan", f"{SEED_000}/pools.yaml"], "is not a plan", id="another file"),
-        pytest.param(["--plan", "p-0", "--dry-run=client"], "--plan needs the server", id="without a server"),
+        pytest.param(["--plan", "p-0", "--dry-run=client"], "--plan needs a server", id="without a server"),
         pytest.param(
-            ["--prices", "aws.csv"], "--prices and --latency are for --plan", id="prices without a plan"
+            ["--prices", "aws.csv"], "--prices and --latency need --plan", id="prices without a plan"
         ),
     ],
 )

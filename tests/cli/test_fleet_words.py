@@ -65,7 +65,7 @@ def test_a_budget_alone_is_a_change_that_is_told_and_has_an_id(lattice, tmp_path
     ran = lattice("plan", "--world", world, "-f", write(tmp_path / "pool.yaml", a_manifest_of_a_pool(700)))
     assert ran.code == 1, ran.err
     lines = words(ran.out)
-    assert lines[0] == "1 declaration changed, nothing is placed otherwise; $0.60/h as before"
+    assert lines[0] == "1 declaration changed, no placement changes; $0.60/h as before"
     assert "~ latticepool/p1 spec.budget.maxMonthlyCost 600 → 700" in lines
     assert "latticepool/p1 $600.00 → $700.00 72 % → 62 % 80 % hard $0.372222" in lines
     assert lines[-1].startswith("plan p-")
@@ -98,11 +98,11 @@ def test_fit_says_what_the_service_costs_then(lattice, tmp_path):
     assert ran.code == 0, ran.err
     lines = words(ran.out)
     assert "WHO COSTS $/H 30 DAYS MORE $/H CHANGE" in lines
-    assert "1 team $0.60 $432.00 no more run 3 replicas instead of 5" in lines
+    assert "1 team $0.60 $432.00 none run 3 replicas instead of 5" in lines
     assert "3 platform $1.00 $720.00 +$0.40 raise maxNodes of p1 by 2 to 5" in lines
     assert "platform and raise the budget of p1 by $220.00 a month to $720.00" in lines
     assert (
-        "COSTS is what the service costs then ($0.60/h with 3 of 5 replicas); MORE is what is paid more for all there is."
+        "COSTS: cost of this service after the change (now $0.60/h with 3 of 5 replicas). MORE: increase of the total bill."
         in lines
     )
 
@@ -160,10 +160,10 @@ def test_a_latency_file_about_a_pool_that_the_manifests_bring_is_fine(lattice, t
 def test_optimise_says_how_it_ends(lattice):
     told = " ".join(lattice("optimise", "--help").out.split())
     assert (
-        "Ends with 0 if nothing would change, 1 if moves would save money, 2 if some service has no place"
+        "Exit code: 0 if nothing would change, 1 if moves would save money, 2 if a service is or would be left unplaced"
         in told
     )
-    assert "3 or more if something is wrong" in told
+    assert "3 or more on an error" in told
 
 
 def test_a_plan_with_many_places_fits_a_terminal():
@@ -200,14 +200,14 @@ LONG_SCRIPT = "import time\nwhile True:\n    time.sleep(1)\n    print('a line th
 @pytest.mark.parametrize(
     ("change", "headline"),
     [
-        pytest.param({}, "1 service restarted replica by replica, nothing is placed otherwise; $0.60/h as before", id="nothing else"),
+        pytest.param({}, "1 service restarted replica by replica, no placement changes; $0.60/h as before", id="nothing else"),
         pytest.param(
-            {"labels": {"team": "a"}}, "1 service restarted replica by replica, nothing is placed otherwise; $0.60/h as before",
+            {"labels": {"team": "a"}}, "1 service restarted replica by replica, no placement changes; $0.60/h as before",
             id="a label of it as well",
         ),
         pytest.param(
             {"replicas": 2},
-            "1 service changed, 1 cluster changed, 1 node less, 1 service restarted replica by replica; $0.60/h → $0.40/h (-$144.00/30d)",
+            "1 service changed, 1 cluster changed, 1 node fewer, 1 service restarted replica by replica; $0.60/h → $0.40/h (-$144.00/30d)",
             id="fewer of them as well",
         ),
     ],
@@ -234,7 +234,7 @@ def test_a_declaration_that_no_replica_sees_restarts_nothing(lattice, tmp_path, 
         "-f",
         write(tmp_path / "api.yaml", a_manifest_of_a_service(labels={"team": "a"})),
     )
-    assert ran.out.splitlines()[0] == "1 declaration changed, nothing is placed otherwise; $0.60/h as before"
+    assert ran.out.splitlines()[0] == "1 declaration changed, no placement changes; $0.60/h as before"
 
 
 def test_who_waits_as_before_and_is_not_asked_about_makes_no_plan_infeasible(lattice, tmp_path):
@@ -245,7 +245,7 @@ def test_who_waits_as_before_and_is_not_asked_about_makes_no_plan_infeasible(lat
     never["metadata"]["name"], never["spec"]["placement"]["compliance"] = "never", ["fedramp"]
     ran = lattice("plan", "--world", world, "-f", write(tmp_path / "fits.yaml", fits))
     assert (ran.code, "lattice fit" in ran.out) == (1, False), ran.out
-    assert "1 service placed, 1 cluster made, 1 node more, 1 service not placed as before;" in ran.out
+    assert "1 service placed, 1 cluster created, 1 node more, 1 service not placed as before;" in ran.out
     ran = lattice("plan", "--world", world, "-f", write(tmp_path / "never.yaml", fits, never))
     assert ran.code == 2
     assert "`lattice fit service/never " in ran.out
@@ -266,7 +266,7 @@ def test_a_fit_that_takes_many_changes_at_once_says_so_and_not_that_there_is_a_w
     assert document["suggestions"] == []
     told = " ".join(" ".join(fit_lines(document, TableRenderer(False, 0, False))).split())
     assert (
-        "none of the 7 things that it fits without is enough alone: they would have to change all together"
+        "no tried change places the service: 7 requirements would have to change together"
         in told
     )
-    assert "nothing that was tried" not in told
+    assert "no tried change places the service;" not in told

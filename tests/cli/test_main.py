@@ -104,7 +104,7 @@ def test_every_command_that_asks_a_server_can_be_told_which(lattice, command):
         pytest.param(["get", "pools", "--nope"], 2, "No such option", id="an unknown flag"),
         pytest.param(["gett"], 2, "there is no command 'gett'; did you mean 'get'?", id="an unknown command"),
         pytest.param(
-            ["get", "pools", "-o", "xml"], 2, "'xml' is not a form of output here", id="an unknown form"
+            ["get", "pools", "-o", "xml"], 2, "'xml' is not an output format of this command", id="an unknown form"
         ),
         pytest.param(["get", "pools", "-o", "jsonpath={.a"], 2, "at character 4", id="a bad template"),
         pytest.param(["get", "pools", "--sort-by", "a["], 2, "at character 3", id="a bad path"),
@@ -131,7 +131,7 @@ def test_no_server_known(lattice, tmp_path, monkeypatch):
     for name in ("LATTICE_KUBECONFIG", "LATTICE_ADDR", "KUBECONFIG"):
         monkeypatch.delenv(name, raising=False)
     ran = lattice("get", "pools")
-    assert (ran.code, ran.err.splitlines()[0]) == (3, "error: no server known here")
+    assert (ran.code, ran.err.splitlines()[0]) == (3, "error: no server is configured")
     assert "lattice up" in ran.err
 
 
@@ -142,7 +142,7 @@ def test_nobody_answers(lattice, monkeypatch):
     assert ran.code == 3
     assert (
         ran.err
-        == "error: no server answers at http://127.0.0.1:9\n  fix: is `lattice up` running? else check the address\n"
+        == "error: no server answers at http://127.0.0.1:9\n  fix: start the server with `lattice up`, or check the address\n"
     )
 
 
@@ -195,7 +195,7 @@ def test_what_others_leave_in_shared_folders_is_not_followed(tmp_path, monkeypat
     (tmp_path / ".lattice" / "kubeconfig").write_text(a_kubeconfig("https://trap:1"))
     os.chown(tmp_path / ".lattice" / "kubeconfig", 65534, 65534)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Unavailable, match="no server known here"):
+    with pytest.raises(Unavailable, match="no server is configured"):
         find_server(None, None, {})
 
 
@@ -251,7 +251,7 @@ def test_a_kubeconfig_is_read_whole(tmp_path):
         pytest.param("- a", None, "is not a kubeconfig", id="a list"),
         pytest.param("{}", None, "names no current-context", id="empty"),
         pytest.param(a_kubeconfig(), "three", "there is no context 'three'", id="an unknown context"),
-        pytest.param(a_kubeconfig(exec={}), None, "logs in with a plugin", id="a login plugin"),
+        pytest.param(a_kubeconfig(exec={}), None, "uses an authentication plugin", id="a login plugin"),
         pytest.param(a_kubeconfig(server=""), None, "the cluster has no server address", id="no address"),
         pytest.param(
             a_kubeconfig(**{"client-key-data": "%%%"}),

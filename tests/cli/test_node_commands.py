@@ -111,14 +111,14 @@ def test_a_dry_run_of_a_drain_says_what_would_move_and_that_it_may_cost(server, 
         "node/n1: would move shop/web-0, shop/web-1, shop/web-2, shop/web-3, shop/web-4"
     ]
     assert ran.err == (
-        "where no other node has room for them this makes new machines, which cost money; `lattice whatif --lose-pool a` prices the loss of all of a\n"
+        "if no other node has free capacity, Lattice adds machines, which cost money; `lattice whatif --lose-pool a` shows the cost of losing all of a\n"
     )
 
 
 def test_a_dry_run_of_draining_an_empty_node_says_that_nothing_moves(server, lattice):
     server.put(N1, a_node(pool="a"))
     ran = lattice("drain", "n1", "--dry-run")
-    assert (ran.out.splitlines()[1:], ran.err) == (["node/n1: nothing runs there, nothing would move"], "")
+    assert (ran.out.splitlines()[1:], ran.err) == (["node/n1: no workloads, nothing would move"], "")
 
 
 def test_one_that_is_not_there_does_not_keep_the_others(server, lattice):
@@ -179,7 +179,7 @@ def test_a_node_that_is_not_gone_yet_says_who_is_left_on_it(server, lattice):
     )
     server.answers["DELETE", N1] = [(200, [], server.objects[N1])]
     ran = lattice("delete", "node", "n1", "--timeout", "1ms")
-    assert f"is not gone yet: {WHY}; held by its finalizers lattice.dev/machine" in ran.err
+    assert f"is not gone yet: {WHY}; waiting for finalizers lattice.dev/machine" in ran.err
 
 
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
@@ -192,7 +192,7 @@ def test_a_token_for_what_is_not_there_or_is_there_already_is_made_with_a_warnin
     ran = lattice("tokens", "create", "--pool", "nope", "--cluster", "none", "--node", "n1")
     assert (ran.code, ran.out[:4]) == (0, "ljt-")
     assert ran.err == (
-        "Warning: node n1 is there already: the machine that joins with this token takes its place\n"
+        "Warning: node n1 exists already: the machine that joins with this token replaces it\n"
         "Warning: there is no pool nope yet; see `lattice get pools`\n"
         "Warning: there is no cluster none yet; see `lattice get clusters`\n"
     )
@@ -211,8 +211,8 @@ def test_what_is_to_be_stopped_is_not_tried_again(server, lattice):
     server.put(WEB, a_workload() | {"spec": {"desiredState": "Stopped"}})
     ran = lattice("retry", "web-0", "-n", "shop")
     assert (ran.code, ran.out) == (1, "")
-    assert "workload/web-0 is to be stopped" in ran.err
-    assert "start it first" in ran.err
+    assert "workload/web-0 should not run" in ran.err
+    assert "set spec.desiredState to Running first" in ran.err
 
 
 def test_events_of_the_same_second_are_shown_as_they_were_written():

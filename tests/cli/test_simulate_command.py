@@ -72,7 +72,7 @@ def test_other_kinds_are_ignored_and_counted(lattice, write):
         ran = lattice("simulate", "-f", write(name, text))
         assert (ran.code, ran.err.splitlines()[0]) == (
             0,
-            "ignored 1 LatticePool: only LatticeNode and LatticeWorkload matter here",
+            "ignored 1 LatticePool: simulate uses only LatticeNode and LatticeWorkload",
         )
 
 
@@ -97,7 +97,7 @@ def test_the_wide_table_shows_the_class_of_each_workload_and_how_full_each_node_
     out = lattice(
         "simulate", "-f", write("a.yaml", in_yaml(a_node("n1"), a_node("n2"), limited)), "-o", "wide"
     ).out
-    assert "class of service: 1 Guaranteed\n" in out
+    assert "QoS classes: 1 Guaranteed\n" in out
     assert ["shop/g", "Guaranteed"] in [line.split()[::2] for line in out.splitlines()]
     assert [line.split()[1] for line in out.splitlines() if line.startswith("n")] == ["50.0%", "0.0%"]
 
@@ -157,7 +157,7 @@ def test_explaining_shows_the_best_with_their_parts_and_every_refusal(lattice, w
     out = lattice("simulate", "-f", file, "--explain", "w1").out
     assert "default/w1: n1: best of 1 that fit, of 3 nodes (" in out
     assert "NODE   SCORE   BALANCEDRESOURCES" in out
-    assert "n2        cpu: need 1, have 100m, missing 900m\n" in out
+    assert "n2         cpu: need 1, have 100m, missing 900m\n" in out
     assert "\nn3        " in out
 
 
@@ -278,7 +278,7 @@ def test_explaining_a_member_of_a_group_shows_what_the_others_leave(lattice, wri
     gang = [a_workload(f"g{i}", cpu="2", group={"name": "g", "minMember": 3}) for i in range(3)]
     out = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), *gang)), "--explain", "shop/g0").out
     assert "nodes are shown with the 2 others of its group that fit in place\n" in out
-    assert "n1        cpu: need 2, have 0, missing 2\n" in out
+    assert "n1         cpu: need 2, have 0, missing 2\n" in out
 
 
 def test_a_reason_is_folded_into_the_terminal():

@@ -139,7 +139,7 @@ def test_every_problem_is_told_up_to_a_limit(lattice, write):
         "simulate", "-f", write("bad.jsonl", in_lines(*(a_node(f"n{i}", cpu=-1) for i in range(50))))
     )
     assert ran.err.count("error: ") == 20
-    assert "gave up after 20 problems" in ran.err
+    assert "stopped after 20 problems" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_amounts_of_nodes_in_other_units_are_told_with_the_number(lattice, write
 
 def test_an_offline_mistake_is_fixed_offline(lattice, write):
     ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_workload(colour="red"))))
-    assert "fix: `lattice crds latticeworkloads` shows the fields there are" in ran.err
+    assert "fix: `lattice crds latticeworkloads` lists the fields" in ran.err
     assert "did you mean" not in ran.err
     assert lattice("crds", "latticeworkloads").code == 0
 
@@ -411,7 +411,7 @@ def test_a_field_that_there_is_not_is_told_with_the_one_that_was_meant(lattice, 
 def test_lines_in_a_file_of_another_name_are_hinted_at(lattice, write):
     ran = lattice("simulate", "-f", write("all.txt", in_lines(a_node(), a_workload())))
     assert ran.code == 1
-    assert "rename it" in ran.err
+    assert "rename the file" in ran.err
 
 
 def test_nothing_on_standard_input_is_a_mistake(lattice, write, monkeypatch):

@@ -113,7 +113,7 @@ def test_a_terminal_without_blocks_gets_plain_characters() -> None:
 
 def test_an_empty_fleet_says_what_to_do() -> None:
     assert top_lines({"pools": [], "nodes": []}, TableRenderer(), BarRenderer("utf-8")) == [
-        "nothing is there yet: declare pools and services with `lattice apply`"
+        "there are no objects yet: create pools and services with `lattice apply`"
     ]
 
 
@@ -139,7 +139,7 @@ def test_a_picture_is_cut_to_the_window() -> None:
     rows = picture.removeprefix("\x1b[H").removesuffix("\x1b[J").split("\x1b[K\n")[:-1]
     assert len(rows) == 9
     assert all(len(row) <= 19 for row in rows)
-    assert rows[-1] == "… and 22 lines more"
+    assert rows[-1] == "… and 22 more lines"
     assert render_frame(["one"], 80, 24) == "\x1b[Hone\x1b[K\n\x1b[J"
 
 

@@ -18,26 +18,26 @@ def elsewhere(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        pytest.param(["delete"], "nothing to delete is named", id="delete of nothing"),
-        pytest.param(["delete", "pools"], "which ones?", id="delete of a kind without names"),
+        pytest.param(["delete"], "no objects are named", id="delete of nothing"),
+        pytest.param(["delete", "pools"], "no names are given", id="delete of a kind without names"),
         pytest.param(
             ["delete", "pool", "lab", "-l", "a=b"],
-            "a name cannot go with -l or --all",
+            "a name cannot be combined with -l or --all",
             id="delete by name and rule",
         ),
         pytest.param(
             ["delete", "pools", "--all", "-l", "a=b"],
-            "--all and -l cannot go together",
+            "--all and -l cannot be combined",
             id="delete by two rules",
         ),
         pytest.param(
             ["delete", "pool", "a", "-f", "x.yaml"],
-            "-f says what to delete",
+            "-f cannot be combined with",
             id="delete by name and manifest",
         ),
         pytest.param(
             ["get", "pools", "a", "-l", "x=y"],
-            "a name cannot go with a selector",
+            "a name cannot be combined with a selector",
             id="get by name and selector",
         ),
         pytest.param(["get", "pools,services", "-w"], "only one kind", id="watch of two kinds"),
@@ -57,16 +57,16 @@ def elsewhere(tmp_path, monkeypatch):
         ),
         pytest.param(
             ["tokens", "create", "--ttl", "16m"],
-            "more than 15 minutes is easily lost",
+            "longer than 15 minutes may leak",
             id="a token that lives long by mistake",
         ),
         pytest.param(["tokens", "create", "--ttl", "0s"], "above 0s", id="a token that was never good"),
         pytest.param(
             ["kubeconfig", "--group", "lattice:viewers"],
-            "--group is for another user",
+            "--group needs --user",
             id="a group without a user",
         ),
-        pytest.param(["kubeconfig", "--token"], "--token is for another user", id="a token without a user"),
+        pytest.param(["kubeconfig", "--token"], "--token needs --user", id="a token without a user"),
         pytest.param(
             ["kubeconfig", "--user", "", "--group", "lattice:viewers"],
             "a user needs a name",
@@ -210,7 +210,7 @@ def test_a_conflict_is_told_once_with_who_and_what_to_do(server, lattice, tmp_pa
     assert ran.code == 1
     assert ran.err.count("kubectl") == 1
     assert ran.err.startswith(
-        "error: p.yaml:1: latticepool.lattice.dev/us-east: 1 field is managed by somebody else\n"
+        "error: p.yaml:1: latticepool.lattice.dev/us-east: 1 field is managed by another field manager\n"
     )
     assert '\n  p.yaml:8: spec.size: conflict with "kubectl" using v1\n' in ran.err
     assert "fix: take it over with --force-conflicts" in ran.err
@@ -281,7 +281,7 @@ def test_delete_that_gives_up_names_the_finalizers(server, lattice):
     assert ran.code == 3
     first, second = (line for line in ran.err.splitlines() if line.startswith("error:"))
     assert (
-        'latticepool.lattice.dev "a" is not gone yet: held by its finalizers shop.example/hold, foregroundDeletion'
+        'latticepool.lattice.dev "a" is not gone yet: waiting for finalizers shop.example/hold, foregroundDeletion'
         in first
     )
     assert 'latticepool.lattice.dev "b" is not gone yet' in second
@@ -312,7 +312,7 @@ def test_delete_that_waits_long_says_once_for_what(server, lattice, monkeypatch)
     doomed(server, f"{POOLS}/a", a_pool("a"), finalizers=["shop.example/hold"])
     ran = lattice("delete", "pool", "a", "--timeout", "200ms")
     assert (
-        ran.err.count('waiting for latticepool.lattice.dev "a": held by its finalizers shop.example/hold\n')
+        ran.err.count('waiting for latticepool.lattice.dev "a": waiting for finalizers shop.example/hold\n')
         == 1
     )
 

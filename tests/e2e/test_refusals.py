@@ -77,7 +77,7 @@ CASES = {
         POOL.replace("name: us-east", "name: US_East"), ("FILE:4: metadata.name", '"US_East"')
     ),
     "a name that leaves its place": Case(
-        POOL.replace("name: us-east", "name: ../us-east"), ('FILE:4: "../us-east" cannot be a name',)
+        POOL.replace("name: us-east", "name: ../us-east"), ('FILE:4: "../us-east" is not a valid name',)
     ),
     "no name": Case(
         POOL.replace("  name: us-east\n", "  labels: {a: b}\n"), ("FILE:3: metadata.name is missing",)

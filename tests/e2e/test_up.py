@@ -37,7 +37,7 @@ def test_the_first_start_says_where_and_what_next(tmp_path: Path) -> None:
     for words in (
         f"state       {tmp_path}/state.db",
         f"kubeconfig  {server.kubeconfig}",
-        "Ctrl-C stops it.",
+        "Press Ctrl-C to stop.",
         "stopping; the state stays in",
     ):
         assert words in said
@@ -66,7 +66,7 @@ def test_the_next_start_goes_on_where_the_last_one_stopped(tmp_path: Path) -> No
     )
     assert process.stdout is not None
     assert process.stdout.readline().startswith("Lattice is back up at https://")
-    while "Ctrl-C stops it." not in process.stdout.readline():
+    while "Press Ctrl-C to stop." not in process.stdout.readline():
         pass
     again = Server(process, "", server.kubeconfig, tmp_path)
     wire = Wire(again.kubeconfig)  # written anew
@@ -148,7 +148,7 @@ def _taken_after_a_free_one() -> socket.socket:
 def _until_ready(server: Server) -> str:
     assert server.process.stdout is not None
     said = ""
-    while "Ctrl-C stops it." not in said:
+    while "Press Ctrl-C to stop." not in said:
         line = server.process.stdout.readline()
         assert line, f"the server ended with {server.process.wait()} before it was ready: {said}"
         said += line

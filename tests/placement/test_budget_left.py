@@ -14,8 +14,8 @@ from lattice.placement.queries.plan_document import Document
 
 LATE = datetime(2026, 11, 28, tzinfo=UTC)  # three days of the month are left
 USED_UP = (
-    "! budget of latticepool/p1 refuses one more machine: needs $0.20/h, has $0.077777/h, missing $0.122223/h; "
-    "the limit also holds for 30 days, USED is this month"
+    "! budget of latticepool/p1 has no headroom for one more machine: need $0.20/h, have $0.077777/h, missing $0.122223/h; "
+    "the limit applies to 30 days at the current rate, USED covers this calendar month"
 )
 
 

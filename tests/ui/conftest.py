@@ -15,7 +15,7 @@ FLAGS = ("--controllers", "*", "--providers", "local,docker=local", "--heartbeat
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     folder: Path = tmp_path_factory.mktemp("shop")
     with running_server(folder, *FLAGS, "--seed", str(EXAMPLES / "quickstart")) as server:
-        made = Shop(server, read_until(server, "Ctrl-C stops it."))
+        made = Shop(server, read_until(server, "Press Ctrl-C to stop."))
         until(made.is_ready, "every service of the quickstart runs")
         yield made
 

@@ -85,7 +85,7 @@ def main() -> None:
         running_server(Path(folder), *FLAGS, "--seed", str(EXAMPLES / "quickstart")) as server,
         a_browser() as browser,
     ):
-        shop = Shop(server, read_until(server, "Ctrl-C stops it."))
+        shop = Shop(server, read_until(server, "Press Ctrl-C to stop."))
         until(shop.is_ready, "every service of the quickstart runs")
         shop.apply(VAULT)
         take(Visitor(browser, shop))

@@ -1,4 +1,8 @@
-"""Which commands there are, and what happens when one fails; a command's code loads only when it runs."""
+"""The table of commands and the program's entry point.
+
+`main` imports the module of a command only when the command runs, and turns every error into a message and an
+exit code.
+"""
 
 import contextlib
 import errno
@@ -19,7 +23,8 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Entry(NamedTuple):
-    target: str  # module:attribute
+    # Import path of the command, as module:attribute.
+    target: str
     help: str
 
 
@@ -33,58 +38,48 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         ),
         "kubeconfig": Entry(
             "lattice.cli.commands.kubeconfig:kubeconfig",
-            "Print the kubeconfig with which kubectl reaches the server.",
+            "Print a kubeconfig for kubectl and other clients.",
         ),
     },
     "Objects": {
-        "apply": Entry(
-            "lattice.cli.commands.apply:apply", "Create objects, or change them to what the manifests say."
-        ),
-        "get": Entry("lattice.cli.commands.get:get", "List objects, or show some of them."),
+        "apply": Entry("lattice.cli.commands.apply:apply", "Create or update objects from manifests."),
+        "get": Entry("lattice.cli.commands.get:get", "List objects, or show named objects."),
         "describe": Entry(
-            "lattice.cli.commands.describe:describe", "Show objects at length, with conditions and events."
+            "lattice.cli.commands.describe:describe", "Show objects in detail, with conditions and events."
         ),
-        "delete": Entry(
-            "lattice.cli.commands.delete:delete", "Delete objects, and wait until they are gone."
-        ),
-        "events": Entry("lattice.cli.commands.events:events", "Show what happened, oldest first."),
+        "delete": Entry("lattice.cli.commands.delete:delete", "Delete objects and wait until they are gone."),
+        "events": Entry("lattice.cli.commands.events:events", "List events, oldest first."),
     },
     "Decide": {
         "plan": Entry(
-            "lattice.cli.commands.plan:plan", "Show what a change would do, in places and in money."
+            "lattice.cli.commands.plan:plan", "Show how a change would affect placements and cost."
         ),
         "why": Entry(
-            "lattice.cli.commands.why:why", "Say why a service is where it is, and why not elsewhere."
+            "lattice.cli.commands.why:why", "Explain the placement of a service and every rejected pool."
         ),
         "fit": Entry("lattice.cli.commands.fit:fit", "List the smallest changes that would place a service."),
         "whatif": Entry(
-            "lattice.cli.commands.whatif:whatif", "Show what losing a pool, or dearer prices, would do."
+            "lattice.cli.commands.whatif:whatif", "Show the effect of a lost pool or a price change."
         ),
         "optimise": Entry(
-            "lattice.cli.commands.optimise:optimise", "Show the moves that would make the fleet cheaper."
+            "lattice.cli.commands.optimise:optimise", "Show moves that would make the fleet cheaper."
         ),
-        "cost": Entry(
-            "lattice.cli.commands.cost:cost", "Show what everything costs, by pool, service or label."
-        ),
+        "cost": Entry("lattice.cli.commands.cost:cost", "Show the cost by pool, service or label."),
         "simulate": Entry(
-            "lattice.cli.commands.simulate:simulate", "Decide offline where workloads would go, and say why."
+            "lattice.cli.commands.simulate:simulate", "Schedule workloads offline and explain the decisions."
         ),
     },
     "Run": {
-        "agent": Entry(
-            "lattice.cli.commands.agent:agent", "Make this machine a node and run what is put on it."
-        ),
+        "agent": Entry("lattice.cli.commands.agent:agent", "Make this machine a node and run its workloads."),
         "tokens": Entry(
-            "lattice.cli.commands.tokens:tokens", "Make, list and delete the tokens with which machines join."
+            "lattice.cli.commands.tokens:tokens", "Create, list and delete join tokens for machines."
         ),
-        "top": Entry("lattice.cli.commands.top:top", "Show what is used and what it costs, live."),
-        "logs": Entry("lattice.cli.commands.logs:logs", "Show what a workload, or a service, printed."),
-        "retry": Entry("lattice.cli.commands.retry:retry", "Try again at once what has failed."),
-        "cordon": Entry("lattice.cli.commands.cordon:cordon", "Put nothing new on a node."),
-        "uncordon": Entry("lattice.cli.commands.cordon:uncordon", "Let a node take workloads again."),
-        "drain": Entry(
-            "lattice.cli.commands.drain:drain", "Move everything off a node, and wait until it is empty."
-        ),
+        "top": Entry("lattice.cli.commands.top:top", "Show current usage and cost; -w refreshes."),
+        "logs": Entry("lattice.cli.commands.logs:logs", "Show the output of a workload or a service."),
+        "retry": Entry("lattice.cli.commands.retry:retry", "Restart failed replicas now."),
+        "cordon": Entry("lattice.cli.commands.cordon:cordon", "Exclude nodes from new workloads."),
+        "uncordon": Entry("lattice.cli.commands.cordon:uncordon", "Let nodes accept workloads again."),
+        "drain": Entry("lattice.cli.commands.drain:drain", "Evict all workloads from nodes and wait."),
     },
     "Other": {
         "crds": Entry(
@@ -95,18 +90,21 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         ),
         "completion": Entry(
             "lattice.cli.commands.completion:completion",
-            "Print the script that completes commands in a shell.",
+            "Print a shell completion script.",
         ),
         "version": Entry(
-            "lattice.cli.commands.version:version", "Show the version of this program and of the server."
+            "lattice.cli.commands.version:version", "Show the versions of this program and of the server."
         ),
     },
 }
-COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+COMMANDS: dict[str, Entry] = {}
+for _section in SECTIONS.values():
+    COMMANDS.update(_section)
 
 
 class LazyGroup(click.Group):
-    """Lists its commands from a table and imports only the one that is called."""
+    """A click group that lists commands from SECTIONS and imports only the module of the command that is
+    called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -123,7 +121,11 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            ctx.fail(f"there is no command {args[0]!r}{_did_you_mean(args[0])}")
+            import difflib
+
+            similar = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            suggestion = f"; did you mean {similar[0]!r}?" if similar else ""
+            ctx.fail(f"there is no command {args[0]!r}{suggestion}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -143,13 +145,6 @@ class LazyGroup(click.Group):
         ]
 
 
-def _did_you_mean(word: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(word, COMMANDS, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.version_option(__version__, prog_name="lattice", message="%(prog)s %(version)s")
 def cli() -> None:
@@ -158,17 +153,18 @@ def cli() -> None:
     \b
     Examples:
       lattice up                      start on this machine
-      lattice apply -f shop/          declare what should be
-      lattice get pools,services      see what is
+      lattice apply -f shop/          create or update objects
+      lattice get pools,services      list objects
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code says what became of it."""
+    """Run one command and return the exit code of the process."""
     try:
         with cli.make_context("lattice", list(sys.argv[1:] if arguments is None else arguments)) as context:
             code = cli.invoke(context)
         sys.stdout.flush()
+        # Commands return an exit code or None.
         return code if isinstance(code, int) else 0
     except LatticeError as e:
         say.error(e)
@@ -179,11 +175,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         e.show()
         return e.exit_code
     except (KeyboardInterrupt, click.Abort):
+        # Exit codes of signals follow the shell: 128 plus the number of the signal.
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the interpreter flushes once more on its way out
+        # The interpreter flushes stdout once more at exit; the null device accepts that flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as e:
         problem = _error_from_os_error(e)
@@ -192,33 +188,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _error_from_os_error(e: OSError) -> LatticeError:
-    """What the machine refused, in one sentence instead of a traceback."""
-    full = e.errno in DISK_FULL_ERRNOS
-    what = "the disk is full" if full else f"cannot be used: {(e.strerror or str(e)).lower()}"
-    return (Full if full else LatticeError)(
-        what,
+    """The operating system's error as a LatticeError: one sentence with the path, instead of a traceback."""
+    is_full = e.errno in DISK_FULL_ERRNOS
+    message = "the disk is full" if is_full else f"cannot be used: {(e.strerror or str(e)).lower()}"
+    return (Full if is_full else LatticeError)(
+        message,
         where=str(e.filename or ""),
-        fix="free some space" if full else "check the path and who may write there",
+        fix="free some space" if is_full else "check the path and its permissions",
     )
 
 
 def run() -> NoReturn:
-    """The program's entry point."""
+    """Entry point of the program: run the command line and exit with the command's exit code."""
     try:
         _reopen_closed_streams()
-        os.environ.setdefault(
-            "GRPC_VERBOSITY", "ERROR"
-        )  # read when it is loaded; else it tells of every stranger in a form of its own
+        # gRPC reads the variable when its library loads; at the default level gRPC logs every failed connection itself.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+        # Set by the completion script of the shell, not by users.
         if "_LATTICE_COMPLETE" in os.environ:
             cli.main(prog_name="lattice", complete_var="_LATTICE_COMPLETE")
         code = main()
-    except KeyboardInterrupt:  # before a command could begin, or while one was ending
+    # Ctrl-C outside of `main`: before the command began or while the command was ending.
+    except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     sys.exit(code)
 
 
 def _reopen_closed_streams() -> None:
-    """Who closed a stream wants nothing from it. Left closed, its number would go to the next file that is opened."""
+    """Open the null device in place of every standard stream that the caller closed."""
+    # The number of a closed stream would go to the next file that the program opens, and prints would end up
+    # in that file.
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which server a command talks to, and as whom: from flags, the environment, or a kubeconfig near by."""
+"""The server of a command and the user's credentials, from flags, the environment or a discovered kubeconfig."""
 
 import base64
 import binascii
@@ -11,15 +11,13 @@ from typing import Any
 from lattice.errors import Malformed, NotFound, Unavailable
 
 LOCAL_KUBECONFIG = Path(".lattice") / "kubeconfig"
-ADDRESS_VARIABLES = (
-    "LATTICE_ADDR",
-    "CONTROL_PLANE_API_URL",
-)  # environment variables with the address of the server, in order
+# Environment variables with the server's address, in order of precedence.
+ADDRESS_VARIABLES = ("LATTICE_ADDR", "CONTROL_PLANE_API_URL")
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An address and what is needed to be let in. Certificates and keys are PEM text."""
+    """Address of a server with the credentials of the user; certificates and keys are PEM text."""
 
     url: str
     authority: str = ""
@@ -28,14 +26,17 @@ class Server:
     token: str = ""
     namespace: str = ""
     insecure: bool = False
-    tls_server_name: str = ""  # what the certificate must say, if not the host in the url
-    source: str = field(default="the kubeconfig", compare=False)  # who told us
+    # Name that the server's certificate must carry, if different from the host in the URL.
+    tls_server_name: str = ""
+    # Where the address came from, for error messages: a file or an environment variable.
+    source: str = field(default="the kubeconfig", compare=False)
 
 
 def find_server(
     kubeconfig: str | None = None, context: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> Server:
-    """In order: the flag, LATTICE_KUBECONFIG, an address in the environment, .lattice/kubeconfig here or above, KUBECONFIG."""
+    """The server to use; precedence: --kubeconfig, LATTICE_KUBECONFIG, an address in the environment,
+    .lattice/kubeconfig in this folder or above, KUBECONFIG."""
     if chosen := kubeconfig or environment.get("LATTICE_KUBECONFIG"):
         return read_kubeconfig(Path(chosen), context)
     for variable in ADDRESS_VARIABLES:
@@ -44,13 +45,13 @@ def find_server(
     for path in discover_kubeconfigs(Path.cwd(), environment):
         return read_kubeconfig(path, context)
     raise Unavailable(
-        "no server known here",
+        "no server is configured",
         fix="start one with `lattice up`, or name one with --kubeconfig or LATTICE_ADDR",
     )
 
 
 def is_default_kubeconfig(kubeconfig: Path, environment: Mapping[str, str] = os.environ) -> bool:
-    """Do commands that are run here use this file by themselves?"""
+    """Whether commands run in the current folder use this kubeconfig without a flag."""
     if any(environment.get(variable) for variable in ("LATTICE_KUBECONFIG", *ADDRESS_VARIABLES)):
         return False
     return next(
@@ -59,12 +60,12 @@ def is_default_kubeconfig(kubeconfig: Path, environment: Mapping[str, str] = os.
     )
 
 
-def discover_kubeconfigs(here: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    """Kubeconfigs that need no flag to be found, nearest first."""
+def discover_kubeconfigs(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
+    """Kubeconfigs that commands use without a flag, nearest first."""
     yield from (
-        folder / LOCAL_KUBECONFIG
-        for folder in (here, *here.parents)
-        if _is_trusted_file(folder / LOCAL_KUBECONFIG)
+        candidate / LOCAL_KUBECONFIG
+        for candidate in (folder, *folder.parents)
+        if _is_trusted_file(candidate / LOCAL_KUBECONFIG)
     )
     yield from (
         Path(part)
@@ -74,7 +75,8 @@ def discover_kubeconfigs(here: Path, environment: Mapping[str, str]) -> Iterator
 
 
 def _is_trusted_file(path: Path) -> bool:
-    """What somebody else left in a shared folder must not choose whom we talk to."""
+    """Whether a file belongs to the user or to root: another user's file in a shared folder must not choose
+    the server."""
     try:
         return path.is_file() and path.stat().st_uid in (os.getuid(), 0)
     except OSError:
@@ -93,27 +95,28 @@ def _from_environment(variable: str, environment: Mapping[str, str]) -> Server:
 
 
 def read_kubeconfig(path: Path, context: str | None = None) -> Server:
+    """Read one context of a kubeconfig: the address of the server, the trusted authority and the credentials."""
     import yaml
 
     try:
-        found = yaml.load(
+        config = yaml.load(
             _read_text(path, "kubeconfig"),
             Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # noqa: S506
         )
     except yaml.YAMLError as e:
         raise Malformed(
-            f"is not YAML: {e}", where=str(path), fix="write it again with `lattice kubeconfig`"
+            f"is not YAML: {e}", where=str(path), fix="create it again with `lattice kubeconfig`"
         ) from e
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise Malformed(
-            "is not a kubeconfig", where=str(path), fix="write it again with `lattice kubeconfig`"
+            "is not a kubeconfig", where=str(path), fix="create it again with `lattice kubeconfig`"
         )
-    chosen = context or found.get("current-context") or ""
-    if not chosen:
+    context_name = context or config.get("current-context") or ""
+    if not context_name:
         raise Malformed("names no current-context", where=str(path), fix="choose one with --context")
-    entry = _kubeconfig_entry(found, "contexts", "context", chosen, path)
-    cluster = _kubeconfig_entry(found, "clusters", "cluster", str(entry.get("cluster", "")), path)
-    user = _kubeconfig_entry(found, "users", "user", str(entry["user"]), path) if entry.get("user") else {}
+    entry = _kubeconfig_entry(config, "contexts", "context", context_name, path)
+    cluster = _kubeconfig_entry(config, "clusters", "cluster", str(entry.get("cluster", "")), path)
+    user = _kubeconfig_entry(config, "users", "user", str(entry["user"]), path) if entry.get("user") else {}
     return _server_from_kubeconfig(entry, cluster, user, path)
 
 
@@ -124,21 +127,21 @@ def _server_from_kubeconfig(
         raise Malformed(
             "the cluster has no server address", where=str(path), fix="set clusters[].cluster.server"
         )
+    # An exec plugin would run a program that the kubeconfig names.
     if "exec" in user or "auth-provider" in user:
         raise Malformed(
-            "logs in with a plugin, which is not supported",
+            "uses an authentication plugin, which is not supported",
             where=str(path),
             fix="use a token or a client certificate",
         )
+    token_file = user.get("tokenFile")
     return Server(
         url=str(cluster["server"]).rstrip("/"),
         authority=_inline_or_file(cluster, "certificate-authority", path),
         certificate=_inline_or_file(user, "client-certificate", path),
         key=_inline_or_file(user, "client-key", path),
         token=str(user.get("token") or "")
-        or (
-            _read_text(path.parent / user["tokenFile"], "tokenFile").strip() if user.get("tokenFile") else ""
-        ),
+        or (_read_text(path.parent / token_file, "tokenFile").strip() if token_file else ""),
         namespace=str(entry.get("namespace") or ""),
         insecure=cluster.get("insecure-skip-tls-verify") is True,
         tls_server_name=str(cluster.get("tls-server-name") or ""),
@@ -153,11 +156,12 @@ def _kubeconfig_entry(
     for entry in entries:
         if entry.get("name") == name:
             return entry.get(inner) or {}
-    known = ", ".join(str(e.get("name")) for e in entries) or "none"
-    raise NotFound(f"there is no {inner} {name!r}", where=str(path), fix=f"known {group}: {known}")
+    names = ", ".join(str(e.get("name")) for e in entries) or "none"
+    raise NotFound(f"there is no {inner} {name!r}", where=str(path), fix=f"{group} of this file: {names}")
 
 
 def _inline_or_file(entry: dict[str, Any], field: str, path: Path) -> str:
+    """A PEM text of a kubeconfig entry: inline base64, or the content of a file relative to the kubeconfig."""
     if data := entry.get(f"{field}-data"):
         try:
             return base64.b64decode("".join(str(data).split()), validate=True).decode()
@@ -165,18 +169,18 @@ def _inline_or_file(entry: dict[str, Any], field: str, path: Path) -> str:
             raise Malformed(
                 f"{field}-data is not base64 of a PEM text",
                 where=str(path),
-                fix="write it again with `lattice kubeconfig`",
+                fix="create it again with `lattice kubeconfig`",
             ) from e
     if file := entry.get(field):
         return _read_text(path.parent / str(file), field)
     return ""
 
 
-def _read_text(path: Path, what: str) -> str:
+def _read_text(path: Path, role: str) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "not a text file"
         raise NotFound(
-            f"cannot read the {what}: {reason}", where=str(path), fix="check the path and its permissions"
+            f"cannot read the {role}: {reason}", where=str(path), fix="check the path and its permissions"
         ) from e

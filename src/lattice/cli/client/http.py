@@ -1,4 +1,4 @@
-"""One server over HTTP from the command line: JSON in, JSON out, and its refusals as our errors."""
+"""HTTP client for one server: JSON requests, watch streams, and error responses as LatticeErrors."""
 
 import contextlib
 import http.client
@@ -25,9 +25,10 @@ JSON_MEDIA_TYPE = "application/json"
 TABLE_MEDIA_TYPE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 APPLY_PATCH_MEDIA_TYPE = "application/apply-patch+yaml"
 _CONNECT_TIMEOUT_S = 10.0
-_MAX_ATTEMPTS = 6  # for requests that the server asks to send again later
+# Attempts for a request that the server answers with Retry-After.
+_MAX_ATTEMPTS = 6
 _MAX_RETRY_AFTER_S = 30.0
-_CHUNK_BYTES = 64 * 1024  # bytes of a text at a time
+_CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,9 @@ class Request:
 
     @property
     def target(self) -> str:
-        wanted = {k: v for k, v in self.query.items() if v}
-        return f"{self.path}?{urllib.parse.urlencode(wanted)}" if wanted else self.path
+        """Path and query of the request; parameters without a value are left out."""
+        parameters = {k: v for k, v in self.query.items() if v}
+        return f"{self.path}?{urllib.parse.urlencode(parameters)}" if parameters else self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Response:
 
 
 class Client:
-    """Keeps one connection open; streams get their own."""
+    """HTTP client that reuses one connection; every stream gets a connection of its own."""
 
     def __init__(
         self, server: Server, timeout: float = 30.0, warn: Callable[[str], None] = say.warning
@@ -68,7 +70,8 @@ class Client:
         return self.send(Request("GET", path, query or {}, accept=accept)).body
 
     def list_pages(self, path: str, query: Mapping[str, str], accept: str = JSON_MEDIA_TYPE) -> list[Any]:
-        """Every page of a list, all of one moment. If the server forgets that moment on the way, one large page of now."""
+        """All pages of a list at one revision; one unpaged request instead if the server compacts that
+        revision meanwhile."""
         pages = [self.get(path, query, accept)]
         while token := pages[-1].get("metadata", {}).get("continue"):
             try:
@@ -78,35 +81,37 @@ class Client:
         return pages
 
     def send(self, request: Request) -> Response:
-        """Ask once; again if the server says when to come back, and that is in time."""
-        ends = time.monotonic() + self.timeout if self.timeout else None
+        """Send a request; retry after the server's Retry-After delay while the request timeout allows."""
+        # The deadline covers all attempts and the delays between them.
+        deadline = time.monotonic() + self.timeout if self.timeout else None
         for attempt in range(1, _MAX_ATTEMPTS + 1):
-            if ends and self._connection is not None and self._connection.sock is not None:
-                self._connection.sock.settimeout(max(0.001, ends - time.monotonic()))
+            if deadline and self._connection is not None and self._connection.sock is not None:
+                self._connection.sock.settimeout(max(0.001, deadline - time.monotonic()))
             response = self._send_once(request)
             body = self._translate_errors(response.read)
             for text in _warnings(response):
                 self.warn(text)
             wait = _retry_after_s(response)
-            if wait is None or attempt == _MAX_ATTEMPTS or (ends and time.monotonic() + wait >= ends):
+            # A delay past the deadline is useless: return the server's error now.
+            if wait is None or attempt == _MAX_ATTEMPTS or (deadline and time.monotonic() + wait >= deadline):
                 return _check_status(response.status, body, request)
             time.sleep(wait)
         raise AssertionError("unreachable")
 
     def stream_events(self, request: Request) -> Iterator[Any]:
-        """The events of a watch, until the server ends it. Losing the connection ends it too."""
+        """Events of a watch until the server or a lost connection ends the stream."""
         with self._open_stream(request) as response:
             yield from _lines(response)
 
     def stream_text(self, request: Request) -> Iterator[bytes]:
-        """A text as it comes, until the server ends it; one that breaks off is an error."""
+        """Pieces of a text until the server ends the stream; a lost connection is an error."""
         with self._open_stream(request) as response:
             while piece := self._translate_errors(lambda: response.read1(_CHUNK_BYTES)):
                 yield piece
 
     @contextlib.contextmanager
     def _open_stream(self, request: Request) -> Iterator[http.client.HTTPResponse]:
-        """A connection of its own, on which silence is no reason to give up."""
+        """Open a connection for one stream, without a read timeout: a quiet watch or log is normal."""
         connection = self._connect()
         try:
             self._translate_errors(lambda: _send_request(connection, request, self._headers(request)))
@@ -117,6 +122,7 @@ class Client:
                 self.warn(text)
             if connection.sock is not None:
                 connection.sock.settimeout(None)
+                # Keepalive detects a server that vanished, since reads on the stream never time out.
                 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             yield response
         finally:
@@ -137,10 +143,8 @@ class Client:
             return connection.getresponse()
         except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as e:
             self.close()
-            if reused and request.method in (
-                "GET",
-                "PATCH",
-            ):  # asking twice changes nothing: our patches are applies
+            # A retry is safe only for requests that change nothing when repeated; our patches are server-side applies.
+            if reused and request.method in ("GET", "PATCH"):
                 return self._send_once(request)
             raise self._unavailable_error(e) from e
         except (OSError, http.client.HTTPException) as e:
@@ -157,6 +161,7 @@ class Client:
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._url.hostname or "", self._url.port
         if self._tls is None:
+            # The request timeout replaces the connect timeout once the connection is open.
             connection = http.client.HTTPConnection(host, port or 80, timeout=_CONNECT_TIMEOUT_S)
         else:
             connection = _TlsConnection((host, port or 443), self._tls, self.server.tls_server_name or host)
@@ -177,12 +182,15 @@ class Client:
         match e:
             case ConnectionRefusedError():
                 return Unavailable(
-                    f"no server answers at {url}", fix="is `lattice up` running? else check the address"
+                    f"no server answers at {url}",
+                    fix="start the server with `lattice up`, or check the address",
                 )
             case ssl.SSLCertVerificationError():
+                fix = "use the kubeconfig that this server wrote"
+                if self.server.source in ADDRESS_VARIABLES:
+                    fix = "set LATTICE_CA to the certificate of the authority that signed it"
                 return Unavailable(
-                    f"{url} shows a certificate that we do not trust: {e.verify_message}",
-                    fix=_trust(self.server),
+                    f"{url} presents a certificate that is not trusted: {e.verify_message}", fix=fix
                 )
             case ssl.SSLError():
                 return Unavailable(
@@ -191,7 +199,7 @@ class Client:
                 )
             case TimeoutError():
                 return Unavailable(
-                    f"{url} gave no answer in time", fix="try again, or wait longer with --request-timeout"
+                    f"{url} did not answer in time", fix="try again, or increase --request-timeout"
                 )
             case socket.gaierror():
                 return Unavailable(
@@ -200,24 +208,19 @@ class Client:
                     fix=f"check the address in {self.server.source}",
                 )
         return Unavailable(
-            f"the connection to {url} broke: {e}", fix="is the server still running? try again"
+            f"the connection to {url} failed: {e}", fix="check that the server runs, and try again"
         )
 
 
-def _trust(server: Server) -> str:
-    if server.source in ADDRESS_VARIABLES:
-        return "set LATTICE_CA to the certificate of the authority that signed it"
-    return "use the kubeconfig that this server wrote"
-
-
 class _TlsConnection(http.client.HTTPSConnection):
-    """TLS to a host whose certificate may carry another name than its address."""
+    """TLS connection to a host whose certificate may carry another name than the host's address."""
 
     def __init__(self, address: tuple[str, int], tls: ssl.SSLContext, name: str) -> None:
         super().__init__(*address, timeout=_CONNECT_TIMEOUT_S, context=tls)
         self._tls, self._name = tls, name
 
     def connect(self) -> None:
+        # HTTPSConnection.connect would check the certificate against the host of the address.
         http.client.HTTPConnection.connect(self)
         self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name)
 
@@ -230,21 +233,22 @@ def _send_request(connection: http.client.HTTPConnection, request: Request, head
 
 def _parse_url(url: str) -> urllib.parse.SplitResult:
     try:
-        found = urllib.parse.urlsplit(url)
+        parts = urllib.parse.urlsplit(url)
         usable = (
-            found.scheme in ("http", "https")
-            and bool(found.hostname)
-            and (found.port is None or found.port > 0)
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and (parts.port is None or parts.port > 0)
         )
     except ValueError:
         usable = False
     if not usable:
         raise Malformed(f"{url!r} is not the address of a server", fix="write it like https://127.0.0.1:6440")
-    return found
+    return parts
 
 
 def _tls_context(server: Server) -> ssl.SSLContext:
     try:
+        # Without an authority the system's trust store is used.
         context = ssl.create_default_context(cadata=server.authority or None)
         if server.insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -254,14 +258,15 @@ def _tls_context(server: Server) -> ssl.SSLContext:
         raise Malformed(
             f"a certificate or key cannot be read: {e}",
             where=server.url,
-            fix="write the kubeconfig again with `lattice kubeconfig`",
+            fix="create the kubeconfig again with `lattice kubeconfig`",
         ) from e
     return context
 
 
 def _load_certificate(context: ssl.SSLContext, server: Server) -> None:
-    """OpenSSL reads key pairs from files only: ours is for our eyes, and gone at once."""
-    handle, path = tempfile.mkstemp(prefix="lattice-")  # mode 0600
+    """Load the client certificate through a temporary file, because OpenSSL reads key pairs only from files."""
+    # mkstemp creates the file with mode 0600; the key is on disk only until load_cert_chain returns.
+    handle, path = tempfile.mkstemp(prefix="lattice-")
     try:
         with os.fdopen(handle, "w") as file:
             file.write(f"{server.certificate}\n{server.key}\n")
@@ -276,20 +281,23 @@ def _lines(response: http.client.HTTPResponse) -> Iterator[Any]:
             line = response.readline()
         except (OSError, http.client.HTTPException):
             return
+        # The stream broke in the middle of a line: the watch resumes from the last complete event.
         if not line.endswith(b"\n"):
-            return  # cut off in the middle: the watch is resumed from what came before
+            return
         if line.strip():
             yield decode_stored(line)
 
 
 def _warnings(response: http.client.HTTPResponse) -> Iterator[str]:
     for header in response.headers.get_all("Warning") or []:
+        # Form of the header: code agent "text".
         text = header.split(" ", 2)[-1].strip()
         yield text[1:-1].replace('\\"', '"').replace("\\\\", "\\") if text.startswith('"') else text
 
 
 def _retry_after_s(response: http.client.HTTPResponse) -> float | None:
     after = response.headers.get("Retry-After", "")
+    # Retry-After may also be a date; Lattice sends seconds.
     if response.status not in (429, 503) or not after.isdigit():
         return None
     return min(float(after), _MAX_RETRY_AFTER_S)
@@ -305,20 +313,22 @@ def _check_status(status: int, body: bytes, request: Request) -> Response:
     raise error_from_status(status, value if isinstance(value, dict) else {}, request.path)
 
 
+# Several classes share a status, so the reason in a Status response decides first.
 _ERRORS_BY_REASON = {
     kind.reason: kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, LatticeError)
 }
+# Reversed: the first class with a status wins.
 _ERRORS_BY_STATUS = {kind.status: kind for kind in reversed(list(_ERRORS_BY_REASON.values()))}
 _FIX_BY_STATUS = {
     401: "check the token or certificate in your kubeconfig",
-    403: "ask whoever runs this server for the right to do it",
+    403: "ask the platform team for permission",
 }
 
 
 def error_from_status(status: int, answer: Mapping[str, Any], path: str = "") -> LatticeError:
-    """The error that a Status answer stands for."""
+    """The LatticeError that a Status response of the API stands for."""
     kind = (
         _ERRORS_BY_REASON.get(str(answer.get("reason")))
         or _ERRORS_BY_STATUS.get(status)
@@ -330,9 +340,9 @@ def error_from_status(status: int, answer: Mapping[str, Any], path: str = "") ->
         for c in details.get("causes") or []
         if isinstance(c, dict)
     ]
-    what, fix = _split_fix(str(answer.get("message") or f"the server answered {status} to {path}"))
+    message, fix = _split_fix(str(answer.get("message") or f"the server answered {status} to {path}"))
     return kind(
-        what, fix=fix or _FIX_BY_STATUS.get(status, "") or _list_hint(status, details, path), causes=causes
+        message, fix=fix or _FIX_BY_STATUS.get(status, "") or _list_hint(status, details, path), causes=causes
     )
 
 
@@ -340,12 +350,15 @@ def _list_hint(status: int, details: Mapping[str, Any], path: str) -> str:
     if status != 404 or not details.get("kind") or not details.get("name"):
         return ""
     group = f".{details['group']}" if details.get("group") else ""
-    inside = re.match(r"/apis?/(?:[^/]+/){1,2}namespaces/([^/]+)/", path)
-    namespace = f" -n {inside[1]}" if inside else ""
-    return f"`lattice get {details['kind']}{group}{namespace}` lists what there is"
+    # Namespaces of core kinds and of grouped kinds: /api/v1/namespaces/NS/ and
+    # /apis/GROUP/VERSION/namespaces/NS/.
+    match = re.match(r"/apis?/(?:[^/]+/){1,2}namespaces/([^/]+)/", path)
+    namespace = f" -n {match[1]}" if match else ""
+    return f"`lattice get {details['kind']}{group}{namespace}` lists the existing objects"
 
 
 def _split_fix(message: str) -> tuple[str, str]:
-    """What, and how to fix it, which our server writes at the end: `... (fix: do this)`."""
-    what, marker, fix = message.rpartition(" (fix: ")
-    return (what, fix[:-1]) if marker and fix.endswith(")") else (message, "")
+    """Split a message of the server into the problem and the fix, which the server appends as `... (fix: do
+    this)`."""
+    problem, marker, fix = message.rpartition(" (fix: ")
+    return (problem, fix[:-1]) if marker and fix.endswith(")") else (message, "")

@@ -1,4 +1,5 @@
-"""Which kind a word means: `pools`, `lp`, `LatticePool`, `latticepools.lattice.dev`; and `kind/name`, lists, categories."""
+"""Names of kinds on the command line: `pools`, `lp`, `LatticePool`, `latticepools.lattice.dev`, `kind/name`,
+lists and categories."""
 
 import difflib
 import functools
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from lattice.errors import NotFound, UsageError
 from lattice.kinds.meta.base import GROUP, Resource
 
+# Everyday names in addition to the kinds' own names.
 _EXTRA_NAMES = {
     "LatticePlacementPolicy": ("policy", "policies"),
     "LatticeNodeClass": ("class", "classes", "nodeclasses"),
@@ -16,7 +18,8 @@ _EXTRA_NAMES = {
     "StaticInfrastructure": ("static", "statics", "datacenter", "datacenters"),
     "AutomationRule": ("rule", "rules"),
 }
-_EXTERNAL_RESOURCES = (  # served, yet not kinds of ours
+# Kinds that the server serves and that are not among the kinds of Lattice.
+_EXTERNAL_RESOURCES = (
     Resource(
         kind="Service",
         plural="services",
@@ -40,19 +43,23 @@ _LIST_KINDS_HINT = "`lattice get --help` lists the kinds"
 
 
 class Target(NamedTuple):
-    """A kind, and one object of it; all of them if it names none."""
+    """A kind with the name of one object, or with an empty name for all objects of the kind."""
 
     resource: Resource
     name: str = ""
 
 
 class KindNames:
-    """Every way to say each kind. Ours come first: `services` are Lattice's, core ones are `svc` or `services.v1.`."""
+    """Every spelling of every kind.
+
+    Lattice's kinds come first: `services` are Lattice's; the core kind is `svc` or `services.v1.`.
+    """
 
     def __init__(self, resources: Iterable[Resource]) -> None:
         listed = list(resources)
-        known = {r.id for r in listed}
-        listed += [r for r in _EXTERNAL_RESOURCES if r.id not in known]
+        listed_ids = {r.id for r in listed}
+        listed += [r for r in _EXTERNAL_RESOURCES if r.id not in listed_ids]
+        # Stable sort: Lattice's kinds first, so that their spellings win below.
         self.resources = sorted(listed, key=lambda r: r.group != GROUP)
         self.resources_by_word: dict[str, Resource] = {}
         for resource in self.resources:
@@ -60,30 +67,34 @@ class KindNames:
                 self.resources_by_word.setdefault(word, resource)
 
     def resolve(self, word: str) -> list[Resource]:
-        """The kinds that one word means: several for a category."""
-        said = word.strip().lower()
-        if said in self.resources_by_word:
-            return [self.resources_by_word[said]]
-        category = [
-            r for r in self.resources if said in r.categories or (said == "all" and "lattice" in r.categories)
+        """Kinds that one word means: one kind, or several for a category."""
+        spelling = word.strip().lower()
+        if spelling in self.resources_by_word:
+            return [self.resources_by_word[spelling]]
+        members = [
+            r
+            for r in self.resources
+            if spelling in r.categories or (spelling == "all" and "lattice" in r.categories)
         ]
-        if said and category:
-            return category
+        if spelling and members:
+            return members
         raise self._unknown(word)
 
     def parse_targets(self, words: Sequence[str]) -> list[Target]:
-        """`pools`, `pools,nodes`, `pools a b`, `pool/a service/b`."""
+        """Targets of `pools`, `pools,nodes`, `pools a b` or `pool/a service/b`."""
         if not words:
             raise UsageError("name a kind", fix=_LIST_KINDS_HINT)
         if any("/" in word for word in words):
             return [self._parse_target(word) for word in words]
-        resources = list(dict.fromkeys(r for part in words[0].split(",") for r in self.resolve(part)))
+        resources: list[Resource] = []
+        for part in words[0].split(","):
+            resources += [resource for resource in self.resolve(part) if resource not in resources]
         if len(words) == 1:
-            return [Target(r) for r in resources]
-        return [Target(r, name) for r in resources for name in words[1:]]
+            return [Target(resource) for resource in resources]
+        return [Target(resource, name) for resource in resources for name in words[1:]]
 
     def find_resource(self, api_version: str, kind: str) -> Resource:
-        """The kind that a manifest says it is."""
+        """The kind with a manifest's apiVersion and kind."""
         for resource in self.resources:
             if (resource.api_version, resource.kind) == (api_version, kind):
                 return resource
@@ -99,7 +110,7 @@ class KindNames:
         )
 
     def short_names(self) -> list[str]:
-        """One short, everyday word for each kind."""
+        """The shortest usual name of every Lattice kind."""
         words = {
             (_short_names(r) or [r.plural])[-1]: None for r in self.resources if r not in _EXTERNAL_RESOURCES
         }
@@ -111,12 +122,14 @@ class KindNames:
             raise UsageError(
                 f"{word!r} is not kind/name", fix="write either `pool/a node/b` or `pools a b`, not both"
             )
-        found = self.resolve(kind)
-        if len(found) > 1:
+        resources = self.resolve(kind)
+        if len(resources) > 1:
             raise UsageError(
-                f"{kind!r} means several kinds, so it cannot have a name", where=word, fix="name one kind"
+                f"{kind!r} means several kinds and cannot be combined with a name",
+                where=word,
+                fix="name one kind",
             )
-        return Target(found[0], name)
+        return Target(resources[0], name)
 
     def _unknown(self, word: str) -> NotFound:
         near = difflib.get_close_matches(word.lower(), self.resources_by_word, n=3, cutoff=0.6)
@@ -130,6 +143,7 @@ class KindNames:
         return NotFound(f"there is no kind {word!r}", fix=fix)
 
 
+# Cached: loading the kinds takes time, and commands that need no kinds must start fast.
 @functools.cache
 def kind_names() -> KindNames:
     from lattice.kinds import KINDS
@@ -160,7 +174,7 @@ def _spellings(resource: Resource) -> list[str]:
 
 
 def resource_path(resource: Resource, namespace: str | None = None, name: str = "") -> str:
-    """Its path in the API; without a namespace, of all namespaces."""
+    """API path of a kind or of one object; without a namespace, of all namespaces."""
     parts = ["apis", resource.group, resource.version] if resource.group else ["api", resource.version]
     if resource.namespaced and namespace:
         parts += ["namespaces", namespace]
@@ -170,5 +184,5 @@ def resource_path(resource: Resource, namespace: str | None = None, name: str = 
 
 
 def full_name(resource: Resource) -> str:
-    """As kubectl says it: `latticepool.lattice.dev`, `namespace`."""
+    """Name of the kind as kubectl prints it: `latticepool.lattice.dev`, `namespace`."""
     return f"{resource.singular}.{resource.group}" if resource.group else resource.singular

@@ -1,4 +1,5 @@
-"""The manifests that `-f` names: files, folders, addresses, standard input; all read before anything is sent."""
+"""Manifests of `-f` from files, folders, URLs and standard input; a command reads all of them before the
+first request."""
 
 import json
 import sys
@@ -16,19 +17,20 @@ from lattice.kinds.meta.yaml_manifest import Document, load_documents
 from lattice.manifest_files import MANIFEST_SUFFIXES, all_or_raise, load_manifests, read_documents
 
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
-SNIFF_LINES = 20  # lines of a file, to see what is in it
-SNIFF_BYTES = 4096  # bytes of a file, to see whether it is text
+# Leading lines and bytes of a file that format detection reads.
+SNIFF_LINES = 20
+SNIFF_BYTES = 4096
 
 
 def read_manifests(
-    places: Sequence[str],
+    sources: Sequence[str],
     recursive: bool = False,
     check: Callable[[Document, Target], None] = lambda document, target: None,
 ) -> list[tuple[Document, Target]]:
-    """Every manifest there with what it is about; every one that cannot be used is told."""
-    found, problems = read_documents(places, recursive)
+    """Every manifest with its target; raises one error with the problems of all unusable manifests."""
+    documents, problems = read_documents(sources, recursive)
     pairs = []
-    for document in found:
+    for document in documents:
         try:
             target = target_of(document, kind_names())
             check(document, target)
@@ -38,15 +40,13 @@ def read_manifests(
     return all_or_raise(pairs, problems)
 
 
-def target_of(document: Document, known: KindNames) -> Target:
-    """Which object a manifest is about."""
-    value = document.value
-    metadata = value.get("metadata")
-    for field, given in (("apiVersion", value.get("apiVersion")), ("kind", value.get("kind"))):
-        if not isinstance(given, str) or not given:
-            raise Malformed(
-                f"{field} is missing", where=document.location(field), fix=f"say what this is with `{field}:`"
-            )
+def target_of(document: Document, names: KindNames) -> Target:
+    """Resource and name of the object that a manifest describes."""
+    manifest = document.value
+    metadata = manifest.get("metadata")
+    for field, value in (("apiVersion", manifest.get("apiVersion")), ("kind", manifest.get("kind"))):
+        if not isinstance(value, str) or not value:
+            raise Malformed(f"{field} is missing", where=document.location(field), fix=f"add `{field}:`")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
         raise Malformed(
@@ -56,15 +56,15 @@ def target_of(document: Document, known: KindNames) -> Target:
         )
     if "/" in name or name in {".", ".."}:
         fix = "use lower-case letters, digits, '-' and '.'"
-        raise Malformed(f'"{name}" cannot be a name', where=document.location("metadata.name"), fix=fix)
+        raise Malformed(f'"{name}" is not a valid name', where=document.location("metadata.name"), fix=fix)
     try:
-        return Target(known.find_resource(value["apiVersion"], value["kind"]), name)
+        return Target(names.find_resource(manifest["apiVersion"], manifest["kind"]), name)
     except LatticeError as e:
         raise NotFound(e.message, where=document.location("kind"), fix=e.fix) from e
 
 
 class ObjectHeader(msgspec.Struct, rename="camel"):
-    """What an object says it is; the rest is looked at when that matters. A list has items."""
+    """Kind and apiVersion of an object, decoded before the other fields; items only for a list."""
 
     kind: str = ""
     api_version: str = ""
@@ -76,7 +76,7 @@ decode_header = msgspec.json.Decoder(ObjectHeader).decode
 
 @dataclass(frozen=True, slots=True)
 class RawObject:
-    """One object as JSON text, and where it stands."""
+    """One object as JSON text with its file and line."""
 
     text: bytes
     source: str
@@ -87,58 +87,56 @@ class RawObject:
         return f"{self.source}:{self.line}"
 
     def to_document(self) -> Document:
-        """Slowly, with the line of every field; lines above are empty so that they count."""
+        """Parse the object with the line of every field; empty lines in front keep the line numbers right."""
         return load_documents(b"\n" * (self.line - 1) + self.text, self.source)[0]
 
 
-def manifest_files(place: str, recursive: bool) -> list[str]:
-    if place == "-" or not Path(place).is_dir():
-        return [place]
-    entries = Path(place).rglob("*") if recursive else Path(place).iterdir()
-    found = sorted(
+def manifest_files(source: str, recursive: bool) -> list[str]:
+    """Manifest files of a source: the files of a folder in sorted order, or the source itself."""
+    if source == "-" or not Path(source).is_dir():
+        return [source]
+    entries = Path(source).rglob("*") if recursive else Path(source).iterdir()
+    paths = sorted(
         str(path)
         for path in entries
         if path.suffix in (*MANIFEST_SUFFIXES, *JSON_LINES_SUFFIXES) and path.is_file()
     )
-    if not found:
+    if not paths:
         deeper = "" if recursive else "; -R looks in folders below too"
         raise NotFound(
             "no manifests in this folder",
-            where=place,
+            where=source,
             fix=f"files must end in {', '.join((*MANIFEST_SUFFIXES, *JSON_LINES_SUFFIXES))}{deeper}",
         )
-    return found
+    return paths
 
 
 def read_objects(path: str) -> Iterator[RawObject | Document]:
-    """At least one, or that there is none is an error."""
+    """Objects of a manifest file as JSON text or parsed YAML; a file without objects is an error."""
     if path != "-" and not path.endswith((*JSON_LINES_SUFFIXES, ".json")):
         yield from _yaml_documents(path)
         return
-    found = _json_objects(path)
-    first = next(found, None)
+    objects = _json_objects(path)
+    first = next(objects, None)
     if first is None:
         fix = "a manifest has apiVersion, kind and metadata.name"
         raise Malformed("there is no manifest here", where="<stdin>" if path == "-" else path, fix=fix)
     yield first
-    yield from found
+    yield from objects
 
 
 def _yaml_documents(path: str) -> list[Document]:
     try:
         return load_manifests([path])
     except Malformed as e:
-        if path.endswith(MANIFEST_SUFFIXES) or not _is_json_lines(path):
+        if path.endswith(MANIFEST_SUFFIXES) or not Path(path).is_file():
             raise
-        fix = "an object a line is read from files that end in .jsonl: rename it"
-        raise Malformed("looks like JSON, an object a line", where=path, fix=fix) from e
-
-
-def _is_json_lines(path: str) -> bool:
-    if not Path(path).is_file():
-        return False
-    with _opened(path) as file:
-        return _are_objects([line.strip() for line in islice(file, SNIFF_LINES)])
+        with _opened(path) as file:
+            first_lines = [line.strip() for line in islice(file, SNIFF_LINES)]
+        if not _are_objects(first_lines):
+            raise
+        fix = "rename the file to end in .jsonl, which holds one object per line"
+        raise Malformed("looks like JSON with one object per line", where=path, fix=fix) from e
 
 
 def _are_objects(lines: Sequence[bytes]) -> bool:
@@ -148,8 +146,9 @@ def _are_objects(lines: Sequence[bytes]) -> bool:
 def _json_objects(path: str) -> Iterator[RawObject | Document]:
     if path.endswith(JSON_LINES_SUFFIXES):
         with _opened(path) as file:
+            # A NUL byte means a binary file; YAML and JSON never contain one.
             if b"\0" in file.peek(SNIFF_BYTES)[:SNIFF_BYTES]:
-                raise Malformed("is not text", where=path, fix="give an object a line, as JSON in UTF-8")
+                raise Malformed("is not text", where=path, fix="write one JSON object per line, in UTF-8")
             yield from (
                 RawObject(line.strip(), path, number) for number, line in enumerate(file, 1) if line.strip()
             )
@@ -174,12 +173,17 @@ def _opened(path: str) -> Any:
 
 
 def _items(text: bytes, source: str) -> Iterator[RawObject | Document]:
-    """One object, the items of a list, an object a line, or, from standard input, YAML."""
+    """One object, the items of a list, one object per line, or YAML from standard input."""
     try:
         head = decode_header(text)
+    # RecursionError: a deeply nested text exceeds the decoder's depth.
     except (msgspec.MsgspecError, RecursionError):
-        yield from _list_items(text, source) if text.lstrip()[:1] == b"[" else _line_objects(text, source)
+        if text.lstrip()[:1] == b"[":
+            yield from _list_items(text, source)
+        else:
+            yield from _line_objects(text, source)
         return
+    # An object of another kind may have a field `items` of its own.
     if head.items is None or not head.kind.endswith("List"):
         yield RawObject(text.strip(), source, 1 + text[: len(text) - len(text.lstrip())].count(b"\n"))
         return
@@ -187,98 +191,99 @@ def _items(text: bytes, source: str) -> Iterator[RawObject | Document]:
 
 
 def _list_items(text: bytes, source: str) -> Iterator[RawObject | Document]:
-    """A bare JSON list is as good as a List."""
+    """Items of a bare JSON array, which is accepted like a List."""
     try:
-        found = msgspec.json.decode(text, type=list[msgspec.Raw])
+        items = msgspec.json.decode(text, type=list[msgspec.Raw])
     except (msgspec.MsgspecError, RecursionError):
         yield from _parse_as_yaml(text, source)
         return
-    yield from _with_line_numbers(found, text, source)
+    yield from _with_line_numbers(items, text, source)
 
 
 def _line_objects(text: bytes, source: str) -> Iterator[RawObject | Document]:
     lines = [line.strip() for line in text.split(b"\n")]
-    if _are_objects(lines) or (source.endswith(".json") and _first_line_is_json(lines)):
+    is_json_lines = _are_objects(lines)
+    if not is_json_lines and source.endswith(".json"):
+        # A first line that is JSON means JSON lines with a broken line further down.
+        try:
+            decode_header(next(filter(None, lines), b""))
+            is_json_lines = True
+        except (msgspec.MsgspecError, RecursionError):
+            is_json_lines = False
+    if is_json_lines:
         yield from (RawObject(line, source, number) for number, line in enumerate(lines, 1) if line)
         return
     yield from _parse_as_yaml(text, source)
 
 
-def _first_line_is_json(lines: Sequence[bytes]) -> bool:
-    """Then it is a later line that is broken."""
-    try:
-        decode_header(next(filter(None, lines), b""))
-    except (msgspec.MsgspecError, RecursionError):
-        return False
-    return True
-
-
 def _with_line_numbers(items: Sequence[msgspec.Raw], text: bytes, source: str) -> Iterator[RawObject]:
+    """Items of a list with their line numbers; each search starts after the previous item, so equal items get
+    different lines."""
     start = 0
     line = 1
     for raw in items:
         item = bytes(raw)
-        place = text.find(item, start)
-        line += text.count(b"\n", start, place)
+        offset = text.find(item, start)
+        line += text.count(b"\n", start, offset)
         yield RawObject(item, source, line)
         line += item.count(b"\n")
-        start = place + len(item)
+        start = offset + len(item)
 
 
 def _parse_as_yaml(text: bytes, source: str) -> list[Document]:
-    """As YAML, which JSON is too; but what is meant as JSON is judged as JSON."""
-    if source.endswith(".json") and (wrong := _json_error(text, source)):
-        raise wrong
+    """Parse a text as YAML, of which JSON is a subset; a text meant as JSON gets the error of the JSON
+    parser."""
+    if source.endswith(".json") and (json_error := _json_error(text, source)):
+        raise json_error
     try:
         return load_documents(text, source)
     except Malformed as e:
-        if text.lstrip()[:1] in (b"{", b"[") and (wrong := _json_error(text, source)):
-            raise wrong from e
+        if text.lstrip()[:1] in (b"{", b"[") and (json_error := _json_error(text, source)):
+            raise json_error from e
         raise
 
 
 def _json_error(text: bytes, source: str) -> Malformed | None:
-    """None: it is JSON, or another thing is wrong with it that YAML is told by as well."""
+    """The JSON syntax error of a text; None for valid JSON and for problems that the YAML parser reports
+    better."""
     try:
         json.loads(text.decode("utf-8-sig"))
     except json.JSONDecodeError as e:
-        what = f"is not JSON: {e.msg[:1].lower()}{e.msg[1:]}"
-        return Malformed(what, where=f"{source}:{e.lineno}", fix="check commas, quotes and brackets here")
+        message = f"is not JSON: {e.msg[:1].lower()}{e.msg[1:]}"
+        return Malformed(message, where=f"{source}:{e.lineno}", fix="check commas, quotes and brackets here")
     except (ValueError, RecursionError):
         return None
     return None
 
 
 def locate_error(e: LatticeError, document: Document, target: Target) -> LatticeError:
-    """The same refusal, with the file and line of every field it names."""
+    """The same error with the file and line of every field in its causes."""
     name = f"{full_name(target.resource)}/{target.name}"
+    # In the order of the file, like a compiler.
     in_order = sorted(e.causes, key=lambda cause: document.line_of(cause.field.removeprefix(".")))
     causes = [_with_line(c, document) for c in in_order]
+    # The causes name the fields and their managers; the server's message only repeats the causes.
     if causes and isinstance(e, Conflict):
-        return _field_conflict(name, document, causes)
-    if causes and isinstance(
-        e, Invalid | Malformed
-    ):  # then what it says is only the causes again, on one line
+        fields, pronoun = ("1 field is", "it") if len(causes) == 1 else (f"{len(causes)} fields are", "them")
+        fix = f"take {pronoun} over with --force-conflicts, or remove {pronoun} from the manifest"
+        return Conflict(
+            f"{name}: {fields} managed by another field manager",
+            where=document.location(),
+            fix=fix,
+            causes=causes,
+        )
+    # The message of such an error only repeats the causes on one line.
+    if causes and isinstance(e, Invalid | Malformed):
         return Invalid(f"{name} is invalid", where=document.location(), fix=e.fix, causes=causes)
     return type(e)(f"{name}: {e.message}", where=e.where or document.location(), fix=e.fix, causes=causes)
 
 
-def _field_conflict(name: str, document: Document, causes: list[Cause]) -> Conflict:
-    """The causes say which and by whom; the server's own message is all of them again on one line."""
-    one = len(causes) == 1
-    what = "1 field is" if one else f"{len(causes)} fields are"
-    it = "it" if one else "them"
-    fix = f"take {it} over with --force-conflicts, or leave {it} out of the manifest"
-    return Conflict(
-        f"{name}: {what} managed by somebody else", where=document.location(), fix=fix, causes=causes
-    )
-
-
 def _with_line(cause: Cause, document: Document) -> Cause:
     path = cause.field.removeprefix(".")
-    named = path and path not in cause.message
+    # The path is left out if the message names the field already.
+    is_path_needed = path and path not in cause.message
     return Cause(
-        f"{document.location(path)}: {path}" if named else document.location(path),
+        f"{document.location(path)}: {path}" if is_path_needed else document.location(path),
         cause.message,
         cause.reason,
     )

@@ -1,4 +1,5 @@
-"""Marks that people put on nodes: cordoned, draining. Put on with what was read, so that nobody else's change is lost."""
+"""Updates of a node's spec by cordon, uncordon and drain, with optimistic locking so that no concurrent
+change is lost."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,41 +14,44 @@ from lattice.cli.output import messages as say
 from lattice.errors import Conflict, LatticeError, UsageError
 from lattice.kinds.node import LatticeNode
 
-MAX_UPDATE_ATTEMPTS = 10  # each one lost is one that somebody else's change won
+# A conflict means that another writer changed the node between the read and the write.
+MAX_UPDATE_ATTEMPTS = 10
 NODE_RESOURCE = LatticeNode.resource
 Object = dict[str, Any]
 
 
 def select_nodes(connection: Connection, words: Sequence[str], selector: str) -> list[str]:
-    """Names of nodes, as given (`n1`, `node/n1`) or by their labels."""
+    """Names of nodes from words (`n1`, `node/n1`) or from a label selector."""
     if bool(words) == bool(selector):
-        raise UsageError("which nodes?", fix="give their names, or -l LABELS")
+        raise UsageError("no nodes are named", fix="give node names, or -l LABELS")
     if selector:
         path = resource_path(NODE_RESOURCE, None)
         pages = connection.client.list_pages(path, {"labelSelector": selector, "limit": "500"})
-        found = [item["metadata"]["name"] for page in pages for item in page.get("items") or []]
-        if not found:
+        names = []
+        for page in pages:
+            names += [item["metadata"]["name"] for item in page.get("items") or []]
+        if not names:
             say.note("No nodes found")
-        return found
-    targets = [_target(word) for word in words]
-    wrong = next((each for each in targets if each.resource.id != NODE_RESOURCE.id), None)
+        return names
+    targets = [
+        kind_names().parse_targets([word])[0] if "/" in word else Target(NODE_RESOURCE, word)
+        for word in words
+    ]
+    wrong = next((target for target in targets if target.resource.id != NODE_RESOURCE.id), None)
     if wrong is not None:
         raise UsageError(f"{wrong.resource.singular}/{wrong.name} is not a node", fix="name nodes only")
-    return [each.name for each in targets]
-
-
-def _target(word: str) -> Target:
-    return kind_names().parse_targets([word])[0] if "/" in word else Target(NODE_RESOURCE, word)
+    return [target.name for target in targets]
 
 
 def drain_message(node: Object) -> str:
-    """What is left on a node that is being emptied, and what holds it there."""
+    """Message of the node's Drained condition while the drain is not finished: the remaining workloads and
+    their blockers."""
     conditions = (node.get("status") or {}).get("conditions") or []
     return next(
         (
-            str(each.get("message", ""))
-            for each in conditions
-            if each["type"] == "Drained" and each["status"] == "False"
+            str(condition.get("message", ""))
+            for condition in conditions
+            if condition["type"] == "Drained" and condition["status"] == "False"
         ),
         "",
     )
@@ -55,33 +59,37 @@ def drain_message(node: Object) -> str:
 
 @dataclass(frozen=True)
 class NodeSpecUpdate:
-    """Changes the spec of nodes, and says what was done."""
+    """Edits the spec of nodes and prints the result per node."""
 
     connection: Connection
-    verb: str  # "cordoned"
-    edit_spec: Callable[[Object], Object]  # of the spec; the same one: nothing is to do
+    # Result to print, such as "cordoned".
+    verb: str
+    # Returns the edited spec; an equal spec means that no write is needed.
+    edit_spec: Callable[[Object], Object]
     dry_run: str = "none"
 
     def run(self, nodes: Sequence[str]) -> int:
         codes = set()
         for name in nodes:
             try:
-                changed = self._update(name)
+                is_changed = self._update(name)
             except LatticeError as error:
                 say.error(error)
                 codes.add(error.exit_code)
             else:
                 dry = {"server": " (server dry run)", "client": " (dry run)"}.get(self.dry_run, "")
-                click.echo(f"node/{name} {self.verb if changed else f'already {self.verb}'}{dry}")
+                click.echo(f"node/{name} {self.verb if is_changed else f'already {self.verb}'}{dry}")
         return say.combined_exit_code(codes)
 
     def _update(self, name: str) -> bool:
+        """Read, edit and write one node; return whether the spec changed."""
         client, path = self.connection.client, resource_path(NODE_RESOURCE, None, name)
         for attempt in range(1, MAX_UPDATE_ATTEMPTS + 1):
             node = client.get(path)
             spec = self.edit_spec(node.get("spec", {}))
             if spec == node.get("spec", {}):
                 return False
+            # A client dry run compares only; the server is not asked to validate.
             if self.dry_run == "client":
                 return True
             try:
@@ -93,6 +101,7 @@ class NodeSpecUpdate:
                         {**node, "spec": spec},
                     )
                 )
+            # The PUT carries the resourceVersion that was read: on a conflict, edit the newer spec.
             except Conflict:
                 if attempt == MAX_UPDATE_ATTEMPTS:
                     raise
@@ -106,23 +115,25 @@ def cordoned_spec(spec: Object) -> Object:
 
 
 def uncordoned_spec(spec: Object) -> Object:
-    """Not drained any more either."""
+    """The spec without the cordon and without the draining taint: uncordon also ends a drain."""
     from lattice.kinds.node import DRAINING_TAINT
 
-    rest = [taint for taint in spec.get("taints", []) if taint.get("key") != DRAINING_TAINT]
-    kept = {key: value for key, value in spec.items() if key not in ("unschedulable", "taints")}
-    return {**kept, **({"taints": rest} if rest else {})}
+    remaining_taints = [taint for taint in spec.get("taints", []) if taint.get("key") != DRAINING_TAINT]
+    other_fields = {key: value for key, value in spec.items() if key not in ("unschedulable", "taints")}
+    return {**other_fields, **({"taints": remaining_taints} if remaining_taints else {})}
 
 
 def draining_spec(spec: Object) -> Object:
+    """The spec cordoned and with the draining taint, whose NoExecute effect evicts the workloads."""
     from lattice.kinds.node import DRAINING_TAINT
 
     taints = spec.get("taints", [])
+    # Draining already: an equal spec avoids a needless write.
     if spec.get("unschedulable") and any(taint.get("key") == DRAINING_TAINT for taint in taints):
         return spec
-    others = [taint for taint in taints if taint.get("key") != DRAINING_TAINT]
+    other_taints = [taint for taint in taints if taint.get("key") != DRAINING_TAINT]
     return {
         **spec,
         "unschedulable": True,
-        "taints": [*others, {"key": DRAINING_TAINT, "effect": "NoExecute"}],
+        "taints": [*other_taints, {"key": DRAINING_TAINT, "effect": "NoExecute"}],
     }

@@ -1,4 +1,4 @@
-"""What the commands' flags share: how to reach the server, kubectl's ways of writing flags, durations."""
+"""Flags that commands share: the connection to a server, kubectl's spellings of flags, and durations."""
 
 import functools
 import re
@@ -11,27 +11,25 @@ import click
 from lattice.cli.client.config import Server, find_server
 from lattice.cli.client.http import Client
 
-BARE_FLAG_VALUES = {
-    "--dry-run": "server",
-    "--cascade": "background",
-}  # what a flag means when nothing follows it
+# Value of a flag that is given without one.
+BARE_FLAG_VALUES = {"--dry-run": "server", "--cascade": "background"}
+# Minutes exclude `ms`, which stands for milliseconds.
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
 
 
 class Command(click.Command):
-    """Understands flags as kubectl users write them: `--wait=false`, `--dry-run` with and without a value."""
+    """Click command that accepts flags as kubectl does: `--wait=false`, `--dry-run` with and without a value."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        switches = {
-            o: p
-            for p in self.params
-            if isinstance(p, click.Option) and p.is_flag
-            for o in (*p.opts, *p.secondary_opts)
-        }
+        switches: dict[str, click.Option] = {}
+        for parameter in self.params:
+            if isinstance(parameter, click.Option) and parameter.is_flag:
+                switches.update(dict.fromkeys((*parameter.opts, *parameter.secondary_opts), parameter))
         return super().parse_args(ctx, [word for arg in args if (word := _normalize_flag(arg, switches))])
 
 
 def _normalize_flag(arg: str, switches: dict[str, click.Option]) -> str:
+    """One argument in click's form; an empty string drops a `=false` that click cannot express."""
     if arg in BARE_FLAG_VALUES:
         return f"{arg}={BARE_FLAG_VALUES[arg]}"
     name, equals, value = arg.partition("=")
@@ -40,11 +38,12 @@ def _normalize_flag(arg: str, switches: dict[str, click.Option]) -> str:
         return arg
     if value.lower() == "true":
         return name
+    # `--wait=false` becomes `--no-wait`; a flag without a negative form is dropped.
     return next(iter(switch.secondary_opts), "")
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """Seconds, from `90`, `90s`, `1m30s`, `500ms`; 0 is for ever."""
+    """Click type of a duration in seconds, from `90`, `90s`, `1m30s` or `500ms`; 0 means no limit."""
 
     name = "duration"
 
@@ -53,16 +52,16 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
             return float(value)
         if re.fullmatch(r"\d+(\.\d+)?", value):
             return float(value)
-        found = _DURATION.fullmatch(value)
-        if not value or found is None:
+        match = _DURATION.fullmatch(value)
+        if not value or match is None:
             self.fail(f"{value!r} is not a duration; write it like 30s, 5m or 1h30m", param, ctx)
-        hours, minutes, seconds, milliseconds = (float(part or 0) for part in found.groups())
+        hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
         return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
 
 
 @dataclass
 class Connection:
-    """How the user asked to reach a server; nothing is read or opened before it is needed."""
+    """The user's connection flags; the kubeconfig is read and the connection opened on first use."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -83,14 +82,19 @@ class Connection:
 
 
 _CONNECTION_OPTIONS = [
-    click.option("--kubeconfig", metavar="FILE", help="File that says where the server is and who you are."),
+    click.option(
+        "--kubeconfig", metavar="FILE", help="Kubeconfig with the server's address and your credentials."
+    ),
     click.option("--context", metavar="NAME", help="Context of the kubeconfig to use."),
     click.option("-n", "--namespace", metavar="NAME", help="Namespace of the objects."),
 ]
 
 
-def with_connection(function: Callable[..., Any], patience: str = "30s") -> Callable[..., Any]:
-    """Adds the flags that say how to reach the server; the command gets them as its first argument. `patience`: unless it is told."""
+def with_connection(function: Callable[..., Any], default_timeout: str = "30s") -> Callable[..., Any]:
+    """Add the connection flags to a command, which gets a Connection as first argument.
+
+    `default_timeout` is the default of --request-timeout.
+    """
 
     @functools.wraps(function)
     def call(
@@ -99,23 +103,27 @@ def with_connection(function: Callable[..., Any], patience: str = "30s") -> Call
         context: str | None,
         namespace: str | None,
         request_timeout: float,
-        **rest: Any,
+        **other_options: Any,
     ) -> Any:
-        return function(Connection(kubeconfig, context, namespace, request_timeout), **rest)
+        return function(Connection(kubeconfig, context, namespace, request_timeout), **other_options)
 
     wrapped: Callable[..., Any] = call
-    told = "How long to wait for one answer; 0 for ever."
     timeout = click.option(
-        "--request-timeout", type=Duration(), default=patience, show_default=True, help=told
+        "--request-timeout",
+        type=Duration(),
+        default=default_timeout,
+        show_default=True,
+        help="Timeout of one request; 0 waits without limit.",
     )
+    # click applies decorators from the bottom up: reversed keeps the order of the help text.
     for option in reversed([*_CONNECTION_OPTIONS, timeout]):
         wrapped = option(wrapped)
     return wrapped
 
 
 def complete_kind(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Kinds for the shell to offer, after a comma too."""
+    """Shell completion of kinds, also after a comma."""
     from lattice.cli.client.kind_names import completions
 
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in completions() if name.startswith(last)]
+    prefix, comma, last = incomplete.rpartition(",")
+    return [f"{prefix}{comma}{name}" for name in completions() if name.startswith(last)]

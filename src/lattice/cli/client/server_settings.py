@@ -1,4 +1,5 @@
-"""What the settings of a server may be, checked where they are given: in a flag or its environment variable."""
+"""Click types and the `--config` file of server settings; every value is checked where the user wrote the
+value."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +10,8 @@ import click
 
 from lattice.errors import LatticeError, UsageError
 
-EXCLUDED_FLAGS = frozenset({"config", "help"})  # flags that are about the command line itself
+# Flags that a settings file cannot set, because they concern the command line itself.
+EXCLUDED_FLAGS = frozenset({"config", "help"})
 
 
 class _CheckedType(click.ParamType):  # type: ignore[type-arg]
@@ -33,15 +35,15 @@ class Port(_CheckedType):
 
 
 class Seconds(_CheckedType):
-    """At least, or more than, so many; never without end."""
+    """Click type of finite seconds with a minimum, which may be exclusive."""
 
     name = "float"
 
-    def __init__(self, least: float, *, is_exclusive: bool = False) -> None:
-        self.minimum, self.is_exclusive = least, is_exclusive
+    def __init__(self, minimum: float, *, is_exclusive: bool = False) -> None:
+        self.minimum, self.is_exclusive = minimum, is_exclusive
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        must = (
+        requirement = (
             f"more than {self.minimum:g} seconds"
             if self.is_exclusive
             else f"{self.minimum:g} or more seconds"
@@ -49,18 +51,23 @@ class Seconds(_CheckedType):
         try:
             seconds = float(value)
         except ValueError:
+            # NaN fails every comparison below.
             seconds = math.nan
-        enough = seconds > self.minimum if self.is_exclusive else seconds >= self.minimum
-        return seconds if enough and math.isfinite(seconds) else self.fail_value(must, value, param, ctx)
+        is_in_range = seconds > self.minimum if self.is_exclusive else seconds >= self.minimum
+        return (
+            seconds
+            if is_in_range and math.isfinite(seconds)
+            else self.fail_value(requirement, value, param, ctx)
+        )
 
 
 class MinInteger(_CheckedType):
-    """A whole number, so large or larger."""
+    """Click type of an integer with a minimum."""
 
     name = "integer"
 
-    def __init__(self, least: int) -> None:
-        self.minimum = least
+    def __init__(self, minimum: int) -> None:
+        self.minimum = minimum
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
@@ -84,12 +91,11 @@ class Folder(_CheckedType):
 class StoreAddress(_CheckedType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value and not str(value).startswith("etcd://"):
-            self.fail(
-                f"{value!r} is not a store; leave it out for SQLite, or give etcd://HOST:PORT", param, ctx
-            )
+            self.fail(f"{value!r} is not a store; omit it for SQLite, or give etcd://HOST:PORT", param, ctx)
         return str(value)
 
 
+# click infers the type of other settings from their defaults.
 SETTING_TYPES: dict[str, click.ParamType] = {  # type: ignore[type-arg]
     "data-dir": Folder(),
     "store": StoreAddress(),
@@ -118,7 +124,13 @@ if TYPE_CHECKING:
 
 
 def config_flag(environment: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--config FILE`. Put it on a command that has flags; the file may say each of them, by its name."""
+    """The `--config FILE` flag for a command; the file may set every other flag of the command by name."""
+
+    def load_config(context: click.Context, _: click.Parameter, path: str) -> None:
+        if path and not context.resilient_parsing:
+            context.default_map = {**(context.default_map or {}), **read_settings_file(path, context)}
+
+    # Eager: the file must become the default map before click reads the other flags.
     return click.option(
         "--config",
         default="",
@@ -127,45 +139,43 @@ def config_flag(environment: str) -> Callable[[Callable[..., Any]], Callable[...
         metavar="FILE",
         is_eager=True,
         expose_value=False,
-        callback=_load_config,
-        help="YAML file with settings, by the names of these flags. Flags and environment variables win over it.",
+        callback=load_config,
+        help="YAML file with settings, named like these flags. Flags and environment variables override the file.",
     )
 
 
-def _load_config(context: click.Context, _: click.Parameter, path: str) -> None:
-    if path and not context.resilient_parsing:
-        context.default_map = {**(context.default_map or {}), **read_settings_file(path, context)}
-
-
 def read_settings_file(path: str, context: click.Context) -> dict[str, Any]:
-    """What the file says, as if it had been typed; each value is checked now, where its line is known."""
+    """Settings of the file as flag values; each value is checked here, where the line of the value is known."""
     from lattice.kinds.meta.validator import did_you_mean
 
-    known = {
-        word: each
-        for each in context.command.params
-        if isinstance(each, click.Option) and (word := _flag_name(each)) not in EXCLUDED_FLAGS
-    }
-    said: dict[str, Any] = {}
+    options = {}
+    for option in context.command.params:
+        name = max(option.opts, key=len).removeprefix("--")
+        if isinstance(option, click.Option) and name not in EXCLUDED_FLAGS:
+            options[name] = option
+    settings: dict[str, Any] = {}
     for document in _documents(path):
         for key, value in document.value.items():
             where = document.location(key)
-            if key not in known:
+            if key not in options:
                 listed = f"`lattice {context.info_name} --help` lists them"
                 raise UsageError(
-                    f"there is no setting {key!r}{did_you_mean(key, known)}",
+                    f"there is no setting {key!r}{did_you_mean(key, options)}",
                     where=where,
                     fix=f"use the name of a flag; {listed}",
                 )
-            said[known[key].name or key] = _checked_value(known[key], value, context, f"{where} {key}")
-    return said
+            settings[options[key].name or key] = _checked_value(
+                options[key], value, context, f"{where} {key}"
+            )
+    return settings
 
 
 def _documents(path: str) -> "list[Document]":
     from lattice.kinds.meta.yaml_manifest import load_documents
 
     try:
-        found = load_documents(Path(path).read_bytes(), path, expand_lists=False)
+        # A settings file is never a Kubernetes List.
+        documents = load_documents(Path(path).read_bytes(), path, expand_lists=False)
     except OSError as error:
         raise UsageError(
             f"cannot be read: {(error.strerror or str(error)).lower()}",
@@ -176,15 +186,13 @@ def _documents(path: str) -> "list[Document]":
         raise UsageError(
             error.message, where=error.where, fix=error.fix or "write each setting as `name: value`"
         ) from error
-    if len(found) > 1:
+    if len(documents) > 1:
         raise UsageError(
-            "settings are one document", where=found[1].location(), fix="leave out the line with ---"
+            "a settings file holds one document",
+            where=documents[1].location(),
+            fix="remove the line with ---",
         )
-    return found
-
-
-def _flag_name(option: click.Option) -> str:
-    return max(option.opts, key=len).removeprefix("--")
+    return documents
 
 
 def _checked_value(option: click.Option, value: Any, context: click.Context, where: str) -> Any:
@@ -193,30 +201,22 @@ def _checked_value(option: click.Option, value: Any, context: click.Context, whe
             raise UsageError(f"must be true or false, got {value!r}", where=where, fix="write true or false")
         return value
     words = value if option.multiple and isinstance(value, list) else [value]
-    if any(isinstance(each, bool | dict | list) or each is None for each in words):
+    if any(isinstance(item, bool | dict | list) or item is None for item in words):
         fix = "write one value, or a list of them" if option.multiple else "write one value"
-        raise UsageError(
-            f"must be {_type_description(option)}, got {_describe_value(value)}", where=where, fix=fix
-        )
-    typed: Any = [str(each) for each in words] if option.multiple else str(value)
+        expected = "text" if option.type.name == "text" else f"of type {option.type.name}"
+        raise UsageError(f"must be {expected}, got {_describe_value(value)}", where=where, fix=fix)
+    # click converts the value later; the conversion here only checks, where the line is known.
+    typed: Any = [str(item) for item in words] if option.multiple else str(value)
     try:
         option.type_cast_value(context, typed)
     except click.BadParameter as error:
-        raise UsageError(error.message, where=where, fix="write it as you would after the flag") from error
+        raise UsageError(error.message, where=where, fix="write the value as after the flag") from error
     return typed
 
 
-def _type_description(option: click.Option) -> str:
-    return "text" if option.type.name == "text" else f"of type {option.type.name}"
-
-
 def _describe_value(value: Any) -> str:
-    return (
-        "nothing"
-        if value is None
-        else str(value).lower()
-        if isinstance(value, bool)
-        else "a mapping"
-        if isinstance(value, dict)
-        else "a list"
-    )
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "a mapping" if isinstance(value, dict) else "a list"

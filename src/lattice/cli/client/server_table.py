@@ -1,4 +1,4 @@
-"""The server's tables as lines of text: columns chosen, rows sorted, NAMESPACE and LABELS added."""
+"""Server-side tables as aligned lines: visible columns, sorted rows, and added NAMESPACE and LABELS columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,18 +15,19 @@ _PHASE_COLUMNS, _TERMINATING = ("phase", "status"), "Terminating"
 
 @dataclass(frozen=True, slots=True)
 class ColumnOptions:
-    """Which columns to show."""
+    """Columns of a table that the user asked for."""
 
     wide: bool = False
     show_namespace: bool = False
     show_labels: bool = False
     show_headers: bool = True
-    show_kind: bool = False  # show names as kind/name
+    # Names are shown as kind/name.
+    show_kind: bool = False
 
 
 @dataclass(slots=True)
 class ServerTable:
-    """One kind's table; remembers its columns and widths, so that rows that come later line up."""
+    """Table of one kind; the widths of the first rows stay in use, so that later rows of a watch line up."""
 
     resource: Resource
     options: ColumnOptions
@@ -34,22 +35,21 @@ class ServerTable:
     widths: list[int] = field(default_factory=list)
 
     def lines(self, rows: Sequence[dict[str, Any]]) -> list[str]:
-        """The rows; with the heads above if they are the first."""
+        """Lines of the rows; the first call also yields the headers."""
         first = not self.widths
         shown = [self._cells(row) for row in rows]
         if first:
             shown = [self._headers(), *shown] if self.options.show_headers else shown
+            # Rows that a watch adds later keep these widths.
             self.widths = render.widths(shown)
         return [render.line(cells, self.widths) for cells in shown]
 
     def update_columns(self, table: dict[str, Any]) -> None:
+        # Tables of a watch may come without column definitions: the earlier ones stay in use.
         self.columns = table.get("columnDefinitions") or self.columns
 
     def _visible_columns(self) -> list[int]:
         return [i for i, c in enumerate(self.columns) if self.options.wide or not c.get("priority")]
-
-    def _is_phase_column(self, column: int) -> bool:
-        return str(self.columns[column]["name"]).lower() in _PHASE_COLUMNS
 
     def _headers(self) -> list[str]:
         heads = [str(self.columns[i]["name"]).upper() for i in self._visible_columns()]
@@ -60,36 +60,37 @@ class ServerTable:
         )
 
     def _cells(self, row: dict[str, Any]) -> list[str]:
-        given = row.get("cells") or []
+        values = row.get("cells") or []
         metadata = (row.get("object") or {}).get("metadata") or {}
-        leaving = bool(metadata.get("deletionTimestamp"))
-        cells = [
-            _TERMINATING if leaving and self._is_phase_column(i) else _cell(given, i)
-            for i in self._visible_columns()
-        ]
+        is_terminating = bool(metadata.get("deletionTimestamp"))
+        cells = []
+        for column in self._visible_columns():
+            name = str(self.columns[column]["name"]).lower()
+            is_phase = is_terminating and name in _PHASE_COLUMNS
+            cells.append(_TERMINATING if is_phase else _cell(values, column))
         if self.options.show_kind and cells:
             cells[0] = f"{full_name(self.resource)}/{cells[0]}"
-        before = [render.cell(metadata.get("namespace", ""))] * (
+        namespace_cell = [render.cell(metadata.get("namespace", ""))] * (
             self.options.show_namespace and self.resource.namespaced
         )
         return (
-            before
+            namespace_cell
             + cells
             + [render.cell(render.label_pairs(metadata.get("labels")))] * self.options.show_labels
         )
 
 
-def _cell(given: Sequence[Any], column: int) -> str:
-    """Nothing looks like nothing, whether the server has no value or an empty one."""
-    value = given[column] if column < len(given) else None
+def _cell(values: Sequence[Any], column: int) -> str:
+    """Cell of a column; a missing value and an empty value both show as `<none>`."""
+    value = values[column] if column < len(values) else None
     return render.cell(None if value == "" else value)
 
 
 def sort_key(path: Path, value: Any) -> tuple[int, Any]:
-    """Missing values first, then numbers by size, then text."""
-    found = path.find(value)
-    if not found or found[0] is None:
+    """Sort key of a field: missing values first, then numbers, then text."""
+    matches = path.find(value)
+    if not matches or matches[0] is None:
         return (0, 0)
-    if isinstance(found[0], int | Decimal):
-        return (1, found[0])
-    return (2, str(found[0]))
+    if isinstance(matches[0], int | Decimal):
+        return (1, matches[0])
+    return (2, str(matches[0]))

@@ -1,4 +1,4 @@
-"""Which workloads does a word mean: one by its name, or the replicas of a service?"""
+"""Selection of workloads by a command-line word: one workload by name, or the replicas of a service."""
 
 from typing import Any, NamedTuple
 
@@ -13,14 +13,15 @@ Object = dict[str, Any]
 
 
 class WorkloadSelection(NamedTuple):
-    """The workloads, those that are well first; and the service that they are the replicas of."""
+    """Selected workloads, ready replicas first, and the service of the replicas if the word named a service."""
 
     workloads: list[Object]
     service: str = ""
 
 
 def select_workloads(connection: Connection, word: str) -> WorkloadSelection:
-    """`workload/web-0`, `service/web`, or a bare name: a workload's, else a service's."""
+    """Workloads of `workload/web-0`, `service/web`, or a bare name: first tried as a workload, then as a
+    service."""
     if "/" in word:
         target = kind_names().parse_targets([word])[0]
         if target.resource.id == LatticeWorkload.resource.id:
@@ -40,23 +41,27 @@ def select_workloads(connection: Connection, word: str) -> WorkloadSelection:
 
 
 def _get_workload(connection: Connection, name: str) -> Object:
-    found: Object = connection.client.get(resource_path(LatticeWorkload.resource, connection.namespace, name))
-    return found
+    path = resource_path(LatticeWorkload.resource, connection.namespace, name)
+    workload: Object = connection.client.get(path)
+    return workload
 
 
 def _service_replicas(connection: Connection, service: str) -> WorkloadSelection:
+    # A missing service is NotFound; an empty list of replicas is not.
     connection.client.get(resource_path(LatticeService.resource, connection.namespace, service))
     path = resource_path(LatticeWorkload.resource, connection.namespace)
     pages = connection.client.list_pages(
         path, {"labelSelector": f"{SERVICE_LABEL}={service}", "limit": "500"}
     )
-    found = [
-        each for page in pages for each in page.get("items") or [] if each["spec"].get("service") == service
-    ]
-    return WorkloadSelection(sorted(found, key=_health_sort_key), service)
+    replicas = []
+    for page in pages:
+        # Every user may set the label; spec.service decides.
+        replicas += [item for item in page.get("items") or [] if item["spec"].get("service") == service]
+    return WorkloadSelection(sorted(replicas, key=_health_sort_key), service)
 
 
 def _health_sort_key(workload: Object) -> tuple[bool, bool, int, str]:
+    """Sort key: ready replicas first, then running replicas, then by slot and name."""
     status = workload.get("status") or {}
     slot = workload["spec"].get("slot", 0)
     return not status.get("ready"), status.get("actualState") != "Running", slot, workload["metadata"]["name"]

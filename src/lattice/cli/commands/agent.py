@@ -1,4 +1,4 @@
-"""`lattice agent`: makes this machine a node and runs what the control plane puts on it."""
+"""`lattice agent`: makes this machine a node and runs the workloads that the control plane assigns."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentOptions:
-    server: str  # one or several, separated by commas
+    # One or several URLs, separated by commas.
+    server: str
     server_file: str
     token: str
     data_dir: str
@@ -52,13 +53,13 @@ class AgentOptions:
     envvar=["LATTICE_SERVER", "CONTROL_PLANE_API_URL"],
     show_envvar=True,
     metavar="URL[,URL]",
-    help="API server to join: https://HOST:PORT. Name several where there are: any of them will do, while the others are down. Repeatable.",
+    help="API server to join, as https://HOST:PORT. Of several servers, the agent uses any that answers. Repeatable.",
 )
 @click.option(
     "--server-file",
     default="",
     metavar="FILE",
-    help="File in which whoever starts agents here keeps the address of the server; read anew each time it is looked for.",
+    help="File with the address of the server, read again before every connection.",
 )
 @click.option(
     "--join",
@@ -67,7 +68,7 @@ class AgentOptions:
     envvar="LATTICE_JOIN_TOKEN",
     show_envvar=True,
     metavar="TOKEN",
-    help="Token from `lattice tokens create`; needed once.",
+    help="Token from `lattice tokens create`; needed only to join.",
 )
 @click.option(
     "--data-dir",
@@ -82,32 +83,32 @@ class AgentOptions:
     "--name",
     default="",
     metavar="NAME",
-    help="Name of the node where the token leaves it open; this machine's host name if absent.",
+    help="Name of the node, if the token sets none; default: the host name.",
 )
 @click.option(
     "--runtime",
     type=click.Choice(["all", "process", "container", "fake"]),
     default="all",
     show_default=True,
-    help="What it can run; fake only pretends.",
+    help="Runtimes to use; fake runs nothing.",
 )
 @click.option(
     "--cpu",
     default="",
     metavar="CORES",
-    help="Cores that workloads may have, such as 4 or 500m; all of the machine's if absent.",
+    help="Cores for workloads, such as 4 or 500m; default: all cores of the machine.",
 )
 @click.option(
     "--memory",
     default="",
     metavar="BYTES",
-    help="Memory that workloads may have, such as 16Gi; all of the machine's if absent.",
+    help="Memory for workloads, such as 16Gi; default: all memory of the machine.",
 )
 @click.option(
     "--disk",
     default="",
     metavar="BYTES",
-    help="Disk that workloads may have; that of the data folder's file system if absent.",
+    help="Disk for workloads; default: the file system of the data folder.",
 )
 @click.option(
     "--gpu",
@@ -120,50 +121,50 @@ class AgentOptions:
     "--reserve",
     multiple=True,
     metavar="NAME=AMOUNT",
-    help="Kept for the machine itself, such as cpu=500m. Repeatable.",
+    help="Resources kept for the machine itself, such as cpu=500m. Repeatable.",
 )
 @click.option(
     "--label",
     "labels",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Label of the node, below agent.lattice.dev/. Repeatable.",
+    help="Label of the node, with the prefix agent.lattice.dev/. Repeatable.",
 )
 @click.option(
     "--ports",
     default="",
     metavar="FIRST-LAST",
-    help="Ports that workloads may have; a free block of 200 if absent.",
+    help="Ports for workloads; default: a free block of 200.",
 )
 @click.option(
     "--address",
     default="",
     metavar="IP",
-    help="Address at which this machine's workloads can be reached; found out if absent.",
+    help="Address of this machine for clients of its workloads; default: detected.",
 )
 @click.option(
     "--grace",
     type=Duration(),
     default="30s",
     show_default=True,
-    help="How long a workload may take to end when it is asked to.",
+    help="Time that a workload gets to stop.",
 )
 @click.option(
     "--stop-workloads-on-exit",
     "stop_on_exit",
     is_flag=True,
-    help="Stop what runs when the agent is stopped; else it runs on.",
+    help="Stop the workloads when the agent stops; default: they keep running.",
 )
 @click.option(
     "--clear",
     is_flag=True,
-    help="Stop and remove everything that an earlier agent left in the data folder, and end.",
+    help="Stop and remove everything that an earlier agent left in the data folder, then exit.",
 )
-@click.option("--verbose", is_flag=True, help="Log more.")
+@click.option("--verbose", is_flag=True, help="Log debug messages.")
 def agent(server: tuple[str, ...], verbose: bool, **values: Any) -> None:
-    """Make this machine a node and run what the control plane puts on it.
+    """Make this machine a node and run its workloads.
 
-    Stopped, it leaves its workloads running; started again, it takes them over.
+    When the agent stops, its workloads keep running; when the agent starts again, it adopts them.
 
     \b
     Examples:
@@ -183,49 +184,54 @@ async def _run(options: AgentOptions) -> None:
 
     TRACING.enable()
     folder, clock = Path(options.data_dir).resolve(), SystemClock()
-    memory = StateFile(folder)
+    state = StateFile(folder)
     try:
-        runtime, names = await _runtime(options, folder, memory, clock)
-        work = Executor(runtime, memory, clock, grace=options.grace)
+        runtime, names = await _runtime(options, folder, state, clock)
+        executor = Executor(runtime, state, clock, grace=options.grace)
         try:
-            await (_clear(work) if options.clear else _serve(options, folder, work, names))
+            await (_clear(executor) if options.clear else _serve(options, folder, executor, names))
         finally:
             await runtime.close()
     finally:
-        memory.close()
+        state.close()
 
 
-async def _clear(work: "Executor") -> None:
-    await work.adopt()
-    await work.clear()
+async def _clear(executor: "Executor") -> None:
+    # Adopt the workloads of the earlier agent first, then remove them.
+    await executor.adopt()
+    await executor.clear()
 
 
 async def _runtime(
-    options: AgentOptions, folder: Path, memory: "StateFile", clock: "Clock"
+    options: AgentOptions, folder: Path, state: "StateFile", clock: "Clock"
 ) -> tuple["Runtime", tuple[str, ...]]:
     if options.runtime == "fake":
         import random
 
         from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
 
-        return FakeRuntime(FakeMachine(clock, random.Random()), memory), ("process", "container")  # noqa: S311 - pretending
+        return FakeRuntime(FakeMachine(clock, random.Random()), state), ("process", "container")  # noqa: S311 - pretending
     from lattice.agent.runtimes.router import detect_runtimes
 
-    combined = await detect_runtimes(folder, memory, clock)
+    router = await detect_runtimes(folder, state, clock)
     if options.runtime != "all":
-        if options.runtime not in combined.runtimes:
-            why = combined.unavailable_reasons.get(options.runtime, "")
+        if options.runtime not in router.runtimes:
+            reason = router.unavailable_reasons.get(options.runtime, "")
             raise UsageError(
-                f"this machine has no {options.runtime} runtime: {why}", where="--runtime", fix="leave it out"
+                f"this machine has no {options.runtime} runtime: {reason}",
+                where="--runtime",
+                fix="leave it out",
             )
-        combined.unavailable_reasons |= dict.fromkeys(
-            combined.runtimes.keys() - {options.runtime}, "the agent was told not to use it"
+        router.unavailable_reasons |= dict.fromkeys(
+            router.runtimes.keys() - {options.runtime}, "excluded by --runtime"
         )
-        combined.runtimes = {options.runtime: combined.runtimes[options.runtime]}
-    return combined, tuple(combined.runtimes)
+        router.runtimes = {options.runtime: router.runtimes[options.runtime]}
+    return router, tuple(router.runtimes)
 
 
-async def _serve(options: AgentOptions, folder: Path, work: "Executor", runtimes: tuple[str, ...]) -> None:
+async def _serve(
+    options: AgentOptions, folder: Path, executor: "Executor", runtimes: tuple[str, ...]
+) -> None:
     import random
 
     from lattice.agent import join
@@ -237,70 +243,77 @@ async def _serve(options: AgentOptions, folder: Path, work: "Executor", runtimes
     from lattice.agent.transport import GrpcTransport
 
     identity, rng = Identity.load(folder), random.Random()  # noqa: S311 - jitter
-    former = identity.authority
+    previous_authority = identity.authority
     await asyncio.to_thread(_join_if_needed, identity, options)
-    if former and identity.authority != former:
-        work.term = 0  # each control plane counts its own
+    # Every control plane numbers its own terms: the term of the previous control plane says nothing here.
+    if previous_authority and identity.authority != previous_authority:
+        executor.term = 0
 
+    # Read again on every use: --server-file may change while the agent runs.
     def servers() -> str:
         return _read_server_file(options.server_file) or options.server or identity.join_record.server
 
-    block = None if options.ports else PortBlock(folder)
+    port_block = None if options.ports else PortBlock(folder)
     machine = _machine(
-        options, folder, runtimes, _ports(options.ports) if block is None else block.port_range
+        options, folder, runtimes, _ports(options.ports) if port_block is None else port_block.port_range
     )
-    meter = NodeMeter(work.clock, folder)
+    meter = NodeMeter(executor.clock, folder)
 
-    def remember(*addresses: str) -> None:
-        with contextlib.suppress(OSError):  # a full disk is no reason to be cut off
+    def save_addresses(*addresses: str) -> None:
+        # A full disk must not cut the agent off from the control plane.
+        with contextlib.suppress(OSError):
             identity.save_join_record(
                 JoinRecord(
                     identity.join_record.node,
                     servers(),
+                    # Newest address first; older addresses stay as a fallback.
                     tuple(dict.fromkeys([*addresses, *identity.join_record.agents]))[:MAX_ADDRESSES],
                 )
             )
 
-    async def look_up() -> list[str]:
-        found = await asyncio.to_thread(join.discover_agent_addresses, identity, servers())
-        remember(*identity.join_record.agents[:1], *found)
-        return found
+    async def discover_addresses() -> list[str]:
+        addresses = await asyncio.to_thread(join.discover_agent_addresses, identity, servers())
+        save_addresses(*identity.join_record.agents[:1], *addresses)
+        return addresses
 
     async def rejoin() -> bool:
         return await asyncio.to_thread(_try_rejoin, identity, replace(options, server=servers()))
 
-    async def come_back() -> bytes:
+    async def renew_certificate() -> bytes:
         return await asyncio.to_thread(join.renew_expired_certificate, identity, servers())
 
     agent = Agent(
-        work,
+        executor,
         GrpcTransport(lambda: identity),
-        work.clock,
+        executor.clock,
         rng,
         machine.registration,
         list(identity.join_record.agents),
     )
     agent.node_usage, agent.discover_addresses, agent.on_connected, agent.rejoin = (
         meter.usage,
-        look_up,
-        remember,
+        discover_addresses,
+        save_addresses,
         rejoin,
     )
+    # With explicit limits the agent is one of several on the machine: it reports only the usage of its own workloads.
     agent.shares_machine = bool(options.cpu or options.memory or options.disk)
     await agent.discover_servers()
     try:
         await _run_until_stopped(
-            agent.run(), CertificateRenewal(identity, agent, work.clock, rng, come_back).run()
+            agent.run(), CertificateRenewal(identity, agent, executor.clock, rng, renew_certificate).run()
         )
     except NodeRemoved:
+        # The node was removed: forget the membership, so that a new token can join again.
         identity.forget()
         raise
     if options.stop_on_exit:
-        await work.stop_all()
+        await executor.stop_all()
 
 
 def _read_server_file(file: str) -> str:
-    """Nothing while it cannot be read: what was said before still holds."""
+    """The address in --server-file; empty while the file is unreadable, so that the last known address stays
+    in use."""
     try:
         return Path(file).read_text().strip() if file else ""
     except OSError:
@@ -308,33 +321,35 @@ def _read_server_file(file: str) -> str:
 
 
 async def _run_until_stopped(*running: Any) -> None:
-    """A signal ends it in peace; trouble that nobody handled ends it too, and is told."""
+    """Run coroutines until a signal stops them; an exception of any coroutine ends all and is raised."""
     stop = install_stop_event()
-    tasks = [asyncio.create_task(each) for each in (*running, stop.wait())]
+    tasks = [asyncio.create_task(coroutine) for coroutine in (*running, stop.wait())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for each in done:
-            each.result()
+        for task in done:
+            task.result()
     finally:
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _join_if_needed(identity: "Identity", options: AgentOptions) -> None:
-    """Only if it has to: a token is good once, a node that joined needs none."""
+    """Join with the token unless the machine has joined this control plane: a token is valid once, a joined
+    node needs none."""
     from lattice.agent.join import join
     from lattice.clock import SystemClock
     from lattice.kinds.join_token import fingerprint, parse_token
 
-    is_other = (
+    is_other_control_plane = (
         identity.has_joined
         and bool(options.token)
         and fingerprint(identity.authority) != parse_token(options.token).authority
     )
-    is_over = identity.has_joined and identity.expires_at <= SystemClock().now()
-    if identity.has_joined and not is_other and (not is_over or not options.token):
-        return  # one whose certificate has ended asks for another while it runs
+    is_expired = identity.has_joined and identity.expires_at <= SystemClock().now()
+    # An agent with an expired certificate and no token renews the certificate while running.
+    if identity.has_joined and not is_other_control_plane and (not is_expired or not options.token):
+        return
     if not options.token or not options.server:
         fix = "give --server and --join with a token from `lattice tokens create`"
         raise UsageError("this machine has not joined", where=str(identity.folder), fix=fix)
@@ -342,7 +357,10 @@ def _join_if_needed(identity: "Identity", options: AgentOptions) -> None:
 
 
 def _try_rejoin(identity: "Identity", options: AgentOptions) -> bool:
-    """The node was made anew while we were away: the token that we were started with may be for it. Raises when nobody could be asked."""
+    """Join again after the node was recreated, if the agent has a token; return whether the join succeeded.
+
+    Raises Unavailable or TooManyRequests while no server answers, so that the caller tries again.
+    """
     from lattice.agent.join import join
     from lattice.errors import TooManyRequests, Unavailable
 
@@ -359,7 +377,8 @@ def _try_rejoin(identity: "Identity", options: AgentOptions) -> bool:
 
 
 def _join_with_retries(attempt: Any) -> None:
-    """A server that is just starting is waited for a little."""
+    """Join with back-off while the server is unavailable, for up to 7.7 seconds: a server may just be
+    starting."""
     import time
 
     from lattice.errors import Unavailable
@@ -390,24 +409,29 @@ def _machine(
     from lattice.agent.join import split_servers
     from lattice.kinds.container import resource_parser
 
-    found = capacity(folder)
-    room = {"cpu": found["cpu"], "memory": found["memory"], "storage": found["disk"]}
+    machine_capacity = capacity(folder)
+    resources = {
+        "cpu": machine_capacity["cpu"],
+        "memory": machine_capacity["memory"],
+        "storage": machine_capacity["disk"],
+    }
     for flag, name, text in (
         ("--cpu", "cpu", options.cpu),
         ("--memory", "memory", options.memory),
         ("--disk", "storage", options.disk),
     ):
         if text:
-            room[name] = _amount(flag, resource_parser(name), text)
+            resources[name] = _amount(flag, resource_parser(name), text)
+    # GPUs are counted in thousandths, like cores.
     if options.gpus:
-        room["gpu"] = 1000 * len(options.gpus)
+        resources["gpu"] = 1000 * len(options.gpus)
     reserved = {
         name: _amount("--reserve", resource_parser(name), text)
         for name, text in _pairs("--reserve", options.reserve).items()
     }
     host = urlsplit(split_servers(options.server)[0]).hostname or ""
     addresses = [("InternalIP", options.address)] if options.address else own_addresses(host)
-    return MachineInfo(room, runtimes, ports, reserved, _labels(options.labels), addresses, options.gpus)
+    return MachineInfo(resources, runtimes, ports, reserved, _labels(options.labels), addresses, options.gpus)
 
 
 def _amount(flag: str, parse: Any, text: str) -> int:
@@ -415,34 +439,34 @@ def _amount(flag: str, parse: Any, text: str) -> int:
         amount: int = parse(text)
     except (ValueError, LatticeError) as error:
         raise UsageError(
-            f"{text!r} is no amount: {error}", where=flag, fix="write it like 500m, 4, 512Mi or 16Gi"
+            f"{text!r} is not an amount: {error}", where=flag, fix="write it like 500m, 4, 512Mi or 16Gi"
         ) from error
     return amount
 
 
 def _pairs(flag: str, words: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    pairs = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
             raise UsageError(f"{word!r} is not KEY=VALUE", where=flag, fix="write it like key=value")
-        found[key] = value
-    return found
+        pairs[key] = value
+    return pairs
 
 
 def _labels(words: tuple[str, ...]) -> dict[str, str]:
     from lattice.kinds.node import AGENT_LABEL_PREFIX
 
-    found = _pairs("--label", words)
-    for key in found:
+    labels = _pairs("--label", words)
+    for key in labels:
         if "/" in key and not key.startswith(AGENT_LABEL_PREFIX):
-            fix = f"leave the prefix out ({AGENT_LABEL_PREFIX} is put before it), or give the label to the join token"
+            fix = f"omit the prefix (Lattice adds {AGENT_LABEL_PREFIX}), or set the label on the join token"
             raise UsageError(f"an agent may not set label {key}", where="--label", fix=fix)
-    return found
+    return labels
 
 
 def _ports(text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
     if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last) <= 65535):
-        raise UsageError(f"{text!r} is no range of ports", where="--ports", fix="write it like 20000-20199")
+        raise UsageError(f"{text!r} is not a port range", where="--ports", fix="write it like 20000-20199")
     return int(first), int(last)

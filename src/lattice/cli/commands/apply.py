@@ -1,4 +1,5 @@
-"""`lattice apply`: server-side apply of manifests, object by object, every refusal with file and line."""
+"""`lattice apply`: server-side apply of manifests, object by object, with file and line of every rejected
+field."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,8 +17,10 @@ from lattice.cli.output import render
 from lattice.errors import LatticeError, Malformed, NotFound, Unavailable, UnknownUser, UsageError
 from lattice.kinds.meta.yaml_manifest import Document
 
-Key = tuple[str, str, str]  # kind, namespace, name
-_APPLIED_FIRST = ("namespaces",)  # what the others live in
+# Kind, namespace, name.
+Key = tuple[str, str, str]
+# Resources that other objects live in.
+_APPLIED_FIRST = ("namespaces",)
 
 
 @dataclass(frozen=True)
@@ -43,106 +46,113 @@ class ApplyOptions:
     multiple=True,
     required=True,
     metavar="FILE|DIR|URL|-",
-    help="Where the manifests are; may be given again.",
+    help="File, folder, URL or - with manifests. Repeatable.",
 )
-@click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too.")
+@click.option("-R", "--recursive", is_flag=True, help="Include subfolders.")
 @click.option(
     "--dry-run",
     type=click.Choice(["none", "client", "server"]),
     default="none",
-    help="Only say what would happen.",
+    help="Print what would happen; change nothing.",
     metavar="[=server|client|none]",
 )
-@click.option("--force-conflicts", is_flag=True, help="Take fields over from whoever else manages them.")
-@click.option("--field-manager", default="lattice", show_default=True, help="As whom the fields are managed.")
+@click.option("--force-conflicts", is_flag=True, help="Take over fields from other field managers.")
+@click.option("--field-manager", default="lattice", show_default=True, help="Name of the field manager.")
 @click.option(
-    "--server-side", is_flag=True, hidden=True, help="Always so; accepted for those used to kubectl."
+    "--server-side", is_flag=True, hidden=True, help="Always on; accepted for compatibility with kubectl."
 )
-@click.option("--show-managed-fields", is_flag=True, help="Keep managedFields in json and yaml.")
+@click.option("--show-managed-fields", is_flag=True, help="Show managedFields in json and yaml.")
 @click.option(
     "--plan",
     default="",
     metavar="ID|FILE",
-    help="Only if the outcome is the one of this plan: its id, or what plan -o json printed.",
+    help="Apply only if the outcome still matches this plan: an id, or a file from `plan -o json`.",
 )
 @click.option(
-    "--prices", multiple=True, metavar="CSV", help="With --plan: prices as they were given to plan."
+    "--prices", multiple=True, metavar="CSV", help="With --plan: the price file that plan used. Repeatable."
 )
-@click.option(
-    "--latency", default="", metavar="CSV", help="With --plan: round trips as they were given to plan."
-)
+@click.option("--latency", default="", metavar="CSV", help="With --plan: the latency file that plan used.")
 @click.option(
     "-o",
     "--output",
     "form",
     type=output.OutputFormatType("name", "json", "yaml"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="name, json or yaml.",
 )
 @with_connection
 def apply(connection: Connection, **options: Any) -> int:
-    """Create objects, or change them to what the manifests say.
+    """Create or update objects from manifests.
 
-    Fields that you stop writing are removed again, unless somebody else manages them. All manifests are read
-    before anything is sent: one that cannot be read stops all of them.
+    Fields that you remove from a manifest are removed from the object, unless another field manager owns them.
+    All manifests are read before the first request: one unreadable manifest stops the command.
 
     \b
     Examples:
       lattice apply -f pool.yaml
       lattice apply -f shop/ -R -n shop
       cat pool.yaml | lattice apply -f -
-      lattice apply -f pool.yaml --dry-run         ask the server, change nothing
-      lattice apply -f shop/ --dry-run=client      check the manifests, without a server
-      lattice apply -f shop/ --plan p-1f0c2a9b8d7e6f50      only if that is what it would still do
+      lattice apply -f pool.yaml --dry-run         validate on the server, change nothing
+      lattice apply -f shop/ --dry-run=client      validate without a server
+      lattice apply -f shop/ --plan p-1f0c2a9b8d7e6f50      only if the plan still holds
     """
-    asked = ApplyOptions(**options)
-    if (asked.prices or asked.latency) and not asked.plan:
-        raise UsageError("--prices and --latency are for --plan", fix="drop them, or name the plan")
-    found = read_manifests(
-        asked.files, asked.recursive, lambda document, target: _check_namespace(connection, document, target)
+    choices = ApplyOptions(**options)
+    if (choices.prices or choices.latency) and not choices.plan:
+        raise UsageError("--prices and --latency need --plan", fix="remove them, or add --plan")
+    manifests = read_manifests(
+        choices.files,
+        choices.recursive,
+        lambda document, target: _check_namespace(connection, document, target),
     )
     planned: dict[Key, tuple[str, Any]] = {}
-    if asked.plan:
+    if choices.plan:
         from lattice.cli.fleet.plan_check import PlanCheck, enforce_plan
 
         check = PlanCheck(
-            asked.plan, asked.dry_run, asked.field_manager, asked.force_conflicts, asked.prices, asked.latency
+            choices.plan,
+            choices.dry_run,
+            choices.field_manager,
+            choices.force_conflicts,
+            choices.prices,
+            choices.latency,
         )
-        planned = enforce_plan(connection, check, found)
-    return Applier(connection, asked, found, planned).run()
+        planned = enforce_plan(connection, check, manifests)
+    return Applier(connection, choices, manifests, planned).run()
 
 
 def _check_namespace(connection: Connection, document: Document, target: Target) -> None:
-    given, asked = document.value["metadata"].get("namespace"), connection.explicit_namespace
-    if target.resource.namespaced and given and asked and given != asked:
+    declared, explicit = document.value["metadata"].get("namespace"), connection.explicit_namespace
+    if target.resource.namespaced and declared and explicit and declared != explicit:
         raise Malformed(
-            f"is in namespace {given}, but -n says {asked}",
+            f"is in namespace {declared}, but -n says {explicit}",
             where=document.location("metadata.namespace"),
-            fix="drop one of the two",
+            fix="remove one of the two",
         )
 
 
 @dataclass
 class Applier:
+    """Applies the manifests one by one, prints each result and collects the exit codes of failures."""
+
     connection: Connection
     options: ApplyOptions
     objects: list[tuple[Document, Target]]
-    planned: dict[Key, tuple[str, Any]] = field(
-        default_factory=dict
-    )  # what was applied with its plan already
+    # Objects that the server applied together with their plan already.
+    planned: dict[Key, tuple[str, Any]] = field(default_factory=dict)
     results: list[tuple[Target, Any]] = field(default_factory=list)
     verdict_counts: Counter[str] = field(default_factory=Counter)
     exit_codes: set[int] = field(default_factory=set)
 
     def run(self) -> int:
-        for document, target in sorted(
-            self.objects, key=lambda pair: pair[1].resource.id not in _APPLIED_FIRST
-        ):
+        # Namespaces first: an object in a missing namespace is rejected.
+        in_order = sorted(self.objects, key=lambda pair: pair[1].resource.id not in _APPLIED_FIRST)
+        for document, target in in_order:
             try:
                 verdict, value = self._apply_object(document, target)
+            # Without credentials or without a server every further object fails, too.
             except (UnknownUser, Unavailable):
-                raise  # the next one would fare no better
+                raise
             except LatticeError as e:
                 say.error(locate_error(e, document, target))
                 self.exit_codes.add(e.exit_code)
@@ -157,31 +167,33 @@ class Applier:
         if self.options.dry_run == "client":
             _admit_locally(target, value)
             return "checked", value
-        if (done := self.planned.get((target.resource.kind, _namespace(value), target.name))) is not None:
-            return done
+        # The server applied the object together with its plan.
+        if (result := self.planned.get((target.resource.kind, _namespace(value), target.name))) is not None:
+            return result
         client, path = self.connection.client, resource_path(target.resource, _namespace(value), target.name)
-        before = _get_or_none(lambda: client.get(path))
-        answer = client.send(
-            Request("PATCH", path, self._query(), value, content_type=APPLY_PATCH_MEDIA_TYPE)
-        )
-        if answer.status == 201 or before is None:
-            return "created", answer.body
-        return ("unchanged" if _is_unchanged(before, answer.body) else "configured"), answer.body
-
-    def _query(self) -> dict[str, str]:
-        return {
+        try:
+            current = client.get(path)
+        except NotFound:
+            current = None
+        query = {
             "fieldManager": self.options.field_manager,
             "fieldValidation": "Strict",
             "force": "true" if self.options.force_conflicts else "",
             "dryRun": "All" if self.options.dry_run == "server" else "",
         }
+        response = client.send(Request("PATCH", path, query, value, content_type=APPLY_PATCH_MEDIA_TYPE))
+        if response.status == 201 or current is None:
+            return "created", response.body
+        # Compared by content: a dry run keeps the revision, and a controller may write status meanwhile.
+        is_unchanged = _comparable_content(current) == _comparable_content(response.body)
+        return ("unchanged" if is_unchanged else "configured"), response.body
 
     def _with_namespace(self, document: Document, target: Target) -> dict[str, Any]:
         metadata = document.value["metadata"]
-        given, asked = metadata.get("namespace"), self.connection.explicit_namespace
-        if given or not target.resource.namespaced:
+        declared, explicit = metadata.get("namespace"), self.connection.explicit_namespace
+        if declared or not target.resource.namespaced:
             return document.value
-        namespace = asked or ("default" if self.options.dry_run == "client" else self.connection.namespace)
+        namespace = explicit or ("default" if self.options.dry_run == "client" else self.connection.namespace)
         return {**document.value, "metadata": {**metadata, "namespace": namespace}}
 
     def _print_result(self, target: Target, verdict: str, value: Any) -> None:
@@ -207,7 +219,7 @@ class Applier:
 
 
 def validate_locally(document: Document, target: Target) -> None:
-    """Refuses, with its line, what the server would refuse about the object alone."""
+    """Raise the errors, with their lines, that the server would raise about the object alone."""
     metadata = document.value["metadata"]
     namespace = {"namespace": metadata.get("namespace") or "default"} if target.resource.namespaced else {}
     try:
@@ -217,7 +229,7 @@ def validate_locally(document: Document, target: Target) -> None:
 
 
 def _admit_locally(target: Target, value: dict[str, Any]) -> None:
-    """What the server would refuse about the object alone, found without one."""
+    """Validate the object as the server would, without a server."""
     from lattice.kinds import KINDS
     from lattice.server.requests.catalog import compile_kind
     from lattice.server.resources.admission import admit
@@ -227,23 +239,12 @@ def _admit_locally(target: Target, value: dict[str, Any]) -> None:
         admit(compile_kind(kind), value, "Strict")
 
 
-def _get_or_none(read: Any) -> Any:
-    try:
-        return read()
-    except NotFound:
-        return None
-
-
 def _namespace(value: dict[str, Any]) -> str:
     return str(value["metadata"].get("namespace") or "")
 
 
-def _is_unchanged(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """By content: a dry run keeps the revision, and a controller may have written status meanwhile."""
-    return _comparable_content(before) == _comparable_content(after)
-
-
 def _comparable_content(value: dict[str, Any]) -> dict[str, Any]:
+    # Fields that every write changes.
     ignored = ("managedFields", "resourceVersion", "generation")
     return {
         **value,

@@ -8,7 +8,7 @@ from lattice.cli.client.options import Command
 @click.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that completes commands in a shell.
+    """Print a shell completion script.
 
     \b
     Examples:
@@ -18,12 +18,14 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import ShellComplete, get_completion_class
 
-    found = get_completion_class(shell)
-    if found is None:
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
         raise click.UsageError(f"no completion for {shell}")
-    # the base class fills the template in; the bash one would first start a bash to ask for its version
+    # The base class renders the template; the bash class would first start bash to check its version.
     click.echo(
         ShellComplete.source(
-            found(click.get_current_context().find_root().command, {}, "lattice", "_LATTICE_COMPLETE")
+            completion_class(
+                click.get_current_context().find_root().command, {}, "lattice", "_LATTICE_COMPLETE"
+            )
         )
     )

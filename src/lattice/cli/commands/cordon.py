@@ -1,17 +1,17 @@
-"""`lattice cordon` and `lattice uncordon`: nothing new goes to a node, or it may again."""
+"""`lattice cordon` and `lattice uncordon`: exclude nodes from new workloads, and include them again."""
 
 import click
 
-from lattice.cli.client import node_updates as marks
+from lattice.cli.client import node_updates
 from lattice.cli.client.options import Command, Connection, with_connection
 
 _NODES = click.argument("nodes", nargs=-1, metavar="NODE...")
-_SELECTOR = click.option("-l", "--selector", default="", metavar="LABELS", help="Nodes with these labels.")
+_SELECTOR = click.option("-l", "--selector", default="", metavar="LABELS", help="Select nodes by labels.")
 _DRY_RUN = click.option(
     "--dry-run",
     type=click.Choice(["none", "client", "server"]),
     default="none",
-    help="Only say what would happen.",
+    help="Print what would happen; change nothing.",
     metavar="[=server|client|none]",
 )
 
@@ -22,15 +22,15 @@ _DRY_RUN = click.option(
 @_DRY_RUN
 @with_connection
 def cordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str) -> int:
-    """Put nothing new on these nodes. What runs there stays.
+    """Exclude nodes from new workloads. Running workloads stay.
 
     \b
     Examples:
       lattice cordon north-001-nano-1
       lattice cordon -l lattice.dev/zone=a
     """
-    return marks.NodeSpecUpdate(connection, "cordoned", marks.cordoned_spec, dry_run).run(
-        marks.select_nodes(connection, nodes, selector)
+    return node_updates.NodeSpecUpdate(connection, "cordoned", node_updates.cordoned_spec, dry_run).run(
+        node_updates.select_nodes(connection, nodes, selector)
     )
 
 
@@ -40,7 +40,7 @@ def cordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_ru
 @_DRY_RUN
 @with_connection
 def uncordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str) -> int:
-    """Let these nodes take workloads again; ends a drain, too."""
-    return marks.NodeSpecUpdate(connection, "uncordoned", marks.uncordoned_spec, dry_run).run(
-        marks.select_nodes(connection, nodes, selector)
+    """Let nodes accept workloads again; also stops a drain."""
+    return node_updates.NodeSpecUpdate(connection, "uncordoned", node_updates.uncordoned_spec, dry_run).run(
+        node_updates.select_nodes(connection, nodes, selector)
     )

@@ -1,4 +1,4 @@
-"""`lattice cost`: what does everything cost, whose part is how much, and how much of it is machines that nobody uses?"""
+"""`lattice cost`: cost of the fleet by pool, service or label, with the cost of empty machines."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ class CostGrouping(click.ParamType):  # type: ignore[type-arg]
     default="pool",
     show_default=True,
     metavar="pool|service|label:KEY",
-    help="What to sum by.",
+    help="Grouping of the cost.",
 )
 @click.option(
     "-f",
@@ -40,7 +40,7 @@ class CostGrouping(click.ParamType):  # type: ignore[type-arg]
     "files",
     multiple=True,
     metavar="FILE|DIR|URL|-",
-    help="As if these manifests were applied.",
+    help="Assume that these manifests are applied. Repeatable.",
 )
 @click.option(
     "-o",
@@ -48,16 +48,16 @@ class CostGrouping(click.ParamType):  # type: ignore[type-arg]
     "form",
     type=FLEET_OUTPUT_TYPE,
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="table, wide (with prices) or json.",
 )
 @with_fleet_inputs
 def cost(sources: FleetInputs, by: str, form: output.OutputFormat) -> int:
-    """Show what everything costs: in an hour, in 30 days, and whose share it is.
+    """Show the cost per hour and per 30 days, by pool, service or label.
 
-    A machine's price is split among the replicas on it, by the largest share that each takes of any resource. Machines that nobody
-    is on are listed by themselves, so that the rows always add up. Services that wait for their place are counted as if they had it.
-    With -n, only what the services of that namespace pay.
+    Lattice splits a machine's price among the replicas on it, by the largest share that each takes of any resource. Empty
+    machines have their own row, so that the rows add up. Services that wait for placement count as if they were placed.
+    With -n, the output covers only the services of that namespace.
 
     \b
     Examples:

@@ -1,4 +1,5 @@
-"""`lattice crds`: our kinds as CustomResourceDefinitions, from the same schemas that the server uses; needs no server."""
+"""`lattice crds`: the kinds as CustomResourceDefinitions, from the schemas that the server uses; needs no
+server."""
 
 import click
 
@@ -14,7 +15,7 @@ from lattice.cli.output import output_format as output
     "form",
     type=output.OutputFormatType("yaml", "json", "name"),
     default=output.OutputFormat("yaml"),
-    metavar="FORM",
+    metavar="FORMAT",
     help="yaml, json or name.",
 )
 def crds(kinds: tuple[str, ...], form: output.OutputFormat) -> None:
@@ -32,9 +33,13 @@ def crds(kinds: tuple[str, ...], form: output.OutputFormat) -> None:
     from lattice.kinds.meta.schema import structural_schema
     from lattice.server.discovery.crds import crd, dump_crds
 
-    wanted = {r for word in kinds for r in kind_names().resolve(word)}
-    chosen = [k for k in KINDS if k.resource.group == GROUP and (not wanted or k.resource in wanted)]
-    pairs = sorted(((k.resource, structural_schema(k)) for k in chosen), key=lambda pair: pair[0].id)
+    wanted_resources = {resource for word in kinds for resource in kind_names().resolve(word)}
+    chosen = [
+        kind
+        for kind in KINDS
+        if kind.resource.group == GROUP and (not wanted_resources or kind.resource in wanted_resources)
+    ]
+    pairs = sorted(((kind.resource, structural_schema(kind)) for kind in chosen), key=lambda pair: pair[0].id)
     if form.name == "yaml":
         output.print_raw(dump_crds(pairs))
     elif form.name == "json":

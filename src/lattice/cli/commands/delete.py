@@ -1,4 +1,4 @@
-"""`lattice delete`: objects by name, by label or as manifests name them; waits until they are gone."""
+"""`lattice delete`: deletes objects by name, label or manifest and waits until the objects are gone."""
 
 import math
 import time
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lattice.cli.client import node_updates as marks
+from lattice.cli.client import node_updates
 from lattice.cli.client.http import Request
 from lattice.cli.client.kind_names import Target, full_name, kind_names, resource_path
 from lattice.cli.client.manifests import read_manifests
@@ -19,8 +19,10 @@ from lattice.cli.output import output_format as output
 from lattice.errors import LatticeError, NotFound, Unavailable, UnknownUser, UsageError
 
 _PROPAGATION_POLICIES = {"background": "Background", "foreground": "Foreground", "orphan": "Orphan"}
-_MIN_POLL_S, _MAX_POLL_S = 0.02, 1.0  # seconds between looks at whether it is gone
-QUIET_WAIT_S = 5.0  # seconds of waiting in silence
+# Seconds between two checks whether the object is gone.
+_MIN_POLL_S, _MAX_POLL_S = 0.02, 1.0
+# Seconds before the first note about a deletion that waits.
+QUIET_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class DeleteOptions:
     form: output.OutputFormat
     recursive: bool = False
     selector: str = ""
-    every: bool = False
+    all_objects: bool = False
     all_namespaces: bool = False
     wait: bool = True
     timeout: float = 0
@@ -41,7 +43,7 @@ class DeleteOptions:
 
 @dataclass(frozen=True)
 class DeletionTarget:
-    """One object to delete; `uid` is known once the server has answered."""
+    """One object to delete; the uid is empty until the server has answered."""
 
     target: Target
     namespace: str | None
@@ -63,24 +65,24 @@ class DeletionTarget:
     "files",
     multiple=True,
     metavar="FILE|DIR|URL|-",
-    help="Delete what these manifests name.",
+    help="Delete the objects of these manifests. Repeatable.",
 )
-@click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too.")
+@click.option("-R", "--recursive", is_flag=True, help="Include subfolders.")
 @click.option(
     "-l", "--selector", default="", metavar="LABELS", help="Delete objects of the kind with these labels."
 )
-@click.option("--all", "every", is_flag=True, help="Delete all objects of the kind in the namespace.")
+@click.option("--all", "all_objects", is_flag=True, help="Delete all objects of the kind in the namespace.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="With -l or --all: in all namespaces.")
 @click.option("--wait/--no-wait", default=True, help="Wait until the objects are gone.", show_default=True)
 @click.option(
-    "--timeout", type=Duration(), default="0", help="How long to wait; 0 for ever.", metavar="DURATION"
+    "--timeout", type=Duration(), default="0", help="Maximum wait; 0 waits without limit.", metavar="DURATION"
 )
-@click.option("--ignore-not-found", is_flag=True, help="Objects that do not exist are no error.")
+@click.option("--ignore-not-found", is_flag=True, help="Do not fail on objects that do not exist.")
 @click.option(
     "--dry-run",
     type=click.Choice(["none", "client", "server"]),
     default="none",
-    help="Only say what would happen.",
+    help="Print what would happen; change nothing.",
     metavar="[=server|client|none]",
 )
 @click.option(
@@ -88,7 +90,7 @@ class DeletionTarget:
     type=click.Choice(list(_PROPAGATION_POLICIES)),
     default="background",
     show_default=True,
-    help="What becomes of the objects it owns.",
+    help="What to do with owned objects.",
 )
 @click.option(
     "-o",
@@ -96,14 +98,14 @@ class DeletionTarget:
     "form",
     type=output.OutputFormatType("name"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="name",
 )
 @with_connection
 def delete(connection: Connection, **options: Any) -> int:
-    """Delete objects, and wait until they are gone.
+    """Delete objects and wait until they are gone.
 
-    A pool takes nothing with it that runs: a warning says what runs on there, and what it costs.
+    Deleting a pool does not stop its machines: a warning lists what keeps running, and the cost.
 
     \b
     Examples:
@@ -112,35 +114,41 @@ def delete(connection: Connection, **options: Any) -> int:
       lattice delete -f shop/
       lattice delete services -l team=shop --no-wait
     """
-    asked = DeleteOptions(**options)
-    _check_options(asked)
-    return Deleter(connection, asked).run()
+    choices = DeleteOptions(**options)
+    _check_options(choices)
+    return Deleter(connection, choices).run()
 
 
-def _check_options(asked: DeleteOptions) -> None:
-    if asked.files and (asked.words or asked.every or asked.selector):
+def _check_options(choices: DeleteOptions) -> None:
+    if choices.files and (choices.words or choices.all_objects or choices.selector):
         raise UsageError(
-            "-f says what to delete; kinds, names and selectors cannot go with it",
+            "-f cannot be combined with kinds, names or selectors",
             fix="give one or the other",
         )
-    if not asked.files and not asked.words:
-        raise UsageError("nothing to delete is named", fix="give KIND NAME, or -f FILE")
-    if asked.every and asked.selector:
-        raise UsageError("--all and -l cannot go together", fix="drop --all")
+    if not choices.files and not choices.words:
+        raise UsageError("no objects are named", fix="give KIND NAME, or -f FILE")
+    if choices.all_objects and choices.selector:
+        raise UsageError("--all and -l cannot be combined", fix="remove --all")
 
 
 @dataclass
 class Deleter:
+    """Deletes the targets, prints each result, and waits for finalizers."""
+
     connection: Connection
     options: DeleteOptions
     exit_codes: set[int] = field(default_factory=set)
 
     def run(self) -> int:
-        doomed = [d for d in (self._delete(d) for d in list(self._select_targets())) if d is not None]
+        deleted = [
+            target
+            for target in (self._delete(target) for target in list(self._select_targets()))
+            if target is not None
+        ]
         if self.options.wait and self.options.dry_run == "none":
-            until = time.monotonic() + self.options.timeout if self.options.timeout else None
-            for one in doomed:
-                self._wait_until_deleted(one, until)
+            deadline = time.monotonic() + self.options.timeout if self.options.timeout else None
+            for target in deleted:
+                self._wait_until_deleted(target, deadline)
         return say.combined_exit_code(self.exit_codes)
 
     def _select_targets(self) -> Iterator[DeletionTarget]:
@@ -148,13 +156,15 @@ class Deleter:
             yield from self._from_manifests()
             return
         targets = kind_names().parse_targets(self.options.words)
-        chosen_by_rule = self.options.every or bool(self.options.selector)
+        is_by_rule = self.options.all_objects or bool(self.options.selector)
         for target in targets:
-            if target.name and chosen_by_rule:
-                raise UsageError("a name cannot go with -l or --all", fix="give either the name or the rule")
-            if not target.name and not chosen_by_rule:
+            if target.name and is_by_rule:
                 raise UsageError(
-                    "which ones?", where=target.resource.plural, fix="give names, -l LABELS, or --all"
+                    "a name cannot be combined with -l or --all", fix="give either names or a selector"
+                )
+            if not target.name and not is_by_rule:
+                raise UsageError(
+                    "no names are given", where=target.resource.plural, fix="give names, -l LABELS, or --all"
                 )
             yield from (
                 [DeletionTarget(target, self._namespace(target))]
@@ -163,11 +173,10 @@ class Deleter:
             )
 
     def _from_manifests(self) -> Iterator[DeletionTarget]:
-        for document, target in reversed(
-            read_manifests(self.options.files, self.options.recursive)
-        ):  # what was made last goes first
-            given = document.value["metadata"].get("namespace")
-            yield DeletionTarget(target, given or self._namespace(target))
+        # Reverse order: objects of later manifests may live in objects of earlier ones.
+        for document, target in reversed(read_manifests(self.options.files, self.options.recursive)):
+            declared = document.value["metadata"].get("namespace")
+            yield DeletionTarget(target, declared or self._namespace(target))
 
     def _namespace(self, target: Target) -> str | None:
         return self.connection.namespace if target.resource.namespaced else None
@@ -176,22 +185,23 @@ class Deleter:
         path = resource_path(
             target.resource, None if self.options.all_namespaces else self._namespace(target)
         )
-        found = False
+        is_found = False
         for page in self.connection.client.list_pages(
             path, {"labelSelector": self.options.selector, "limit": "500"}
         ):
             for item in page.get("items") or []:
-                found = True
+                is_found = True
                 yield DeletionTarget(
                     Target(target.resource, item["metadata"]["name"]), item["metadata"].get("namespace")
                 )
-        if not found:
+        if not is_found:
             say.note("No resources found")
 
-    def _delete(self, doomed: DeletionTarget) -> DeletionTarget | None:
-        left = orphan_warning(self.connection, doomed.target)
+    def _delete(self, target: DeletionTarget) -> DeletionTarget | None:
+        orphans = orphan_warning(self.connection, target.target)
         try:
-            value = self._send_delete(doomed)
+            value = self._send_delete(target)
+        # Without credentials or without a server every further deletion fails, too.
         except (UnknownUser, Unavailable):
             raise
         except LatticeError as e:
@@ -200,60 +210,72 @@ class Deleter:
                 self.exit_codes.add(e.exit_code)
             return None
         dry = {"server": " (server dry run)", "client": " (dry run)"}.get(self.options.dry_run, "")
-        name = f"{full_name(doomed.target.resource)}/{doomed.target.name}"
-        click.echo(name if self.options.form.name == "name" else f"{doomed} deleted{dry}")
-        if left:
-            say.warning(left)
+        name = f"{full_name(target.target.resource)}/{target.target.name}"
+        click.echo(name if self.options.form.name == "name" else f"{target} deleted{dry}")
+        if orphans:
+            say.warning(orphans)
+        # The server answers with the object while finalizers remain, else with a Status.
         uid = (value.get("metadata") or {}).get("uid") or (value.get("details") or {}).get("uid") or ""
-        return DeletionTarget(doomed.target, doomed.namespace, uid)
+        return DeletionTarget(target.target, target.namespace, uid)
 
-    def _send_delete(self, doomed: DeletionTarget) -> dict[str, Any]:
+    def _send_delete(self, target: DeletionTarget) -> dict[str, Any]:
         client = self.connection.client
         if self.options.dry_run == "client":
-            found: dict[str, Any] = client.get(doomed.path)
-            return found
+            current: dict[str, Any] = client.get(target.path)
+            return current
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "propagationPolicy": _PROPAGATION_POLICIES[self.options.cascade],
         }
         query = {"dryRun": "All"} if self.options.dry_run == "server" else {}
-        answer = client.send(Request("DELETE", doomed.path, query, body)).body
-        return answer if isinstance(answer, dict) else {}
+        response = client.send(Request("DELETE", target.path, query, body)).body
+        return response if isinstance(response, dict) else {}
 
-    def _wait_until_deleted(self, doomed: DeletionTarget, until: float | None) -> None:
+    def _wait_until_deleted(self, target: DeletionTarget, deadline: float | None) -> None:
         pause, silent_until = _MIN_POLL_S, time.monotonic() + QUIET_WAIT_S
-        while (left := self._get_if_exists(doomed)) is not None:
+        while (remaining := self._get_if_exists(target)) is not None:
             now = time.monotonic()
-            if until is not None and now + pause > until:
+            if deadline is not None and now + pause > deadline:
                 problem = Unavailable(
-                    f"{doomed} is not gone yet: {_deletion_blockers(left)}",
-                    fix="see who must let it go, or give it more --timeout",
+                    f"{target} is not gone yet: {_deletion_blockers(remaining)}",
+                    fix="wait for the finalizers, or increase --timeout",
                 )
                 say.error(problem)
                 self.exit_codes.add(problem.exit_code)
                 return
             if now > silent_until:
-                say.note(f"waiting for {doomed}: {_deletion_blockers(left)}")
+                say.note(f"waiting for {target}: {_deletion_blockers(remaining)}")
+                # One note per object is enough.
                 silent_until = math.inf
             time.sleep(pause)
             pause = min(pause * 2, _MAX_POLL_S)
 
-    def _get_if_exists(self, doomed: DeletionTarget) -> dict[str, Any] | None:
-        """The object while it is there; a new one of the same name is another one."""
+    def _get_if_exists(self, target: DeletionTarget) -> dict[str, Any] | None:
+        """The object while it exists; an object with the same name and another uid is a new object."""
         try:
-            found: dict[str, Any] = self.connection.client.get(doomed.path)
+            current: dict[str, Any] = self.connection.client.get(target.path)
         except NotFound:
             return None
-        return None if doomed.uid and found["metadata"].get("uid") != doomed.uid else found
+        return None if target.uid and current["metadata"].get("uid") != target.uid else current
 
 
-def _deletion_blockers(left: dict[str, Any]) -> str:
-    """What keeps it: a namespace and a node say so in their conditions, everything else has finalizers."""
-    conditions = (left.get("status") or {}).get("conditions") or [] if left.get("kind") == "Namespace" else []
-    told = [c["message"] for c in conditions if c.get("status") == "True" and c.get("message")]
-    if left.get("kind") == marks.NODE_RESOURCE.kind and (words := marks.drain_message(left)):
-        told.append(words)
-    if finalizers := left["metadata"].get("finalizers"):
-        told.append(f"held by its finalizers {', '.join(finalizers)}")
-    return "; ".join(told) or "nothing says why; the server may be busy or have no leader"
+def _deletion_blockers(remaining: dict[str, Any]) -> str:
+    """Blockers of a deletion: conditions of a namespace, the drain of a node, and finalizers."""
+    conditions = (
+        (remaining.get("status") or {}).get("conditions") or []
+        if remaining.get("kind") == "Namespace"
+        else []
+    )
+    blockers = [
+        condition["message"]
+        for condition in conditions
+        if condition.get("status") == "True" and condition.get("message")
+    ]
+    if remaining.get("kind") == node_updates.NODE_RESOURCE.kind and (
+        drain_blocker := node_updates.drain_message(remaining)
+    ):
+        blockers.append(drain_blocker)
+    if finalizers := remaining["metadata"].get("finalizers"):
+        blockers.append(f"waiting for finalizers {', '.join(finalizers)}")
+    return "; ".join(blockers) or "reason unknown; the server may be busy or have no leader"

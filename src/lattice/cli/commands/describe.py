@@ -1,4 +1,4 @@
-"""`lattice describe`: one object for people: who it is, what it wants, how it is, and what happened to it."""
+"""`lattice describe`: one object with its spec, status, conditions and events."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -15,7 +15,8 @@ from lattice.clock import SystemClock
 from lattice.errors import LatticeError, NotFound
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_LABEL_CHARS = 14  # width of the left column
+# Width of the label column.
+_LABEL_CHARS = 14
 _STANDARD_FIELDS = ("apiVersion", "kind", "metadata", "status")
 _CONDITION_HEADS = ["Type", "Status", "Age", "Reason", "Message"]
 
@@ -24,14 +25,14 @@ _CONDITION_HEADS = ["Type", "Status", "Age", "Reason", "Message"]
 @click.argument(
     "words", nargs=-1, required=True, metavar="KIND [NAME...] | KIND/NAME...", shell_complete=complete_kind
 )
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Objects of the kind with these labels.")
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Select objects of the kind by labels.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
-@click.option("--show-events/--no-show-events", default=True, help="What happened to it, at the end.")
+@click.option("--show-events/--no-show-events", default=True, help="Show the events of each object.")
 @with_connection
 def describe(
     connection: Connection, words: tuple[str, ...], selector: str, all_namespaces: bool, show_events: bool
 ) -> int:
-    """Show objects at length, with conditions and events.
+    """Show objects in detail, with conditions and events.
 
     \b
     Examples:
@@ -39,26 +40,26 @@ def describe(
       lattice describe service/api -n shop
       lattice describe nodes -l zone=a
     """
-    found, code = [], 0
+    objects, code = [], 0
     for target in kind_names().parse_targets(words):
         try:
-            found += [
+            objects += [
                 (target, value) for value in _fetch_objects(connection, target, selector, all_namespaces)
             ]
         except NotFound as e:
             say.error(e)
             code = e.exit_code
     now = SystemClock().now()
-    for i, (target, value) in enumerate(found):
-        about = Target(target.resource, value["metadata"]["name"])
+    for i, (target, value) in enumerate(objects):
+        named_target = Target(target.resource, value["metadata"]["name"])
         lines = list(
             describe_lines(
                 {"kind": target.resource.kind, "apiVersion": target.resource.api_version, **value}, now
             )
         )
-        lines += _events(connection, about, value, now) if show_events else []
+        lines += _events(connection, named_target, value, now) if show_events else []
         click.echo("\n".join((["", ""] if i else []) + lines))
-    if not found and not code:
+    if not objects and not code:
         say.note("No resources found")
     return code
 
@@ -71,16 +72,21 @@ def _fetch_objects(
     if target.name:
         return [connection.client.get(path)]
     pages = connection.client.list_pages(path, {"labelSelector": selector, "limit": "500"})
-    return [item for page in pages for item in page.get("items") or []]
+    items: list[dict[str, Any]] = []
+    for page in pages:
+        items += page.get("items") or []
+    return items
 
 
 def describe_lines(value: dict[str, Any], now: datetime) -> Iterator[str]:
-    """An object as lines."""
+    """Lines of an object: metadata, other fields, status and conditions."""
     metadata, status = value["metadata"], value.get("status") or {}
     yield _field("Name", metadata["name"])
     yield from [_field("Namespace", metadata["namespace"])] if metadata.get("namespace") else []
     yield from _map("Labels", metadata.get("labels"), "=")
-    yield from _map("Annotations", _visible_annotations(metadata.get("annotations")), ": ")
+    # kubectl's copy of the applied manifest is left out: for a secret the copy holds the values.
+    annotations = metadata.get("annotations") or {}
+    yield from _map("Annotations", {k: v for k, v in annotations.items() if k != LAST_APPLIED}, ": ")
     yield _field("API Version", value.get("apiVersion"))
     yield _field("Kind", value.get("kind"))
     yield _field("Created", _time_with_age(metadata.get("creationTimestamp"), now))
@@ -90,31 +96,22 @@ def describe_lines(value: dict[str, Any], now: datetime) -> Iterator[str]:
     for owner in metadata.get("ownerReferences") or []:
         yield _field("Owner", f"{owner.get('kind')}/{owner.get('name')}")
     for name, inner in value.items():
-        if name not in _STANDARD_FIELDS:
-            yield from _section(
-                name,
-                _secret_sizes(inner) if value.get("kind") == "Secret" and isinstance(inner, dict) else inner,
-            )
+        if name in _STANDARD_FIELDS:
+            continue
+        if value.get("kind") == "Secret" and isinstance(inner, dict):
+            # Sizes instead of values: 4 characters of base64 hold 3 bytes.
+            inner = {k: f"{len(str(v).rstrip('=')) * 3 // 4} bytes" for k, v in inner.items()}
+        yield from _section(name, inner)
     yield from _section("status", {k: v for k, v in status.items() if k != "conditions"}) if status else ()
     yield from _conditions(status.get("conditions") or [], now)
-
-
-def _visible_annotations(annotations: dict[str, Any] | None) -> dict[str, Any]:
-    """kubectl keeps all that was applied in one of them: nothing to read, and in a secret its values."""
-    return {key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED}
-
-
-def _secret_sizes(secret: dict[str, Any]) -> dict[str, str]:
-    """A secret is not for the screen."""
-    return {key: f"{len(str(encoded).rstrip('=')) * 3 // 4} bytes" for key, encoded in secret.items()}
 
 
 def _field(name: str, value: Any) -> str:
     return f"{name + ':':<{_LABEL_CHARS}}{render.cell(value)}"
 
 
-def _map(name: str, given: dict[str, Any] | None, between: str) -> Iterator[str]:
-    pairs = [f"{k}{between}{render.cell(v)}" for k, v in sorted((given or {}).items())] or ["<none>"]
+def _map(name: str, values: dict[str, Any] | None, separator: str) -> Iterator[str]:
+    pairs = [f"{k}{separator}{render.cell(v)}" for k, v in sorted((values or {}).items())] or ["<none>"]
     for i, pair in enumerate(pairs):
         yield f"{(name + ':') if i == 0 else '':<{_LABEL_CHARS}}{render.cell(pair)}"
 
@@ -130,15 +127,22 @@ def _section(name: str, value: Any) -> Iterator[str]:
 
 
 def _tree(value: Any, indent: int) -> Iterator[str]:
-    """Collections as an indented tree; what is in them on one line each."""
+    """Collections as an indented tree; scalars on one line each."""
     space = " " * indent
     if isinstance(value, dict):
         for key, inner in value.items():
-            if isinstance(inner, dict | list) and inner and not _is_flat(inner):
-                yield f"{space}{render.cell(key)}:"
+            is_flat = isinstance(inner, list) and all(not isinstance(v, dict | list) for v in inner)
+            head = f"{space}{render.cell(key)}:"
+            if isinstance(inner, dict | list) and inner and not is_flat:
+                yield head
                 yield from _tree(inner, indent + 2)
+                continue
+            text = _inline_value(inner)
+            if "\n" in text:
+                yield head
+                yield from (f"{space}  {part}" for part in text.split("\n"))
             else:
-                yield from _entry(f"{space}{render.cell(key)}:", _inline_value(inner), indent + 2)
+                yield f"{head}  {text}"
     elif isinstance(value, list):
         for inner in value:
             nested = (
@@ -151,18 +155,6 @@ def _tree(value: Any, indent: int) -> Iterator[str]:
                 if nested
                 else [f"{space}- {_inline_value(inner)}"]
             )
-
-
-def _entry(head: str, text: str, indent: int) -> Iterator[str]:
-    if "\n" not in text:
-        yield f"{head}  {text}"
-        return
-    yield head
-    yield from (f"{' ' * indent}{part}" for part in text.split("\n"))
-
-
-def _is_flat(value: Any) -> bool:
-    return isinstance(value, list) and all(not isinstance(v, dict | list) for v in value)
 
 
 def _inline_value(value: Any) -> str:
@@ -198,11 +190,16 @@ def _events(connection: Connection, about: Target, value: dict[str, Any], now: d
     path = resource_path(events.EVENT_RESOURCE, metadata.get("namespace"))
     try:
         pages = connection.client.list_pages(
-            path, {"fieldSelector": events.event_selector(about, metadata.get("uid", "")), "limit": "500"}
+            # The uid leaves out events of a deleted object with the same name.
+            path,
+            {"fieldSelector": events.event_selector(about, metadata.get("uid", "")), "limit": "500"},
         )
     except LatticeError as e:
         return [_field("Events", f"not shown: {e.message}")]
-    items = sorted((e for page in pages for e in page.get("items") or []), key=events.event_sort_key)
+    items: list[dict[str, Any]] = []
+    for page in pages:
+        items += page.get("items") or []
+    items.sort(key=events.event_sort_key)
     if not items:
         return [_field("Events", "<none>")]
     rows = [

@@ -1,4 +1,5 @@
-"""`lattice drain`: what runs on nodes goes elsewhere, one replica of a service at a time; waits until they are empty."""
+"""`lattice drain`: evicts the workloads of nodes within their disruption budgets and waits until the nodes
+are empty."""
 
 import time
 from dataclasses import dataclass
@@ -6,7 +7,7 @@ from typing import Any
 
 import click
 
-from lattice.cli.client import node_updates as marks
+from lattice.cli.client import node_updates
 from lattice.cli.client.kind_names import resource_path
 from lattice.cli.client.options import Command, Connection, Duration, with_connection
 from lattice.cli.output import messages as say
@@ -14,39 +15,43 @@ from lattice.errors import LatticeError, NotFound, Unavailable
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 
-POLL_INTERVAL_S = 1.0  # seconds between two looks at what is left
-PROGRESS_INTERVAL_S = 10.0  # seconds between two lines about what is waited for
+# Seconds between two checks of the remaining workloads.
+POLL_INTERVAL_S = 1.0
+# Seconds between two lines about the remaining workloads.
+PROGRESS_INTERVAL_S = 10.0
 
 
 @click.command(cls=Command)
 @click.argument("nodes", nargs=-1, metavar="NODE...")
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Nodes with these labels.")
-@click.option("--wait/--no-wait", default=True, help="Wait until nothing is left on them.", show_default=True)
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Select nodes by labels.")
+@click.option("--wait/--no-wait", default=True, help="Wait until the nodes are empty.", show_default=True)
 @click.option(
-    "--timeout", type=Duration(), default="0", help="How long to wait; 0 for ever.", metavar="DURATION"
+    "--timeout", type=Duration(), default="0", help="Maximum wait; 0 waits without limit.", metavar="DURATION"
 )
 @click.option(
     "--dry-run",
     type=click.Choice(["none", "client", "server"]),
     default="none",
-    help="Only say what would happen.",
+    help="Print what would happen; change nothing.",
     metavar="[=server|client|none]",
 )
 @with_connection
 def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str, **waiting: Any) -> int:
-    """Move everything off these nodes, and wait until they are empty.
+    """Evict all workloads from nodes and wait until the nodes are empty.
 
-    Each node takes nothing new from then on. Of a service, one replica leaves at a time, and never so many that fewer are left
-    than it must have: another starts elsewhere first, if need be on a new machine. --dry-run names what would move. Ctrl-C stops
-    waiting, not the drain; `lattice uncordon` ends it.
+    The nodes accept no new workloads. Lattice evicts one replica of a service at a time and keeps the minimum of replicas
+    ready: if needed, a replacement starts first, on a new machine if necessary. --dry-run lists the workloads that would
+    move. Ctrl-C stops the wait, not the drain; `lattice uncordon` stops the drain.
 
     \b
     Examples:
       lattice drain north-001-nano-1
       lattice drain -l lattice.dev/zone=a --timeout 10m
     """
-    chosen = marks.select_nodes(connection, nodes, selector)
-    code = marks.NodeSpecUpdate(connection, "draining", marks.draining_spec, dry_run).run(chosen)
+    chosen = node_updates.select_nodes(connection, nodes, selector)
+    code = node_updates.NodeSpecUpdate(connection, "draining", node_updates.draining_spec, dry_run).run(
+        chosen
+    )
     if dry_run != "none" and not code:
         _preview_drain(connection, chosen)
     if code or dry_run != "none" or not waiting["wait"]:
@@ -56,62 +61,69 @@ def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run
 
 @dataclass
 class DrainWaiter:
+    """Polls the nodes until no workload is bound to them or the timeout in seconds is over."""
+
     connection: Connection
     timeout: float
 
     def run(self, nodes: list[str]) -> int:
-        ends = time.monotonic() + self.timeout if self.timeout else None
-        left, tell_at = set(nodes), time.monotonic() + PROGRESS_INTERVAL_S
-        while left:
-            found = _workloads_by_node(self.connection)
-            for name in sorted(left - set(found)):
+        deadline = time.monotonic() + self.timeout if self.timeout else None
+        remaining, next_note_at = set(nodes), time.monotonic() + PROGRESS_INTERVAL_S
+        while remaining:
+            workloads = _workloads_by_node(self.connection)
+            # A node without bound workloads is empty.
+            for name in sorted(remaining - set(workloads)):
                 click.echo(f"node/{name} drained")
-                left.discard(name)
-            if not left:
+                remaining.discard(name)
+            if not remaining:
                 break
-            if ends is not None and time.monotonic() >= ends:
-                name = min(left)
+            if deadline is not None and time.monotonic() >= deadline:
+                name = min(remaining)
                 problem = Unavailable(
-                    f"node/{name} is not empty after {self.timeout:g} s: {self._remaining_message(name, found[name])}",
-                    fix="make room for it elsewhere, or give it more --timeout; the drain goes on until `lattice uncordon`",
+                    f"node/{name} is not empty after {self.timeout:g} s: "
+                    f"{self._remaining_message(name, workloads[name])}",
+                    fix="add capacity on other nodes, or increase --timeout; "
+                    "the drain continues until `lattice uncordon`",
                 )
                 say.error(problem)
                 return problem.exit_code
-            if time.monotonic() >= tell_at:
-                for name in sorted(left):
-                    say.note(f"waiting for node/{name}: {self._remaining_message(name, found[name])}")
-                tell_at = time.monotonic() + PROGRESS_INTERVAL_S
+            if time.monotonic() >= next_note_at:
+                for name in sorted(remaining):
+                    say.note(f"waiting for node/{name}: {self._remaining_message(name, workloads[name])}")
+                next_note_at = time.monotonic() + PROGRESS_INTERVAL_S
             time.sleep(POLL_INTERVAL_S)
         return 0
 
     def _remaining_message(self, node: str, workloads: list[str]) -> str:
-        """In the node's own words, once it has any."""
+        """Message of the node's Drained condition, else the names of the remaining workloads."""
         try:
-            return marks.drain_message(
-                self.connection.client.get(resource_path(marks.NODE_RESOURCE, None, node))
+            return node_updates.drain_message(
+                self.connection.client.get(resource_path(node_updates.NODE_RESOURCE, None, node))
             ) or _truncated_list(workloads)
         except NotFound:
             return _truncated_list(workloads)
 
 
 def _preview_drain(connection: Connection, nodes: list[str]) -> None:
-    """Which workloads would move. Where to is decided when they do: by then there may be room that is not there now."""
-    found = _workloads_by_node(connection)
+    """Print the workloads that a drain would evict; their new nodes are chosen only when the drain runs."""
+    workloads = _workloads_by_node(connection)
     for name in nodes:
-        if not (moving := found.get(name)):
-            click.echo(f"node/{name}: nothing runs there, nothing would move")
+        if not (moving := workloads.get(name)):
+            click.echo(f"node/{name}: no workloads, nothing would move")
             continue
         pool = (connection.client.get(resource_path(LatticeNode.resource, None, name)).get("spec") or {}).get(
             "pool"
         )
-        priced = f"; `lattice whatif --lose-pool {pool}` prices the loss of all of {pool}" if pool else ""
+        priced = (
+            f"; `lattice whatif --lose-pool {pool}` shows the cost of losing all of {pool}" if pool else ""
+        )
         click.echo(f"node/{name}: would move {', '.join(sorted(moving))}")
-        say.note(f"where no other node has room for them this makes new machines, which cost money{priced}")
+        say.note(f"if no other node has free capacity, Lattice adds machines, which cost money{priced}")
 
 
 def _workloads_by_node(connection: Connection) -> dict[str, list[str]]:
-    """What is bound to which node."""
-    found: dict[str, list[str]] = {}
+    """Names of the workloads bound to each node."""
+    workloads: dict[str, list[str]] = {}
     try:
         for page in connection.client.list_pages(
             resource_path(LatticeWorkload.resource, None), {"limit": "500"}
@@ -119,15 +131,17 @@ def _workloads_by_node(connection: Connection) -> dict[str, list[str]]:
             for item in page.get("items") or []:
                 node = ((item.get("status") or {}).get("binding") or {}).get("node")
                 if node:
-                    found.setdefault(node, []).append(
+                    workloads.setdefault(node, []).append(
                         f"{item['metadata']['namespace']}/{item['metadata']['name']}"
                     )
     except NotFound as error:
-        raise LatticeError("the server has no workloads", fix="see whether it is a Lattice server") from error
-    return found
+        raise LatticeError(
+            "the server does not serve workloads", fix="check that it is a Lattice server"
+        ) from error
+    return workloads
 
 
 def _truncated_list(workloads: list[str]) -> str:
     shown = ", ".join(sorted(workloads)[:3])
-    more = f" and {len(workloads) - 3} more" if len(workloads) > 3 else ""
-    return f"{shown}{more}"
+    suffix = f" and {len(workloads) - 3} more" if len(workloads) > 3 else ""
+    return f"{shown}{suffix}"

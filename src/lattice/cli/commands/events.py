@@ -1,4 +1,4 @@
-"""`lattice events`: what happened, to one object or to all, oldest first."""
+"""`lattice events`: events of one object or of a namespace, oldest first."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,7 +20,8 @@ from lattice.kinds.meta.base import Resource
 EVENT_RESOURCE = Resource(kind="Event", plural="events", group="", version="v1", namespaced=True)
 _HEADERS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 
-_SAMPLE_CELLS = ("5m (x3 over 2h)", "Warning", "x" * 20, "x" * 30, "")  # cells of usual width
+# Cells of usual width: a watch reserves this width for later events.
+_SAMPLE_CELLS = ("5m (x3 over 2h)", "Warning", "x" * 20, "x" * 30, "")
 
 
 @dataclass(frozen=True)
@@ -35,45 +36,49 @@ class EventsOptions:
 
 @click.command(cls=Command)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Events of all namespaces.")
-@click.option("--for", "about", default="", metavar="KIND/NAME", help="Only what happened to this object.")
-@click.option("-w", "--watch", is_flag=True, help="Then show what happens from now on.")
-@click.option("--types", default="", metavar="TYPES", help="Only these: Normal, Warning.")
-@click.option("--no-headers", is_flag=True, help="Leave the heads out.")
+@click.option("--for", "about", default="", metavar="KIND/NAME", help="Only events of this object.")
+@click.option("-w", "--watch", is_flag=True, help="Then print new events.")
+@click.option("--types", default="", metavar="TYPES", help="Only these types: Normal, Warning.")
+@click.option("--no-headers", is_flag=True, help="Do not print column headers.")
 @click.option(
     "-o",
     "--output",
     "form",
     type=output.OutputFormatType("json", "yaml"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="json or yaml.",
 )
 @with_connection
 def events(connection: Connection, types: str, **options: Any) -> None:
-    """Show what happened, oldest first.
+    """List events, oldest first.
 
     \b
     Examples:
       lattice events                       of this namespace
       lattice events --for service/api     of one service
-      lattice events -A -w --types Warning what goes wrong, as it happens
+      lattice events -A -w --types Warning warnings of all namespaces, also new ones
     """
-    wanted = tuple(t.strip().capitalize() for t in types.split(",") if t.strip())
-    if unknown := [t for t in wanted if t not in ("Normal", "Warning")]:
+    chosen_types = tuple(t.strip().capitalize() for t in types.split(",") if t.strip())
+    if unknown := [t for t in chosen_types if t not in ("Normal", "Warning")]:
         raise UsageError(
             f"there is no event type {unknown[0]!r}", where="--types", fix="use Normal, Warning or both"
         )
-    Events(connection, EventsOptions(types=wanted, **options)).run()
+    Events(connection, EventsOptions(types=chosen_types, **options)).run()
 
 
 @dataclass
 class Events:
+    """Lists events, then watches if asked; prints every revision of an event once."""
+
     connection: Connection
     options: EventsOptions
-    widths: list[int] = field(default_factory=list)  # of the columns, once something was shown
+    # Column widths, set when the first rows are printed.
+    widths: list[int] = field(default_factory=list)
 
     def run(self) -> None:
         target = _parse_target(self.options.about)
+        # Events of a cluster-scoped object may be in any namespace.
         everywhere = self.options.all_namespaces or (
             target is not None and not target.resource.namespaced and not self.connection.explicit_namespace
         )
@@ -82,11 +87,12 @@ class Events:
         shown: set[str] = set()
         while True:
             pages = self.connection.client.list_pages(path, query)
-            items = sorted(
-                (e for page in pages for e in page.get("items") or [] if self._matches_types(e)),
-                key=event_sort_key,
-            )
+            items: list[dict[str, Any]] = []
+            for page in pages:
+                items += [event for event in page.get("items") or [] if self._matches_types(event)]
+            items.sort(key=event_sort_key)
             self._print([e for e in items if _identity(e) not in shown])
+            # After Gone the list comes again: events that were printed are skipped.
             shown.update(map(_identity, items))
             if not self.options.watch:
                 return
@@ -116,19 +122,19 @@ class Events:
                 else f"No events found in {self.connection.namespace} namespace."
             )
 
-    def _lines(self, found: list[list[str]]) -> list[str]:
-        """Heads first, the rest aligned with what was shown before; a watch leaves room for what may come."""
+    def _lines(self, rows: list[list[str]]) -> list[str]:
+        """Aligned lines, headers first; a watch reserves the usual width of later events."""
         first = not self.widths
         if first:
-            room = (
-                [[""] * (len(found[0]) - len(_SAMPLE_CELLS)) + list(_SAMPLE_CELLS)]
+            samples = (
+                [[""] * (len(rows[0]) - len(_SAMPLE_CELLS)) + list(_SAMPLE_CELLS)]
                 if self.options.watch
                 else []
             )
-            self.widths = render.widths([*found, *room])
+            self.widths = render.widths([*rows, *samples])
         return [
             render.line(row, self.widths)
-            for row in (found if first and not self.options.no_headers else found[1:])
+            for row in (rows if first and not self.options.no_headers else rows[1:])
         ]
 
     def _print_documents(self, items: list[dict[str, Any]]) -> None:
@@ -136,8 +142,8 @@ class Events:
         if not self.options.watch:
             output.print_raw(output.serialize(render.as_list(clean), self.options.form))
             return
-        between = "---\n" if self.options.form.name == "yaml" else ""
-        output.print_raw("".join(between + output.serialize(e, self.options.form) for e in clean))
+        separator = "---\n" if self.options.form.name == "yaml" else ""
+        output.print_raw("".join(separator + output.serialize(e, self.options.form) for e in clean))
 
 
 def _parse_target(words: str) -> Target | None:
@@ -150,7 +156,7 @@ def _parse_target(words: str) -> Target | None:
 
 
 def event_selector(target: Target | None, uid: str = "") -> str:
-    """The field selector for events about one object."""
+    """Field selector for the events about one object."""
     if target is None:
         return ""
     parts = {"kind": target.resource.kind, "name": target.name, "uid": uid}
@@ -158,40 +164,41 @@ def event_selector(target: Target | None, uid: str = "") -> str:
 
 
 def event_rows(items: list[dict[str, Any]], now: datetime, namespaces: bool = False) -> list[list[str]]:
-    """Events as cells, heads first."""
+    """Rows of cells, headers first."""
     heads = (["NAMESPACE"] if namespaces else []) + list(_HEADERS)
     return [heads, *(_row(e, now, namespaces) for e in items)]
 
 
 def _row(event: dict[str, Any], now: datetime, namespaces: bool) -> list[str]:
     about = event.get("involvedObject") or {}
-    who = f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
+    subject = f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
     cells = [render.cell(event.get(f, "")) for f in ("type", "reason")]
     message = render.cell(str(event.get("message", "")).strip())
-    before = [render.cell(event["metadata"].get("namespace", ""))] if namespaces else []
-    return [*before, last_seen_text(event, now), *cells, render.cell(who), message]
+    namespace_cell = [render.cell(event["metadata"].get("namespace", ""))] if namespaces else []
+    return [*namespace_cell, last_seen_text(event, now), *cells, render.cell(subject), message]
 
 
 def last_seen_text(event: dict[str, Any], now: datetime) -> str:
-    """`5m`, or `5m (x3 over 2h)` for what came again."""
+    """Age of an event as `5m`, or `5m (x3 over 2h)` for an event that occurred several times."""
     last, count = render.age_since(last_seen(event), now), event.get("count") or 1
     first = event.get("firstTimestamp")
     return f"{last} (x{count} over {render.age_since(first, now)})" if count > 1 and first else last
 
 
 def last_seen(event: dict[str, Any]) -> str:
+    """Timestamp of the latest occurrence of an event."""
     series = event.get("series") or {}
-    found = (
+    timestamp = (
         series.get("lastObservedTime")
         or event.get("lastTimestamp")
         or event.get("eventTime")
         or event["metadata"].get("creationTimestamp")
     )
-    return str(found or "")
+    return str(timestamp or "")
 
 
 def event_sort_key(event: dict[str, Any]) -> tuple[str, int]:
-    """Times are told to the second; what was written first in it has the lower number."""
+    """Sort key: timestamps have a resolution of one second; within a second the revision decides."""
     number = str(event["metadata"].get("resourceVersion") or "")
     return last_seen(event), int(number) if number.isdigit() else 0
 

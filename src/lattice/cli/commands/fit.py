@@ -1,4 +1,4 @@
-"""`lattice fit`: what are the smallest changes that would give a service its place, and what would each cost?"""
+"""`lattice fit`: the smallest changes that would place a service, with the cost of each change."""
 
 import click
 
@@ -24,14 +24,14 @@ from lattice.cli.output import output_format as output
     "files",
     multiple=True,
     metavar="FILE|DIR|URL|-",
-    help="As if these manifests were applied.",
+    help="Assume that these manifests are applied. Repeatable.",
 )
 @click.option(
     "--delete",
-    "gone",
+    "deletions",
     multiple=True,
     metavar="KIND/NAME",
-    help="As if this were deleted; may be given again.",
+    help="Assume that this object is deleted. Repeatable.",
 )
 @click.option(
     "-o",
@@ -39,19 +39,19 @@ from lattice.cli.output import output_format as output
     "form",
     type=FLEET_OUTPUT_TYPE,
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="table, wide (fields to change) or json.",
 )
 @with_fleet_inputs
 def fit(sources: FleetInputs, service: str, event: WhatIfEvent, form: output.OutputFormat) -> int:
-    """List the smallest changes that would place a service, each with its price.
+    """List the smallest changes that would place a service, each with its cost.
 
-    Some are for the team that declares the service, some for those who run the platform. Each was tried: with it the service fits,
-    and no part of it can be left out. The price is what would be paid more than now, once the service has its place.
+    Some changes are for the team that declares the service, others for the platform team. Lattice verified each change: the
+    service fits with it, and no part can be left out. MORE is the increase of the total bill once the service is placed.
 
-    With flags of `whatif`, or with -f and --delete, it is asked as if that had happened: what would make it fit then?
+    With flags of `whatif`, or with -f and --delete, the answer assumes that event or change.
 
-    Ends with 0 if the service fits or there is something to change, 2 if nothing was found, 3 or more if something is wrong.
+    Exit code: 0 if the service fits or a change was found, 2 if no change was found, 3 or more on an error.
 
     \b
     Examples:
@@ -68,8 +68,7 @@ def fit(sources: FleetInputs, service: str, event: WhatIfEvent, form: output.Out
         from lattice.cli.output.service_tables import fit_lines
 
         print_lines(fit_lines(document, table_renderer(form)))
-    return (
-        0
-        if document["isPlaced"] or any(each["isEnough"] for each in document["suggestions"])
-        else EXIT_INFEASIBLE
+    is_feasible = document["isPlaced"] or any(
+        suggestion["isEnough"] for suggestion in document["suggestions"]
     )
+    return 0 if is_feasible else EXIT_INFEASIBLE

@@ -1,6 +1,5 @@
-"""`lattice get`: objects as tables drawn by the server, or as JSON, YAML, names or a template."""
+"""`lattice get`: objects as server-side tables, JSON, YAML, names, or through a jsonpath template."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +47,8 @@ class PathType(click.ParamType):  # type: ignore[type-arg]
 
 
 class GetCommand(Command):
-    """Its help ends with the kinds, which take a moment to load and are needed there only."""
+    """Click command whose help ends with the kinds; loading the kinds takes time and only the help needs
+    them."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Kinds"):
@@ -61,34 +61,32 @@ class GetCommand(Command):
 )
 @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
 @click.option(
-    "-l", "--selector", default="", metavar="LABELS", help="Only with these labels: a=b,c!=d,e in (f,g),!h."
+    "-l", "--selector", default="", metavar="LABELS", help="Select by labels: a=b,c!=d,e in (f,g),!h."
 )
+@click.option("--field-selector", default="", metavar="FIELDS", help="Select by fields: metadata.name=api.")
 @click.option(
-    "--field-selector", default="", metavar="FIELDS", help="Only with these fields: metadata.name=api."
-)
-@click.option(
-    "-o", "--output", "form", type=output.OutputFormatType("wide", "json", "yaml", "name", "jsonpath"), default=output.OutputFormat(), metavar="FORM",
+    "-o", "--output", "form", type=output.OutputFormatType("wide", "json", "yaml", "name", "jsonpath"), default=output.OutputFormat(), metavar="FORMAT",
     help="wide, json, yaml, name or jsonpath=TEMPLATE.",
 )  # fmt: skip
-@click.option("-w", "--watch", is_flag=True, help="Then show every change as it happens.")
-@click.option("--watch-only", is_flag=True, help="Show changes only.")
+@click.option("-w", "--watch", is_flag=True, help="Then print every change.")
+@click.option("--watch-only", is_flag=True, help="Print changes only.")
 @click.option(
-    "--sort-by", default="", type=PathType(), metavar="PATH", help="Order by a field, such as .metadata.name."
+    "--sort-by", default="", type=PathType(), metavar="PATH", help="Sort by a field, such as .metadata.name."
 )
 @click.option("--show-labels", is_flag=True, help="Add a column with the labels.")
-@click.option("--no-headers", is_flag=True, help="Leave the heads out.")
-@click.option("--ignore-not-found", is_flag=True, help="Objects that do not exist are no error.")
-@click.option("--show-managed-fields", is_flag=True, help="Keep managedFields in json and yaml.")
+@click.option("--no-headers", is_flag=True, help="Do not print column headers.")
+@click.option("--ignore-not-found", is_flag=True, help="Do not fail on objects that do not exist.")
+@click.option("--show-managed-fields", is_flag=True, help="Show managedFields in json and yaml.")
 @click.option(
     "--chunk-size",
     default=500,
     show_default=True,
     type=click.IntRange(min=0),
-    help="Objects to ask for at once; 0 for all.",
+    help="Objects per request; 0 requests all at once.",
 )
 @with_connection
 def get(connection: Connection, **options: Any) -> int:
-    """List objects, or show some of them.
+    """List objects, or show named objects.
 
     \b
     Examples:
@@ -98,16 +96,16 @@ def get(connection: Connection, **options: Any) -> int:
       lattice get nodes -l zone=a -w             nodes of a zone, and their changes
       lattice get pool us-east -o jsonpath='{.spec.budget}'
     """
-    asked = GetOptions(**options)
-    targets = kind_names().parse_targets(asked.words)
-    if asked.watch or asked.watch_only:
-        ObjectWatcher(connection, asked).run(targets)
-    return ObjectLister(connection, asked).run(targets)
+    choices = GetOptions(**options)
+    targets = kind_names().parse_targets(choices.words)
+    if choices.watch or choices.watch_only:
+        ObjectWatcher(connection, choices).run(targets)
+    return ObjectLister(connection, choices).run(targets)
 
 
 @dataclass
 class ObjectLister:
-    """What is there now."""
+    """Prints the current objects of the targets."""
 
     connection: Connection
     options: GetOptions
@@ -118,7 +116,7 @@ class ObjectLister:
             self.options.selector or self.options.field_selector or self.options.all_namespaces
         ):
             raise UsageError(
-                "a name cannot go with a selector or all namespaces",
+                "a name cannot be combined with a selector or all namespaces",
                 fix="give either the name or the selector",
             )
         if self.options.form.is_table:
@@ -132,32 +130,31 @@ class ObjectLister:
         printed = False
         for resource in dict.fromkeys(t.resource for t in targets):
             grid = ServerTable(resource, column_options(self.options, several))
-            rows = [row for t in targets if t.resource == resource for row in self._rows(t, grid)]
+            rows: list[dict[str, Any]] = []
+            for target in targets:
+                if target.resource == resource:
+                    for page in self._pages(target, TABLE_MEDIA_TYPE):
+                        grid.update_columns(page)
+                        rows += page.get("rows") or []
             if not rows:
                 continue
-            click.echo("\n".join(([""] if printed else []) + grid.lines(self._sorted(rows))))
+            if self.options.sort_by:
+                path: Path = compile_path(self.options.sort_by)
+                rows.sort(key=lambda row: sort_key(path, row.get("object")))
+            click.echo("\n".join(([""] if printed else []) + grid.lines(rows)))
             printed = True
         if not printed and not self.exit_code and not self.options.ignore_not_found:
-            say.note(_none_found_message(targets, self.connection, self.options.all_namespaces))
-
-    def _rows(self, target: Target, grid: ServerTable) -> Iterator[dict[str, Any]]:
-        for page in self._pages(target, TABLE_MEDIA_TYPE):
-            grid.update_columns(page)
-            yield from page.get("rows") or []
-
-    def _sorted(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if not self.options.sort_by:
-            return rows
-        path: Path = compile_path(self.options.sort_by)
-        return sorted(rows, key=lambda row: sort_key(path, row.get("object")))
+            is_namespaced = all(target.resource.namespaced for target in targets)
+            if self.options.all_namespaces or not is_namespaced:
+                say.note("No resources found")
+            else:
+                say.note(f"No resources found in {self.connection.namespace} namespace.")
 
     def _objects(self, targets: list[Target]) -> None:
-        items = [
-            (t.resource, item)
-            for t in targets
-            for page in self._pages(t, JSON_MEDIA_TYPE)
-            for item in _typed_items(page, t)
-        ]
+        items = []
+        for target in targets:
+            for page in self._pages(target, JSON_MEDIA_TYPE):
+                items += [(target.resource, item) for item in _typed_items(page, target)]
         if self.options.sort_by:
             path = compile_path(self.options.sort_by)
             items.sort(key=lambda pair: sort_key(path, pair[1]))
@@ -188,7 +185,7 @@ class ObjectLister:
 
 @dataclass
 class ObjectWatcher:
-    """What is there, then every change."""
+    """Prints the current objects of one target, then every change."""
 
     connection: Connection
     options: GetOptions
@@ -196,29 +193,31 @@ class ObjectWatcher:
     def run(self, targets: list[Target]) -> None:
         if len(targets) != 1:
             raise UsageError(
-                f"only one kind, or one object, can be watched; this names {len(targets)}",
+                f"only one kind or one object can be watched, got {len(targets)}",
                 fix="run one `get -w` for each",
             )
         target = targets[0]
-        table = self.options.form.is_table
+        is_table = self.options.form.is_table
         self.server_table = ServerTable(target.resource, column_options(self.options, show_kind=False))
         self.shown_revisions: dict[str, str] = {}
-        silent = self.options.watch_only
+        is_silent = self.options.watch_only
         while True:
-            revision = self._list(target, silent)
-            silent = False
-            asked = list_query(self.options, target, by_name=True)
+            revision = self._list(target, is_silent)
+            # After Gone the list is printed, because changes may have been missed.
+            is_silent = False
+            query = list_query(self.options, target, by_name=True)
             follower = RetryWatcher(
                 self.connection.client,
                 self._path(target),
-                asked,
-                TABLE_MEDIA_TYPE if table else JSON_MEDIA_TYPE,
+                query,
+                TABLE_MEDIA_TYPE if is_table else JSON_MEDIA_TYPE,
             )
             try:
                 for _, value in follower.changes(revision):
                     self._print_value(value)
+            # The server compacted the revision: list again and print only objects with a new revision.
             except Gone:
-                continue  # the server forgot where we were: list again, show what is new
+                continue
 
     def _path(self, target: Target) -> str:
         return request_path(Target(target.resource), self.connection, self.options)
@@ -241,6 +240,7 @@ class ObjectWatcher:
                 [page] if self.options.form.is_table else _typed_items(page, Target(target.resource))
             ):
                 self._print_value(value)
+        # The watch starts at the revision of the list: no change is lost between them.
         return str(pages[0]["metadata"].get("resourceVersion", ""))
 
     def _print_value(self, value: Any) -> None:
@@ -254,6 +254,7 @@ class ObjectWatcher:
             click.echo("\n".join(self.server_table.lines(rows)))
 
     def _is_new(self, value: dict[str, Any]) -> bool:
+        """Whether this revision of the object was not printed yet."""
         metadata, revision = value.get("metadata") or {}, revision_of(value)
         key = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
         if revision and self.shown_revisions.get(key) == revision:
@@ -270,31 +271,35 @@ class ObjectWatcher:
         )
 
 
-def column_options(asked: GetOptions, show_kind: bool) -> ColumnOptions:
+def column_options(choices: GetOptions, show_kind: bool) -> ColumnOptions:
     return ColumnOptions(
-        asked.form.name == "wide", asked.all_namespaces, asked.show_labels, not asked.no_headers, show_kind
+        choices.form.name == "wide",
+        choices.all_namespaces,
+        choices.show_labels,
+        not choices.no_headers,
+        show_kind,
     )
 
 
-def request_path(target: Target, connection: Connection, asked: GetOptions) -> str:
-    namespaced = target.resource.namespaced and not asked.all_namespaces
+def request_path(target: Target, connection: Connection, choices: GetOptions) -> str:
+    namespaced = target.resource.namespaced and not choices.all_namespaces
     return resource_path(target.resource, connection.namespace if namespaced else None, target.name)
 
 
 def list_query(
-    asked: GetOptions, target: Target, *, limit: bool = True, by_name: bool = False
+    choices: GetOptions, target: Target, *, limit: bool = True, by_name: bool = False
 ) -> dict[str, str]:
     named = f"metadata.name={target.name}" if by_name and target.name else ""
     return {
-        "labelSelector": asked.selector,
-        "fieldSelector": ",".join(part for part in (asked.field_selector, named) if part),
-        "limit": str(asked.chunk_size) if limit and asked.chunk_size else "",
-        "includeObject": "Object" if asked.sort_by and asked.form.is_table else "",
+        "labelSelector": choices.selector,
+        "fieldSelector": ",".join(part for part in (choices.field_selector, named) if part),
+        "limit": str(choices.chunk_size) if limit and choices.chunk_size else "",
+        "includeObject": "Object" if choices.sort_by and choices.form.is_table else "",
     }
 
 
 def _typed_items(page: dict[str, Any], target: Target) -> list[Any]:
-    """Objects of a list say what they are only on the list itself."""
+    """Objects of a list with apiVersion and kind, which the API gives only on the list itself."""
     if target.name:
         return [page]
     resource: Resource = target.resource
@@ -302,9 +307,3 @@ def _typed_items(page: dict[str, Any], target: Target) -> list[Any]:
         {"apiVersion": resource.api_version, "kind": resource.kind, **item}
         for item in page.get("items") or []
     ]
-
-
-def _none_found_message(targets: list[Target], connection: Connection, everywhere: bool) -> str:
-    if everywhere or not all(t.resource.namespaced for t in targets):
-        return "No resources found"
-    return f"No resources found in {connection.namespace} namespace."

@@ -1,4 +1,4 @@
-"""`lattice kubeconfig`: the file with which kubectl and others reach the server, for you or for somebody else."""
+"""`lattice kubeconfig`: the kubeconfig of the user, or new credentials for another user."""
 
 from base64 import b64decode
 
@@ -16,7 +16,7 @@ from lattice.errors import UsageError
     "--user",
     default=None,
     metavar="NAME",
-    help="Make credentials for this user; without it, print your own kubeconfig.",
+    help="Create credentials for this user; default: print your own kubeconfig.",
 )
 @click.option(
     "--group", "groups", multiple=True, metavar="GROUP",
@@ -26,11 +26,11 @@ from lattice.errors import UsageError
     "--token",
     "as_token",
     is_flag=True,
-    help="A bearer token, revocable by deleting its secret, instead of a certificate.",
+    help="Use a bearer token instead of a certificate; delete its secret to revoke it.",
 )
 @with_connection
 def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...], as_token: bool) -> None:
-    """Print the kubeconfig with which kubectl reaches the server.
+    """Print a kubeconfig for kubectl and other clients.
 
     \b
     Examples:
@@ -47,19 +47,21 @@ def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...]
         )
         return
     _warn_about_groups(groups)
-    made = (
+    credentials = (
         _token(connection.client, user, groups) if as_token else _certificate(connection.client, user, groups)
     )
-    click.echo(render_kubeconfig(server.url, server.authority.encode(), made, connection.namespace), nl=False)
+    click.echo(
+        render_kubeconfig(server.url, server.authority.encode(), credentials, connection.namespace), nl=False
+    )
 
 
 def _check_options(user: str | None, groups: tuple[str, ...], as_token: bool) -> None:
     if user is None:
-        for flag, given in (("--group", bool(groups)), ("--token", as_token)):
-            if given:
+        for flag, is_given in (("--group", bool(groups)), ("--token", as_token)):
+            if is_given:
                 raise UsageError(
-                    f"{flag} is for another user",
-                    fix="name the user with --user, or leave it out to print your own kubeconfig",
+                    f"{flag} needs --user",
+                    fix="name the user with --user, or remove the flag to print your own kubeconfig",
                 )
         return
     if not user.strip():
@@ -81,7 +83,7 @@ def _warn_about_groups(groups: tuple[str, ...]) -> None:
 
     if SYSTEM in groups:
         say.warning(
-            f"{SYSTEM} is Lattice's own identity: it may write what people may not, such as status and made kinds"
+            f"{SYSTEM} is Lattice's own identity: it may write status and managed kinds, which users may not"
         )
     if not {ADMINS, VIEWERS, SYSTEM} & set(groups):
         say.warning(
@@ -90,9 +92,10 @@ def _warn_about_groups(groups: tuple[str, ...]) -> None:
 
 
 def _certificate(client: Client, user: str, groups: tuple[str, ...]) -> Credentials:
-    """Signed here, by the authority that administrators can read."""
+    """Issue a client certificate with the authority's key, which only administrators can read."""
     from lattice.server.access.certificate_authority import CertificateKeyPair, load_authority
 
+    # Only administrators may read the secret of the authority.
     secret = client.get("/api/v1/namespaces/lattice-system/secrets/lattice-ca")["data"]
     authority = load_authority(CertificateKeyPair(b64decode(secret["tls.crt"]), b64decode(secret["tls.key"])))
     pair = authority.issue_client(user, list(groups))

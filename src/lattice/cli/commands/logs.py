@@ -1,4 +1,4 @@
-"""`lattice logs`: what a workload printed, or all replicas of a service; with -f what it goes on to print."""
+"""`lattice logs`: output of a workload or of all replicas of a service, with -f also new output."""
 
 import queue
 import sys
@@ -17,8 +17,10 @@ from lattice.cli.output import messages as say
 from lattice.errors import LatticeError, NotFound, UsageError
 from lattice.kinds.workload import LatticeWorkload
 
-MAX_FOLLOWED_LOGS = 20  # logs that are followed at a time
-DEFAULT_TAIL_LINES = 10  # lines of each, when there are several
+# Every followed log needs a connection and a thread.
+MAX_FOLLOWED_LOGS = 20
+# Lines per replica with --all.
+DEFAULT_TAIL_LINES = 10
 Object = dict[str, Any]
 
 
@@ -27,73 +29,81 @@ class LogsOptions:
     container: str = ""
     tail: int | None = None
     follow: bool = False
-    every: bool = False
+    all_replicas: bool = False
     prefix: bool | None = None
 
 
 @click.command(cls=Command)
 @click.argument("word", metavar="WORKLOAD|service/NAME")
-@click.option("-c", "--container", default="", metavar="NAME", help="Which container, if there are several.")
+@click.option("-c", "--container", default="", metavar="NAME", help="Container, if the workload has several.")
 @click.option(
     "--tail",
     type=int,
     metavar="N",
-    help=f"Last lines only; -1 for all. With --all {DEFAULT_TAIL_LINES} of each by default.",
+    help=f"Number of last lines; -1 for all. Default with --all: {DEFAULT_TAIL_LINES} per replica.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Then show what it prints from now on.")
+@click.option("-f", "--follow", is_flag=True, help="Then print new output.")
 @click.option(
     "--all",
-    "every",
+    "all_replicas",
     is_flag=True,
-    help="All replicas of the service, each line with the name of its replica.",
+    help="Show all replicas of the service, with the replica's name on each line.",
 )
-@click.option("--prefix/--no-prefix", default=None, help="Name the replica before each line.")
+@click.option("--prefix/--no-prefix", default=None, help="Print the replica's name before each line.")
 @with_connection
 def logs(connection: Connection, word: str, **options: Any) -> int:
-    """Show what a workload printed. Of a service, a replica that is well, or all.
+    """Show the output of a workload. For a service, of one ready replica or of all replicas.
 
-    If its node does not answer, the last lines that were heard of it are shown.
+    If the node does not answer, the last received lines are shown.
 
     \b
     Examples:
       lattice logs web-0                  one workload
-      lattice logs service/web -f         a replica of a service, as it prints
-      lattice logs service/web --all -f   all of them
+      lattice logs service/web -f         a replica of a service, with new output
+      lattice logs service/web --all -f   all replicas
       lattice logs job -c main --tail 20  the last lines of one container
     """
-    asked = LogsOptions(**options)
-    if asked.tail is not None and asked.tail < -1:
+    choices = LogsOptions(**options)
+    if choices.tail is not None and choices.tail < -1:
         raise UsageError(
-            f"there are no {asked.tail} lines", where="--tail", fix="give a number of lines, or -1 for all"
+            f"must be -1 or more, got {choices.tail}",
+            where="--tail",
+            fix="give a number of lines, or -1 for all",
         )
-    return Logs(connection, asked).run(word)
+    return Logs(connection, choices).run(word)
 
 
 @dataclass(frozen=True)
 class Logs:
+    """Prints or follows the logs of the selected workloads."""
+
     connection: Connection
     options: LogsOptions
 
     def run(self, word: str) -> int:
-        found = select_workloads(self.connection, word)
-        if not found.workloads:
+        selection = select_workloads(self.connection, word)
+        if not selection.workloads:
             raise NotFound(
-                f"service/{found.service} has no replicas",
-                fix=f"`lattice why service/{found.service}` says why",
+                f"service/{selection.service} has no replicas",
+                fix=f"`lattice why service/{selection.service}` explains why",
             )
-        if not self.options.every:
-            chosen, *others = found.workloads
-            if others:
-                say.note(f"{len(others) + 1} replicas, this is {chosen['metadata']['name']}; --all shows all")
-            found = found._replace(workloads=[chosen])
-        if len(found.workloads) > MAX_FOLLOWED_LOGS and self.options.follow:
+        if not self.options.all_replicas:
+            chosen, *other_replicas = selection.workloads
+            if other_replicas:
+                say.note(
+                    f"showing {chosen['metadata']['name']} of {len(other_replicas) + 1} replicas; --all shows all"
+                )
+            selection = selection._replace(workloads=[chosen])
+        if len(selection.workloads) > MAX_FOLLOWED_LOGS and self.options.follow:
             raise UsageError(
-                f"{len(found.workloads)} logs are too many to follow at once",
-                fix=f"name one; at most {MAX_FOLLOWED_LOGS} go together",
+                f"{len(selection.workloads)} logs are too many to follow",
+                fix=f"name one replica; at most {MAX_FOLLOWED_LOGS} logs can be followed",
             )
-        if self.options.follow and len(found.workloads) > 1:
-            return self._follow_all(found.workloads)
-        return say.combined_exit_code({code for each in found.workloads if (code := self._print_log(each))})
+        if self.options.follow and len(selection.workloads) > 1:
+            return self._follow_all(selection.workloads)
+        return say.combined_exit_code(
+            {code for workload in selection.workloads if (code := self._print_log(workload))}
+        )
 
     def _print_log(self, workload: Object) -> int:
         try:
@@ -106,24 +116,26 @@ class Logs:
         return 0
 
     def _follow_all(self, workloads: list[Object]) -> int:
-        """Line by line, as they come."""
+        """Follow several logs at once, line by line; returns when every stream has ended."""
+        # Bounded: a slow terminal must slow the readers down instead of filling the memory.
         lines: queue.Queue[bytes | LatticeError | None] = queue.Queue(1000)
-        for each in workloads:
-            threading.Thread(target=self._follow, args=(each, lines), daemon=True).start()
-        left, codes = len(workloads), set()
-        while left:
+        for workload in workloads:
+            threading.Thread(target=self._follow, args=(workload, lines), daemon=True).start()
+        open_streams, codes = len(workloads), set()
+        while open_streams:
             line = lines.get()
             if isinstance(line, bytes):
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
             elif line is None:
-                left -= 1
+                open_streams -= 1
             else:
                 say.error(line)
                 codes.add(line.exit_code)
         return say.combined_exit_code(codes)
 
     def _follow(self, workload: Object, lines: "queue.Queue[bytes | LatticeError | None]") -> None:
+        # http.client connections are not safe to share between threads.
         client = Client(self.connection.server, self.connection.timeout)
         try:
             for line in self._stream_log(workload, client):
@@ -136,29 +148,25 @@ class Logs:
     def _stream_log(self, workload: Object, client: Client) -> Iterator[bytes]:
         metadata = workload["metadata"]
         path = f"{resource_path(LatticeWorkload.resource, metadata['namespace'], metadata['name'])}/log"
-        tail = (
-            self.options.tail
-            if self.options.tail is not None
-            else DEFAULT_TAIL_LINES
-            if self.options.every
-            else -1
-        )
+        tail = DEFAULT_TAIL_LINES if self.options.all_replicas else -1
+        if self.options.tail is not None:
+            tail = self.options.tail
         query = {
             "container": self.options.container,
             "tail": str(tail),
             "follow": "true" if self.options.follow else "",
         }
         pieces = client.stream_text(Request("GET", path, query, accept="*/*"))
-        wants_prefix = self.options.every if self.options.prefix is None else self.options.prefix
+        wants_prefix = self.options.all_replicas if self.options.prefix is None else self.options.prefix
         yield from (prefix_lines(pieces, f"[{metadata['name']}] ".encode()) if wants_prefix else pieces)
 
 
 def prefix_lines(pieces: Iterator[bytes], prefix: bytes) -> Iterator[bytes]:
-    """Whole lines, each with its prefix; a last one that has no end gets one."""
-    rest = b""
+    """Complete lines, each with the prefix; a last line without a line break gets one."""
+    incomplete = b""
     for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        if whole:
-            yield b"".join(prefix + line + b"\n" for line in whole)
-    if rest:
-        yield prefix + rest + b"\n"
+        *complete, incomplete = (incomplete + piece).split(b"\n")
+        if complete:
+            yield b"".join(prefix + line + b"\n" for line in complete)
+    if incomplete:
+        yield prefix + incomplete + b"\n"

@@ -1,4 +1,4 @@
-"""`lattice optimise`: which services should move where, what would that save, and how much more could be saved at most?"""
+"""`lattice optimise`: moves of replicas that would save money, and a lower bound of the cost."""
 
 from decimal import Decimal
 
@@ -19,7 +19,7 @@ HOUR_S = 3600
     type=click.IntRange(min=0),
     default=None,
     metavar="N",
-    help="Move at most so many replicas; any number if absent.",
+    help="Maximum number of replicas to move; default: no limit.",
 )
 @click.option(
     "--payback",
@@ -27,14 +27,14 @@ HOUR_S = 3600
     default="720h",
     show_default=True,
     metavar="DURATION",
-    help="A move must save what it costs within this.",
+    help="Period in which a move must save its own cost.",
 )
 @click.option(
     "--move-cost",
     default="0.05",
     show_default=True,
     metavar="DOLLARS",
-    help="What moving one replica costs, such as running it twice.",
+    help="Cost of moving one replica, such as running it twice.",
 )
 @click.option(
     "--time-limit",
@@ -42,7 +42,7 @@ HOUR_S = 3600
     default="10s",
     show_default=True,
     metavar="DURATION",
-    help="How long to look for better plans.",
+    help="Time limit of the search.",
 )
 @click.option(
     "-f",
@@ -50,7 +50,7 @@ HOUR_S = 3600
     "files",
     multiple=True,
     metavar="FILE|DIR|URL|-",
-    help="As if these manifests were applied.",
+    help="Assume that these manifests are applied. Repeatable.",
 )
 @click.option(
     "-o",
@@ -58,7 +58,7 @@ HOUR_S = 3600
     "form",
     type=FLEET_OUTPUT_TYPE,
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="table, wide (clusters, prices) or json.",
 )
 @with_fleet_inputs
@@ -70,13 +70,13 @@ def optimise(
     time_limit: float,
     form: output.OutputFormat,
 ) -> int:
-    """Show the moves that would make the whole fleet cheaper, and how far from the best that is at most.
+    """Show moves that would make the whole fleet cheaper, and the largest possible gap to the optimum.
 
-    Only moves that pay for themselves in time are listed. The gap is between the cost after them and a bound that no
-    arrangement can go below. Nothing is moved.
+    Only moves that save their own cost within --payback are listed. The gap is the difference between the cost after the
+    moves and a lower bound of the cost of any placement. Nothing is moved.
 
-    Ends with 0 if nothing would change, 1 if moves would save money, 2 if some service has no place, or would have none, 3 or more if
-    something is wrong.
+    Exit code: 0 if nothing would change, 1 if moves would save money, 2 if a service is or would be left unplaced, 3 or
+    more on an error.
 
     \b
     Examples:
@@ -86,17 +86,17 @@ def optimise(
     """
     if payback < HOUR_S or time_limit <= 0:
         raise UsageError(
-            "--payback takes an hour or more, --time-limit more than nothing",
+            "--payback must be 1h or more, --time-limit more than 0s",
             fix="write them like 168h and 30s",
         )
-    question = {
+    query = {
         "ask": "optimise",
         "maxMoves": max_moves,
         "paybackHours": int(payback // HOUR_S),
         "moveCostMicros": _micros(move_cost),
         "timeLimitSeconds": time_limit,
     }
-    document = run_query(sources, question)
+    document = run_query(sources, query)
     if form.name == "json":
         output.print_raw(output.serialize(document, form))
         return plan_exit_code(document)

@@ -1,4 +1,4 @@
-"""`lattice plan`: what would applying these manifests change, what would it cost, and who would be left without a place?"""
+"""`lattice plan`: the effect of manifests on placements and cost, and the services left unplaced."""
 
 import os
 import shutil
@@ -28,14 +28,14 @@ FLEET_OUTPUT_TYPE = output.OutputFormatType("table", "wide", "json")
     "files",
     multiple=True,
     metavar="FILE|DIR|URL|-",
-    help="Manifests to be applied; may be given again.",
+    help="File, folder, URL or - with manifests to plan. Repeatable.",
 )
 @click.option(
     "--delete",
-    "gone",
+    "deletions",
     multiple=True,
     metavar="KIND/NAME",
-    help="As if this were deleted as well; may be given again.",
+    help="Assume that this object is deleted. Repeatable.",
 )
 @click.option(
     "-o",
@@ -43,25 +43,25 @@ FLEET_OUTPUT_TYPE = output.OutputFormatType("table", "wide", "json")
     "form",
     type=FLEET_OUTPUT_TYPE,
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="table, wide (clusters, prices) or json.",
 )
 @with_fleet_inputs
 def plan(sources: FleetInputs, form: output.OutputFormat) -> int:
-    """Show what a change would do, in places and in money, before it happens.
+    """Show how a change would affect placements and cost.
 
-    Manifests may be services, pools, node classes, infrastructure or policies: every service that they affect is listed. Without
-    any, the plan is what is still to be done for what is declared. Nothing is changed. What runs already stays where it is: a
-    service that the change makes misplaced is listed as one that would move.
+    Manifests may be services, pools, node classes, infrastructure or policies. The plan lists every affected service.
+    Without manifests, the plan shows the pending work for the declared objects. Nothing is changed. Running replicas stay
+    where they are: a service that the change makes misplaced is listed under WOULD MOVE.
 
-    Ends with 0 if nothing would change, 1 if something would, 2 if something would not be placed that the change is about or that has
-    its place now, 3 or more if something is wrong.
+    Exit code: 0 if nothing would change, 1 if something would change, 2 if a service of the change, or a service that is
+    placed now, would be left unplaced, 3 or more on an error.
 
     \b
     Examples:
       lattice plan -f shop/                            against the server
       lattice plan -f pool.yaml --world fleet/         against files, without a server
-      lattice plan --world fleet/                      from nothing to all that is declared
+      lattice plan --world fleet/                      all declared objects, from an empty fleet
       lattice plan --delete pool/us-east
       lattice plan -f policy.yaml -o json
     """
@@ -71,6 +71,7 @@ def plan(sources: FleetInputs, form: output.OutputFormat) -> int:
 
 
 def plan_exit_code(document: dict[str, Any]) -> int:
+    """Exit code of a plan: 2 if a service stays unplaced, 1 with changes, 0 without."""
     if not document["isFeasible"]:
         return EXIT_INFEASIBLE
     return 0 if document["isEmpty"] else EXIT_CHANGES
@@ -88,14 +89,16 @@ def print_plan(document: dict[str, Any], form: output.OutputFormat, sources: Fle
 
 
 def _next_step_hint(document: dict[str, Any], sources: FleetInputs) -> str:
-    """What may be done with the plan. One that was made from files is no server's, which may come to another."""
-    told, namespace = f"plan {document['id']}", sources.connection.explicit_namespace
-    typed = sources.change_flags + (f" -n {namespace}" if namespace else "")
+    """The plan's id with the next command: apply on a server; a plan from files names the command that plans
+    on a server."""
+    label, namespace = f"plan {document['id']}", sources.connection.explicit_namespace
+    flags = sources.change_flags + (f" -n {namespace}" if namespace else "")
+    # A plan with deletions, or without manifests, cannot be applied with one command.
     if not sources.files or sources.deletions:
-        return told
+        return label
     if sources.is_offline:
-        return f"{told}   of these files; what a server would do: lattice plan {typed}"
-    return f"{told}   apply with: lattice apply {typed} --plan {document['id']}"
+        return f"{label}   computed from these files; to plan on a server: lattice plan {flags}"
+    return f"{label}   apply with: lattice apply {flags} --plan {document['id']}"
 
 
 def table_renderer(form: output.OutputFormat) -> Any:

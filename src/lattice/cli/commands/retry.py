@@ -1,4 +1,5 @@
-"""`lattice retry`: what has failed is tried again at once, with all attempts to come."""
+"""`lattice retry`: restarts failed workloads without waiting for the back-off and resets their attempt
+counters."""
 
 from typing import Any
 
@@ -19,14 +20,14 @@ from lattice.kinds.workload import LatticeWorkload
     "--dry-run",
     type=click.Choice(["none", "client", "server"]),
     default="none",
-    help="Only say what would happen.",
+    help="Print what would happen; change nothing.",
     metavar="[=server|client|none]",
 )
 @with_connection
 def retry(connection: Connection, words: tuple[str, ...], dry_run: str) -> int:
-    """Try again at once what has failed, with all attempts to come.
+    """Restart failed replicas now and reset the attempt counter.
 
-    Of a service, those replicas that failed or wait for their next attempt.
+    For a service, lattice retries the replicas that failed or wait for their next attempt.
 
     \b
     Examples:
@@ -35,13 +36,15 @@ def retry(connection: Connection, words: tuple[str, ...], dry_run: str) -> int:
     """
     codes = set()
     for word in words:
-        found = select_workloads(connection, word)
-        failed = [each for each in found.workloads if not found.service or has_failed(each)]
+        selection = select_workloads(connection, word)
+        failed = [
+            workload for workload in selection.workloads if not selection.service or has_failed(workload)
+        ]
         if not failed:
-            say.note(f"service/{found.service}: no replica has failed")
-        for each in failed:
+            say.note(f"service/{selection.service}: no replica has failed")
+        for workload in failed:
             try:
-                _request_retry(connection, each, dry_run)
+                _request_retry(connection, workload, dry_run)
             except LatticeError as error:
                 say.error(error)
                 codes.add(error.exit_code)
@@ -57,11 +60,12 @@ def _request_retry(connection: Connection, workload: dict[str, Any], dry_run: st
     metadata = workload["metadata"]
     name = metadata["name"]
     if (workload.get("spec") or {}).get("desiredState", "Running") != "Running":
-        what = f"workload/{name} is to be stopped: there is nothing to try again"
-        raise Conflict(what, fix="start it first: set its spec.desiredState to Running")
+        message = f"workload/{name} should not run: nothing to retry"
+        raise Conflict(message, fix="set spec.desiredState to Running first")
     if dry_run != "client":
         path = f"{resource_path(LatticeWorkload.resource, metadata['namespace'], name)}/retry"
         connection.client.send(Request("POST", path, {"dryRun": "All"} if dry_run == "server" else {}))
     dry = {"server": " (server dry run)", "client": " (dry run)"}.get(dry_run, "")
-    told = "will be tried again" if has_failed(workload) else "has not failed: nothing to try again"
-    click.echo(f"workload/{name} {told}{dry}")
+    # The server decides; the state read before the request only chooses the words.
+    outcome = "will be retried" if has_failed(workload) else "has not failed: nothing to retry"
+    click.echo(f"workload/{name} {outcome}{dry}")

@@ -1,4 +1,4 @@
-"""`lattice server`: one API server of a production installation; any number of them share an etcd."""
+"""`lattice server`: one API server of a production installation; any number of servers share an etcd."""
 
 import asyncio
 import contextlib
@@ -15,27 +15,27 @@ from lattice.errors import UsageError
 from lattice.settings import SETTINGS_BY_NAME, Settings
 
 SERVER_FLAGS = tuple(SETTINGS_BY_NAME)
-TRUST_STORE_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # where OpenSSL looks for authorities
-DEFAULT_SOURCES = (
-    ParameterSource.DEFAULT,
-    ParameterSource.DEFAULT_MAP,
-)  # neither by a flag nor by the environment
+# Environment variables with which OpenSSL finds certificate authorities.
+TRUST_STORE_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+# The value came neither from a flag nor from the environment.
+DEFAULT_SOURCES = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
 def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The flags of these settings, in their order, each with its environment variable."""
+    """Add the flags of these settings to a command, in order, each with its environment variable."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        # click applies decorators from the bottom up: reversed keeps the order of the help text.
         for name in reversed(names):
             setting = SETTINGS_BY_NAME[name]
-            switch = setting.default is False
+            is_switch = setting.default is False
             option = click.option(
                 f"--{name}",
                 default=setting.default,
                 type=SETTING_TYPES.get(name),
-                is_flag=switch,
+                is_flag=is_switch,
                 envvar=list(setting.env),
-                show_default=not switch and setting.default != "",
+                show_default=not is_switch and setting.default != "",
                 show_envvar=True,
                 help=setting.help,
             )
@@ -48,7 +48,7 @@ def settings_flags(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
 @click.command()
 @config_flag("LATTICE_CONFIG")
 @settings_flags(*SERVER_FLAGS)
-@click.option("--verbose", is_flag=True, help="Log more.")
+@click.option("--verbose", is_flag=True, help="Log debug messages.")
 def server(verbose: bool, **values: Any) -> None:
     """Run one API server of a production installation.
 
@@ -64,7 +64,8 @@ def server(verbose: bool, **values: Any) -> None:
 
 
 def with_etcd_host(settings: Settings) -> Settings:
-    """ETCD_HOST and ETCD_PORT name the store when neither --store nor LATTICE_STORE does: being environment, they win over a file."""
+    """The settings with the store of ETCD_HOST and ETCD_PORT, unless --store or LATTICE_STORE is set; the
+    environment wins over a settings file."""
     import os
     from dataclasses import replace
 
@@ -81,7 +82,8 @@ def with_etcd_host(settings: Settings) -> Settings:
 
 
 class _BestEffortStream:
-    """A stream that takes what it can: a disk that is full, or a reader that is gone, keeps nobody from working."""
+    """Text stream that drops output instead of raising: a full disk or a closed pipe must not stop the
+    server."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -98,10 +100,11 @@ class _BestEffortStream:
 
 @contextlib.contextmanager
 def _hide_modules(*names: str) -> Iterator[None]:
-    """What is imported meanwhile does without these modules, as if they were not installed."""
+    """Context in which imports behave as if these modules were not installed."""
     import sys
 
     hidden = [name for name in names if name not in sys.modules]
+    # A None entry makes `import` raise ImportError.
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
         yield
@@ -112,25 +115,30 @@ def _hide_modules(*names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _empty_trust_store() -> Iterator[None]:
-    """As it is imported, aiohttp makes a TLS context with every authority of the system; ours are made where they are used."""
+    """Context with an empty system trust store.
+
+    aiohttp builds a TLS context with every authority of the system at import; Lattice builds its contexts
+    where they are used.
+    """
     import os
 
-    before = {name: os.environ.get(name) for name in TRUST_STORE_VARIABLES}
+    previous_values = {name: os.environ.get(name) for name in TRUST_STORE_VARIABLES}
     os.environ.update(dict.fromkeys(TRUST_STORE_VARIABLES, os.devnull))
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous_values.items():
             del os.environ[name]
             if value is not None:
                 os.environ[name] = value
 
 
 def configure_logging(*, verbose: bool) -> None:
-    """One JSON line per event, to standard error."""
+    """Log one JSON line per event to standard error."""
     import sys
 
-    with _hide_modules("rich", "greenlet"):  # 3 MiB for tracebacks in colours, which a server never shows
+    # The colour tracebacks of rich cost 3 MiB of memory, and a server never prints them.
+    with _hide_modules("rich", "greenlet"):
         import structlog
 
     structlog.configure(
@@ -149,7 +157,7 @@ def configure_logging(*, verbose: bool) -> None:
 
 
 def install_stop_event() -> asyncio.Event:
-    """Set by Ctrl-C and SIGTERM, which end nothing by themselves from here on."""
+    """An event that Ctrl-C and SIGTERM set; from here on the signals do not end the process themselves."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -159,6 +167,7 @@ def install_stop_event() -> asyncio.Event:
 async def _run(settings: Settings) -> None:
     import structlog
 
+    # Loaded here: the import costs time and memory that other commands do not need.
     with _empty_trust_store():
         from lattice.app.serve import serve
 

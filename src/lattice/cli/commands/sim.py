@@ -1,4 +1,5 @@
-"""`lattice sim`: the whole control plane against faults that a seed draws, in virtual time; nothing of it leaves this process."""
+"""`lattice sim`: the whole control plane against faults drawn from a seed, in virtual time and in one
+process."""
 
 import sys
 import time
@@ -7,12 +8,13 @@ import click
 
 from lattice.cli.client.options import Command
 
-PROGRESS_EVERY_SEEDS = 100  # seeds between two lines that say how far it has come
+# Seeds between two progress lines when standard error is not a terminal.
+PROGRESS_EVERY_SEEDS = 100
 
 
 @click.group()
 def sim() -> None:
-    """Run the whole control plane, in virtual time, against faults drawn from seeds, and check that it keeps its promises.
+    """Run the whole control plane, in virtual time, against faults drawn from seeds, and check the invariants.
 
     \b
     Examples:
@@ -29,7 +31,7 @@ def sim() -> None:
     default=100,
     show_default=True,
     metavar="N",
-    help="How many.",
+    help="Number of seeds.",
 )
 @click.option(
     "--first",
@@ -37,7 +39,7 @@ def sim() -> None:
     default=0,
     show_default=True,
     metavar="SEED",
-    help="The first of them.",
+    help="First seed.",
 )
 @click.option(
     "--workers",
@@ -45,13 +47,13 @@ def sim() -> None:
     default=2,
     show_default=True,
     metavar="N",
-    help="Processes at once.",
+    help="Parallel processes.",
 )
 @click.option(
     "--planted",
     default="",
     metavar="NAME",
-    help="With this bug planted; it ends with the first seed that finds it.",
+    help="Plant this bug; stops at the first seed that finds it.",
 )
 @click.option(
     "--digests",
@@ -63,10 +65,10 @@ def sim() -> None:
 @click.option(
     "--twice",
     is_flag=True,
-    help="Run each once more in another process, where strings hash to something else, and compare.",
+    help="Run each seed again in a process with another hash seed, and compare.",
 )
 def run(count: int, first: int, workers: int, planted: str, digests: str | None, twice: bool) -> None:
-    """Run many seeds; says what was violated and how to see it again.
+    """Run many seeds; print violated invariants and how to replay them.
 
     \b
     Examples:
@@ -78,33 +80,37 @@ def run(count: int, first: int, workers: int, planted: str, digests: str | None,
     from lattice.sim.report import digests_in_new_process, run_seeds, totals_lines, violation_lines
 
     _check_bug_name(planted)
-    done, progress = [], _Progress(count)
-    for each in run_seeds(
+    results, progress = [], _Progress(count)
+    for result in run_seeds(
         range(first, first + count), workers, planted, with_decisions=digests == "decisions"
     ):
-        done.append(each)
-        progress.update(sum(each.faults.values()), len(each.violations))
+        results.append(result)
+        progress.update(sum(result.faults.values()), len(result.violations))
         if digests:
-            click.echo(f"{each.seed} {each.decisions_digest or each.digest}")
-        if not each.is_sound:
-            click.echo("\n".join(violation_lines(each)))
-        if planted and {number for number, *_ in each.violations} & set(PLANTED_BUGS[planted].violates):
-            click.echo(f"{planted} was found by seed {each.seed}, after {len(done)}")
+            click.echo(f"{result.seed} {result.decisions_digest or result.digest}")
+        if not result.is_sound:
+            click.echo("\n".join(violation_lines(result)))
+        # Only a violation of the invariants that the bug is meant to break counts as found.
+        if planted and {number for number, *_ in result.violations} & set(PLANTED_BUGS[planted].violates):
+            click.echo(f"{planted} was found by seed {result.seed}, after {len(results)}")
             return
-    click.echo("\n".join(totals_lines(done)))
+    click.echo("\n".join(totals_lines(results)))
     differing = []
     if twice:
-        others = digests_in_new_process(first, count, workers)
-        differing = [str(each.seed) for each in done if others.get(each.seed) != each.digest]
-        click.echo(
-            f"{len(done):,} run twice, {len(differing)} with another history{': ' + ', '.join(differing) if differing else ''}"
-        )
-    if planted or differing or not all(each.is_sound for each in done):
+        digests_by_seed = digests_in_new_process(first, count, workers)
+        differing = [
+            str(result.seed) for result in results if digests_by_seed.get(result.seed) != result.digest
+        ]
+        seeds = f": {', '.join(differing)}" if differing else ""
+        click.echo(f"{len(results):,} run twice, {len(differing)} with another history{seeds}")
+    # A planted bug that no seed found is a failure of the checker.
+    if planted or differing or not all(result.is_sound for result in results):
         raise click.exceptions.Exit(1)
 
 
 class _Progress:
-    """How far it has come: a line that is written over on a terminal, one line for every hundred seeds elsewhere."""
+    """Progress on standard error: one line overwritten on a terminal, else one line per PROGRESS_EVERY_SEEDS
+    seeds."""
 
     def __init__(self, count: int) -> None:
         self._count, self._began = count, time.monotonic()
@@ -118,21 +124,24 @@ class _Progress:
             self._violations + violations,
         )
         speed = self._done / max(time.monotonic() - self._began, 0.001)
-        words = f"{self._done:,} of {self._count:,} seeds, {speed:.1f} a second, {self._faults:,} faults, {self._violations:,} violations"
+        text = (
+            f"{self._done:,} of {self._count:,} seeds, {speed:.1f} a second, "
+            f"{self._faults:,} faults, {self._violations:,} violations"
+        )
         if self._is_terminal:
-            click.echo(f"\r{words}" + ("\n" if self._done == self._count else ""), nl=False, err=True)
+            click.echo(f"\r{text}" + ("\n" if self._done == self._count else ""), nl=False, err=True)
         elif self._done % PROGRESS_EVERY_SEEDS == 0:
-            click.echo(words, err=True)
+            click.echo(text, err=True)
 
 
 @sim.command(cls=Command)
 @click.argument("seed", type=click.IntRange(min=0))
-@click.option("--planted", default="", metavar="NAME", help="With this bug planted.")
+@click.option("--planted", default="", metavar="NAME", help="Plant this bug.")
 @click.option(
     "--log", "with_log", is_flag=True, help="Print what servers and agents log, with the simulated time."
 )
 def replay(seed: int, planted: str, with_log: bool) -> None:
-    """Run one seed again; the same happens.
+    """Run one seed again, with the same history.
 
     \b
     Examples:
@@ -141,14 +150,14 @@ def replay(seed: int, planted: str, with_log: bool) -> None:
     from lattice.sim.report import replay_seed, violation_lines
 
     _check_bug_name(planted)
-    found = replay_seed(seed, planted, with_log=with_log)
+    result = replay_seed(seed, planted, with_log=with_log)
     click.echo(
-        "\n".join(violation_lines(found))
-        if not found.is_sound
-        else f"seed {seed}: no violation; {found.options}"
+        "\n".join(violation_lines(result))
+        if not result.is_sound
+        else f"seed {seed}: no violation; {result.options}"
     )
-    click.echo(f"history {found.digest}")
-    if not found.is_sound:
+    click.echo(f"history {result.digest}")
+    if not result.is_sound:
         raise click.exceptions.Exit(1)
 
 

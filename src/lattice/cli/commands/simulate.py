@@ -1,4 +1,4 @@
-"""`lattice simulate`: where would these workloads go on these nodes? Decided offline, nothing is sent anywhere."""
+"""`lattice simulate`: placements of workloads on nodes, decided offline from manifests."""
 
 import shutil
 import sys
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from lattice.cli.fleet.inventory import Inventory
     from lattice.scheduling.offline.simulate import SimulationReport
 
-PROGRESS_MIN_WORKLOADS = 2000  # workloads from which on it takes long enough to watch
-MAX_WARNINGS = 20  # oddities told one by one
+# Workloads from which on the simulation takes long enough to show progress.
+PROGRESS_MIN_WORKLOADS = 2000
+# Warnings printed one by one.
+MAX_WARNINGS = 20
 SEED_LIMIT = 2**63
 
 
 class Seed(click.ParamType):  # type: ignore[type-arg]
-    """A whole number that fits into 64 bits."""
+    """Click type of a seed: an integer of 64 bits."""
 
     name = "integer"
 
@@ -59,33 +61,33 @@ class SimulateOptions:
     multiple=True,
     required=True,
     metavar="FILE|DIR|-",
-    help="Where the manifests are; may be given again.",
+    help="File, folder, URL or - with manifests. Repeatable.",
 )
-@click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too.")
+@click.option("-R", "--recursive", is_flag=True, help="Include subfolders.")
 @click.option(
     "--profile",
     default="balanced",
     show_default=True,
     metavar="NAME|FILE",
-    help="Which plugins count how much.",
+    help="Scheduling profile with the weights of the plugins.",
 )
 @click.option(
     "--seed",
     type=Seed(),
     default=None,
     metavar="INTEGER",
-    help="Another order among equals; the profile's seed, or 0, if absent.",
+    help="Seed for ties; default: the profile's seed, or 0.",
 )
 @click.option(
     "--explain",
     default="",
     metavar="WORKLOAD",
-    help="Also say for every node why it takes this workload or not.",
+    help="Also explain for every node why it accepts or rejects this workload.",
 )
 @click.option(
     "--exit-code",
     is_flag=True,
-    help="End with 1 if something is not placed; otherwise 0 once everything is decided.",
+    help="Exit with 1 if a workload is not placed.",
 )
 @click.option(
     "-o",
@@ -93,15 +95,15 @@ class SimulateOptions:
     "form",
     type=output.OutputFormatType("table", "wide", "json"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="table, wide (every placement) or json.",
 )
 def simulate(**options: Any) -> int:
-    """Decide offline where workloads would go, and say why.
+    """Schedule workloads offline and explain the decisions.
 
-    Reads LatticeNode and LatticeWorkload manifests: YAML, JSON, or an object a line (.jsonl) for many. Workloads that have
-    a binding are on their node from the start; the others are decided by priority, then in the order given. The same
-    manifests, profile and seed always give the same placements.
+    Reads LatticeNode and LatticeWorkload manifests: YAML, JSON, or one object per line (.jsonl) for large fleets. Bound
+    workloads are on their node from the start; the others are scheduled by priority, then in the given order. The same
+    manifests, profile and seed always give the same result.
 
     \b
     Examples:
@@ -109,61 +111,70 @@ def simulate(**options: Any) -> int:
       lattice simulate -f fleet/ --profile resource-efficiency -o json
       lattice simulate -f fleet/ --explain shop/api-0
     """
-    asked = SimulateOptions(**options)
-    found = _load_inventory(asked)
-    if found is None:
+    choices = SimulateOptions(**options)
+    inventory = _load_inventory(choices)
+    if inventory is None:
         return 1
-    chosen = load_profile(asked.profile, asked.seed)
-    report = _run_simulation(found, asked.explain, chosen)
-    _print_warnings(report, found)
-    from lattice.cli.output import simulation_report as forecast
+    chosen = load_profile(choices.profile, choices.seed)
+    report = _run_simulation(inventory, choices.explain, chosen)
+    _print_warnings(report, inventory)
+    from lattice.cli.output import simulation_report
 
-    if asked.form.name == "json":
-        output.print_raw(output.serialize(forecast.as_json(report, asked.profile, chosen.seed), asked.form))
+    if choices.form.name == "json":
+        output.print_raw(
+            output.serialize(simulation_report.as_json(report, choices.profile, chosen.seed), choices.form)
+        )
     else:
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        for line in forecast.report_lines(report, wide=asked.form.name == "wide", max_width=columns):
+        for line in simulation_report.report_lines(
+            report, wide=choices.form.name == "wide", max_width=columns
+        ):
             click.echo(line)
-    say.note(forecast.timing(report))
-    return 1 if asked.exit_code and report.unschedulable else 0
+    say.note(simulation_report.timing(report))
+    return 1 if choices.exit_code and report.unschedulable else 0
 
 
-def _load_inventory(asked: SimulateOptions) -> "Inventory | None":
-    """None: something is wrong with the manifests, and was said."""
+def _load_inventory(choices: SimulateOptions) -> "Inventory | None":
+    """The nodes and workloads of the manifests, or None after printing the problems of the manifests."""
     from lattice.cli.fleet.inventory import MAX_PROBLEMS, read_inventory
 
-    found = read_inventory(asked.files, asked.recursive)
-    for problem in found.problems:
+    inventory = read_inventory(choices.files, choices.recursive)
+    for problem in inventory.problems:
         say.error(problem)
-    if found.has_too_many_problems:
-        say.note(f"gave up after {MAX_PROBLEMS} problems")
-    if found.problems:
+    if inventory.has_too_many_problems:
+        say.note(f"stopped after {MAX_PROBLEMS} problems")
+    if inventory.problems:
         return None
-    if found.ignored:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(found.ignored.items()))
-        say.note(f"ignored {kinds}: only LatticeNode and LatticeWorkload matter here")
-    return found
+    if inventory.ignored:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(inventory.ignored.items()))
+        say.note(f"ignored {kinds}: simulate uses only LatticeNode and LatticeWorkload")
+    return inventory
 
 
-def _print_warnings(report: "SimulationReport", found: "Inventory") -> None:
-    for odd in report.warnings[:MAX_WARNINGS]:
-        say.warning(f"{found.location_of(odd.kind, odd.name)}{odd.kind} {odd.name} {odd.message}")
+def _print_warnings(report: "SimulationReport", inventory: "Inventory") -> None:
+    for warning in report.warnings[:MAX_WARNINGS]:
+        say.warning(
+            f"{inventory.location_of(warning.kind, warning.name)}{warning.kind} {warning.name} {warning.message}"
+        )
     if len(report.warnings) > MAX_WARNINGS:
-        say.warning(f"and {len(report.warnings) - MAX_WARNINGS:,} more like these; -o json lists all")
+        say.warning(f"and {len(report.warnings) - MAX_WARNINGS:,} more warnings; -o json lists all")
 
 
-def _run_simulation(found: "Inventory", to_explain: str, chosen: ProfileChoice) -> "SimulationReport":
+def _run_simulation(inventory: "Inventory", to_explain: str, chosen: ProfileChoice) -> "SimulationReport":
     from lattice.scheduling.offline.simulate import SimulationOptions
     from lattice.scheduling.offline.simulate import simulate as decide_all
 
+    # A name without a namespace means the namespace default.
     explain = to_explain if "/" in to_explain or not to_explain else f"default/{to_explain}"
-    with _progress(len(found.workloads)) as tell:
-        run = SimulationOptions(chosen.profile, chosen.seed, chosen.rng, time.perf_counter, tell, explain)
+    with _progress(len(inventory.workloads)) as report_progress:
+        run = SimulationOptions(
+            chosen.profile, chosen.seed, chosen.rng, time.perf_counter, report_progress, explain
+        )
         try:
-            return decide_all(found.nodes.values(), found.workloads.values(), run)
+            return decide_all(inventory.nodes.values(), inventory.workloads.values(), run)
         except NotFound as e:
             raise NotFound(
-                e.message, where=f"{found.location_of('workload', e.where)}{e.where}", fix=e.fix
+                e.message, where=f"{inventory.location_of('workload', e.where)}{e.where}", fix=e.fix
             ) from e
 
 

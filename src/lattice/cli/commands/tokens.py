@@ -1,4 +1,4 @@
-"""`lattice tokens`: one-time tokens with which machines join as nodes."""
+"""`lattice tokens`: one-time join tokens, with which machines join as nodes."""
 
 from base64 import b64decode
 from datetime import UTC, datetime, timedelta
@@ -14,13 +14,14 @@ from lattice.cli.output import render
 from lattice.errors import NotFound, UsageError
 
 SECRETS_PATH = "/api/v1/namespaces/lattice-system/secrets"
-MAX_SHORT_TTL_S = 15 * 60.0  # seconds
+# Longest lifetime without and with --long-lived.
+MAX_SHORT_TTL_S = 15 * 60.0
 MAX_TTL_S = 24 * 3600.0
 
 
 @click.group()
 def tokens() -> None:
-    """Make, list and delete the tokens with which machines join.
+    """Create, list and delete join tokens for machines.
 
     \b
     Examples:
@@ -33,35 +34,35 @@ def tokens() -> None:
 
 @tokens.command()
 @click.option(
-    "--node", default="", metavar="NAME", help="The one node that it may become; absent: any new one."
+    "--node", default="", metavar="NAME", help="Name of the node that may join; default: any new node."
 )
 @click.option(
     "--ttl",
     type=Duration(),
     default="15m",
     show_default=True,
-    help="How long it can be used; more needs --long-lived.",
+    help="Lifetime of the token; more than 15m needs --long-lived.",
 )
 @click.option(
     "--long-lived",
     is_flag=True,
-    help="Allow a --ttl of up to 24h: whoever finds such a token can join with it.",
+    help="Allow a --ttl of up to 24h; a leaked token lets any machine join until then.",
 )
 @click.option(
     "--label",
     "labels",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Label of the node that is made. Repeatable.",
+    help="Label of the new node. Repeatable.",
 )
-@click.option("--cluster", default="", metavar="NAME", help="Cluster of the node that is made.")
-@click.option("--pool", default="", metavar="NAME", help="Pool of the node that is made.")
-@click.option("--node-class", default="", metavar="NAME", help="Class of the node that is made.")
-@click.option("--region", default="", metavar="NAME", help="Region of the node that is made.")
-@click.option("--zone", default="", metavar="NAME", help="Zone of the node that is made.")
+@click.option("--cluster", default="", metavar="NAME", help="Cluster of the new node.")
+@click.option("--pool", default="", metavar="NAME", help="Pool of the new node.")
+@click.option("--node-class", default="", metavar="NAME", help="Class of the new node.")
+@click.option("--region", default="", metavar="NAME", help="Region of the new node.")
+@click.option("--zone", default="", metavar="NAME", help="Zone of the new node.")
 @with_connection
-def create(connection: Connection, node: str, ttl: float, long_lived: bool, **rest: Any) -> None:
-    """Make a token and print it; it is shown this once and stored nowhere."""
+def create(connection: Connection, node: str, ttl: float, long_lived: bool, **node_fields: Any) -> None:
+    """Create a join token and print it; Lattice shows the token only once."""
     import secrets
 
     from lattice.clock import format_timestamp
@@ -70,28 +71,29 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **re
 
     _check_ttl(ttl, long_lived)
     _check_node_name(node)
-    labels = _labels(rest.pop("labels"))
-    _warn_unusual_target(connection.client, node, pool=rest["pool"], cluster=rest["cluster"])
+    labels = _labels(node_fields.pop("labels"))
+    _warn_unusual_target(connection.client, node, pool=node_fields["pool"], cluster=node_fields["cluster"])
+    # The token carries the authority's fingerprint, so that a joining machine can verify the server.
     authority = connection.client.get(f"{SECRETS_PATH}/lattice-ca")["data"]["tls.crt"]
     token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(b64decode(authority)))
     grant = Grant(
         expires=format_timestamp(datetime.now(UTC) + timedelta(seconds=ttl)),
         node=node,
         labels=labels,
-        spec=NodeSpec(**rest),
+        spec=NodeSpec(**node_fields),
     )
     connection.client.send(Request("POST", SECRETS_PATH, body=token_secret(token, grant)))
     click.echo(str(token))
 
 
 def _warn_unusual_target(client: Client, node: str, *, pool: str, cluster: str) -> None:
-    """Of what is allowed and rarely meant."""
+    """Warn about a token for an existing node, or for a pool or cluster that does not exist yet."""
     from lattice.kinds.cluster import LatticeCluster
     from lattice.kinds.node import LatticeNode
     from lattice.kinds.pool import LatticePool
 
     if node and _exists(client, resource_path(LatticeNode.resource, None, node)):
-        say.warning(f"node {node} is there already: the machine that joins with this token takes its place")
+        say.warning(f"node {node} exists already: the machine that joins with this token replaces it")
     for resource, name in ((LatticePool.resource, pool), (LatticeCluster.resource, cluster)):
         word = resource.singular.removeprefix("lattice")
         if name and not _exists(client, resource_path(resource, None, name)):
@@ -111,9 +113,9 @@ def _check_ttl(ttl: float, long_lived: bool) -> None:
         raise UsageError("must be above 0s and at most 24h", where="--ttl", fix="write it like 15m")
     if ttl > MAX_SHORT_TTL_S and not long_lived:
         raise UsageError(
-            "a token for more than 15 minutes is easily lost to others",
+            "a token that lives longer than 15 minutes may leak",
             where="--ttl",
-            fix="add --long-lived if it must be",
+            fix="add --long-lived to allow it",
         )
 
 
@@ -121,40 +123,42 @@ def _check_node_name(node: str) -> None:
     from lattice.kinds.meta.metadata_validation import name_problem
     from lattice.kinds.node import LatticeNode
 
-    if node and (wrong := name_problem(LatticeNode.resource, node)):
+    if node and (problem := name_problem(LatticeNode.resource, node)):
         raise UsageError(
-            f"{node!r} cannot be the name of a node: {wrong}", where="--node", fix="choose another name"
+            f"{node!r} cannot be the name of a node: {problem}", where="--node", fix="choose another name"
         )
 
 
 def _labels(words: tuple[str, ...]) -> dict[str, str]:
     from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 
-    found = {}
+    labels = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals or (wrong := label_key_problem(key) or label_value_problem(value)):
-            why = f"{word!r} is not KEY=VALUE" if not equals else f"{word!r}: {wrong}"
-            raise UsageError(why, where="--label", fix="write it like rack=a3")
-        found[key] = value
-    return found
+        if not equals or (problem := label_key_problem(key) or label_value_problem(value)):
+            message = f"{word!r} is not KEY=VALUE" if not equals else f"{word!r}: {problem}"
+            raise UsageError(message, where="--label", fix="write it like rack=a3")
+        labels[key] = value
+    return labels
 
 
 @tokens.command("list")
 @with_connection
 def list_tokens(connection: Connection) -> None:
-    """List the tokens: what each may become, until when, and what it became."""
+    """List join tokens with their node, expiry and state."""
     from lattice.kinds.join_token import is_expired
 
     rows = [["ID", "NODE", "EXPIRES", "STATE"]]
-    for secret, kept in _list_join_tokens(connection.client):
-        over = is_expired(kept.grant, datetime.now(UTC))
-        state = f"used by {kept.used_as}" if kept.used_as else "expired" if over else "unused"
+    for secret, record in _list_join_tokens(connection.client):
+        expired = is_expired(record.grant, datetime.now(UTC))
+        state = "expired" if expired else "unused"
+        if record.used_as:
+            state = f"used by {record.used_as}"
         rows.append(
             [
                 secret["metadata"]["name"].removeprefix("join-"),
-                kept.grant.node or "any",
-                kept.grant.expires,
+                record.grant.node or "any",
+                record.grant.expires,
                 state,
             ]
         )
@@ -164,22 +168,23 @@ def list_tokens(connection: Connection) -> None:
 
 @tokens.command()
 @click.argument("ids", nargs=-1, metavar="ID...")
-@click.option("--expired", is_flag=True, help="All that can no longer be used.")
+@click.option("--expired", is_flag=True, help="Delete all expired tokens.")
 @with_connection
 def delete(connection: Connection, ids: tuple[str, ...], expired: bool) -> None:
-    """Delete tokens: they let nobody in any more. Nodes that joined with them stay."""
+    """Delete join tokens. Nodes that joined with them stay."""
     from lattice.kinds.join_token import is_expired
 
     if bool(ids) == expired:
-        raise UsageError("which ones?", fix="give their IDs, or --expired")
+        raise UsageError("no tokens are named", fix="give token IDs, or --expired")
     if expired:
         ids = tuple(
             secret["metadata"]["name"].removeprefix("join-")
-            for secret, kept in _list_join_tokens(connection.client)
-            if is_expired(kept.grant, datetime.now(UTC))
+            for secret, record in _list_join_tokens(connection.client)
+            if is_expired(record.grant, datetime.now(UTC))
         )
-    for each in ids:
-        name = each.removeprefix("ljt-").partition(".")[0]
+    for token_id in ids:
+        # The user may paste the whole token, ljt-ID.SECRET, instead of the id.
+        name = token_id.removeprefix("ljt-").partition(".")[0]
         try:
             connection.client.send(Request("DELETE", f"{SECRETS_PATH}/join-{name}"))
         except NotFound as error:
@@ -190,7 +195,10 @@ def delete(connection: Connection, ids: tuple[str, ...], expired: bool) -> None:
 def _list_join_tokens(client: Client) -> list[tuple[dict[str, Any], Any]]:
     from lattice.kinds.join_token import read_token_record
 
-    found = [
-        item for page in client.list_pages(SECRETS_PATH, {"limit": "500"}) for item in page.get("items") or []
-    ]
-    return [(item, kept) for item in found if (kept := read_token_record(item)) is not None]
+    tokens = []
+    for page in client.list_pages(SECRETS_PATH, {"limit": "500"}):
+        for item in page.get("items") or []:
+            record = read_token_record(item)
+            if record is not None:
+                tokens.append((item, record))
+    return tokens

@@ -1,4 +1,4 @@
-"""`lattice top`: what pools, clusters, nodes and services use at this moment and what that costs; again and again with -w."""
+"""`lattice top`: current usage and cost of pools, clusters, nodes and services, once or continuously."""
 
 import os
 import shutil
@@ -18,20 +18,20 @@ from lattice.kinds.meta.base import GROUP, VERSION
 
 TOP_API_PATH = f"/apis/{GROUP}/{VERSION}/top"
 PLURALS = {"pool": "pools", "cluster": "clusters", "node": "nodes", "service": "services"}
-# Another screen, so that what was there before comes back, and no cursor.
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-_HOME, _REST_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+# The alternate screen keeps the terminal's previous content; the cursor is hidden.
+_ENTER_SCREEN, _LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_CURSOR_HOME, _CLEAR_TO_LINE_END, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 @click.command(cls=Command)
 @click.argument("words", nargs=-1, metavar="[pools|services|clusters|nodes]...")
-@click.option("-w", "--watch", is_flag=True, help="Show it anew all the time; Ctrl-C ends it.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--interval",
     type=Duration(),
     default="2s",
     show_default=True,
-    help="How often, with -w.",
+    help="Time between refreshes with -w.",
     metavar="DURATION",
 )
 @click.option(
@@ -40,35 +40,39 @@ _HOME, _REST_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
     "form",
     type=output.OutputFormatType("table", "wide", "json"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
+    help="table, wide or json.",
 )
 @with_connection
 def top(
     connection: Connection, words: tuple[str, ...], watch: bool, interval: float, form: output.OutputFormat
 ) -> None:
-    """Show what is used at this moment, as the nodes measure it, and what it costs.
+    """Show current usage, as measured by the nodes, and cost.
 
-    CPU is in cores. Percentages are of what workloads may have. Money is of this month; PROJECTED is what it comes to if nothing
-    changes. `-o wide` lists every row, `-o json` is for programs.
+    CPU is in cores. Percentages are of the capacity for workloads. SPENT is the cost of this calendar month so far;
+    PROJECTED is the cost of the month if nothing changes. `-o wide` lists every row, `-o json` is for programs.
 
     \b
     Examples:
-      lattice top                    all of it, once
-      lattice top -w                 as it changes
+      lattice top                    all tables, once
+      lattice top -w                 refreshed every 2 seconds
       lattice top nodes -o wide
       lattice top services -o json
     """
-    asked = Top(connection, _parse_tables(words), form)
+    view = Top(connection, _parse_tables(words), form)
     if not watch:
-        click.echo(asked.text(), nl=False)
+        click.echo(view.text(), nl=False)
         return
-    asked.watch(max(interval, 0.1))
+    # At most ten requests per second.
+    view.watch(max(interval, 0.1))
 
 
 def _parse_tables(words: tuple[str, ...]) -> str:
     from lattice.cli.output.top_tables import TABLES
 
-    names = [PLURALS.get(part, part) for word in words for part in word.lower().split(",") if part]
+    names = []
+    for word in words:
+        names += [PLURALS.get(part, part) for part in word.lower().split(",") if part]
     if unknown := [name for name in names if name not in TABLES]:
         raise UsageError(f"there is no table {unknown[0]!r}", fix=f"choose from {', '.join(TABLES)}")
     return ",".join(dict.fromkeys(names))
@@ -76,13 +80,15 @@ def _parse_tables(words: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class Top:
+    """The tables of usage that the user asked for, and their output format."""
+
     connection: Connection
     tables: str
     form: output.OutputFormat
 
     def fetch_usage(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.connection.client.get(TOP_API_PATH, {"of": self.tables})
-        return found
+        usage: dict[str, Any] = self.connection.client.get(TOP_API_PATH, {"of": self.tables})
+        return usage
 
     def text(self) -> str:
         document = self.fetch_usage()
@@ -91,7 +97,8 @@ class Top:
         return "".join(f"{line}\n" for line in self._lines(document))
 
     def watch(self, interval: float) -> None:
-        """On a terminal in place; else one after the other, with an empty line between."""
+        """Redraw in place on a terminal; to a pipe, print one result after the other with an empty line
+        between."""
         if not sys.stdout.isatty() or self.form.name == "json":
             self._print_repeatedly(interval)
             return
@@ -105,11 +112,11 @@ class Top:
                 time.sleep(interval)
 
     def _print_repeatedly(self, interval: float) -> None:
-        between = ""
+        separator = ""
         while True:
-            click.echo(between + self.text(), nl=False)
+            click.echo(separator + self.text(), nl=False)
             sys.stdout.flush()
-            between = "" if self.form.name == "json" else "\n"
+            separator = "" if self.form.name == "json" else "\n"
             time.sleep(interval)
 
     def _lines(self, document: dict[str, Any]) -> list[str]:
@@ -123,19 +130,22 @@ class Top:
 
 @contextmanager
 def _alternate_screen() -> Iterator[None]:
-    sys.stdout.write(_ENTER)
+    sys.stdout.write(_ENTER_SCREEN)
     try:
         yield
     finally:
-        sys.stdout.write(_LEAVE)
+        sys.stdout.write(_LEAVE_SCREEN)
         sys.stdout.flush()
 
 
 def render_frame(lines: list[str], columns: int, rows: int) -> str:
-    """One picture: written over the last one, cut to the window so that nothing scrolls."""
-    shown = lines if len(lines) < rows else [*lines[: rows - 2], f"… and {len(lines) - rows + 2} lines more"]
+    """One frame for the terminal: overwrites the previous frame and is cut to the window, so that the screen
+    does not scroll."""
+    # The last two rows are for the note and the cursor.
+    shown = lines if len(lines) < rows else [*lines[: rows - 2], f"… and {len(lines) - rows + 2} more lines"]
+    # One column less, so that a full line does not wrap.
     painted = [colour_line(line[: max(1, columns - 1)]) for line in shown]
-    return _HOME + "".join(f"{line}{_REST_OF_LINE}\n" for line in painted) + _BELOW
+    return _CURSOR_HOME + "".join(f"{line}{_CLEAR_TO_LINE_END}\n" for line in painted) + _CLEAR_BELOW
 
 
 _RED, _YELLOW, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[0m"
@@ -144,14 +154,11 @@ _WARNING_WORDS = ("Degraded", "Draining", "cordoned", "Progressing", "Pending")
 
 
 def colour_line(line: str) -> str:
-    """A line about something that is not well stands out."""
+    """The line in red with an error phase, in yellow with a warning phase, else unchanged."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return line
-    colour = (
-        _RED
-        if any(word in line for word in _ERROR_WORDS)
-        else _YELLOW
-        if any(word in line for word in _WARNING_WORDS)
-        else ""
-    )
-    return f"{colour}{line}{_PLAIN}" if colour else line
+    if any(word in line for word in _ERROR_WORDS):
+        return f"{_RED}{line}{_PLAIN}"
+    if any(word in line for word in _WARNING_WORDS):
+        return f"{_YELLOW}{line}{_PLAIN}"
+    return line

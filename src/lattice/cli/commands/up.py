@@ -1,4 +1,4 @@
-"""`lattice up`: everything on this machine, and the next things to try."""
+"""`lattice up`: server, store and agents on this machine, and suggestions of commands to try."""
 
 import asyncio
 import contextlib
@@ -21,14 +21,12 @@ from lattice.settings import Settings
 if TYPE_CHECKING:
     from lattice.app.serve import RunningServer
 
-UNSEEDED_MARKER_FILE = (
-    "unseeded"  # a file in the data folder, from before the state is made until the seeds are applied
-)
-UNPLACEABLE_EXAMPLE = "examples/vault.yaml"  # a service that fits nowhere in the quickstart
-EXAMPLE_DIRS = (
-    Path(__file__).parents[2] / "examples",
-    Path(__file__).parents[4] / "examples",
-)  # in a wheel; in a checkout
+# Marker file in the data folder from the creation of the state until the seeds are applied.
+UNSEEDED_MARKER_FILE = "unseeded"
+# A service that fits nowhere in the quickstart.
+UNPLACEABLE_EXAMPLE = "examples/vault.yaml"
+# In a wheel, and in a checkout.
+EXAMPLE_DIRS = (Path(__file__).parents[2] / "examples", Path(__file__).parents[4] / "examples")
 
 
 @click.command()
@@ -39,10 +37,14 @@ EXAMPLE_DIRS = (
     "seeds",
     multiple=True,
     metavar="FILE|DIR|quickstart",
-    help="Apply these, or the built-in example, when the state is new. Repeatable.",
+    help="Manifests, or the built-in quickstart, to apply when the state is new. Repeatable.",
 )
 @click.option(
-    "--apply", "manifests", multiple=True, metavar="FILE|DIR", help="Apply these at every start. Repeatable."
+    "--apply",
+    "manifests",
+    multiple=True,
+    metavar="FILE|DIR",
+    help="Manifests to apply at every start. Repeatable.",
 )
 @click.option(
     "--log",
@@ -52,9 +54,9 @@ EXAMPLE_DIRS = (
     help="Write the log here instead of server.log in the data folder.",
 )
 def up(seeds: tuple[str, ...], manifests: tuple[str, ...], log_file: str, **values: Any) -> None:
-    """Run everything on this machine: the server, its store, and agents that services run on.
+    """Run everything on this machine: server, store and agents.
 
-    State stays in the data folder: stop with Ctrl-C, start again, and everything is there.
+    The data folder keeps the state: stop with Ctrl-C, start again, and everything is there.
 
     \b
     Examples:
@@ -62,10 +64,12 @@ def up(seeds: tuple[str, ...], manifests: tuple[str, ...], log_file: str, **valu
       lattice up --seed quickstart
       lattice up --data-dir /tmp/try --port 0
     """
-    chosen = (
+    is_port_chosen = (
         click.get_current_context().get_parameter_source("port") is not click.core.ParameterSource.DEFAULT
     )
-    asyncio.run(_run(Settings(**values), UpOptions(seeds, manifests, log_file, fallback_port=not chosen)))
+    asyncio.run(
+        _run(Settings(**values), UpOptions(seeds, manifests, log_file, fallback_port=not is_port_chosen))
+    )
 
 
 @dataclass(frozen=True)
@@ -73,66 +77,75 @@ class UpOptions:
     seeds: tuple[str, ...]
     manifests: tuple[str, ...]
     log_file: str
-    fallback_port: bool  # who chose a port means that one
+    # A port that the user chose is never replaced by another port.
+    fallback_port: bool
 
 
-async def _run(settings: Settings, start: UpOptions) -> None:
+async def _run(settings: Settings, options: UpOptions) -> None:
     from lattice.app.serve import serve
 
     folder = Path(settings.data_dir)
-    blank = not settings.store and not (folder / "state.db").exists()
-    _check_seeds(start.seeds, blank)
-    os.umask(0o077)  # the log tells more than others need to know
+    is_new_state = not settings.store and not (folder / "state.db").exists()
+    _check_seeds(options.seeds, is_new_state)
+    # The log and the state may hold secrets: only this user may read them.
+    os.umask(0o077)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     unseeded = folder / UNSEEDED_MARKER_FILE
-    if start.seeds and blank:
+    # The marker survives a crash: the next start applies the seeds that this start did not reach.
+    if options.seeds and is_new_state:
         unseeded.touch()
-    with _logging_to(Path(start.log_file) if start.log_file else folder / "server.log"):
-        async with serve(settings, fallback_port=start.fallback_port) as running:
+    with _logging_to(Path(options.log_file) if options.log_file else folder / "server.log"):
+        async with serve(settings, fallback_port=options.fallback_port) as running:
             stop = install_stop_event()
             _print_banner(running, settings)
             new = not running.is_resumed or unseeded.exists()
-            if start.seeds and not new:
-                _print_unused_seeds(start.seeds, running.kubeconfig)
-            for manifest in (*(map(_resolve_seed, start.seeds) if new else ()), *start.manifests):
+            if options.seeds and not new:
+                _print_unused_seeds(options.seeds, running.kubeconfig)
+            for manifest in (*(map(_resolve_seed, options.seeds) if new else ()), *options.manifests):
+                # In a thread: the server that answers the apply runs on this event loop.
                 await asyncio.to_thread(_apply, running.kubeconfig, manifest)
+            # Interrupted seeds: keep the marker, so that the next start applies them.
             if not stop.is_set():
                 unseeded.unlink(missing_ok=True)
-            if start.seeds or start.manifests:
+            if options.seeds or options.manifests:
                 click.echo("")
             _print_suggestions(running)
             await stop.wait()
             click.echo("\nstopping; the state stays in " + _relative_path(folder.resolve()))
 
 
-def _check_seeds(seeds: tuple[str, ...], blank: bool) -> None:
-    """Before anything is made: a state that began without its seeds would never get them. What is kept already is not judged again."""
+def _check_seeds(seeds: tuple[str, ...], is_new_state: bool) -> None:
+    """Validate the seeds before the state is created, because a state that began without its seeds never gets
+    them.
+
+    Seeds of an existing state are only parsed.
+    """
     from lattice.cli.client.manifests import read_manifests
     from lattice.cli.commands.apply import validate_locally
 
-    if places := [_resolve_seed(seed) for seed in seeds if seed != "-"]:
-        read_manifests(places, check=validate_locally if blank else lambda document, target: None)
+    if sources := [_resolve_seed(seed) for seed in seeds if seed != "-"]:
+        read_manifests(sources, check=validate_locally if is_new_state else lambda document, target: None)
 
 
 def _print_unused_seeds(seeds: tuple[str, ...], kubeconfig: Path) -> None:
     click.echo(f"state resumed; {', '.join(seeds)} is applied only when the state is new")
-    told = (
+    kubeconfig_flag = (
         ""
         if is_default_kubeconfig(kubeconfig)
         else f" --kubeconfig {shlex.quote(_relative_path(kubeconfig))}"
     )
     files = "".join(f" -f {shlex.quote(_resolve_seed(seed))}" for seed in seeds)
-    click.echo(f"  to apply it now: {_program_name()} apply{told}{files}\n")
+    click.echo(f"  to apply it now: {_program_name()} apply{kubeconfig_flag}{files}\n")
 
 
 def _resolve_seed(seed: str) -> str:
-    """A file or folder of the user's; else an example that comes with Lattice, if one is called so."""
+    """The user's file or folder, else the bundled example of that name."""
     examples = [str(folder / seed) for folder in EXAMPLE_DIRS if (folder / seed).exists()]
     return seed if Path(seed).exists() or not examples else examples[0]
 
 
 class _logging_to:  # noqa: N801 - reads as a phrase where it is used
-    """The terminal is for people; the log goes to a file."""
+    """Context that writes the log to a file, because the terminal is for the user."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -149,7 +162,7 @@ class _logging_to:  # noqa: N801 - reads as a phrase where it is used
             self._file.close()
 
     def write(self, line: str) -> None:
-        """A full disk must not stop what only wanted to tell something."""
+        """Write a log line; a full disk must not stop the server."""
         with contextlib.suppress(OSError):
             self._file.write(line)
 
@@ -162,16 +175,16 @@ def _print_banner(running: "RunningServer", settings: Settings) -> None:
     click.echo(f"Lattice is {'back ' if running.is_resumed else ''}up at {running.url}")
     if running.used_fallback_port:
         click.echo(f"  (port {settings.port} was taken)")
-    click.echo(
-        f"  state       {_relative_path(Path(running.store_location)) if '://' not in running.store_location else running.store_location}"
-    )
+    location = running.store_location
+    shown = location if "://" in location else _relative_path(Path(location))
+    click.echo(f"  state       {shown}")
     click.echo(f"  kubeconfig  {_relative_path(running.kubeconfig)}")
     click.echo(f"  page        {running.sign_in_url}")
     click.echo("")
 
 
 def _apply(kubeconfig: Path, manifest: str) -> None:
-    """By the public API, as anybody would."""
+    """Apply a manifest through the public API, in a subprocess."""
     command = [
         sys.executable,
         "-m",
@@ -188,37 +201,37 @@ def _apply(kubeconfig: Path, manifest: str) -> None:
 
 def _print_suggestions(running: "RunningServer") -> None:
     click.echo("Try, in another terminal:")
-    for command, why in suggestions(running.kubeconfig):
-        click.echo(f"  {command:<57}  {why}")
-    click.echo("\nCtrl-C stops it.")
+    for command, purpose in suggestions(running.kubeconfig):
+        click.echo(f"  {command:<57}  {purpose}")
+    click.echo("\nPress Ctrl-C to stop.")
 
 
 def suggestions(kubeconfig: Path) -> list[tuple[str, str]]:
-    """Commands that work as they are printed, from the folder that this was started in."""
+    """Commands, with their purposes, that work as printed in the current folder."""
     named = f" --kubeconfig {shlex.quote(_relative_path(kubeconfig))}"
-    lattice, told = _program_name(), "" if is_default_kubeconfig(kubeconfig) else named
-    more = (
-        (f"{lattice} plan{told} -f {UNPLACEABLE_EXAMPLE}", "what a change would do")
+    lattice, flag = _program_name(), "" if is_default_kubeconfig(kubeconfig) else named
+    last = (
+        (f"{lattice} plan{flag} -f {UNPLACEABLE_EXAMPLE}", "effect of a change")
         if Path(UNPLACEABLE_EXAMPLE).exists()
-        else (f"{lattice} --help", "what else there is")
+        else (f"{lattice} --help", "all commands")
     )
     return [
-        (f"{lattice} top{told}", "what runs where, live"),
-        (f"kubectl{named} get lattice -A", "everything, with kubectl"),
-        (f"{lattice} cost{told}", "what it costs"),
-        more,
+        (f"{lattice} top{flag}", "current usage and cost"),
+        (f"kubectl{named} get lattice -A", "all objects, with kubectl"),
+        (f"{lattice} cost{flag}", "cost by pool"),
+        last,
     ]
 
 
 def _program_name() -> str:
-    """What to type to run this program again: its name where that finds it, else its path."""
-    own, found = Path(sys.executable).parent / "lattice", shutil.which("lattice")
-    if found and (not own.exists() or Path(found).samefile(own)):
+    """The command that runs this program: its name if the PATH finds the program, else its path."""
+    own_path, path_on_path = Path(sys.executable).parent / "lattice", shutil.which("lattice")
+    if path_on_path and (not own_path.exists() or Path(path_on_path).samefile(own_path)):
         return "lattice"
-    return shlex.quote(_relative_path(own if own.exists() else Path(sys.argv[0]).resolve()))
+    return shlex.quote(_relative_path(own_path if own_path.exists() else Path(sys.argv[0]).resolve()))
 
 
 def _relative_path(path: Path) -> str:
-    """As short as it can be said from here."""
+    """The path relative to the current folder if below the folder, else the full path."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

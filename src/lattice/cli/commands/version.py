@@ -1,4 +1,4 @@
-"""`lattice version`: of this program, and of the server it talks to."""
+"""`lattice version`: the versions of this program and of the server."""
 
 import platform
 from typing import Any
@@ -13,26 +13,28 @@ from lattice.errors import LatticeError
 
 
 @click.command(cls=Command)
-@click.option("--client", "client_only", is_flag=True, help="This program only; asks no server.")
+@click.option(
+    "--client", "client_only", is_flag=True, help="Show only the version of this program, without a server."
+)
 @click.option(
     "-o",
     "--output",
     "form",
     type=output.OutputFormatType("json", "yaml"),
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="json or yaml.",
 )
 @with_connection
 def version(connection: Connection, client_only: bool, form: output.OutputFormat) -> int:
-    """Show the version of this program and of the server.
+    """Show the versions of this program and of the server.
 
     \b
     Examples:
       lattice version
       lattice version --client -o json
     """
-    found: dict[str, Any] = {
+    versions: dict[str, Any] = {
         "clientVersion": {
             "version": __version__,
             "python": platform.python_version(),
@@ -42,15 +44,15 @@ def version(connection: Connection, client_only: bool, form: output.OutputFormat
     problem = None
     if not client_only:
         try:
-            found["serverVersion"] = connection.client.get("/version")
+            versions["serverVersion"] = connection.client.get("/version")
         except LatticeError as e:
             problem = e
     if form.is_table:
         click.echo(f"Client Version: {__version__}")
-        if "serverVersion" in found:
-            click.echo(f"Server Version: {found['serverVersion'].get('gitVersion', 'unknown')}")
+        if "serverVersion" in versions:
+            click.echo(f"Server Version: {versions['serverVersion'].get('gitVersion', 'unknown')}")
     else:
-        output.print_raw(output.serialize(found, form))
+        output.print_raw(output.serialize(versions, form))
     if problem is None:
         return 0
     say.error(problem)

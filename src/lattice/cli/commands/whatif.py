@@ -1,4 +1,5 @@
-"""`lattice whatif`: who would move where, who would be left without, and what would it cost, if this happened?"""
+"""`lattice whatif`: placements and cost after an event such as the loss of a pool, a price change or lost
+compliance."""
 
 import functools
 import re
@@ -20,41 +21,43 @@ MILLIONTHS = 1_000_000
 
 
 class PriceChange(click.ParamType):  # type: ignore[type-arg]
-    """`+20%` as the factor 1.2, in millionths."""
+    """Click type of a price change: `+20%` becomes the factor 1.2 in millionths."""
 
     name = "change"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _PERCENT_CHANGE.fullmatch(value.strip())
-        if found is None:
-            self.fail(f"{value!r} is not a change of prices; write it like +20% or -5%", param, ctx)
-        by = int(Decimal(found[2]) * 10_000) * (-1 if found[1] == "-" else 1)
-        if not -MILLIONTHS <= by <= 999 * MILLIONTHS:
+        match = _PERCENT_CHANGE.fullmatch(value.strip())
+        if match is None:
+            self.fail(f"{value!r} is not a price change; write it like +20% or -5%", param, ctx)
+        # One percent is 10,000 millionths.
+        change = int(Decimal(match[2]) * 10_000) * (-1 if match[1] == "-" else 1)
+        if not -MILLIONTHS <= change <= 999 * MILLIONTHS:
             self.fail(f"prices can change by -100% to +99900%, got {value}", param, ctx)
-        return MILLIONTHS + by
+        return MILLIONTHS + change
 
 
 class PoolCompliance(click.ParamType):  # type: ignore[type-arg]
-    """`us-east:gdpr`."""
+    """Click type of a pool and a compliance: `us-east:gdpr`."""
 
-    name = "pool:certificate"
+    name = "pool:compliance"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
-        pool, colon, certificate = value.rpartition(":")
-        if not colon or not pool or not certificate:
-            self.fail(f"{value!r} is not POOL:CERTIFICATE, such as us-east:gdpr", param, ctx)
-        return pool, certificate
+        # The compliance is the text after the last colon.
+        pool, colon, compliance = value.rpartition(":")
+        if not colon or not pool or not compliance:
+            self.fail(f"{value!r} is not POOL:COMPLIANCE, such as us-east:gdpr", param, ctx)
+        return pool, compliance
 
 
 @dataclass(frozen=True)
 class WhatIfEvent:
-    """What happens to the fleet, as it was typed."""
+    """The event of a what-if query: lost pools, price factors in millionths, and dropped compliance."""
 
     lost_pools: tuple[str, ...] = ()
     price_factors_millionths: tuple[int, ...] = ()
@@ -65,29 +68,26 @@ class WhatIfEvent:
 
     @property
     def query(self) -> dict[str, Any]:
-        return (
-            {
-                "lose": list(self.lost_pools),
-                "drop": list(self.dropped_compliance),
-                "priceMillionths": _combine_factors(self.price_factors_millionths),
-            }
-            if self
-            else {}
-        )
+        """Fields of the query; empty without an event."""
+        if not self:
+            return {}
+        # Several --price flags multiply.
+        factor = Decimal(1)
+        for factor_millionths in self.price_factors_millionths:
+            factor = factor * factor_millionths / MILLIONTHS
+        return {
+            "lose": list(self.lost_pools),
+            "drop": list(self.dropped_compliance),
+            "priceMillionths": int(factor * MILLIONTHS),
+        }
 
     @property
     def flags(self) -> str:
-        words = [f"--lose-pool {shlex.quote(each)}" for each in dict.fromkeys(self.lost_pools)]
-        words += [f"--price {(each - MILLIONTHS) / 10_000:+g}%" for each in self.price_factors_millionths]
-        return " ".join(
-            [
-                *words,
-                *(
-                    f"--drop-compliance {shlex.quote(f'{pool}:{word}')}"
-                    for pool, word in dict.fromkeys(self.dropped_compliance)
-                ),
-            ]
-        )
+        words = [f"--lose-pool {shlex.quote(pool)}" for pool in dict.fromkeys(self.lost_pools)]
+        words += [f"--price {(factor - MILLIONTHS) / 10_000:+g}%" for factor in self.price_factors_millionths]
+        for pool, compliance in dict.fromkeys(self.dropped_compliance):
+            words.append(f"--drop-compliance {shlex.quote(f'{pool}:{compliance}')}")
+        return " ".join(words)
 
 
 _EVENT_OPTIONS = [
@@ -96,7 +96,7 @@ _EVENT_OPTIONS = [
         "lose",
         multiple=True,
         metavar="POOL",
-        help="A pool, a cloud's region, or an infrastructure with all it has, is gone.",
+        help="Assume the loss of a pool, a cloud region or a whole infrastructure. Repeatable.",
     ),
     click.option(
         "--price",
@@ -104,31 +104,31 @@ _EVENT_OPTIONS = [
         multiple=True,
         type=PriceChange(),
         metavar="+20%",
-        help="All prices rise, or fall, by so much.",
+        help="Assume that all prices change by this percentage. Repeatable.",
     ),
     click.option(
         "--drop-compliance",
         "drop",
         multiple=True,
         type=PoolCompliance(),
-        metavar="POOL:CERTIFICATE",
-        help="A pool loses a certificate.",
+        metavar="POOL:COMPLIANCE",
+        help="Assume that a pool loses a compliance, such as gdpr. Repeatable.",
     ),
 ]
 
 
 def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the flags that say what happens; the command gets them together, as `event`."""
+    """Add the flags of a what-if event to a command, which gets them as the argument `event`."""
 
     @functools.wraps(function)
     def call(
-        *given: Any,
+        *arguments: Any,
         lose: tuple[str, ...],
         prices_by: tuple[int, ...],
         drop: tuple[tuple[str, str], ...],
-        **rest: Any,
+        **other_options: Any,
     ) -> Any:
-        return function(*given, event=WhatIfEvent(lose, prices_by, drop), **rest)
+        return function(*arguments, event=WhatIfEvent(lose, prices_by, drop), **other_options)
 
     wrapped: Callable[..., Any] = call
     for option in reversed(_EVENT_OPTIONS):
@@ -140,9 +140,8 @@ def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
 @with_whatif_event
 @click.option(
     "--lose-each-pool",
-    "each",
     is_flag=True,
-    help="Every pool in turn is gone: who would be left without, each time.",
+    help="Assume the loss of every pool in turn, and list the services left unplaced.",
 )
 @click.option(
     "-f",
@@ -150,7 +149,7 @@ def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
     "files",
     multiple=True,
     metavar="FILE|DIR|URL|-",
-    help="As if these manifests were applied before.",
+    help="Assume that these manifests are applied first. Repeatable.",
 )
 @click.option(
     "-o",
@@ -158,52 +157,47 @@ def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
     "form",
     type=FLEET_OUTPUT_TYPE,
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="table, wide (clusters, prices) or json.",
 )
 @with_fleet_inputs
-def whatif(sources: FleetInputs, event: WhatIfEvent, each: bool, form: output.OutputFormat) -> int:
-    """Show who would move where, who would be left without, and the cost after.
+def whatif(sources: FleetInputs, event: WhatIfEvent, lose_each_pool: bool, form: output.OutputFormat) -> int:
+    """Show moved services, unplaced services and cost after an event.
 
-    Several things may happen at once: each flag may be given again. Unlike with a plan, replicas that are lost, or may no longer be
-    where they are, are placed anew. Nothing is changed.
+    Events can be combined. Unlike plan, whatif places replicas again that are lost or no longer allowed where they are.
+    Nothing is changed.
 
-    Ends with 0 if nothing would change, 1 if something would, 2 if something would be left without a place, 3 or more if something
-    is wrong.
+    Exit code: 0 if nothing would change, 1 if something would change, 2 if a service would be left unplaced, 3 or more on
+    an error.
 
     \b
     Examples:
       lattice whatif --lose-pool us-east
       lattice whatif --lose-pool aws/eu-west-1 --price +20%
       lattice whatif --drop-compliance us-east:gdpr --world fleet/
-      lattice whatif --lose-each-pool                  one after the other: which loss hurts?
+      lattice whatif --lose-each-pool                  every pool in turn
     """
-    if not (event or each):
+    if not (event or lose_each_pool):
         raise UsageError(
-            "what if what?", fix="give --lose-pool, --price, --drop-compliance or --lose-each-pool"
+            "no event is given", fix="add --lose-pool, --price, --drop-compliance or --lose-each-pool"
         )
-    if each and event:
+    if lose_each_pool and event:
         raise UsageError(
-            "--lose-each-pool goes alone", fix="drop the other flags, or name the pool with --lose-pool"
+            "--lose-each-pool cannot be combined with other events",
+            fix="remove the other flags, or name the pool with --lose-pool",
         )
-    document = run_query(sources, {"ask": "whatif", **({"loseEach": True} if each else event.query)})
+    query = {"loseEach": True} if lose_each_pool else event.query
+    document = run_query(sources, {"ask": "whatif", **query})
     if form.name == "json":
         output.print_raw(output.serialize(document, form))
     else:
         from lattice.cli.output.plan_tables import pool_loss_lines, whatif_lines
 
-        told = (
-            []
-            if each
-            else [*whatif_lines(document, table_renderer(form)), *fit_hint(document, sources, event.flags)]
+        renderer = table_renderer(form)
+        lines = (
+            pool_loss_lines(document, renderer)
+            if lose_each_pool
+            else [*whatif_lines(document, renderer), *fit_hint(document, sources, event.flags)]
         )
-        print_lines(told or pool_loss_lines(document, table_renderer(form)))
+        print_lines(lines)
     return plan_exit_code(document)
-
-
-def _combine_factors(changes: tuple[int, ...]) -> int:
-    """One after the other."""
-    factor = Decimal(1)
-    for each in changes:
-        factor = factor * each / MILLIONTHS
-    return int(factor * MILLIONTHS)

@@ -1,4 +1,4 @@
-"""`lattice why`: why is a service where it is, and why not in each of the other pools?"""
+"""`lattice why`: the decision record of a service, and the rejection of every other pool."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from lattice.cli.output import output_format as output
     "--pool",
     default="",
     metavar="POOL",
-    help="Only what is about this pool, a cloud's region, or a data center.",
+    help="Show only this pool, cloud region or data center.",
 )
 @click.option(
     "-f",
@@ -29,7 +29,7 @@ from lattice.cli.output import output_format as output
     "files",
     multiple=True,
     metavar="FILE|DIR|URL|-",
-    help="As if these manifests were applied.",
+    help="Assume that these manifests are applied. Repeatable.",
 )
 @click.option(
     "-o",
@@ -37,15 +37,16 @@ from lattice.cli.output import output_format as output
     "form",
     type=FLEET_OUTPUT_TYPE,
     default=output.OutputFormat(),
-    metavar="FORM",
+    metavar="FORMAT",
     help="table, wide (all scores) or json.",
 )
 @with_fleet_inputs
 def why(sources: FleetInputs, service: str, pool: str, form: output.OutputFormat) -> int:
-    """Say why a service is where it is, and why not elsewhere.
+    """Explain the placement of a service and every rejected pool.
 
-    Every replica is decided anew, as of now, as if the service had just been declared: what was chosen and what came second, the
-    parts of every score from 0 to 100 with their weights, and for every pool all that rules it out, in need, have, missing.
+    Lattice decides every replica again as of now, as if the service were new. The output lists the chosen pool and the
+    alternatives, with every score from 0 to 100 and its weight. For each rejected pool it lists the reasons, with need,
+    have and missing.
 
     \b
     Examples:
@@ -53,12 +54,12 @@ def why(sources: FleetInputs, service: str, pool: str, form: output.OutputFormat
       lattice why service/api --pool us-east
       lattice why service/api -f api.yaml --world fleet/
     """
-    question: dict[str, Any] = {
+    query: dict[str, Any] = {
         "ask": "why",
         "service": service_key(service, sources.namespace),
         "pool": pool,
     }
-    document = run_query(sources, question)
+    document = run_query(sources, query)
     if form.name == "json":
         output.print_raw(output.serialize(document, form))
         return 0

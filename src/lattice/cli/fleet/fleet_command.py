@@ -1,9 +1,9 @@
-"""What the commands about the fleet share: the world from files or from a server, their flags, and how they end."""
+"""Base of the fleet commands: flags for the world and the changes, query dispatch, and exit codes."""
 
 import functools
 import shlex
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,18 +18,18 @@ from lattice.errors import LatticeError, NotFound, TooLarge
 if TYPE_CHECKING:
     from lattice.kinds.meta.base import Kind
     from lattice.kinds.meta.yaml_manifest import Document
-    from lattice.placement.inputs.price_book import PriceBook
     from lattice.placement.model.world import World
 
 EXIT_CHANGES, EXIT_INFEASIBLE, EXIT_MIN_ERROR, EXIT_INTERNAL_ERROR = 1, 2, 3, 70
-MAX_TABLE_CHARS = 64 << 20  # bytes of a price or latency file
-DEFAULT_QUERY_TIMEOUT = (
-    "5m"  # questions take longer than other requests, and the server has a limit of its own
-)
+# Characters of a price or latency file.
+MAX_TABLE_CHARS = 64 << 20
+# Fleet queries take longer than other requests; the server has a limit of its own.
+DEFAULT_QUERY_TIMEOUT = "5m"
 
 
 class FleetCommand(Command):
-    """Ends with 0, 1 and 2 for answers only: whatever goes wrong, wrong usage too, is 3 or more."""
+    """Click command whose exit codes 0, 1 and 2 are answers; every error, including wrong usage, exits with 3
+    or more."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -59,13 +59,14 @@ class _map_errors_to_exit_codes:  # noqa: N801 - reads as a statement
             )
             raise click.exceptions.Exit(EXIT_MIN_ERROR) from e
         if isinstance(e, Exception) and not isinstance(e, click.exceptions.Exit | click.Abort | OSError):
-            traceback.print_exception(e)  # Python would end with 1, which means something else here
+            # Python would exit with 1, which means "changes" for a fleet command.
+            traceback.print_exception(e)
             raise click.exceptions.Exit(EXIT_INTERNAL_ERROR) from e
 
 
 @dataclass(frozen=True)
 class FleetInputs:
-    """Where the world is, and what would be changed in it."""
+    """The world of a query (server or files) and the changes to apply to the world."""
 
     connection: Connection
     world_files: tuple[str, ...] = ()
@@ -74,8 +75,10 @@ class FleetInputs:
     prices: tuple[str, ...] = ()
     latency: str = ""
     deletions: tuple[str, ...] = ()
-    force: bool = False  # take fields over from whoever else manages them
-    manifests: tuple[tuple["Document", Any], ...] = ()  # instead of `files`: manifests that are read already
+    # Take over fields from other field managers.
+    force: bool = False
+    # Manifests that were read already; used instead of `files`.
+    manifests: tuple[tuple["Document", Any], ...] = ()
 
     @property
     def is_offline(self) -> bool:
@@ -83,54 +86,64 @@ class FleetInputs:
 
     @property
     def namespace(self) -> str:
-        asked = self.connection.explicit_namespace
-        return asked or ("default" if self.is_offline else self.connection.namespace)
+        explicit = self.connection.explicit_namespace
+        # Offline no kubeconfig is read: the files decide.
+        return explicit or ("default" if self.is_offline else self.connection.namespace)
 
     @property
     def change_flags(self) -> str:
-        """What would be changed, and what tells its outcome, as it was typed."""
+        """The flags of the change and of its prices and latencies, as the user would type them."""
         named = [
             ("-f", self.files),
             ("--delete", self.deletions),
             ("--prices", self.prices),
             ("--latency", (self.latency,)),
         ]
-        words = [f"{flag} {shlex.quote(value)}" for flag, values in named for value in values if value]
+        words = _quoted_flags(named)
         return " ".join([*words, *(["-R"] if self.recursive else [])])
 
     @property
     def flags(self) -> str:
-        """All of it, with where the world is."""
-        known = [
+        """All flags: the change, and the world or the server."""
+        named = [
             ("--world", self.world_files),
             ("--kubeconfig", (self.connection.kubeconfig,)),
             ("--context", (self.connection.context,)),
         ]
-        words = [f"{flag} {shlex.quote(value)}" for flag, values in known for value in values if value]
+        words = _quoted_flags(named)
         return " ".join([*([self.change_flags] if self.change_flags else []), *words])
 
 
+def _quoted_flags(named: Sequence[tuple[str, tuple[str | None, ...]]]) -> list[str]:
+    words = []
+    for flag, values in named:
+        words += [f"{flag} {shlex.quote(value)}" for value in values if value]
+    return words
+
+
 _FLEET_OPTIONS = [
-    click.option("-R", "--recursive", is_flag=True, help="Look in folders below, too."),
+    click.option("-R", "--recursive", is_flag=True, help="Include subfolders."),
     click.option(
         "--world",
         "worlds",
         multiple=True,
         metavar="FILE|DIR",
-        help="Ask no server: this is what there is; may be given again.",
+        help="Read the world from these files instead of a server. Repeatable.",
     ),
     click.option(
         "--prices",
         multiple=True,
         metavar="CSV",
-        help="Prices that go before the built-in ones; SkyPilot's catalogs are understood.",
+        help="Price file that overrides the built-in prices; SkyPilot catalogs work. Repeatable.",
     ),
-    click.option("--latency", default="", metavar="CSV", help="Measured round trips: from,to,ms."),
+    click.option(
+        "--latency", default="", metavar="CSV", help="File of measured round-trip times: from,to,ms."
+    ),
 ]
 
 
 def with_fleet_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the flags that say where the world is; the command gets them as its first argument."""
+    """Add the flags of the world and the changes to a command, which gets FleetInputs as first argument."""
 
     @functools.wraps(function)
     def call(
@@ -140,12 +153,18 @@ def with_fleet_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
         recursive: bool,
         prices: tuple[str, ...],
         latency: str,
-        **rest: Any,
+        **other_options: Any,
     ) -> Any:
-        given = FleetInputs(
-            connection, worlds, rest.pop("files"), recursive, prices, latency, rest.pop("gone", ())
+        inputs = FleetInputs(
+            connection,
+            worlds,
+            other_options.pop("files"),
+            recursive,
+            prices,
+            latency,
+            other_options.pop("deletions", ()),
         )
-        return function(given, **rest)
+        return function(inputs, **other_options)
 
     wrapped: Callable[..., Any] = with_connection(call, DEFAULT_QUERY_TIMEOUT)
     for option in reversed(_FLEET_OPTIONS):
@@ -153,15 +172,15 @@ def with_fleet_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def run_query(sources: FleetInputs, question: dict[str, Any]) -> dict[str, Any]:
-    """The answer. The one place that decides who finds it: the server there is, or, with --world, this program on what files say."""
+def run_query(sources: FleetInputs, query: dict[str, Any]) -> dict[str, Any]:
+    """Answer a fleet query: on the server, or with --world in this process on the objects of the files."""
     from lattice.cli.output.messages import show_progress
 
     if not sources.is_offline:
         from lattice.cli.fleet.queries import query_server
 
         with show_progress("planning"):
-            return query_server(sources, question)
+            return query_server(sources, query)
     with show_progress("reading"):
         from lattice.cli.fleet.offline_world import load_changes, load_deletions, load_world
         from lattice.clock import SystemClock
@@ -169,49 +188,48 @@ def run_query(sources: FleetInputs, question: dict[str, Any]) -> dict[str, Any]:
         from lattice.server.fleet_queries.process_tuning import reduced_gc
 
         world = _with_tables(load_world(sources), sources)
-        changes, gone = load_changes(sources), load_deletions(sources, world)
+        changes, deletions = load_changes(sources), load_deletions(sources, world)
         _check_names(sources, world, changes)
+    # Fewer garbage collections while this process plans, as in the query process of a server.
     with show_progress("planning"), reduced_gc():
-        return answer_query(question, world, changes, gone, SystemClock().monotonic)
+        return answer_query(query, world, changes, deletions, SystemClock().monotonic)
 
 
 def _check_names(sources: FleetInputs, world: "World", changes: "list[Kind]") -> None:
-    """Names on the command line that mean nothing in this world, nor in the one that it would be."""
+    """Reject namespaces and latency places on the command line that neither the world nor the changed world
+    contains."""
     from lattice.placement.inputs.latency import validate_latency_csv
     from lattice.placement.queries.dispatch import require_namespace
 
-    after = world.with_objects(changes) if changes else world
-    asked = sources.connection.explicit_namespace
-    if asked:
-        require_namespace(asked, {namespace for _, namespace, _ in after.objects if namespace})
+    changed_world = world.with_objects(changes) if changes else world
+    namespace = sources.connection.explicit_namespace
+    if namespace:
+        require_namespace(namespace, {namespace for _, namespace, _ in changed_world.objects if namespace})
     if sources.latency:
-        offers = {*world.supply.offers, *after.supply.offers}
-        validate_latency_csv(world.latency_csv, sources.latency, [each.place for each in offers])
+        offers = {*world.supply.offers, *changed_world.supply.offers}
+        validate_latency_csv(world.latency_csv, sources.latency, [offer.place for offer in offers])
 
 
 def _with_tables(world: "World", sources: FleetInputs) -> "World":
+    """The world with the price files and the latency file of the command line."""
     book = world.price_book
     for path in sources.prices:
-        book = _with_price_file(book, path)
-    csv = _read_table(sources.latency) if sources.latency else ""
+        text = read_table(path)
+        modified = datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date()
+        book = book.with_csv(text, path, modified.isoformat())
+    csv = read_table(sources.latency) if sources.latency else ""
     return replace(world, price_book=book, latency_csv=csv, latency_source=sources.latency)
 
 
-def _with_price_file(book: "PriceBook", path: str) -> "PriceBook":
-    text = _read_table(path)
-    return book.with_csv(
-        text, path, datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date().isoformat()
-    )
-
-
-def _read_table(path: str) -> str:
+def read_table(path: str) -> str:
     try:
         with Path(path).open(encoding="utf-8") as file:
+            # One character more than allowed shows that the file is too large, without reading all of it.
             text = file.read(MAX_TABLE_CHARS + 1)
     except (OSError, UnicodeError) as e:
         reason = (e.strerror or str(e)).lower() if isinstance(e, OSError) else "is not UTF-8 text"
         raise NotFound(
-            f"cannot be read: {reason}", where=path, fix="check the path and who may read it"
+            f"cannot be read: {reason}", where=path, fix="check the path and its permissions"
         ) from e
     if len(text) > MAX_TABLE_CHARS:
         raise TooLarge(
@@ -222,33 +240,37 @@ def _read_table(path: str) -> str:
     return text
 
 
-def fit_hint(document: dict[str, Any], sources: FleetInputs, happens: str = "") -> list[str]:
-    """How to ask what would make a service fit, in the very world that left it without. `happens`: flags that say what happens."""
-    bound = bool(sources.files or sources.deletions)  # -n says where those are, too
-    named = (name.rpartition("/") for name in _unplaced_in_scope(document))
-    found = next(((space, name) for space, _, name in named if not bound or space == sources.namespace), None)
-    if found is None:
-        return []
-    space = "" if found[0] == "default" and sources.namespace == "default" else f"-n {shlex.quote(found[0])}"
-    words = [part for part in ("lattice fit", f"service/{found[1]}", space, happens, sources.flags) if part]
-    return ["", f"`{' '.join(words)}` lists the smallest changes that would make it fit"]
+def fit_hint(document: dict[str, Any], sources: FleetInputs, event_flags: str = "") -> list[str]:
+    """Hint with the `lattice fit` command for an unplaced service, in the same world and after the same event."""
+    # With -f or --delete, -n also sets the namespace of the changes: only services of that namespace qualify.
+    is_bound = bool(sources.files or sources.deletions)
+    for key in _unplaced_in_scope(document):
+        namespace, _, name = key.rpartition("/")
+        if is_bound and namespace != sources.namespace:
+            continue
+        is_default = namespace == "default" and sources.namespace == "default"
+        flag = "" if is_default else f"-n {shlex.quote(namespace)}"
+        words = ["lattice fit", f"service/{name}", flag, event_flags, sources.flags]
+        return ["", f"`{' '.join(filter(None, words))}` lists the smallest changes that would make it fit"]
+    return []
 
 
 def _unplaced_in_scope(document: dict[str, Any]) -> list[str]:
-    """Services without a place that the question is about: those that manifests declare first."""
-    declared = {f"{each.get('namespace')}/{each['name']}" for each in document["declared"]}
-    names = [each["name"] for each in document["unplaced"] if not each["isUntouched"]]
+    """Unplaced services that the query is about, services of the manifests first."""
+    declared = {f"{item.get('namespace')}/{item['name']}" for item in document["declared"]}
+    # Services that the change does not touch were unplaced before.
+    names = [item["name"] for item in document["unplaced"] if not item["isUntouched"]]
     return sorted(names, key=lambda name: name not in declared)
 
 
 def service_key(word: str, namespace: str) -> str:
-    """`service/api`, or `api`, as namespace/name."""
+    """Key namespace/name of a service named as `service/api` or `api`."""
     from lattice.cli.client.kind_names import kind_names
     from lattice.errors import UsageError
 
     kind, slash, name = word.rpartition("/")
-    if slash and [each.kind for each in kind_names().resolve(kind)] != ["LatticeService"]:
+    if slash and [resource.kind for resource in kind_names().resolve(kind)] != ["LatticeService"]:
         raise UsageError(f"{word!r} is not a service", fix="write service/NAME, and -n for its namespace")
     if not name:
-        raise UsageError("which service?", fix="write service/NAME")
+        raise UsageError("no service is named", fix="write service/NAME")
     return f"{namespace}/{name}"

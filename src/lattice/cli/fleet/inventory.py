@@ -1,4 +1,5 @@
-"""Nodes and workloads that `-f` names, for deciding offline: every object checked as the server would, every problem with its line."""
+"""Nodes and workloads of `-f` for offline simulation: every object validated as the server would, every
+problem with its line."""
 
 import re
 from collections import Counter
@@ -11,7 +12,6 @@ import msgspec
 
 from lattice.cli.client.kind_names import kind_names
 from lattice.cli.client.manifests import (
-    ObjectHeader,
     RawObject,
     decode_header,
     locate_error,
@@ -33,15 +33,16 @@ from lattice.scheduling.cycle.input_checks import node_problems, unit_problems, 
 from lattice.server.requests.catalog import ServedKind, compile_kind
 from lattice.server.resources.admission import admit
 
-MAX_PROBLEMS = 20  # problems told before giving up on the rest
-_PATH_SEGMENT = re.compile(
-    r"\[(\d+)\]|\[([^\]]*)\]|([^.\[\]]+)"
-)  # of a path: an index, a key in brackets, a name
-MAX_CACHED_SPECS = 20_000  # different specs remembered as checked
+# The reader stops after this many problems.
+MAX_PROBLEMS = 20
+# A segment of a field path: an index, a key in brackets, or a name.
+_PATH_SEGMENT = re.compile(r"\[(\d+)\]|\[([^\]]*)\]|([^.\[\]]+)")
+# Distinct specs cached as admitted.
+MAX_CACHED_SPECS = 20_000
 
 
 class _PartialObject(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """An object whose spec and status stay text: most of many objects differ in metadata only."""
+    """An object whose spec and status stay undecoded: most objects of a large fleet differ only in metadata."""
 
     kind: str
     api_version: str
@@ -55,14 +56,15 @@ _partial_decoder = msgspec.json.Decoder(_PartialObject)
 
 @dataclass
 class Inventory:
-    """What was found, each name once. What is wrong is kept up to a limit, then raised all together."""
+    """Nodes and workloads by name, each name once, with the problems found so far."""
 
     nodes: dict[str, LatticeNode] = field(default_factory=dict)
     workloads: dict[str, LatticeWorkload] = field(default_factory=dict)
     ignored: Counter[str] = field(default_factory=Counter)
     problems: list[LatticeError] = field(default_factory=list)
     _locations: dict[tuple[str, str], str] = field(default_factory=dict)
-    _gangs: dict[str, tuple[int, str]] = field(default_factory=dict)  # minMember, and where it was said first
+    # minMember of a gang with the location of the first member.
+    _gangs: dict[str, tuple[int, str]] = field(default_factory=dict)
     _admitted_specs: dict[tuple[str, bytes, bytes], Kind] = field(default_factory=dict)
 
     def add_problem(self, problem: LatticeError) -> None:
@@ -73,18 +75,18 @@ class Inventory:
         return len(self.problems) >= MAX_PROBLEMS
 
     def location_of(self, kind: str, name: str) -> str:
-        """`file:line: `, or nothing if it was not given."""
-        at = self._locations.get((kind, name))
-        return f"{at}: " if at else ""
+        """Location of an object as `file:line: `, or an empty string for an object that no file contains."""
+        location = self._locations.get((kind, name))
+        return f"{location}: " if location else ""
 
-    def add(self, found: RawObject | Document) -> None:
-        if isinstance(found, Document):
-            self.add_document(found)
+    def add(self, item: RawObject | Document) -> None:
+        if isinstance(item, Document):
+            self.add_document(item)
         else:
-            self.add_json(found)
+            self.add_json(item)
 
     def add_document(self, document: Document) -> None:
-        """From YAML."""
+        """Validate and add an object parsed from YAML."""
         try:
             target = target_of(document, kind_names())
             served = _SERVED_KINDS.get(target.resource.kind)
@@ -98,147 +100,152 @@ class Inventory:
         except LatticeError as e:
             self.add_problem(e)
 
-    def add_json(self, written: RawObject) -> None:
-        """From JSON: an object whose spec and status were seen before needs only its metadata looked at."""
+    def add_json(self, raw: RawObject) -> None:
+        """Add an object from JSON text; for a spec and status that were admitted before, only the metadata is
+        validated."""
         try:
-            head = decode_header(written.text)
+            head = decode_header(raw.text)
         except (msgspec.ValidationError, RecursionError):
-            self._add_with_lines(written)
+            self._add_with_lines(raw)
             return
         except msgspec.DecodeError as e:
             self.add_problem(
                 Malformed(
-                    f"is not JSON: {e}", where=written.location, fix="check commas, quotes and brackets here"
+                    f"is not JSON: {e}", where=raw.location, fix="check commas, quotes and brackets here"
                 )
             )
             return
         served = _SERVED_KINDS.get(head.kind)
         if head.kind and served is None and head.items is None:
-            self._ignore_kind(head, written)
-        elif served is None or head.api_version != served.resource.api_version:
-            self._add_with_lines(written)
-        else:
-            self._add_served(written)
-
-    def _add_served(self, written: RawObject) -> None:
+            try:
+                kind_names().find_resource(head.api_version, head.kind)
+                self.ignored[head.kind] += 1
+            except LatticeError as e:
+                self.add_problem(NotFound(e.message, where=raw.location, fix=e.fix))
+            return
+        if served is None or head.api_version != served.resource.api_version:
+            self._add_with_lines(raw)
+            return
         try:
-            self._insert(self._admit_fast(written), written.location)
+            self._insert(self._admit_fast(raw), raw.location)
+        # Any problem: the slow reader finds the same problem and knows its line.
         except (LatticeError, msgspec.MsgspecError, RecursionError):
-            self._add_with_lines(written)
+            self._add_with_lines(raw)
 
-    def _ignore_kind(self, head: ObjectHeader, written: RawObject) -> None:
-        try:
-            kind_names().find_resource(head.api_version, head.kind)
-            self.ignored[head.kind] += 1
-        except LatticeError as e:
-            self.add_problem(NotFound(e.message, where=written.location, fix=e.fix))
-
-    def _admit_fast(self, written: RawObject) -> Kind:
-        light = _partial_decoder.decode(written.text)
-        served, metadata = _SERVED_KINDS[light.kind], light.metadata
+    def _admit_fast(self, raw: RawObject) -> Kind:
+        # Hot path: a fleet file may hold 100,000 objects with few distinct specs.
+        partial = _partial_decoder.decode(raw.text)
+        served, metadata = _SERVED_KINDS[partial.kind], partial.metadata
         if name_problem(served.resource, metadata.name):
             raise _NEEDS_FULL_CHECK
-        key = (light.kind, bytes(light.spec), bytes(light.status))
-        known = self._admitted_specs.get(key)
-        if known is None:
-            parsed = parse_json(written.text)
-            known = _admit_and_check(served, parsed.value, tuple(parsed.duplicates))
+        key = (partial.kind, bytes(partial.spec), bytes(partial.status))
+        admitted = self._admitted_specs.get(key)
+        if admitted is None:
+            parsed = parse_json(raw.text)
+            admitted = _admit_and_check(served, parsed.value, tuple(parsed.duplicates))
             if len(self._admitted_specs) >= MAX_CACHED_SPECS:
+                # Clearing bounds the memory of a file whose specs all differ; the next objects fill the cache
+                # again.
                 self._admitted_specs.clear()
-            self._admitted_specs[key] = known
-            return known
-        found = msgspec.structs.replace(known, metadata=metadata)
+            self._admitted_specs[key] = admitted
+            return admitted
+        # Same spec and status as an admitted object: only the metadata is new.
+        item = msgspec.structs.replace(admitted, metadata=metadata)
         if (
+            # Rare metadata goes through the full validation instead of a second implementation here.
             metadata.finalizers
             or metadata.annotations
             or any(label_problems(metadata.labels, "metadata.labels"))
         ):
             raise _NEEDS_FULL_CHECK
-        if isinstance(found, LatticeNode) and any(node_problems(found)):
+        if isinstance(item, LatticeNode) and any(node_problems(item)):
             raise _NEEDS_FULL_CHECK
-        return found
+        return item
 
-    def _add_with_lines(self, written: RawObject) -> None:
-        """Again with the line of every field, to say what is wrong; or to find that nothing is."""
-        if len(written.text) > MAX_BYTES:
+    def _add_with_lines(self, raw: RawObject) -> None:
+        """Add an object through the YAML reader, which knows the line of every field for error messages."""
+        # The limit of the server for one object.
+        if len(raw.text) > MAX_BYTES:
             self.add_problem(
-                Malformed("is larger than 1 MiB", where=written.location, fix="split it into several objects")
+                Malformed("is larger than 1 MiB", where=raw.location, fix="split it into several objects")
             )
             return
         try:
-            document = written.to_document()
+            document = raw.to_document()
         except (LatticeError, IndexError) as e:
             self.add_problem(
                 e
                 if isinstance(e, LatticeError)
-                else Malformed("holds no object", where=written.location, fix="remove it")
+                else Malformed("contains no object", where=raw.location, fix="remove it")
             )
             return
         self.add_document(document)
 
-    def _insert(self, found: Kind, at: str) -> None:
-        is_node = isinstance(found, LatticeNode)
+    def _insert(self, item: Kind, location: str) -> None:
+        is_node = isinstance(item, LatticeNode)
         name = (
-            found.metadata.name
-            if is_node
-            else f"{found.metadata.namespace or 'default'}/{found.metadata.name}"
+            item.metadata.name if is_node else f"{item.metadata.namespace or 'default'}/{item.metadata.name}"
         )
         key = ("node" if is_node else "workload", name)
         if (first := self._locations.get(key)) is not None:
             raise Invalid(
                 f"{' '.join(key)} is given twice, first at {first}", fix="rename one of them, or remove it"
             )
-        if isinstance(found, LatticeNode):
-            self.nodes[name] = found
-        elif isinstance(found, LatticeWorkload):
-            self._check_gang_size(found, at)
-            self.workloads[name] = found
-        self._locations[key] = at
+        if isinstance(item, LatticeNode):
+            self.nodes[name] = item
+        elif isinstance(item, LatticeWorkload):
+            self._check_gang_size(item, location)
+            self.workloads[name] = item
+        self._locations[key] = location
 
-    def _check_gang_size(self, workload: LatticeWorkload, at: str) -> None:
-        """A gang has one size, whichever member is asked."""
+    def _check_gang_size(self, workload: LatticeWorkload, location: str) -> None:
+        """All members of a gang must declare the same minMember."""
         group = workload.spec.group
         if group is None:
             return
         name = f"{workload.metadata.namespace or 'default'}/{group.name}"
-        least, first = self._gangs.setdefault(name, (group.min_member, at))
-        if least != group.min_member:
-            what = f"must be the same for all of group {name}: {group.min_member} here, {least} at {first}"
-            raise Invalid("is invalid", causes=[Cause("spec.group.minMember", what)])
+        expected, first = self._gangs.setdefault(name, (group.min_member, location))
+        if expected != group.min_member:
+            message = (
+                f"must be the same for all of group {name}: {group.min_member} here, {expected} at {first}"
+            )
+            raise Invalid("is invalid", causes=[Cause("spec.group.minMember", message)])
 
 
 _SERVED_KINDS: dict[str, ServedKind] = {}
-_NEEDS_FULL_CHECK = Invalid(
-    "is looked at in full"
-)  # never shown: what is wrong is found slowly, with its line
+# Internal signal, never shown: the object needs the slow reader, which knows line numbers.
+_NEEDS_FULL_CHECK = Invalid("is looked at in full")
 
 
 def _admit_and_check(served: ServedKind, value: dict[str, Any], duplicates: tuple[str, ...] = ()) -> Kind:
-    kept = _admit_strictly(served, value, duplicates)
-    found: Kind = msgspec.convert(kept, served.kind)
-    wrong: list[Cause] = []
-    if isinstance(found, LatticeNode):
-        wrong += node_problems(found)
-    elif isinstance(found, LatticeWorkload):
-        wrong += workload_problems(found)
-    if wrong:
-        raise Invalid("is invalid", causes=wrong)
-    return found
+    admitted = _admit_strictly(served, value, duplicates)
+    item: Kind = msgspec.convert(admitted, served.kind)
+    problems: list[Cause] = []
+    if isinstance(item, LatticeNode):
+        problems += node_problems(item)
+    elif isinstance(item, LatticeWorkload):
+        problems += workload_problems(item)
+    if problems:
+        raise Invalid("is invalid", causes=problems)
+    return item
 
 
 def _admit_strictly(served: ServedKind, value: dict[str, Any], duplicates: tuple[str, ...]) -> dict[str, Any]:
     try:
         return admit(served, value, "Strict", duplicates).obj
     except Invalid as e:
-        known = (
+        unit_causes = (
             {cause.field: cause for cause in unit_problems(value.get("status"))}
             if served.kind is LatticeNode
             else {}
         )
-        causes = [known.get(cause.field) or _with_spelling_hint(cause, served.schema) for cause in e.causes]
+        causes = [
+            unit_causes.get(cause.field) or _with_spelling_hint(cause, served.schema) for cause in e.causes
+        ]
         raise Invalid(e.message, where=e.where, fix=e.fix, causes=causes) from e
-    except Malformed as e:  # a server would say how to ask it; here there is none
-        fix = f"`lattice crds {served.resource.plural}` shows the fields there are" if e.causes else e.fix
+    # The server's fix explains how to query the server; offline the fix points to `lattice crds`.
+    except Malformed as e:
+        fix = f"`lattice crds {served.resource.plural}` lists the fields" if e.causes else e.fix
         raise Malformed(
             e.message,
             where=e.where,
@@ -248,7 +255,7 @@ def _admit_strictly(served: ServedKind, value: dict[str, Any], duplicates: tuple
 
 
 def _with_spelling_hint(cause: Cause, schema: Schema) -> Cause:
-    """With the field that may have been meant by one that there is not."""
+    """The cause with a suggestion for an unknown field: a similar field name of the schema at that path."""
     if "unknown field" not in cause.message:
         return cause
     *above, last = _PATH_SEGMENT.findall(cause.field)
@@ -264,29 +271,26 @@ def _with_spelling_hint(cause: Cause, schema: Schema) -> Cause:
     )
 
 
-def read_inventory(places: Sequence[str], recursive: bool = False) -> Inventory:
-    """Everything there is at these places; all of it is read even if some is wrong, up to a limit."""
+def read_inventory(sources: Sequence[str], recursive: bool = False) -> Inventory:
+    """All nodes and workloads of the sources; reading goes on after a problem, up to MAX_PROBLEMS."""
     _SERVED_KINDS.update(
         (kind.resource.kind, compile_kind(kind))
         for kind in (LatticeNode, LatticeWorkload)
         if kind.resource.kind not in _SERVED_KINDS
     )
-    found = Inventory()
-    seen: dict[str, str] = {}
-    for place in places:
-        for path in manifest_files(place, recursive):
-            real = path if path == "-" else str(Path(path).resolve())
-            if real in seen:
-                found.add_problem(_duplicate_file_error(path, seen[real]))
+    inventory = Inventory()
+    paths_by_file: dict[str, str] = {}
+    for source in sources:
+        for path in manifest_files(source, recursive):
+            file = path if path == "-" else str(Path(path).resolve())
+            if file in paths_by_file:
+                alias = "" if path == paths_by_file[file] else f", first as {paths_by_file[file]}"
+                where = "<stdin>" if path == "-" else path
+                inventory.add_problem(Invalid(f"is given twice{alias}", where=where, fix="name it once"))
                 continue
-            seen[real] = path
-            for each in read_objects(path):
-                found.add(each)
-                if found.has_too_many_problems:
-                    return found
-    return found
-
-
-def _duplicate_file_error(path: str, first: str) -> Invalid:
-    otherwise = "" if path == first else f", first as {first}"
-    return Invalid(f"is given twice{otherwise}", where="<stdin>" if path == "-" else path, fix="name it once")
+            paths_by_file[file] = path
+            for item in read_objects(path):
+                inventory.add(item)
+                if inventory.has_too_many_problems:
+                    return inventory
+    return inventory

@@ -1,7 +1,6 @@
-"""The objects that placement looks at, from files, and what manifests would change about them."""
+"""The world of placement objects from files, and the changes that manifests would make."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -35,50 +34,47 @@ if TYPE_CHECKING:
 DECLARED_KINDS: tuple[type[Kind], ...] = (
     LatticePool, LatticeNodeClass, CloudInfrastructure, StaticInfrastructure, LatticePlacementPolicy, LatticeService,
 )  # fmt: skip
-SYSTEM_KINDS: tuple[type[Kind], ...] = (
-    LatticeCluster,
-    LatticeLedger,
-    LatticeNode,
-)  # by Lattice and its agents, from what is declared
-WORKLOAD_KINDS: tuple[type[Kind], ...] = (LatticeWorkload,)  # their own or Lattice's
-PLACEMENT_KINDS = {each.resource.kind: each for each in DECLARED_KINDS + SYSTEM_KINDS + WORKLOAD_KINDS}
-MAX_PROBLEMS = 20  # problems told before giving up on the rest
+# Written only by Lattice and its agents.
+SYSTEM_KINDS: tuple[type[Kind], ...] = (LatticeCluster, LatticeLedger, LatticeNode)
+# Written by Lattice and by users.
+WORKLOAD_KINDS: tuple[type[Kind], ...] = (LatticeWorkload,)
+PLACEMENT_KINDS = {kind.resource.kind: kind for kind in DECLARED_KINDS + SYSTEM_KINDS + WORKLOAD_KINDS}
+# The reader stops after this many problems.
+MAX_PROBLEMS = 20
 PAGE_SIZE = "500"
-_FIELDS_HINT = "`lattice crds {}` shows the fields there are"
+_FIELDS_HINT = "`lattice crds {}` lists the fields"
 
 
 def load_world(sources: "FleetInputs") -> World:
-    """What there is. What was spent of a month counts once there is a ledger that says so."""
-    found = _load_objects(sources)
-    is_accounted = any(isinstance(each, LatticeLedger) for each in found)
-    world = World.of(found)
-    return replace(world, now=datetime.now(UTC)) if is_accounted else world
-
-
-def _load_objects(sources: "FleetInputs") -> list[Kind]:
-    read = ManifestReader(sources.namespace)
+    """The world of the files; the current time is set only with a ledger, because only a ledger records what
+    a month has cost."""
+    reader = ManifestReader(sources.namespace)
     for document in load_manifests(sources.world_files, sources.recursive):
-        read.add(document)
-    return read.finish()
+        reader.add(document)
+    objects = reader.finish()
+    has_ledger = any(isinstance(item, LatticeLedger) for item in objects)
+    world = World.of(objects)
+    return replace(world, now=datetime.now(UTC)) if has_ledger else world
 
 
 def load_changes(sources: "FleetInputs") -> list[Kind]:
-    """The objects as they would be once these manifests are applied."""
-    pairs = sources.manifests or (
-        [(each, None) for each in load_manifests(sources.files, sources.recursive)] if sources.files else []
-    )
-    read = ManifestReader(sources.namespace, are_changes=True)
-    for document, _ in pairs:
-        read.add(document)
-    return read.finish()
+    """Objects as they would be after the manifests are applied."""
+    documents = [document for document, _ in sources.manifests]
+    if not documents and sources.files:
+        documents = load_manifests(sources.files, sources.recursive)
+    reader = ManifestReader(sources.namespace, are_changes=True)
+    for document in documents:
+        reader.add(document)
+    return reader.finish()
 
 
 @dataclass
 class ManifestReader:
-    """Every object checked as the server would, each name once; what is wrong is told all together."""
+    """Collects objects, each validated as the server would and each name once; reports all problems together."""
 
     namespace: str
-    are_changes: bool = False  # to be applied by somebody, who may not write what is Lattice's
+    # The objects are a user's changes: kinds that only Lattice writes are denied.
+    are_changes: bool = False
     objects: dict[ObjectKey, Kind] = field(default_factory=dict)
     locations: dict[ObjectKey, str] = field(default_factory=dict)
     ignored: Counter[str] = field(default_factory=Counter)
@@ -93,9 +89,13 @@ class ManifestReader:
                 self.ignored[target.resource.kind] += 1
                 return
             try:
-                self._insert(self._admit_document(document, target), document)
+                item = self._admit_document(document, target)
+                key = object_key(item)
+                if key in self.locations:
+                    raise Invalid(f"is given twice, first at {self.locations[key]}", fix="remove one of them")
             except LatticeError as e:
                 raise locate_error(e, document, target) from e
+            self.objects[key], self.locations[key] = item, document.location("metadata.name")
         except LatticeError as e:
             self.problems.append(e)
 
@@ -105,52 +105,47 @@ class ManifestReader:
             raise Denied(
                 f"{target.resource.kind} is written by Lattice only", fix=target.resource.managed_hint
             )
-        return admit_object(kind, self._with_namespace(document, target))
-
-    def _with_namespace(self, document: Document, target: Target) -> dict[str, Any]:
-        """In the namespace that it names, else in the one that was asked for."""
-        metadata = document.value["metadata"]
-        if metadata.get("namespace") or not target.resource.namespaced:
-            return document.value
-        return {**document.value, "metadata": {**metadata, "namespace": self.namespace}}
-
-    def _insert(self, found: Kind, document: Document) -> None:
-        name = object_key(found)
-        if name in self.locations:
-            raise Invalid(f"is given twice, first at {self.locations[name]}", fix="remove one of them")
-        self.objects[name], self.locations[name] = found, document.location("metadata.name")
+        # An object without a namespace goes to the namespace of the command.
+        value, metadata = document.value, document.value["metadata"]
+        if target.resource.namespaced and not metadata.get("namespace"):
+            value = {**value, "metadata": {**metadata, "namespace": self.namespace}}
+        return admit_object(kind, value)
 
     def finish(self) -> list[Kind]:
+        """The collected objects; with problems, print all but the last and raise the last."""
         for problem in self.problems[:-1]:
             say.error(problem)
         if self.problems:
             raise self.problems[-1]
         if self.ignored:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ignored.items()))
-            say.note(f"ignored {kinds}: placement does not look at them")
+            say.note(f"ignored {kinds}: placement does not use them")
         return list(self.objects.values())
 
 
+# compile_kind builds a schema and validators: once per kind is enough.
 @cache
 def _served_kind(kind: type[Kind]) -> ServedKind:
     return compile_kind(kind)
 
 
 def admit_object(kind: type[Kind], value: dict[str, Any]) -> Kind:
+    """Validate a manifest as the server would and convert the manifest into an object of its kind."""
     try:
-        kept = admit(_served_kind(kind), value, "Strict").obj
-    except Malformed as e:  # a server would say how to ask it; here there is none
+        admitted = admit(_served_kind(kind), value, "Strict").obj
+    # The server's fix explains how to query the server; offline the fix points to `lattice crds`.
+    except Malformed as e:
         raise Malformed(
             e.message,
             where=e.where,
             fix=_FIELDS_HINT.format(kind.resource.plural) if e.causes else e.fix,
             causes=e.causes,
         ) from e
-    return msgspec.convert(kept, kind)
+    return msgspec.convert(admitted, kind)
 
 
 def load_deletions(sources: "FleetInputs", world: World) -> list[ObjectKey]:
-    """What `--delete` names; it must be there."""
+    """Keys of the objects that `--delete` names; every object must exist in the world."""
     return [_deletion_key(word, sources.namespace, world) for word in sources.deletions]
 
 
@@ -159,19 +154,15 @@ def _deletion_key(word: str, namespace: str, world: World) -> ObjectKey:
     resource = target.resource
     if not target.name:
         raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
-    if resource.kind not in {each.resource.kind for each in DECLARED_KINDS}:
+    names = [kind.resource.kind for kind in DECLARED_KINDS]
+    if resource.kind not in names:
         raise UsageError(
-            f"{resource.kind} is nothing that placement looks at",
+            f"placement does not use {resource.kind}",
             where=word,
-            fix=f"name a {_kind_list(DECLARED_KINDS)}",
+            fix=f"name a {', '.join(names[:-1])} or {names[-1]}",
         )
-    found = (resource.kind, namespace if resource.namespaced else "", target.name)
-    if found not in world.objects:
+    key = (resource.kind, namespace if resource.namespaced else "", target.name)
+    if key not in world.objects:
         where = f" in namespace {namespace}" if resource.namespaced else ""
-        raise NotFound(f"there is no {word}{where}", fix="check its name and -n")
-    return found
-
-
-def _kind_list(kinds: Sequence[type[Kind]]) -> str:
-    said = [each.resource.kind for each in kinds]
-    return f"{', '.join(said[:-1])} or {said[-1]}"
+        raise NotFound(f"there is no {word}{where}", fix="check the name and -n")
+    return key

@@ -1,4 +1,5 @@
-"""What runs on, and is paid for, where supply is deleted: told with the deletion."""
+"""Warning of `lattice delete` about machines and replicas that keep running, and costing, after their pool is
+deleted."""
 
 from decimal import Decimal
 from typing import Any
@@ -15,7 +16,9 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.inputs.ledger_math import format_dollars, rate_per_30_days
 
-MAX_NAMES_INLINE = 3  # of many
+# Names of clusters or services listed in the warning.
+MAX_NAMES_INLINE = 3
+# Field of a cluster's spec that names the deleted object.
 _CLUSTER_FIELDS = {
     LatticePool.resource.id: "pool",
     CloudInfrastructure.resource.id: "infrastructure",
@@ -25,17 +28,19 @@ Object = dict[str, Any]
 
 
 def orphan_warning(connection: Connection, target: Target) -> str:
-    """A sentence; "" where nothing is left, or where the caller may not see it."""
-    said_in = _CLUSTER_FIELDS.get(target.resource.id)
-    if said_in is None:
+    """One sentence about the orphaned machines and replicas; empty if the object has no clusters or the user
+    may not list clusters."""
+    spec_field = _CLUSTER_FIELDS.get(target.resource.id)
+    if spec_field is None:
         return ""
     try:
         clusters = [
-            each
-            for each in _list_all(connection, LatticeCluster.resource)
-            if each["spec"].get(said_in) == target.name
+            cluster
+            for cluster in _list_all(connection, LatticeCluster.resource)
+            if cluster["spec"].get(spec_field) == target.name
         ]
         services = _list_all(connection, LatticeService.resource) if clusters else []
+    # The warning is a courtesy: a user without the right to list clusters may still delete.
     except LatticeError:
         return ""
     return (
@@ -44,46 +49,48 @@ def orphan_warning(connection: Connection, target: Target) -> str:
 
 
 def _list_all(connection: Connection, resource: Resource) -> list[Object]:
-    pages = connection.client.list_pages(resource_path(resource, None), {"limit": "500"})
-    return [item for page in pages for item in page.get("items") or []]
+    items: list[Object] = []
+    for page in connection.client.list_pages(resource_path(resource, None), {"limit": "500"}):
+        items += page.get("items") or []
+    return items
 
 
 def _orphan_sentence(subject: str, clusters: list[Object], services: list[Object]) -> str:
-    names = sorted(each["metadata"]["name"] for each in clusters)
-    machines = sum(sum((each["spec"].get("nodes") or {}).values()) for each in clusters)
-    told = [((each.get("status") or {}).get("cost") or {}).get("hourly") for each in clusters]
-    paid = sum(dollars_to_micros(Decimal(str(hourly))) for hourly in told if hourly is not None)
-    here = {
-        name: count
-        for each in services
-        if (count := _replicas_in(each, names))
-        for name in [_namespaced_name(each)]
-    }
+    names = sorted(cluster["metadata"]["name"] for cluster in clusters)
+    machines = sum(sum((cluster["spec"].get("nodes") or {}).values()) for cluster in clusters)
+    rates = [((cluster.get("status") or {}).get("cost") or {}).get("hourly") for cluster in clusters]
+    paid = sum(dollars_to_micros(Decimal(str(hourly))) for hourly in rates if hourly is not None)
+    orphaned: dict[str, int] = {}
+    for service in services:
+        if count := _replicas_in(service, names):
+            orphaned[f"{service['metadata']['namespace']}/{service['metadata']['name']}"] = count
     replicas = (
-        f"{pluralize(sum(here.values()), 'replica')} of {_truncated_list(sorted(here))}"
-        if here
+        f"{pluralize(sum(orphaned.values()), 'replica')} of {_truncated_list(sorted(orphaned))}"
+        if orphaned
         else "no replica of a service"
     )
-    goes_on = f"{'runs' if machines == 1 else 'run'} on without it, for {format_dollars(paid)}/h, {format_dollars(rate_per_30_days(paid))}/30d"
-    drain = f"`lattice drain -l lattice.dev/cluster={names[0]}`{', and so on' if len(names) > 1 else ''}"
-    them = "it" if sum(here.values()) == 1 else "them"
-    way = (
-        f"to move {them}: {drain}"
-        if here
-        else "a machine that nobody is on is given back soon, unless minNodes keeps it"
+    cost = f"{format_dollars(paid)}/h, {format_dollars(rate_per_30_days(paid))}/30d"
+    consequence = f"{'keeps running and costs' if machines == 1 else 'keep running and cost'} {cost}"
+    drain = f"`lattice drain -l lattice.dev/cluster={names[0]}`{', and likewise for each cluster' if len(names) > 1 else ''}"
+    pronoun = "it" if sum(orphaned.values()) == 1 else "them"
+    remedy = (
+        f"to move {pronoun}: {drain}"
+        if orphaned
+        else "Lattice removes empty machines soon, unless minNodes keeps them"
     )
-    return f"{subject} is in use: {pluralize(machines, 'machine')} in {_truncated_list(names)} with {replicas} {goes_on}; {way}"
+    return (
+        f"{subject} is in use: {pluralize(machines, 'machine')} in {_truncated_list(names)} "
+        f"with {replicas} {consequence}; {remedy}"
+    )
 
 
 def _replicas_in(service: Object, clusters: list[str]) -> int:
     placements = (service.get("status") or {}).get("placements") or []
-    return sum(each.get("replicas") or 0 for each in placements if each.get("cluster") in clusters)
-
-
-def _namespaced_name(item: Object) -> str:
-    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+    return sum(
+        placement.get("replicas") or 0 for placement in placements if placement.get("cluster") in clusters
+    )
 
 
 def _truncated_list(names: list[str]) -> str:
-    more = len(names) - MAX_NAMES_INLINE
-    return ", ".join(names[:MAX_NAMES_INLINE]) + (f" and {more} more" if more > 0 else "")
+    hidden = len(names) - MAX_NAMES_INLINE
+    return ", ".join(names[:MAX_NAMES_INLINE]) + (f" and {hidden} more" if hidden > 0 else "")

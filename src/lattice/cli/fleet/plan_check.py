@@ -1,4 +1,5 @@
-"""Would applying these manifests still do what the plan said? If not, nothing is applied."""
+"""Check of `lattice apply --plan`: the server plans again, and an outcome that differs from the plan stops
+the apply."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,18 +18,19 @@ from lattice.errors import Cause, Conflict, LatticeError, Malformed, UsageError
 from lattice.kinds.meta.yaml_manifest import Document
 from lattice.placement.queries.plan_diff import plan_differences
 
-PLAN_DIFFERS, PLAN_UNKNOWN = "PlanDiffers", "PlanUnknown"  # the server's words for it
+# Cause reasons of the server's Conflict.
+PLAN_DIFFERS, PLAN_UNKNOWN = "PlanDiffers", "PlanUnknown"
 
 
 class PlanOutdated(LatticeError):
-    """The world moved on since the plan was made."""
+    """The plan's outcome has changed since the plan was made."""
 
     status, reason, exit_code = 409, "Conflict", 3
 
 
 @dataclass(frozen=True)
 class PlanCheck:
-    """The flags of `lattice apply` that say which plan must still hold, and how the server is to plan again."""
+    """Flags of `lattice apply` that name the plan and the inputs with which the server plans again."""
 
     plan: str
     dry_run: str
@@ -39,67 +41,79 @@ class PlanCheck:
 
 
 def enforce_plan(
-    connection: Connection, asked: PlanCheck, found: Sequence[tuple[Document, Target]]
+    connection: Connection, check: PlanCheck, manifests: Sequence[tuple[Document, Target]]
 ) -> dict[Key, tuple[str, Any]]:
-    """The server plans again on what it has now, and refuses if the outcome is another. What it applied, unless that is only tried."""
-    if asked.dry_run == "client":
-        raise UsageError("--plan needs the server, --dry-run=client asks none", fix="drop one of the two")
-    wanted = _read_plan(asked.plan)
+    """Apply the manifests if the server's new plan has the id of the given plan, else raise PlanOutdated with
+    the differences.
+
+    Returns the results by object key; a dry run returns no results.
+    """
+    if check.dry_run == "client":
+        raise UsageError("--plan needs a server, --dry-run=client uses none", fix="remove one of the two")
+    plan = _read_plan(check.plan)
     sources = FleetInputs(
         connection,
-        prices=asked.prices,
-        latency=asked.latency,
-        force=asked.force_conflicts,
-        manifests=tuple(found),
+        prices=check.prices,
+        latency=check.latency,
+        force=check.force_conflicts,
+        manifests=tuple(manifests),
     )
     try:
-        if asked.dry_run == "none":
-            return apply_planned(sources, wanted["id"], asked.field_manager)
-        run_query(sources, {"ask": "plan", "expect": wanted["id"]})
+        if check.dry_run == "none":
+            return apply_planned(sources, plan["id"], check.field_manager)
+        run_query(sources, {"ask": "plan", "expect": plan["id"]})
+    # Other conflicts, such as another field manager, keep their own message.
     except Conflict as e:
         if not {PLAN_DIFFERS, PLAN_UNKNOWN} & {cause.reason for cause in e.causes}:
             raise
         raise PlanOutdated(
             f"{e.message}; nothing was applied",
-            causes=[Cause("", each) for each in _differences(wanted, e, sources)],
+            causes=[Cause("", difference) for difference in _differences(plan, e, sources)],
             fix=e.fix,
         ) from e
     return {}
 
 
-def _differences(wanted: Mapping[str, Any], refused: Conflict, sources: FleetInputs) -> list[str]:
-    """Of a plan that was kept; else as far as the server remembers it; else only what the plan is now."""
-    if "services" in wanted:
-        return plan_differences(wanted, run_query(sources, {"ask": "plan"}))
-    known = [cause.message for cause in refused.causes if cause.reason == PLAN_DIFFERS]
-    if not known:
+def _differences(plan: Mapping[str, Any], refused: Conflict, sources: FleetInputs) -> list[str]:
+    """Differences between the plans: from the saved plan, else from the server's record, else the new plan is
+    printed."""
+    # A saved plan holds everything to compare; an id alone does not.
+    if "services" in plan:
+        return plan_differences(plan, run_query(sources, {"ask": "plan"}))
+    differences = [cause.message for cause in refused.causes if cause.reason == PLAN_DIFFERS]
+    if not differences:
         _note_current_plan(run_query(sources, {"ask": "plan"}))
-    return known or [cause.message for cause in refused.causes]
+    return differences or [cause.message for cause in refused.causes]
 
 
-def _read_plan(plan: str) -> dict[str, Any]:
-    """A plan that was kept, or only its id."""
-    if plan.startswith("p-") and not Path(plan).exists():
-        return {"id": plan}
+def _read_plan(word: str) -> dict[str, Any]:
+    """The saved plan of a file, or a plan with only its id."""
+    # A file may be called p-something, too: an existing file wins.
+    if word.startswith("p-") and not Path(word).exists():
+        return {"id": word}
     try:
-        found = msgspec.json.decode(Path(plan).read_bytes())
+        document = msgspec.json.decode(Path(word).read_bytes())
     except OSError as e:
         fix = "give the id that `lattice plan` printed, or a file with what `lattice plan -o json` printed"
-        raise UsageError(f"{plan!r} is neither the id of a plan nor a file", fix=fix) from e
+        raise UsageError(f"{word!r} is neither the id of a plan nor a file", fix=fix) from e
     except msgspec.DecodeError as e:
         raise Malformed(
-            f"is not a plan: {e}", where=plan, fix="keep one with `lattice plan -o json > FILE`"
+            f"is not a plan: {e}", where=word, fix="save one with `lattice plan -o json > FILE`"
         ) from e
-    if not isinstance(found, dict) or found.get("ask") != "plan" or not isinstance(found.get("id"), str):
-        raise Malformed("is not a plan", where=plan, fix="keep one with `lattice plan -o json > FILE`")
-    return found
+    if (
+        not isinstance(document, dict)
+        or document.get("ask") != "plan"
+        or not isinstance(document.get("id"), str)
+    ):
+        raise Malformed("is not a plan", where=word, fix="save one with `lattice plan -o json > FILE`")
+    return document
 
 
-def _note_current_plan(now: Mapping[str, Any]) -> None:
+def _note_current_plan(plan: Mapping[str, Any]) -> None:
     from lattice.cli.output.plan_tables import plan_lines
 
     say.note(
         "\n".join(
-            ["as things are now:", *(f"  {line}".rstrip() for line in plan_lines(now, TableRenderer()))]
+            ["the current plan:", *(f"  {line}".rstrip() for line in plan_lines(plan, TableRenderer()))]
         )
     )

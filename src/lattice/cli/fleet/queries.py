@@ -1,4 +1,5 @@
-"""A question about the fleet, put to the server: its answer, and what it refuses with the file and line of every field."""
+"""Fleet queries to the server: the request body, the answer, and errors with the file and line of every
+field."""
 
 import re
 from collections import Counter
@@ -27,39 +28,44 @@ if TYPE_CHECKING:
     from lattice.cli.fleet.fleet_command import FleetInputs
 
 FLEET_API_PATH = f"/apis/{GROUP}/{VERSION}/fleet"
-APPLY_TIMEOUT_S = 300.0  # seconds for an apply that plans before
+# Timeout of an apply that plans first.
+APPLY_TIMEOUT_S = 300.0
 _MANIFEST_FIELD = re.compile(r"manifests\[(\d+)\]\.?(.*)")
 Manifests = Sequence[tuple[Document, Target]]
-Key = tuple[str, str, str]  # kind, namespace, name
+# Kind, namespace, name.
+Key = tuple[str, str, str]
 
 
-def query_server(sources: "FleetInputs", question: dict[str, Any]) -> dict[str, Any]:
-    body = {name: value for name, value in question.items() if name != "ask" and value is not None}
-    told = _post_query(sources, question["ask"], body)
-    found: dict[str, Any] = msgspec.json.decode(
-        encode(told)
-    )  # numbers as this program would have found them itself
-    return found
+def query_server(sources: "FleetInputs", query: dict[str, Any]) -> dict[str, Any]:
+    """Answer of the server to a fleet query."""
+    body = {name: value for name, value in query.items() if name != "ask" and value is not None}
+    answer = _post_query(sources, query["ask"], body)
+    # The round trip through JSON gives numbers the types that an offline answer has.
+    document: dict[str, Any] = msgspec.json.decode(encode(answer))
+    return document
 
 
 def apply_planned(sources: "FleetInputs", plan_id: str, manager: str) -> dict[Key, tuple[str, Any]]:
-    """What became of each object, all applied together; refused if the outcome is not that of the plan."""
-    told = _post_query(sources, "apply", {"expect": plan_id, "fieldManager": manager})
-    if told["meanwhile"]:
+    """Apply all manifests in one request and return the verdict and object by key; the server refuses if the
+    plan's outcome has changed."""
+    answer = _post_query(sources, "apply", {"expect": plan_id, "fieldManager": manager})
+    if answer["meanwhile"]:
         say.warning(
-            f"somebody else changed {', '.join(told['meanwhile'])} at the same moment: `lattice plan` shows what it comes to"
+            f"another client changed {', '.join(answer['meanwhile'])} at the same time: "
+            "`lattice plan` shows the combined result"
         )
-    return {_key(each["object"]): (each["verdict"], each["object"]) for each in told["objects"]}
-
-
-def _key(value: dict[str, Any]) -> Key:
-    return value["kind"], value["metadata"].get("namespace", ""), value["metadata"]["name"]
+    results = {}
+    for applied in answer["objects"]:
+        value = applied["object"]
+        key = value["kind"], value["metadata"].get("namespace", ""), value["metadata"]["name"]
+        results[key] = (applied["verdict"], value)
+    return results
 
 
 def _post_query(sources: "FleetInputs", ask: str, body: dict[str, Any]) -> Any:
-    given = _manifests(sources)
+    manifests = _manifests(sources)
     body |= {
-        "manifests": [document.value for document, _ in given],
+        "manifests": [document.value for document, _ in manifests],
         "namespace": sources.namespace,
         "force": sources.force,
     }
@@ -71,15 +77,17 @@ def _post_query(sources: "FleetInputs", ask: str, body: dict[str, Any]) -> Any:
     try:
         return client.send(Request("POST", f"{FLEET_API_PATH}/{ask}", body=body)).body
     except LatticeError as e:
-        raise _locate_errors(e, given) from e
+        raise _locate_errors(e, manifests) from e
     finally:
         client.close()
 
 
 def _request_timeout_s(connection: "Connection", body: dict[str, Any]) -> float:
-    """As long as was asked for; unless it was, also as long as the search may take."""
+    """The timeout that the user gave; by default long enough for an apply with a plan, plus the time limit of
+    the search."""
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source("request_timeout") if context else None
+    # Without a click context the default applies.
     is_default = source in (None, click.core.ParameterSource.DEFAULT)
     return (
         max(APPLY_TIMEOUT_S, connection.timeout) + body.get("timeLimitSeconds", 0.0)
@@ -89,23 +97,23 @@ def _request_timeout_s(connection: "Connection", body: dict[str, Any]) -> float:
 
 
 def _manifests(sources: "FleetInputs") -> Manifests:
-    """What placement looks at, and the namespaces that it may be in."""
-    found = sources.manifests or [(each, target_of(each, kind_names())) for each in _documents(sources)]
-    passed_over = Counter(
-        target.resource.kind for _, target in found if target.resource.kind not in PLACEMENT_KINDS
+    """Manifests that placement reads and their namespaces; manifests of other kinds are ignored with a note."""
+    pairs = sources.manifests
+    if not pairs and sources.files:
+        documents = load_manifests(sources.files, sources.recursive)
+        pairs = tuple((document, target_of(document, kind_names())) for document in documents)
+    ignored = Counter(
+        target.resource.kind for _, target in pairs if target.resource.kind not in PLACEMENT_KINDS
     )
-    if passed_over:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(passed_over.items()))
-        say.note(f"ignored {kinds}: placement does not look at them")
-    wanted = {*PLACEMENT_KINDS, Namespace.resource.kind}
-    return [(document, target) for document, target in found if target.resource.kind in wanted]
-
-
-def _documents(sources: "FleetInputs") -> list[Document]:
-    return load_manifests(sources.files, sources.recursive) if sources.files else []
+    if ignored:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
+        say.note(f"ignored {kinds}: placement does not use them")
+    accepted = {*PLACEMENT_KINDS, Namespace.resource.kind}
+    return [(document, target) for document, target in pairs if target.resource.kind in accepted]
 
 
 def _deletion(word: str, namespace: str) -> dict[str, str]:
+    """Key of an object that `--delete` names, as the query sends the key."""
     target = kind_names().parse_targets([word])[0]
     if not target.name:
         raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
@@ -115,31 +123,29 @@ def _deletion(word: str, namespace: str) -> dict[str, str]:
 
 
 def _csv_tables(sources: "FleetInputs") -> dict[str, Any]:
-    """Files that are here and not where the server is."""
-    from lattice.cli.fleet.fleet_command import _read_table
+    """Contents of the local price and latency files, which the server cannot read itself."""
+    from lattice.cli.fleet.fleet_command import read_table
 
-    prices = [
-        {"csv": _read_table(path), "source": path, "asOf": _modified_date(path)} for path in sources.prices
-    ]
-    latency = (
-        {"latency": {"csv": _read_table(sources.latency), "source": sources.latency}}
-        if sources.latency
-        else {}
-    )
-    return {"prices": prices, **latency}
-
-
-def _modified_date(path: str) -> str:
-    return datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date().isoformat()
+    prices = []
+    for path in sources.prices:
+        modified = datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date()
+        prices.append({"csv": read_table(path), "source": path, "asOf": modified.isoformat()})
+    tables: dict[str, Any] = {"prices": prices}
+    if sources.latency:
+        tables["latency"] = {"csv": read_table(sources.latency), "source": sources.latency}
+    return tables
 
 
-def _locate_errors(e: LatticeError, given: Manifests) -> LatticeError:
-    """The last refusal; those before it are told already."""
-    by_place: dict[int, list[Cause]] = {}
+def _locate_errors(e: LatticeError, manifests: Manifests) -> LatticeError:
+    """The last located error, to be raised; prints the errors of the manifests before."""
+    causes_by_index: dict[int, list[Cause]] = {}
     for cause in e.causes:
-        if (found := _MANIFEST_FIELD.fullmatch(cause.field)) and int(found[1]) < len(given):
-            by_place.setdefault(int(found[1]), []).append(Cause(found[2], cause.message, cause.reason))
-    problems = [_located_problem(e, causes, *given[index]) for index, causes in sorted(by_place.items())]
+        # The server names fields as manifests[3].spec.replicas; the index selects the local file.
+        if (match := _MANIFEST_FIELD.fullmatch(cause.field)) and int(match[1]) < len(manifests):
+            causes_by_index.setdefault(int(match[1]), []).append(Cause(match[2], cause.message, cause.reason))
+    problems = [
+        _located_problem(e, causes, *manifests[index]) for index, causes in sorted(causes_by_index.items())
+    ]
     for problem in problems[:-1]:
         say.error(problem)
     return problems[-1] if problems else e
@@ -148,8 +154,9 @@ def _locate_errors(e: LatticeError, given: Manifests) -> LatticeError:
 def _located_problem(
     e: LatticeError, causes: list[Cause], document: Document, target: Target
 ) -> LatticeError:
-    told = [cause for cause in causes if cause.field]
-    if told:
-        return locate_error(type(e)(e.message, fix=e.fix, causes=told), document, target)
-    what, _, fix = causes[0].message.partition(" (fix: ")
-    return locate_error(type(e)(what, fix=fix.removesuffix(")")), document, target)
+    field_causes = [cause for cause in causes if cause.field]
+    if field_causes:
+        return locate_error(type(e)(e.message, fix=e.fix, causes=field_causes), document, target)
+    # Without fields the server's message carries its fix inside.
+    message, _, fix = causes[0].message.partition(" (fix: ")
+    return locate_error(type(e)(message, fix=fix.removesuffix(")")), document, target)

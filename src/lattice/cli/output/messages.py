@@ -1,4 +1,4 @@
-"""What the command line says on standard error: errors, warnings, remarks."""
+"""Errors, warnings, notes and progress on standard error."""
 
 import os
 import sys
@@ -10,25 +10,26 @@ from contextlib import contextmanager
 from lattice.errors import LatticeError
 
 _RED, _YELLOW, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[0m"
-
-
-PROGRESS_INTERVAL_S = 1.0  # seconds of silence
-_CLEAR = "\r\x1b[K"
+# Seconds before the first progress line, and between two of them.
+PROGRESS_INTERVAL_S = 1.0
+_CLEAR_LINE = "\r\x1b[K"
 
 
 def error(problem: LatticeError) -> None:
-    """What, where, every cause, and how to fix it."""
+    """Print the error: location and message, then every cause, then the fix."""
     where = f"{problem.where}: " if problem.where else ""
     lines = [f"{_coloured('error:', _RED)} {where}{problem.message}"]
+    # A cause that the message already contains is not repeated.
     lines += [f"  {cause}" for cause in problem.causes if str(cause) not in problem.message]
     lines += [f"  fix: {problem.fix}"] if problem.fix else []
     note("\n".join(lines))
 
 
 def combined_exit_code(codes: Iterable[int]) -> int:
-    """Of what failed on the way: their code if all agree, 1 if not, 0 if nothing did."""
-    different = set(codes)
-    return different.pop() if len(different) == 1 else int(bool(different))
+    """Exit code of a command that handled several objects: 0 without failures, the common code if all
+    failures agree, else 1."""
+    distinct_codes = set(codes)
+    return distinct_codes.pop() if len(distinct_codes) == 1 else int(bool(distinct_codes))
 
 
 def warning(text: str) -> None:
@@ -36,7 +37,8 @@ def warning(text: str) -> None:
 
 
 def note(text: str) -> None:
-    sys.stdout.flush()  # so that both streams read in order when they end up in one place
+    # Flush stdout first: the streams keep their order when both go to the same file.
+    sys.stdout.flush()
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
@@ -48,28 +50,30 @@ def _coloured(text: str, colour: str) -> str:
 
 
 @contextmanager
-def show_progress(what: str) -> Iterator[None]:
-    """Says what is going on and for how long, and wipes it away again. Nobody watches a pipe: there it says nothing."""
+def show_progress(activity: str) -> Iterator[None]:
+    """Show an activity with its duration in seconds on the terminal and erase the line at the end; print
+    nothing to a pipe."""
     if not sys.stderr.isatty():
         yield
         return
     done = threading.Event()
-    teller = threading.Thread(target=_write_progress, args=(what, done), daemon=True)
-    teller.start()
+    writer = threading.Thread(target=_write_progress, args=(activity, done), daemon=True)
+    writer.start()
     try:
         yield
     finally:
         done.set()
-        teller.join()
+        # Wait for the writer: otherwise the progress line could follow the result.
+        writer.join()
 
 
-def _write_progress(what: str, done: threading.Event) -> None:
-    begin = time.monotonic()
-    told = False
+def _write_progress(activity: str, done: threading.Event) -> None:
+    started_at = time.monotonic()
+    is_line_shown = False
     while not done.wait(PROGRESS_INTERVAL_S):
-        sys.stderr.write(f"{_CLEAR}{what} … {time.monotonic() - begin:.0f} s")
+        sys.stderr.write(f"{_CLEAR_LINE}{activity} … {time.monotonic() - started_at:.0f} s")
         sys.stderr.flush()
-        told = True
-    if told:
-        sys.stderr.write(_CLEAR)
+        is_line_shown = True
+    if is_line_shown:
+        sys.stderr.write(_CLEAR_LINE)
         sys.stderr.flush()

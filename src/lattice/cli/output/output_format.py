@@ -1,4 +1,4 @@
-"""What `-o` asks for, and objects printed that way."""
+"""Output formats of `-o`: the click type that parses the flag, and serialization of objects."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from lattice.kinds.meta.jsonpath_template import Template, compile_template
 
 
 class OutputFormat(NamedTuple):
-    """`table`, `wide`, `name`, `json`, `yaml`, or `jsonpath` with its template."""
+    """Output format: `table`, `wide`, `name`, `json`, `yaml`, or `jsonpath` with its template."""
 
     name: str = "table"
     template: Template | None = None
@@ -22,7 +22,7 @@ class OutputFormat(NamedTuple):
 
 
 class OutputFormatType(click.ParamType):  # type: ignore[type-arg]
-    """Reads the value of -o; only the forms that a command can print."""
+    """Click type of `-o` that accepts only the formats a command can print."""
 
     name = "form"
 
@@ -32,9 +32,14 @@ class OutputFormatType(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> OutputFormat:
         if isinstance(value, OutputFormat):
             return value
+        # kubectl users write -o=json, too.
         name, _, text = value.removeprefix("=").partition("=")
         if name not in self.allowed or (text and name != "jsonpath"):
-            self.fail(f"{value!r} is not a form of output here; use {', '.join(self.allowed)}", param, ctx)
+            self.fail(
+                f"{value!r} is not an output format of this command; use {', '.join(self.allowed)}",
+                param,
+                ctx,
+            )
         if name != "jsonpath":
             return OutputFormat(name)
         if not text:
@@ -51,7 +56,7 @@ class OutputFormatType(click.ParamType):  # type: ignore[type-arg]
 
 
 def serialize(value: Any, form: OutputFormat) -> str:
-    """One value as JSON, YAML or through a template, ending as it should."""
+    """Serialize a value as JSON or YAML, or render the value through the jsonpath template."""
     if form.template is not None:
         return form.template.render(value)
     return render.to_yaml(value) if form.name == "yaml" else f"{render.to_json(value)}\n"

@@ -1,4 +1,4 @@
-"""A plan, or what would happen if, as tables; from its document alone, whoever made that."""
+"""Tables of `plan`, `whatif`, `optimise` and `cost`, rendered from the JSON document of the query alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,73 +7,64 @@ from lattice.cli.output.render import cell
 from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks, pluralize
 from lattice.placement.inputs.ledger_math import format_dollars
 
-MAX_FIELDS = 5  # fields of an object
-MAX_VALUE_CHARS = 40  # characters of a value that are shown
-CONTEXT_CHARS = 12  # of them, before the first that differs
-
-
+# Limits without `-o wide`: fields per object, and characters of a value.
+MAX_FIELDS = 5
+MAX_VALUE_CHARS = 40
+# Characters shown before the first character that differs.
+CONTEXT_CHARS = 12
 JsonObject = Mapping[str, Any]
-MAX_DETAILED_SERVICES = 3  # unplaced services told at length
-MAX_NAMES_INLINE = 5  # of many, in one line
+# Unplaced services whose blockers are listed without `-o wide`.
+MAX_DETAILED_SERVICES = 3
+# Names listed in one line.
+MAX_NAMES_INLINE = 5
 
 
-def declaration_summary(found: Sequence[JsonObject], *, has_no_other_changes: bool) -> Iterator[str]:
-    """What changes besides places: services that are restarted, always; other declarations, if there is nothing else to tell."""
-    restarted = sum(each["isRestarted"] for each in found)
+def declaration_summary(declarations: Sequence[JsonObject], *, has_no_other_changes: bool) -> Iterator[str]:
+    """Summary of declared changes: restarted services always, other declarations only if the plan has no
+    other changes."""
+    restarted = sum(declaration["isRestarted"] for declaration in declarations)
     if restarted:
         yield f"{pluralize(restarted, 'service')} restarted replica by replica"
     if not has_no_other_changes:
         return
-    if len(found) > restarted:
-        yield f"{pluralize(len(found) - restarted, 'other declaration' if restarted else 'declaration')} changed"
-    yield "nothing is placed otherwise" if found else "nothing changes"
+    if len(declarations) > restarted:
+        yield f"{pluralize(len(declarations) - restarted, 'other declaration' if restarted else 'declaration')} changed"
+    yield "no placement changes" if declarations else "nothing changes"
 
 
-def declared_lines(document: JsonObject, look: TableRenderer) -> list[str]:
-    """What the manifests change, one line a field; of services that only go elsewhere, where they go says more."""
-    listed = {each["name"] for each in document["services"]}
-    shown = [
-        each
-        for each in document["declared"]
-        if each["isRestarted"] or f"{each.get('namespace')}/{each['name']}" not in listed
-    ]
-    rows = [row for each in shown for row in _declared_rows(each, look)]
-    return look.table(["", "DECLARED", "CHANGE"], rows)
+def declared_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
+    """Table of the fields that the manifests change; a service that only moves is left to the table of
+    services."""
+    listed = {service["name"] for service in document["services"]}
+    rows: list[list[str]] = []
+    for declaration in document["declared"]:
+        name = f"{declaration.get('namespace')}/{declaration['name']}"
+        if declaration["isRestarted"] or name not in listed:
+            rows += _declared_rows(declaration, renderer)
+    return renderer.table(["", "DECLARED", "CHANGE"], rows)
 
 
-def _declared_rows(each: JsonObject, look: TableRenderer) -> list[list[str]]:
-    told = [_field(part) for part in (each["fields"] if look.wide else each["fields"][:MAX_FIELDS])]
-    rest = len(each["fields"]) - len(told)
-    told += [f"and {pluralize(rest, 'more field')}; -o wide lists all"] if rest else []
-    first, *more = told or ["deleted" if each["mark"] == "-" else "new"]
-    return [[each["mark"], _object(each), first], *(["", "", words] for words in more)]
-
-
-def _object(each: JsonObject) -> str:
-    return "/".join(part for part in (each["kind"].lower(), each.get("namespace"), each["name"]) if part)
-
-
-def _field(each: JsonObject) -> str:
-    before, after = _differing_excerpts(*(_single_line(each[name]) for name in ("before", "after")))
-    return f"{each['path']} {before} → {after}"
+def _declared_rows(declaration: JsonObject, renderer: TableRenderer) -> list[list[str]]:
+    fields = declaration["fields"] if renderer.wide else declaration["fields"][:MAX_FIELDS]
+    changes = []
+    for part in fields:
+        before, after = _single_line(part["before"]), _single_line(part["after"])
+        longest, shortest = max(len(before), len(after)), min(len(before), len(after))
+        same = next((index for index in range(shortest) if before[index] != after[index]), shortest)
+        # Both excerpts begin at the same character, shortly before the first difference.
+        start = max(0, min(same - CONTEXT_CHARS, longest - MAX_VALUE_CHARS))
+        changes.append(f"{part['path']} {_excerpt(before, start)} → {_excerpt(after, start)}")
+    hidden = len(declaration["fields"]) - len(changes)
+    changes += [f"and {pluralize(hidden, 'more field')}; -o wide lists all"] if hidden else []
+    first, *following = changes or ["deleted" if declaration["mark"] == "-" else "new"]
+    name_parts = (declaration["kind"].lower(), declaration.get("namespace"), declaration["name"])
+    name = "/".join(part for part in name_parts if part)
+    return [[declaration["mark"], name, first], *(["", "", text] for text in following)]
 
 
 def _single_line(value: Any) -> str:
-    """In one line, with the ends of its lines written out."""
+    r"""A value on one line, with line breaks written as `\n`."""
     return cell(value.replace("\n", "\\n") if isinstance(value, str) else value)
-
-
-def _differing_excerpts(before: str, after: str) -> tuple[str, str]:
-    """Of long values, what is around the first character that differs."""
-    longest, same = max(len(before), len(after)), _common_prefix_length(before, after)
-    start = max(0, min(same - CONTEXT_CHARS, longest - MAX_VALUE_CHARS))
-    return _excerpt(before, start), _excerpt(after, start)
-
-
-def _common_prefix_length(before: str, after: str) -> int:
-    """Characters until they differ."""
-    shorter = min(len(before), len(after))
-    return next((at for at in range(shorter) if before[at] != after[at]), shorter)
 
 
 def _excerpt(text: str, start: int) -> str:
@@ -81,90 +72,95 @@ def _excerpt(text: str, start: int) -> str:
     return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
 
 
-def plan_lines(document: JsonObject, look: TableRenderer) -> list[str]:
-    """Without how to apply it: the command knows what was typed."""
+def plan_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
+    """All tables of a plan, without the hint how to apply the plan: only the command knows the flags that
+    were typed."""
     return join_blocks(
-        _summary(document, look),
-        declared_lines(document, look),
-        _services(document, look),
-        _clusters(document, look),
-        _pools(document, look),
-        _budgets(document, look),
-        _would_move(document, look),
-        unplaced_table(document["unplaced"], look),
-        look.bullets(document["risks"]),
-        _findings(document, look),
-        data_sources(document, look),
+        _summary(document, renderer),
+        declared_lines(document, renderer),
+        _services(document, renderer),
+        _clusters(document, renderer),
+        _pools(document, renderer),
+        _budgets(document, renderer),
+        _would_move(document, renderer),
+        unplaced_table(document["unplaced"], renderer),
+        renderer.bullets(document["risks"]),
+        renderer.bullets([f"{finding['subject']}: {finding['message']}" for finding in document["findings"]]),
+        data_sources(document, renderer),
     )
 
 
-def _summary(document: JsonObject, look: TableRenderer) -> list[str]:
+def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     parts = [
         *_change_counts(document["services"], "service"),
         *_change_counts(document["clusters"], "cluster"),
-        *_node_count_change(document["clusters"]),
     ]
-    parts += (
-        [f"{pluralize(len(document['wouldMove']), 'service')} would move"] if document["wouldMove"] else []
-    )
+    nodes = 0
+    for cluster in document["clusters"]:
+        nodes += sum(cluster["after"].values()) - sum(cluster["before"].values())
+    parts += [f"{pluralize(abs(nodes), 'node')} {'more' if nodes > 0 else 'fewer'}"] if nodes else []
+    moves = len(document["wouldMove"])
+    parts += [f"{pluralize(moves, 'service')} would move"] if moves else []
     parts += _unplaced_summary(document["unplaced"])
     total = document["total"]
-    before, after = (format_dollars(total[each]["hourlyMicros"]) for each in ("before", "after"))
+    before, after = (format_dollars(total[moment]["hourlyMicros"]) for moment in ("before", "after"))
     change = format_dollars(total["change"]["projected30DayMicros"], signed=True)
     cost = f"{before}/h → {after}/h ({change}/30d)" if before != after else f"{after}/h as before"
-    said = ", ".join([*parts, *declaration_summary(document["declared"], has_no_other_changes=not parts)])
-    return [*look.wrap(f"{said}; {cost}", look.max_width), *_pending(document["pending"], look)]
+    summary = ", ".join([*parts, *declaration_summary(document["declared"], has_no_other_changes=not parts)])
+    return [
+        *renderer.wrap(f"{summary}; {cost}", renderer.max_width),
+        *_pending(document["pending"], renderer),
+    ]
 
 
-def _unplaced_summary(found: Sequence[JsonObject]) -> Iterator[str]:
-    """Services without some of their replicas are told apart from those without any."""
-    as_before = "" if any(each["isNew"] for each in found) else " as before"
+def _unplaced_summary(unplaced: Sequence[JsonObject]) -> Iterator[str]:
+    """Count partly placed services and services without any placed replica separately."""
+    as_before = "" if any(service["isNew"] for service in unplaced) else " as before"
     for word, services in (
-        ("partly", [each for each in found if _placed_replicas(each)]),
-        ("not", [each for each in found if not _placed_replicas(each)]),
+        ("partly", [service for service in unplaced if _placed_replicas(service)]),
+        ("not", [service for service in unplaced if not _placed_replicas(service)]),
     ):
         if services:
             yield f"{pluralize(len(services), 'service')} {word} placed{as_before}"
 
 
-def _placed_replicas(each: JsonObject) -> int:
-    """Replicas of a service that lacks some, which have a place."""
-    return int(each["replicas"] - each["missing"])
+def _placed_replicas(service: JsonObject) -> int:
+    """Number of placed replicas of a service with missing replicas."""
+    return int(service["replicas"] - service["missing"])
 
 
-def _pending(found: JsonObject | None, look: TableRenderer) -> list[str]:
-    """Before is not always what is there."""
-    if found is None:
+def _pending(pending: JsonObject | None, renderer: TableRenderer) -> list[str]:
+    """Note that the baseline of the plan differs from the machines that run now."""
+    if pending is None:
         return []
-    real, late = format_dollars(found["cost"]["before"]["hourlyMicros"]), len(found["services"])
-    waits = (
-        f"{pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'} for that, and "
-        if late
-        else ""
-    )
-    return look.bullets(
-        [f"before is as if all that is declared already had its place; {waits}{real}/h is paid now"]
+    real, late = format_dollars(pending["cost"]["before"]["hourlyMicros"]), len(pending["services"])
+    waits = f" ({pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'})" if late else ""
+    return renderer.bullets(
+        [f"The baseline assumes all pending services are placed{waits}. You pay {real}/h now."]
     )
 
 
 def _change_counts(rows: Sequence[JsonObject], noun: str) -> Iterator[str]:
-    for mark, verb in (("+", "placed" if noun == "service" else "made"), ("~", "changed"), ("-", "removed")):
-        if found := [each for each in rows if each["mark"] == mark and each.get("isPlaced", True)]:
-            yield f"{pluralize(len(found), noun)} {verb}"
+    for mark, verb in (
+        ("+", "placed" if noun == "service" else "created"),
+        ("~", "changed"),
+        ("-", "removed"),
+    ):
+        if changed := [row for row in rows if row["mark"] == mark and row.get("isPlaced", True)]:
+            yield f"{pluralize(len(changed), noun)} {verb}"
 
 
-def _node_count_change(clusters: Sequence[JsonObject]) -> Iterator[str]:
-    change = sum(sum(each["after"].values()) - sum(each["before"].values()) for each in clusters)
-    if change:
-        yield f"{pluralize(abs(change), 'node')} {'more' if change > 0 else 'less'}"
-
-
-def _services(document: JsonObject, look: TableRenderer) -> list[str]:
-    rows = [_service(each, look) for each in document["services"] if each["before"] or each["after"]]
+def _services(document: JsonObject, renderer: TableRenderer) -> list[str]:
+    rows = [
+        _service(service, renderer)
+        for service in document["services"]
+        if service["before"] or service["after"]
+    ]
     empty = document["overhead"]["change"]
     if empty["hourlyMicros"]:
         rows = [
-            *(rows if look.wide else rows[:MAX_ROWS]),
+            # The row of empty nodes stays visible when the table is cut.
+            *(rows if renderer.wide else rows[:MAX_ROWS]),
             [
                 "",
                 "(empty nodes)",
@@ -173,20 +169,25 @@ def _services(document: JsonObject, look: TableRenderer) -> list[str]:
                 _monthly_change(empty),
             ],
         ]
-    return look.table(["", "SERVICE", "WHERE", "$/H", "30 DAYS"], rows, right_aligned=(3, 4))
+    return renderer.table(["", "SERVICE", "WHERE", "$/H", "30 DAYS"], rows, right_aligned=(3, 4))
 
 
-def _service(each: JsonObject, look: TableRenderer) -> list[str]:
-    change = each["cost"]["change"]
-    before, after = format_placements(each["before"], look.wide), format_placements(each["after"], look.wide)
-    text = (
-        after if not each["before"] else f"{after}, as before" if before == after else f"{before} → {after}"
-    )
-    if not each["isPlaced"] and each["after"]:
-        text += f" ({sum(place['replicas'] for place in each['after']):,} of {pluralize(each['replicas'], 'replica')})"
+def _service(service: JsonObject, renderer: TableRenderer) -> list[str]:
+    change = service["cost"]["change"]
+    before = format_placements(service["before"], renderer.wide)
+    after = format_placements(service["after"], renderer.wide)
+    if not service["before"]:
+        text = after
+    elif before == after:
+        text = f"{after}, as before"
+    else:
+        text = f"{before} → {after}"
+    if not service["isPlaced"] and service["after"]:
+        placed = sum(placement["replicas"] for placement in service["after"])
+        text += f" ({placed:,} of {pluralize(service['replicas'], 'replica')})"
     return [
-        each["mark"],
-        each["name"],
+        service["mark"],
+        service["name"],
         text,
         format_dollars(change["hourlyMicros"], signed=True),
         _monthly_change(change),
@@ -197,75 +198,79 @@ def _monthly_change(change: JsonObject) -> str:
     return format_dollars(change["projected30DayMicros"], signed=True)
 
 
-def format_placements(places: Sequence[JsonObject], wide: bool = False) -> str:
-    """`us-east 2, eu-west 1`; with clusters and classes if wide."""
+def format_placements(placements: Sequence[JsonObject], wide: bool = False) -> str:
+    """Replicas per pool, `us-east 2, eu-west 1`; with clusters and node classes if wide."""
     if wide:
         return (
-            ", ".join(f"{each['replicas']:,} in {each['cluster']} ({each['class']})" for each in places)
+            ", ".join(
+                f"{placement['replicas']:,} in {placement['cluster']} ({placement['class']})"
+                for placement in placements
+            )
             or "nowhere"
         )
     counts: dict[str, int] = {}
-    for each in places:
-        counts[each["pool"]] = counts.get(each["pool"], 0) + each["replicas"]
+    for placement in placements:
+        counts[placement["pool"]] = counts.get(placement["pool"], 0) + placement["replicas"]
     return ", ".join(f"{pool} {count:,}" for pool, count in counts.items()) or "nowhere"
 
 
-def _clusters(document: JsonObject, look: TableRenderer) -> list[str]:
+def _clusters(document: JsonObject, renderer: TableRenderer) -> list[str]:
     rows = [
         [
-            each["mark"],
-            each["name"],
-            each["pool"],
-            machine_changes(each),
-            format_dollars(each["cost"]["change"]["hourlyMicros"], signed=True),
+            cluster["mark"],
+            cluster["name"],
+            cluster["pool"],
+            machine_changes(cluster),
+            format_dollars(cluster["cost"]["change"]["hourlyMicros"], signed=True),
         ]
-        for each in document["clusters"]
+        for cluster in document["clusters"]
     ]
-    return look.table(["", "CLUSTER", "POOL", "NODES", "$/H"], rows, right_aligned=(4,))
+    return renderer.table(["", "CLUSTER", "POOL", "NODES", "$/H"], rows, right_aligned=(4,))
 
 
-def machine_changes(each: JsonObject) -> str:
-    """`3 × medium`, or `2 → 3 × medium`."""
-    names = sorted({*each["before"], *each["after"]})
-    return ", ".join(
-        _machine_count_change(each["before"].get(name, 0), each["after"].get(name, 0), each["mark"], name)
-        for name in names
-    )
+def machine_changes(cluster: JsonObject) -> str:
+    """Machines per node class, `3 × medium`, or their change, `2 → 3 × medium`."""
+    texts = []
+    for name in sorted({*cluster["before"], *cluster["after"]}):
+        before, after = cluster["before"].get(name, 0), cluster["after"].get(name, 0)
+        if cluster["mark"] == "+" or before == after:
+            texts.append(f"{after:,} × {name}")
+        elif cluster["mark"] == "-":
+            texts.append(f"{before:,} × {name}")
+        else:
+            texts.append(f"{before:,} → {after:,} × {name}")
+    return ", ".join(texts)
 
 
-def _machine_count_change(before: int, after: int, mark: str, name: str) -> str:
-    if mark == "+" or before == after:
-        return f"{after:,} × {name}"
-    return f"{before:,} × {name}" if mark == "-" else f"{before:,} → {after:,} × {name}"
-
-
-def _pools(document: JsonObject, look: TableRenderer) -> list[str]:
-    rows = [_cost_change_row(each["name"], each) for each in document["pools"]]
+def _pools(document: JsonObject, renderer: TableRenderer) -> list[str]:
+    rows = [_cost_change_row(pool["name"], pool) for pool in document["pools"]]
     if len(rows) > 1:
-        rows = [*(rows if look.wide else rows[:MAX_ROWS]), _cost_change_row("total", document["total"])]
-    return look.table(
+        # The total stays visible when the table is cut.
+        rows = [*(rows if renderer.wide else rows[:MAX_ROWS]), _cost_change_row("total", document["total"])]
+    return renderer.table(
         ["POOL", "BEFORE $/H", "AFTER $/H", "CHANGE $/H", "30 DAYS"], rows, right_aligned=(1, 2, 3, 4)
     )
 
 
-def _cost_change_row(name: str, each: JsonObject) -> list[str]:
-    hourly = [format_dollars(each[when]["hourlyMicros"]) for when in ("before", "after")]
+def _cost_change_row(name: str, cost: JsonObject) -> list[str]:
+    hourly = [format_dollars(cost[when]["hourlyMicros"]) for when in ("before", "after")]
     return [
         name,
         *hourly,
-        format_dollars(each["change"]["hourlyMicros"], signed=True),
-        _monthly_change(each["change"]),
+        format_dollars(cost["change"]["hourlyMicros"], signed=True),
+        _monthly_change(cost["change"]),
     ]
 
 
-def _budgets(document: JsonObject, look: TableRenderer) -> list[str]:
-    """Those that are used otherwise than before; one that is used up to its alert, or refuses the next machine, is marked."""
+def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
+    """Table of the budgets whose use or limit changes; a mark shows budgets over their alert level or without
+    headroom for one machine."""
     shown = [
-        each
-        for each in document["budgets"]
-        if look.wide or each["before"] != each["after"] or each["limitBefore"] != each["limit"]
+        budget
+        for budget in document["budgets"]
+        if renderer.wide or budget["before"] != budget["after"] or budget["limitBefore"] != budget["limit"]
     ]
-    table = look.table(
+    table = renderer.table(
         [
             "",
             "BUDGET",
@@ -275,98 +280,106 @@ def _budgets(document: JsonObject, look: TableRenderer) -> list[str]:
             "LIMIT",
             "LEFT $/H",
         ],
-        [_budget(each) for each in shown],
+        [_budget(budget) for budget in shown],
         right_aligned=(2, 6),
     )
     return [
         *table,
-        *look.bullets(
-            [_exhausted_budget_note(each, document["month"]) for each in shown if each["isUsedUp"]]
+        *renderer.bullets(
+            [_exhausted_budget_note(budget, document["month"]) for budget in shown if budget["isUsedUp"]]
         ),
     ]
 
 
-def _exhausted_budget_note(each: JsonObject, month: str | None) -> str:
-    """`month`: USED is what was spent of it, and the rate until it ends; without one it is 30 days at the rate."""
-    need, have = (each[name]["hourlyMicros"] for name in ("cheapestMachine", "left"))
-    also = "; the limit also holds for 30 days, USED is this month" if month else ""
+def _exhausted_budget_note(budget: JsonObject, month: str | None) -> str:
+    """Note on a budget without headroom for one more machine.
+
+    With `month`, the USED column covers that calendar month; otherwise USED covers 30 days at the current
+    rate.
+    """
+    need, have = (budget[name]["hourlyMicros"] for name in ("cheapestMachine", "left"))
+    period_note = (
+        "; the limit applies to 30 days at the current rate, USED covers this calendar month" if month else ""
+    )
     return (
-        f"budget of {each['subject']} refuses one more machine: needs {format_dollars(need)}/h, has {format_dollars(have)}/h, "
-        f"missing {format_dollars(need - have)}/h{also}"
+        f"budget of {budget['subject']} has no headroom for one more machine: need {format_dollars(need)}/h, "
+        f"have {format_dollars(have)}/h, missing {format_dollars(need - have)}/h{period_note}"
     )
 
 
-def _budget(each: JsonObject) -> list[str]:
-    before, after = (format_dollars(each[name]["micros"]) for name in ("limitBefore", "limit"))
+def _budget(budget: JsonObject) -> list[str]:
+    before, after = (format_dollars(budget[name]["micros"]) for name in ("limitBefore", "limit"))
     return [
-        "!" if each["isUsedUp"] or each["percentAfter"] >= each["alertPercent"] else "",
-        each["subject"],
+        "!" if budget["isUsedUp"] or budget["percentAfter"] >= budget["alertPercent"] else "",
+        budget["subject"],
         after if before == after else f"{before} → {after}",
-        f"{each['percentBefore']} % → {each['percentAfter']} %",
-        f"{each['alertPercent']} %",
-        "hard" if each["isHard"] else "soft",
-        format_dollars(each["left"]["hourlyMicros"]) if each["left"] else "",
+        f"{budget['percentBefore']} % → {budget['percentAfter']} %",
+        f"{budget['alertPercent']} %",
+        "hard" if budget["isHard"] else "soft",
+        format_dollars(budget["left"]["hourlyMicros"]) if budget["left"] else "",
     ]
 
 
-def _would_move(document: JsonObject, look: TableRenderer) -> list[str]:
+def _would_move(document: JsonObject, renderer: TableRenderer) -> list[str]:
     rows = [
         [
-            each["name"],
-            "nowhere" if each["to"] is None else format_placements(each["to"], look.wide),
-            "; ".join(each["reasons"]),
+            service["name"],
+            "nowhere" if service["to"] is None else format_placements(service["to"], renderer.wide),
+            "; ".join(service["reasons"]),
         ]
-        for each in document["wouldMove"]
+        for service in document["wouldMove"]
     ]
-    told = look.table(["WOULD MOVE", "TO", "WHY"], rows)
-    return [*told, "They stay where they are until moving them is asked for."] if told else []
+    lines = renderer.table(["WOULD MOVE", "TO", "WHY"], rows)
+    return [*lines, "Running replicas are not moved automatically."] if lines else []
 
 
-def unplaced_table(found: Sequence[JsonObject], look: TableRenderer) -> list[str]:
+def unplaced_table(unplaced: Sequence[JsonObject], renderer: TableRenderer) -> list[str]:
     rows = [
         [
-            "!" if each["isNew"] else "",
-            each["name"],
-            f"{_placed_replicas(each):,} of {each['replicas']:,}",
-            each["verdict"],
-            each["reason"],
+            "!" if service["isNew"] else "",
+            service["name"],
+            f"{_placed_replicas(service):,} of {service['replicas']:,}",
+            service["verdict"],
+            service["reason"],
         ]
-        for each in found
+        for service in unplaced
     ]
-    told = look.table(["", "NOT ALL PLACED", "HAS", "VERDICT", "WHY"], rows)
-    for each in found if look.wide else found[:MAX_DETAILED_SERVICES]:
-        told += ["", each["name"], *blocker_lines(each, each["name"], look)]
-    return told
+    lines = renderer.table(["", "NOT ALL PLACED", "HAS", "VERDICT", "WHY"], rows)
+    for service in unplaced if renderer.wide else unplaced[:MAX_DETAILED_SERVICES]:
+        lines += ["", service["name"], *blocker_lines(service, service["name"], renderer)]
+    return lines
 
 
-def blocker_lines(each: JsonObject, service: str, look: TableRenderer) -> list[str]:
-    """Any of the conflicts gone would be enough; and what a new place would have to be like."""
+def blocker_lines(document: JsonObject, service: str, renderer: TableRenderer) -> list[str]:
+    """Blockers of a service: conflicting requirements (dropping any row lets the service fit), and the
+    properties of an offer that would fit."""
     own = f"service/{service.rpartition('/')[2]}"
-    ways = [" and ".join(_with_source(part, own) for part in parts) for parts in each["conflicts"]]
-    rows = [["", "fits without" if number == 0 else "or without", way] for number, way in enumerate(ways)]
-    rows += [["", "contradict", each_of["text"]] for each_of in each["contradictions"]]
-    rows += [["", "waits for", "; ".join(each["waits"])]] if each["waits"] else []
-    rows += [["", "fits in", _required(each["required"])]] if each["required"] else []
-    return look.aligned_rows(rows)
-
-
-def _with_source(part: JsonObject, own: str) -> str:
-    return f"{part['text']} ({part['source']})" if part["source"] not in ("", own) else str(part["text"])
+    rows = []
+    for number, parts in enumerate(document["conflicts"]):
+        texts = [
+            f"{part['text']} ({part['source']})" if part["source"] not in ("", own) else str(part["text"])
+            for part in parts
+        ]
+        rows.append(["", "fits without" if number == 0 else "or without", " and ".join(texts)])
+    rows += [["", "contradict", conflict["text"]] for conflict in document["contradictions"]]
+    rows += [["", "waits for", "; ".join(document["waits"])]] if document["waits"] else []
+    rows += [["", "fits in", _required(document["required"])]] if document["required"] else []
+    return renderer.aligned_rows(rows)
 
 
 def _required(required: JsonObject) -> str:
-    """`2 new places with region us-*; compliance gdpr; 3 nodes of cpu 2, memory 4Gi`."""
-    count, wanted = required["places"], dict(required["requiredProperties"])
-    machine, number = wanted.pop("machine", {}), wanted.pop("machines", 1)
-    near = [_latency_requirement(name, each) for name, each in wanted.pop("latency", {}).items()]
-    words = [f"{_split_camel_case(name)} {_value(value)}" for name, value in wanted.items()]
+    """Requirements of an offer that would fit: `2 new pools with region us-*; compliance gdpr; 3 nodes of
+    cpu 2, memory 4Gi`."""
+    count, properties = required["places"], dict(required["requiredProperties"])
+    machine, number = properties.pop("machine", {}), properties.pop("machines", 1)
+    latencies = []
+    for name, latency in properties.pop("latency", {}).items():
+        regions = f" in {', '.join(latency['to'])}" if latency["to"] else ""
+        latencies.append(f"at most {latency['maxMs']} ms to {name}{regions}")
+    words = [f"{_split_camel_case(name)} {_value(value)}" for name, value in properties.items()]
     sized = f" of {_value(machine)}" if machine else ""
-    return f"{'a new place' if count == 1 else f'{count} new places'} with {'; '.join([*words, *near, pluralize(number, 'node') + sized])}"
-
-
-def _latency_requirement(name: str, each: JsonObject) -> str:
-    where_to = f" in {', '.join(each['to'])}" if each["to"] else ""
-    return f"at most {each['maxMs']} ms to {name}{where_to}"
+    place = "a new pool" if count == 1 else f"{count} new pools"
+    return f"{place} with {'; '.join([*words, *latencies, pluralize(number, 'node') + sized])}"
 
 
 def _split_camel_case(name: str) -> str:
@@ -375,177 +388,185 @@ def _split_camel_case(name: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_value(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {_value(item)}" for name, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _findings(document: JsonObject, look: TableRenderer) -> list[str]:
-    return look.bullets([f"{each['subject']}: {each['message']}" for each in document["findings"]])
-
-
-def data_sources(document: JsonObject, look: TableRenderer) -> list[str]:
-    """Who says what things cost, and which latencies nobody measured."""
+def data_sources(document: JsonObject, renderer: TableRenderer) -> list[str]:
+    """Sources of the prices, and the number of latencies that are estimates."""
     prices = document["prices"]
     lines = []
-    if look.wide and prices["classes"]:
+    if renderer.wide and prices["classes"]:
         rows = [
             [
-                each["pool"],
-                each["class"],
-                f"{each['machines']}",
-                format_dollars(each["hourlyMicros"]),
-                _dated(each),
+                price["pool"],
+                price["class"],
+                f"{price['machines']}",
+                format_dollars(price["hourlyMicros"]),
+                _dated(price),
             ]
-            for each in prices["classes"]
+            for price in prices["classes"]
         ]
-        lines += look.table(["POOL", "CLASS", "NODES", "$/H", "PRICE FROM"], rows, right_aligned=(2, 3))
+        lines += renderer.table(["POOL", "CLASS", "NODES", "$/H", "PRICE FROM"], rows, right_aligned=(2, 3))
     elif prices["sources"]:
-        lines += [f"prices: {'; '.join(_dated(each) for each in prices['sources'])}"]
-    if prices["unknown"] and look.wide:
+        lines += [f"prices: {'; '.join(_dated(source) for source in prices['sources'])}"]
+    if prices["unknown"] and renderer.wide:
         lines += [f"no price known: {', '.join(prices['unknown'])}"]
     elif prices["unknown"]:
         lines += [
             f"no price known for {pluralize(len(prices['unknown']), 'class')[:-1]}es; -o wide lists them"
         ]
-    return [*lines, *_latencies(document.get("latencies", ()), look)]
+    return [*lines, *_latencies(document.get("latencies", ()), renderer)]
 
 
-def _dated(each: JsonObject) -> str:
-    return f"{each['source']} as of {each['asOf']}" if each["asOf"] else str(each["source"])
+def _dated(price: JsonObject) -> str:
+    return f"{price['source']} as of {price['asOf']}" if price["asOf"] else str(price["source"])
 
 
-def _latencies(found: Sequence[JsonObject], look: TableRenderer) -> list[str]:
-    if look.wide and found:
+def _latencies(latencies: Sequence[JsonObject], renderer: TableRenderer) -> list[str]:
+    if renderer.wide and latencies:
         rows = [
-            [each["service"], each["dependency"], f"{each['from']} → {each['to']}", *_latency_cells(each)]
-            for each in found
+            [
+                latency["service"],
+                latency["dependency"],
+                f"{latency['from']} → {latency['to']}",
+                f"{'~' if latency['isEstimate'] else ''}{latency['ms']}",
+                f"{latency['maxMs']}",
+                latency["source"],
+            ]
+            for latency in latencies
         ]
         return [
             "",
-            *look.table(
+            *renderer.table(
                 ["SERVICE", "NEEDS", "WAY", "MS", "AT MOST", "ACCORDING TO"], rows, right_aligned=(3, 4)
             ),
         ]
-    guessed = [each for each in found if each["isEstimate"]]
+    estimates = [latency for latency in latencies if latency["isEstimate"]]
     return (
-        [f"latencies: {len(guessed):,} of {len(found):,} are estimates; --latency gives measured ones"]
-        if guessed
+        [
+            f"latencies: {len(estimates):,} of {len(latencies):,} are estimates; --latency provides measured values"
+        ]
+        if estimates
         else []
     )
 
 
-def _latency_cells(each: JsonObject) -> list[str]:
-    estimate = "~" if each["isEstimate"] else ""
-    return [f"{estimate}{each['ms']}", f"{each['maxMs']}", each["source"]]
-
-
-def whatif_lines(document: JsonObject, look: TableRenderer) -> list[str]:
-    """What happens, in words, and what follows from it."""
-    first, *rest = plan_lines(document, look)
-    return [*look.wrap(f"{', '.join(describe_event(document['event']))}: {first}", look.max_width), *rest]
+def whatif_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
+    """Lines of a what-if result: the event, then the plan that follows from the event."""
+    first, *remaining_lines = plan_lines(document, renderer)
+    return [
+        *renderer.wrap(f"{', '.join(describe_event(document['event']))}: {first}", renderer.max_width),
+        *remaining_lines,
+    ]
 
 
 def describe_event(event: JsonObject) -> list[str]:
-    words = [f"without {each}" for each in event["lose"]]
-    words += [f"with {each['pool']} not certified for {each['compliance']}" for each in event["drop"]]
+    """Phrases that describe the event: lost pools, dropped compliance, and a price change in percent."""
+    words = [f"without {name}" for name in event["lose"]]
+    words += [f"with {drop['pool']} not certified for {drop['compliance']}" for drop in event["drop"]]
+    # Millionths: 1,200,000 is +20 %.
     percent = (event["priceMillionths"] - 1_000_000) / 10_000
     return [*words, f"with prices {percent:+g} %"] if percent else words
 
 
-def pool_loss_lines(document: JsonObject, look: TableRenderer) -> list[str]:
-    """What hurts most comes first; of harmless losses one line says how many."""
-    hurting = [each for each in document["losses"] if look.wide or each["moved"] or each["leftWithout"]]
+def pool_loss_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
+    """Table of pool losses, the most harmful first; one line counts the losses without effect."""
+    harmful = [loss for loss in document["losses"] if renderer.wide or loss["moved"] or loss["leftWithout"]]
     worst_first = sorted(
-        hurting, key=lambda each: (-len(each["leftWithout"]), -len(each["moved"]), each["pool"])
+        harmful, key=lambda loss: (-len(loss["leftWithout"]), -len(loss["moved"]), loss["pool"])
     )
-    rows = [_loss(each, look) for each in worst_first]
-    table = look.table(
+    rows = [_loss(loss, renderer) for loss in worst_first]
+    table = renderer.table(
         ["", "LOST", "MOVE", "COST AFTER $/H", "CHANGE $/H", "NOT ALL PLACED"], rows, right_aligned=(2, 3, 4)
     )
-    harmless = len(document["losses"]) - len(hurting)
+    harmless = len(document["losses"]) - len(harmful)
     return join_blocks(
         table,
-        [f"{pluralize(harmless, 'other pool')} could be lost without moving anybody"] if harmless else [],
+        [f"{pluralize(harmless, 'other pool')} could be lost without moving a replica"] if harmless else [],
     )
 
 
-def _loss(each: JsonObject, look: TableRenderer) -> list[str]:
-    without = each["leftWithout"] if look.wide else each["leftWithout"][:3]
-    more = len(each["leftWithout"]) - len(without)
-    names = ", ".join(without) + (f" and {more} more" if more else "")
-    after, change = each["cost"]["after"], each["cost"]["change"]
+def _loss(loss: JsonObject, renderer: TableRenderer) -> list[str]:
+    unplaced = loss["leftWithout"] if renderer.wide else loss["leftWithout"][:3]
+    hidden = len(loss["leftWithout"]) - len(unplaced)
+    names = ", ".join(unplaced) + (f" and {hidden} more" if hidden else "")
+    after, change = loss["cost"]["after"], loss["cost"]["change"]
     money = [format_dollars(after["hourlyMicros"]), format_dollars(change["hourlyMicros"], signed=True)]
-    return ["!" if without else "", each["pool"], f"{len(each['moved'])}", *money, names or "nobody"]
+    return ["!" if unplaced else "", loss["pool"], f"{len(loss['moved'])}", *money, names or "none"]
 
 
-def optimise_lines(document: JsonObject, look: TableRenderer) -> list[str]:
+def optimise_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
+    """The saving of the moves with the lower bound of the cost, then the plan of the moves."""
     gap = f"{document['gapMillionths'] / 10_000:.2f} %"
-    bound = f"no arrangement costs less than {format_dollars(document['bound']['hourlyMicros'])}/h: the gap is at most {gap}"
+    lowest = format_dollars(document["bound"]["hourlyMicros"])
+    bound = f"no placement costs less than {lowest}/h: the gap is at most {gap}"
     note = document["solver"]["note"]
-    told = [bound, *([note] if note else [])]
+    notes = [bound, *([note] if note else [])]
     if not document["moves"]:
         cost = format_dollars(document["total"]["after"]["hourlyMicros"])
-        return [f"no move would pay for itself: {cost}/h", *told]
-    saving = f"{pluralize(document['moves'], 'move')} would save {format_dollars(document['saving']['projected30DayMicros'])} in 30 days"
-    return join_blocks([saving, *told], plan_lines(document, look))
+        return [f"no move would pay for itself: {cost}/h", *notes]
+    saved = format_dollars(document["saving"]["projected30DayMicros"])
+    saving = f"{pluralize(document['moves'], 'move')} would save {saved} in 30 days"
+    return join_blocks([saving, *notes], plan_lines(document, renderer))
 
 
-def cost_lines(document: JsonObject, look: TableRenderer) -> list[str]:
+def cost_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
+    """Cost per row of the grouping with a total, the services that the total leaves out, and the price
+    sources."""
     by, total = document["by"], document["total"]
-    rows = [_cost(each, by) for each in document["rows"]]
+    rows = [_cost(row, by) for row in document["rows"]]
     if len(rows) > 1:
-        whole = {
+        total_row = {
             "name": "total",
             **total,
             "shareMillionths": 1_000_000 if total["hourlyMicros"] else 0,
             "overhead": document["overhead"],
         }
-        rows = [*(rows if look.wide else rows[:MAX_ROWS]), _cost(whole, by)]
+        # The total stays visible when the table is cut.
+        rows = [*(rows if renderer.wide else rows[:MAX_ROWS]), _cost(total_row, by)]
     empty = ["EMPTY $/H"] if by == "pool" else []
-    table = look.table(
+    table = renderer.table(
         [by.removeprefix("label:").upper(), "$/H", "30 DAYS", "SHARE", *empty],
         rows,
         right_aligned=range(1, 4 + len(empty)),
     )
-    nothing = "nothing costs anything" + (
+    nothing = "there are no costs" + (
         f" in namespace {document['namespace']}" if document["namespace"] else ""
     )
-    return join_blocks(table or [nothing], _uncounted_services(document), data_sources(document, look))
+    return join_blocks(table or [nothing], _uncounted_services(document), data_sources(document, renderer))
 
 
 def _uncounted_services(document: JsonObject) -> list[str]:
-    """Who is not in the sum, and who is only with a part."""
-    partly = [
-        f"{each['name']} {each['placed']:,} of {each['replicas']:,}" for each in document["partlyPlaced"]
-    ]
-    lines = (
-        [
-            f"{pluralize(len(partly), 'service')} partly placed, counted with the replicas that have a place: {_truncated_list(partly)}"
+    """Lines about partly placed services, of which the total counts only placed replicas, and unplaced
+    services."""
+    lines = []
+    if document["partlyPlaced"]:
+        partly = [
+            f"{service['name']} {service['placed']:,} of {service['replicas']:,}"
+            for service in document["partlyPlaced"]
         ]
-        if partly
-        else []
-    )
-    without = document["unplaced"]
-    return (
-        [
-            *lines,
-            f"{pluralize(len(without), 'service')} without a place, not counted: {_truncated_list(without)}",
-        ]
-        if without
-        else lines
-    )
+        lines.append(
+            f"{pluralize(len(partly), 'service')} partly placed, counted by their placed replicas: "
+            f"{_truncated_list(partly)}"
+        )
+    if unplaced := document["unplaced"]:
+        lines.append(
+            f"{pluralize(len(unplaced), 'service')} not placed, not counted: {_truncated_list(unplaced)}"
+        )
+    return lines
 
 
 def _truncated_list(words: Sequence[str]) -> str:
-    more = len(words) - MAX_NAMES_INLINE
-    return ", ".join(words[:MAX_NAMES_INLINE]) + (f" and {more} more" if more > 0 else "")
+    hidden = len(words) - MAX_NAMES_INLINE
+    return ", ".join(words[:MAX_NAMES_INLINE]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
-def _cost(each: JsonObject, by: str) -> list[str]:
+def _cost(row: JsonObject, by: str) -> list[str]:
     cells = [
-        each["name"],
-        format_dollars(each["hourlyMicros"]),
-        format_dollars(each["projected30DayMicros"]),
-        f"{each['shareMillionths'] / 10_000:.1f} %",
+        row["name"],
+        format_dollars(row["hourlyMicros"]),
+        format_dollars(row["projected30DayMicros"]),
+        f"{row['shareMillionths'] / 10_000:.1f} %",
     ]
-    return [*cells, format_dollars(each["overhead"]["hourlyMicros"])] if by == "pool" else cells
+    return [*cells, format_dollars(row["overhead"]["hourlyMicros"])] if by == "pool" else cells

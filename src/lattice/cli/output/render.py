@@ -1,4 +1,4 @@
-"""How values look on a terminal: tables, YAML, JSON and ages as kubectl draws them."""
+"""Rendering of cells, tables, ages, JSON and YAML, in the forms that kubectl uses."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -11,31 +11,35 @@ import yaml
 from lattice.kinds.meta import yaml_scalar as scalar
 from lattice.kinds.meta.json_body import encode
 
-COLUMN_GAP_CHARS = 3  # spaces between columns
+COLUMN_GAP_CHARS = 3
 _Base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-_PLAIN_DIGITS = 15  # beyond, a number reads better with an exponent; YAML 1.1 wants a dot in those
+# Digits of a number written without an exponent; YAML 1.1 requires a dot in numbers with an exponent.
+_PLAIN_DIGITS = 15
+# Seconds.
 _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400
 
 
 def widths(rows: Iterable[Sequence[str]]) -> list[int]:
+    """Width of every column in characters, including the gap."""
     return [max(map(len, column)) + COLUMN_GAP_CHARS for column in zip(*rows, strict=True)]
 
 
 def line(cells: Sequence[str], wide: Sequence[int]) -> str:
-    """What is wider than its column still stands apart from the next."""
+    """Join cells into one line; a cell wider than its column still keeps the gap to the next column."""
     return "".join(
         cell.ljust(w - COLUMN_GAP_CHARS) + " " * COLUMN_GAP_CHARS for cell, w in zip(cells, wide, strict=True)
     ).rstrip()
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with aligned columns; the first row is the heads."""
+    """Lines with aligned columns; the first row holds the headers."""
     wide = widths(rows)
     return [line(row, wide) for row in rows]
 
 
 def cell(value: Any) -> str:
-    """One value on one line. What could move the cursor or hide text does not reach the terminal."""
+    """Render a value on one line, with control characters replaced so that stored text cannot move the cursor
+    or hide output."""
     if value is None:
         return "<none>"
     text = value if isinstance(value, str) else encode(value).decode()
@@ -45,7 +49,7 @@ def cell(value: Any) -> str:
 
 
 def printable_text(text: str) -> str:
-    """Text of several lines with nothing in it that a terminal obeys."""
+    """Text of several lines with control characters replaced by `?`."""
     return "\n".join(
         "".join(c if c.isprintable() else "?" for c in part.expandtabs(2)) for part in text.split("\n")
     )
@@ -56,10 +60,11 @@ def label_pairs(labels: dict[str, Any] | None) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long, in the two units that matter: 45s, 5m, 3h20m, 3d4h, 2y10d."""
-    s = int(seconds)
-    if s < 0:
-        return "0s" if s >= -2 else "<invalid>"
+    """Duration in the two largest useful units: 45s, 5m, 3h20m, 3d4h, 2y10d."""
+    whole_seconds = int(seconds)
+    if whole_seconds < 0:
+        # Tolerates a server clock that is up to two seconds ahead.
+        return "0s" if whole_seconds >= -2 else "<invalid>"
     steps = [
         (2 * _MINUTE, 1, "s"),
         (10 * _MINUTE, _MINUTE, "m"),
@@ -74,15 +79,15 @@ def age(seconds: float) -> str:
         8 * _YEAR: (_DAY, "d"),
     }
     for below, unit, letter in steps:
-        if s < below:
+        if whole_seconds < below:
             small, name = finer.get(below, (0, ""))
-            rest = s % unit // small if small else 0
-            return f"{s // unit}{letter}" + (f"{rest}{name}" if rest else "")
-    return f"{s // _YEAR}y"
+            remainder = whole_seconds % unit // small if small else 0
+            return f"{whole_seconds // unit}{letter}" + (f"{remainder}{name}" if remainder else "")
+    return f"{whole_seconds // _YEAR}y"
 
 
 def age_since(stamp: str | None, now: datetime) -> str:
-    """Age of an API timestamp."""
+    """Age of an API timestamp at the time `now`."""
     if not stamp:
         return "<unknown>"
     try:
@@ -97,7 +102,8 @@ def to_json(value: Any) -> str:
 
 
 class _Dumper(_Base):  # type: ignore[misc]
-    """Block style, no aliases, and quotes around every text that a reader of YAML 1.1 or 1.2 could take for something else."""
+    """YAML dumper: block style, no aliases, and quotes around every string that YAML 1.1 or 1.2 would read as
+    another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -119,10 +125,12 @@ def _text(dumper: Any, value: str) -> Any:
 
 _Dumper.add_representer(Decimal, _number)
 _Dumper.add_representer(str, _text)
+# Strings that look like numbers to YAML 1.1 or 1.2 readers get quotes.
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", scalar.NUMBER_LIKE, list("+-.0123456789"))
 
 
 def to_yaml(value: Any) -> str:
+    # A width of 1 MiB prevents line folding inside strings.
     text: str = yaml.dump(value, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, width=1 << 20)
     return text
 

@@ -1,4 +1,5 @@
-"""A simulation's report as text and as JSON: who goes where, how full it gets, what found no place and why."""
+"""Report of `lattice simulate` as text and as JSON: placements, utilisation and unschedulable workloads with
+their reasons."""
 
 import textwrap
 from collections import Counter
@@ -12,24 +13,35 @@ from lattice.kinds.container import BYTE_RESOURCES
 from lattice.kinds.meta.quantity import approximate_bytes
 from lattice.scheduling.offline.simulate import SimulationReport, UnschedulableGroup, Usage
 
-MAX_ROWS = 50  # lines of a list, unless all are asked for; of more placements than that, counts per node
-MAX_BUSIEST_NODES = 20  # nodes listed then
-MAX_REASON_KINDS = 5  # of trouble that the others are told by, if there are no more
-MAX_NAMES_PER_REASON = 3  # of the unplaced with one reason
-MIN_COLUMN_CHARS = 30  # characters that a reason is folded into, at least
+# Rows of a list without `-o wide`; more placements are counted per node.
+MAX_ROWS = 50
+# Nodes listed when placements are counted.
+MAX_BUSIEST_NODES = 20
+# Kinds of reasons under which the report groups the workloads past MAX_ROWS; with more kinds a count is shown.
+MAX_REASON_KINDS = 5
+# Names of unschedulable workloads with the same reason.
+MAX_NAMES_PER_REASON = 3
+# A reason is wrapped to at least this width.
+MIN_COLUMN_CHARS = 30
 
 
 def report_lines(report: SimulationReport, *, wide: bool = False, max_width: int = 0) -> Iterator[str]:
-    """Reasons are folded to fit into so many columns; 0: they are not."""
-    yield _summary(report)
+    """Lines of the report; reasons are wrapped to `max_width` characters (0: not wrapped)."""
+    missing = report.decided_count - len(report.placements)
+    parts = [f"{len(report.placements):,} placed", f"{missing:,} not placed"]
+    parts += [f"{report.bound_count:,} bound before"] if report.bound_count else []
+    parts += [f"{len(report.preempted):,} preempted"] if report.preempted else []
+    parts += [f"{report.stopped_count:,} stopped"] if report.stopped_count else []
+    yield f"{report.node_count:,} node{'' if report.node_count == 1 else 's'}: {', '.join(parts)}"
     if report.qos:
-        yield _qos_counts(report)
+        counts = Counter(report.qos.values())
+        texts = [f"{counts[qos]:,} {qos.name}" for qos in sorted(counts)]
+        yield f"QoS classes: {', '.join(texts)}"
     for block in (
         _explained(report, wide, max_width),
         _placements(report, wide),
         _displaced(report),
-        _usage(report),
-        _fullness(report) if wide else [],
+        _usage(report, wide),
         _unplaced(report, wide, max_width),
     ):
         if block:
@@ -38,23 +50,8 @@ def report_lines(report: SimulationReport, *, wide: bool = False, max_width: int
 
 
 def timing(report: SimulationReport) -> str:
-    each = 1e6 * report.decide_seconds / report.decided_count if report.decided_count else 0.0
-    return f"decided {report.decided_count:,} in {report.decide_seconds:.2f} s, {each:,.0f} µs each"
-
-
-def _summary(report: SimulationReport) -> str:
-    missing = report.decided_count - len(report.placements)
-    parts = [f"{len(report.placements):,} placed", f"{missing:,} not placed"]
-    parts += [f"{report.bound_count:,} bound before"] if report.bound_count else []
-    parts += [f"{len(report.preempted):,} displaced"] if report.preempted else []
-    parts += [f"{report.stopped_count:,} not meant to run"] if report.stopped_count else []
-    return f"{report.node_count:,} node{'' if report.node_count == 1 else 's'}: {', '.join(parts)}"
-
-
-def _qos_counts(report: SimulationReport) -> str:
-    """`class of service: 2 Guaranteed, 7 Burstable`, of all that are meant to run."""
-    counts = Counter(report.qos.values())
-    return f"class of service: {', '.join(f'{counts[each]:,} {each.name}' for each in sorted(counts))}"
+    microseconds = 1e6 * report.decide_seconds / report.decided_count if report.decided_count else 0.0
+    return f"decided {report.decided_count:,} in {report.decide_seconds:.2f} s, {microseconds:,.0f} µs each"
 
 
 def _placements(report: SimulationReport, wide: bool) -> list[str]:
@@ -70,10 +67,10 @@ def _placements(report: SimulationReport, wide: bool) -> list[str]:
     counts = Counter(report.placements.values())
     busiest = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MAX_BUSIEST_NODES]
     rows = [["NODE", "PLACED"], *([node, f"{count:,}"] for node, count in busiest)]
-    rest = len(counts) - len(busiest)
+    hidden = len(counts) - len(busiest)
     return [
         *render.table(rows),
-        *([f"and {rest:,} more nodes; -o wide lists every placement"] if rest else []),
+        *([f"and {hidden:,} more nodes; -o wide lists every placement"] if hidden else []),
     ]
 
 
@@ -81,44 +78,42 @@ def _displaced(report: SimulationReport) -> list[str]:
     if not report.preempted:
         return []
     rows = [
-        [name, each.node, each.preempted_by, report.placements.get(name, "<none>")]
-        for name, each in report.preempted.items()
+        [name, victim.node, victim.preempted_by, report.placements.get(name, "<none>")]
+        for name, victim in report.preempted.items()
     ]
-    return render.table([["DISPLACED", "WAS ON", "BY", "NOW ON"], *rows])
+    return render.table([["PREEMPTED", "WAS ON", "BY", "NOW ON"], *rows])
 
 
-def _usage(report: SimulationReport) -> list[str]:
-    if not report.usage:
-        return []
-    heads = ["RESOURCE", "TOTAL", "BEFORE", "AFTER", "MEAN", "FULLEST"]
-    return render.table([heads, *(_usage_row(each) for each in report.usage)])
-
-
-def _fullness(report: SimulationReport) -> list[str]:
+def _usage(report: SimulationReport, wide: bool) -> list[str]:
+    """Table of used resources before and after the simulation; if wide, also the utilisation of every node."""
+    lines = []
+    if report.usage:
+        heads = ["RESOURCE", "TOTAL", "BEFORE", "AFTER", "MEAN", "FULLEST"]
+        lines = render.table([heads, *(_usage_row(usage) for usage in report.usage)])
     fullest = sorted(report.node_utilisation.items(), key=lambda pair: (-pair[1], pair[0]))
-    return (
-        render.table([["NODE", "UTILISATION"], *([node, f"{share:.1%}"] for node, share in fullest)])
-        if fullest
-        else []
-    )
+    if wide and fullest:
+        rows = [[node, f"{share:.1%}"] for node, share in fullest]
+        lines += [*([""] if lines else []), *render.table([["NODE", "UTILISATION"], *rows])]
+    return lines
 
 
-def _usage_row(each: Usage) -> list[str]:
-    before = f"{format_amount(each.resource, each.used_before)} ({each.share_before:.1%})"
-    after = f"{format_amount(each.resource, each.used_after)} ({each.share_after:.1%})"
+def _usage_row(usage: Usage) -> list[str]:
+    before = f"{format_amount(usage.resource, usage.used_before)} ({usage.share_before:.1%})"
+    after = f"{format_amount(usage.resource, usage.used_after)} ({usage.share_after:.1%})"
     return [
-        each.resource,
-        format_amount(each.resource, each.total),
+        usage.resource,
+        format_amount(usage.resource, usage.total),
         before,
         after,
-        f"{each.mean:.1%}",
-        f"{each.highest:.1%}",
+        f"{usage.mean:.1%}",
+        f"{usage.highest:.1%}",
     ]
 
 
 def format_amount(resource: str, value: int) -> str:
-    """Sums over many nodes: 30,286.75 cores."""
+    """Amount of a resource summed over nodes, such as 30,286.75 cores; bytes in a binary unit."""
     if resource in ("cpu", "gpu"):
+        # Cores and GPUs are counted in thousandths.
         return f"{Decimal(value) / 1000:,f}"
     return (
         approximate_bytes(value)
@@ -130,19 +125,23 @@ def format_amount(resource: str, value: int) -> str:
 def _unplaced(report: SimulationReport, wide: bool, columns: int) -> list[str]:
     if not report.unschedulable:
         return []
-    most_first = sorted(report.unschedulable, key=lambda each: -len(each.names))
-    shown, rest = (
+    most_first = sorted(report.unschedulable, key=lambda group: -len(group.names))
+    shown, grouped = (
         (most_first, []) if wide else (most_first[:MAX_ROWS], _group_by_reason_kind(most_first[MAX_ROWS:]))
     )
-    listed = [*shown, *rest] if len(rest) <= MAX_REASON_KINDS else shown
-    rows = [[f"{len(each.names):,}", _truncated_names(each.names, wide), each.reason] for each in listed]
-    hidden = sum(len(each.names) for each in (*shown, *rest)) - sum(len(each.names) for each in listed)
-    told = _wrapped_table([["NOT PLACED", "WORKLOADS", "WHY"], *rows], columns)
-    return [*told, *([f"and {hidden:,} more workloads; -o wide lists all"] if hidden else [])]
+    listed = [*shown, *grouped] if len(grouped) <= MAX_REASON_KINDS else shown
+    rows = []
+    for group in listed:
+        names = group.names if wide else group.names[:MAX_NAMES_PER_REASON]
+        truncation = ", …" if len(names) < len(group.names) else ""
+        rows.append([f"{len(group.names):,}", ", ".join(names) + truncation, group.reason])
+    hidden = sum(len(group.names) for group in (*shown, *grouped)) - sum(len(group.names) for group in listed)
+    lines = _wrapped_table([["NOT PLACED", "WORKLOADS", "WHY"], *rows], columns)
+    return [*lines, *([f"and {hidden:,} more workloads; -o wide lists all"] if hidden else [])]
 
 
 def _group_by_reason_kind(groups: Sequence[UnschedulableGroup]) -> list[UnschedulableGroup]:
-    """Where there are too many to list: one for each kind of trouble, without the counts and amounts that differ."""
+    """Merge groups of unschedulable workloads whose reasons differ only in counts and amounts."""
     kinds: dict[tuple[str, ...], list[str]] = {}
     for group in groups:
         kinds.setdefault(group.reason_kinds or (group.reason,), []).extend(group.names)
@@ -150,14 +149,14 @@ def _group_by_reason_kind(groups: Sequence[UnschedulableGroup]) -> list[Unschedu
 
 
 def _wrapped_table(rows: Sequence[Sequence[str]], columns: int) -> list[str]:
-    """A table whose last column goes on below where it would be too wide."""
+    """Lines of a table whose last column is wrapped to the terminal's width; 0 columns: not wrapped."""
     if not columns:
         return render.table(rows)
-    room = max(MIN_COLUMN_CHARS, columns - sum(render.widths([row[:-1] for row in rows])))
+    width = max(MIN_COLUMN_CHARS, columns - sum(render.widths([row[:-1] for row in rows])))
     folded: list[Sequence[str]] = []
-    for *before, last in rows:
-        first, *more = _wrap_text(last, room)
-        folded += [[*before, first], *([*[""] * len(before), part] for part in more)]
+    for *leading_cells, last in rows:
+        first, *continuation = _wrap_text(last, width)
+        folded += [[*leading_cells, first], *([*[""] * len(leading_cells), part] for part in continuation)]
     return render.table(folded)
 
 
@@ -169,46 +168,36 @@ def _wrap_text(text: str, columns: int) -> list[str]:
     )
 
 
-def _truncated_names(names: Sequence[str], wide: bool) -> str:
-    shown = names if wide else names[:MAX_NAMES_PER_REASON]
-    return ", ".join(shown) + (", …" if len(shown) < len(names) else "")
-
-
 def _explained(report: SimulationReport, wide: bool, columns: int) -> list[str]:
-    found = report.explanation
-    if found is None:
+    explanation = report.explanation
+    if explanation is None:
         return []
-    plugins = list(dict.fromkeys(plugin for each in found["ranked"] for plugin in each["parts"]))
+    plugins: list[str] = []
+    for candidate in explanation["ranked"]:
+        plugins += [plugin for plugin in candidate["parts"] if plugin not in plugins]
     rows = [["NODE", "SCORE", *(plugin.upper() for plugin in plugins)]]
     rows += [
         [
-            each["name"],
-            f"{each['score']:.1f}",
-            *(f"{each['parts'][plugin]['score']:.0f}" for plugin in plugins),
+            candidate["name"],
+            f"{candidate['score']:.1f}",
+            *(f"{candidate['parts'][plugin]['score']:.0f}" for plugin in plugins),
         ]
-        for each in found["ranked"]
+        for candidate in explanation["ranked"]
     ]
-    refused = [["REFUSED", "WHY"]]
-    refused += [
-        [name, "; ".join(_shortfall_text(each) for each in reasons)]
-        for name, reasons in _limit_rejections(found["refused"], wide)
-    ]
-    hidden = len(found["refused"]) - len(refused) + 1
-    told = _wrap_text(f"{found['ask']}: {found['summary']}", columns)
-    told += ["", *render.table(rows)] if len(rows) > 1 else []
-    told += ["", *_wrapped_table(refused, columns)] if len(refused) > 1 else []
-    return [*told, *([f"and {hidden:,} more; -o wide lists all"] if hidden else [])]
-
-
-def _limit_rejections(refused: dict[str, Any], wide: bool) -> list[tuple[str, Any]]:
-    return list(refused.items()) if wide else list(refused.items())[:MAX_ROWS]
-
-
-def _shortfall_text(shortfall: dict[str, str]) -> str:
-    return str(Shortfall(**shortfall))
+    refused = [["REJECTED", "WHY"]]
+    shown = list(explanation["refused"].items())
+    shown = shown if wide else shown[:MAX_ROWS]
+    for name, reasons in shown:
+        refused.append([name, "; ".join(str(Shortfall(**reason)) for reason in reasons)])
+    hidden = len(explanation["refused"]) - len(shown)
+    lines = _wrap_text(f"{explanation['ask']}: {explanation['summary']}", columns)
+    lines += ["", *render.table(rows)] if len(rows) > 1 else []
+    lines += ["", *_wrapped_table(refused, columns)] if len(refused) > 1 else []
+    return [*lines, *([f"and {hidden:,} more; -o wide lists all"] if hidden else [])]
 
 
 def as_json(report: SimulationReport, profile: str, seed: int) -> dict[str, Any]:
+    """The report as a JSON document; shares are rounded to six digits."""
     document: dict[str, Any] = {
         "profile": profile,
         "seed": seed,
@@ -219,27 +208,29 @@ def as_json(report: SimulationReport, profile: str, seed: int) -> dict[str, Any]
         "stopped": report.stopped_count,
         "placements": dict(report.placements),
         "unplaced": [
-            {"count": len(each.names), "reason": each.reason, "workloads": list(each.names)}
-            for each in report.unschedulable
+            {"count": len(group.names), "reason": group.reason, "workloads": list(group.names)}
+            for group in report.unschedulable
         ],
         "displaced": {
-            name: {"node": each.node, "by": each.preempted_by} for name, each in report.preempted.items()
+            name: {"node": victim.node, "by": victim.preempted_by}
+            for name, victim in report.preempted.items()
         },
-        "utilisation": {each.resource: _usage_json(each) for each in report.usage},
-        "qos": {name: each.name for name, each in report.qos.items()},
+        "utilisation": {usage.resource: _usage_json(usage) for usage in report.usage},
+        "qos": {name: qos.name for name, qos in report.qos.items()},
         "fullness": {node: round(share, 6) for node, share in report.node_utilisation.items()},
         "warnings": [
-            {"kind": each.kind, "name": each.name, "what": each.message} for each in report.warnings
+            {"kind": warning.kind, "name": warning.name, "what": warning.message}
+            for warning in report.warnings
         ],
     }
     return document if report.explanation is None else {**document, "explained": report.explanation}
 
 
-def _usage_json(each: Usage) -> dict[str, Any]:
-    numbers = {"total": each.total, "before": each.used_before, "after": each.used_after}
+def _usage_json(usage: Usage) -> dict[str, Any]:
+    numbers = {"total": usage.total, "before": usage.used_before, "after": usage.used_after}
     return {
         **numbers,
-        "share": round(each.share_after, 6),
-        "mean": round(each.mean, 6),
-        "max": round(each.highest, 6),
+        "share": round(usage.share_after, 6),
+        "mean": round(usage.mean, 6),
+        "max": round(usage.highest, 6),
     }

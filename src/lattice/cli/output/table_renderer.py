@@ -1,4 +1,4 @@
-"""Tables for reading: numbers to the right, columns of words folded where they would be too wide, long lists cut short."""
+"""Tables for a terminal: right-aligned numbers, wrapped text columns, and a limit on the number of rows."""
 
 import textwrap
 from collections.abc import Collection, Sequence
@@ -7,8 +7,10 @@ from itertools import zip_longest
 
 from lattice.cli.output import render
 
-MAX_ROWS = 50  # rows, unless all are asked for
-MIN_COLUMN_CHARS = 30  # characters that a column is folded into, at least
+# Rows of a table without `-o wide`.
+MAX_ROWS = 50
+# A text column is wrapped to at least this width.
+MIN_COLUMN_CHARS = 30
 _COLOURS = {"+": "\x1b[32m", "~": "\x1b[33m", "-": "\x1b[31m", "!": "\x1b[33m"}
 _PLAIN = "\x1b[0m"
 
@@ -17,60 +19,63 @@ Row = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class TableRenderer:
-    """How to draw: all rows and columns or the ones that matter, into how many characters (0: any), with colours or not."""
+    """Draws tables and bullets; `wide` lists every row, `max_width` wraps lines to that many characters (0:
+    no limit)."""
 
     wide: bool = False
     max_width: int = 0
     colour: bool = False
 
     def table(self, heads: Row, rows: Sequence[Row], right_aligned: Collection[int] = ()) -> list[str]:
-        """Nothing if there are no rows. `right`: columns of numbers."""
+        """Lines of a table with headers, or no lines if the table has no rows; `right_aligned` names the
+        columns of numbers."""
         if not rows:
             return []
-        kept = self._limit_rows(rows)
-        lines = [self._colour_mark(line) for line in self._align([heads, *kept], right_aligned)]
-        rest = len(rows) - len(kept)
-        return [*lines, f"  and {rest:,} more; -o wide lists all"] if rest else lines
+        shown = rows if self.wide else rows[:MAX_ROWS]
+        lines = [self._colour_mark(line) for line in self._align([heads, *shown], right_aligned)]
+        hidden = len(rows) - len(shown)
+        return [*lines, f"  and {hidden:,} more; -o wide lists all"] if hidden else lines
 
     def aligned_rows(self, rows: Sequence[Row]) -> list[str]:
-        """Aligned, without heads."""
+        """Lines of aligned rows without headers."""
         return self._align(rows, ()) if rows else []
 
-    def _limit_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
-        return rows if self.wide else rows[:MAX_ROWS]
-
     def _align(self, rows: Sequence[Row], right: Collection[int]) -> list[str]:
-        safe = [[render.cell(each) for each in row] for row in rows]
+        safe = [[render.cell(value) for value in row] for row in rows]
         widths = [max(len(row[column]) for row in safe) for column in range(len(safe[0]))]
         for row in safe:
             for column in right:
                 row[column] = row[column].rjust(widths[column])
-        words = [column for column in range(len(widths)) if column not in right]
-        return self._wrap_rows(safe, self._fit_widths(safe, widths, words) if self.max_width else widths)
+        if self.max_width:
+            words = [column for column in range(len(widths)) if column not in right]
+            widths = self._fit_widths(safe, widths, words)
+        lines: list[str] = []
+        for row in safe:
+            parts = [self.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+            for cells in zip_longest(*parts, fillvalue=""):
+                padded = (cell.ljust(_with_gap(width)) for cell, width in zip(cells, widths, strict=True))
+                lines.append("".join(padded).rstrip())
+        return lines
 
     def _fit_widths(self, rows: list[list[str]], widths: list[int], words: list[int]) -> list[int]:
-        """The last column gives way first, then the widest ones of words; none below its longest word."""
-        found = list(widths)
+        """Column widths that fit into `max_width`: the last column shrinks first, then the widest text
+        columns, none below its longest word."""
+        fitted = list(widths)
         last = len(widths) - 1
-        floors = {
-            column: max(len(word) for row in rows for word in row[column].split() or [""]) for column in words
-        }
+        longest_words = {}
+        for column in words:
+            cells = (word for row in rows for word in row[column].split() or [""])
+            longest_words[column] = max(map(len, cells))
         for column in sorted(words, key=lambda column: (column != last, -widths[column])):
-            over = sum(map(_with_gap, found[:-1])) + found[-1] - self.max_width
-            if over > 0:
-                least = max(floors[column], min(widths[column], MIN_COLUMN_CHARS))
-                found[column] = max(least, found[column] - over)
-        return found
-
-    def _wrap_rows(self, rows: list[list[str]], widths: list[int]) -> list[str]:
-        lines: list[str] = []
-        for row in rows:
-            parts = [self.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
-            lines += [_line(cells, widths) for cells in zip_longest(*parts, fillvalue="")]
-        return lines
+            excess = sum(map(_with_gap, fitted[:-1])) + fitted[-1] - self.max_width
+            if excess > 0:
+                minimum = max(longest_words[column], min(widths[column], MIN_COLUMN_CHARS))
+                fitted[column] = max(minimum, fitted[column] - excess)
+        return fitted
 
     @staticmethod
     def wrap(text: str, room: int) -> list[str]:
+        """Split text into lines of at most `room` characters, at spaces only; 0 keeps one line."""
         folded = room and len(text) > room
         return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) if folded else [text]
 
@@ -79,25 +84,19 @@ class TableRenderer:
         return f"{mark}{line[0]}{_PLAIN}{line[1:]}" if mark else line
 
     def bullets(self, texts: Sequence[str]) -> list[str]:
-        """Remarks, each folded under itself."""
-        kept = texts if self.wide else texts[:MAX_ROWS]
-        lines = [line for text in kept for line in self._bullet(text)]
-        rest = len(texts) - len(kept)
-        return [*lines, f"  and {rest:,} more; -o wide lists all"] if rest else lines
-
-    def _bullet(self, text: str) -> list[str]:
-        first, *more = self.wrap(
-            render.cell(text), max(MIN_COLUMN_CHARS, self.max_width - 2) if self.max_width else 0
-        )
-        return [self._colour_mark(f"! {first}"), *(f"  {part}" for part in more)]
-
-
-def _line(cells: Row, widths: list[int]) -> str:
-    return "".join(cell.ljust(_with_gap(width)) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        """Notes marked with `!`, each wrapped under its own first line."""
+        shown = texts if self.wide else texts[:MAX_ROWS]
+        width = max(MIN_COLUMN_CHARS, self.max_width - 2) if self.max_width else 0
+        lines = []
+        for text in shown:
+            first, *continuation = self.wrap(render.cell(text), width)
+            lines += [self._colour_mark(f"! {first}"), *(f"  {part}" for part in continuation)]
+        hidden = len(texts) - len(shown)
+        return [*lines, f"  and {hidden:,} more; -o wide lists all"] if hidden else lines
 
 
 def _with_gap(width: int) -> int:
-    """A column that only marks what happens to a row stands close to it."""
+    """Column width with its gap; the gap of a one-character column of marks is a single space."""
     return width + render.COLUMN_GAP_CHARS if width > 1 else 2
 
 
@@ -106,7 +105,7 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def join_blocks(*parts: Sequence[str]) -> list[str]:
-    """With an empty line between those that have something to say."""
+    """Join blocks of lines with an empty line between the blocks that are not empty."""
     lines: list[str] = []
     for part in parts:
         if part:

@@ -1,4 +1,4 @@
-"""What is used, as tables to look at: from the server's document alone."""
+"""Tables of `lattice top`, rendered from the server's JSON document."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,14 +10,14 @@ from lattice.placement.inputs.ledger_math import format_dollars
 UsageRow = Mapping[str, Any]
 Lines = list[str]
 
-BAR_CHARS = 6  # characters of a bar
+BAR_CHARS = 6
 BAR_FULL, BAR_EMPTY = "█", "░"
 ASCII_FULL, ASCII_EMPTY = "#", "."
 NO_VALUE = "-"
 
 
 class BarRenderer:
-    """Draws bars in characters that the terminal has."""
+    """Draws usage bars with block characters on a UTF-8 terminal, with ASCII characters on other terminals."""
 
     def __init__(self, encoding: str) -> None:
         self._full, self._empty = (
@@ -25,10 +25,11 @@ class BarRenderer:
         )
 
     def bar(self, used: int | None, of: int | None) -> str:
-        """`███░░░  38%`; nothing where nothing is limited."""
+        """A bar with its percentage, `███░░░ 38%`, or `-` where the resource has no limit."""
         if used is None or not of:
             return NO_VALUE
         percent = used * 100 // of
+        # Rounded up: one percent already fills a character.
         filled = min(BAR_CHARS, -(-percent * BAR_CHARS // 100))
         return f"{self._full * filled}{self._empty * (BAR_CHARS - filled)} {percent:>3}%"
 
@@ -36,7 +37,7 @@ class BarRenderer:
         return NO_VALUE if used is None or not of else f"{used * 100 // of}%"
 
 
-def pools(rows: Sequence[UsageRow], look: TableRenderer, pen: BarRenderer) -> Lines:
+def pools(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) -> Lines:
     heads = [
         "POOL",
         "REGION",
@@ -52,79 +53,80 @@ def pools(rows: Sequence[UsageRow], look: TableRenderer, pen: BarRenderer) -> Li
         "PHASE",
     ]
     drawn = []
-    for each in rows:
-        money = each.get("budget") or {}
+    for pool in rows:
+        money = pool.get("budget") or {}
         limit = money.get("limitMicros")
         drawn.append(
             [
-                each["name"],
-                each.get("region") or NO_VALUE,
-                _count_of_max(each["nodes"], each.get("maxNodes")),
-                *_usage_cells(each, pen),
+                pool["name"],
+                pool.get("region") or NO_VALUE,
+                str(pool["nodes"]) if pool.get("maxNodes") is None else f"{pool['nodes']}/{pool['maxNodes']}",
+                *_usage_cells(pool, bars),
                 _dollars(money.get("hourlyMicros")),
                 _rounded_dollars(money.get("spentMicros")),
                 _rounded_dollars(money.get("projectedMicros")),
                 NO_VALUE
                 if limit is None
-                else f"{pen.bar(money['projectedMicros'], limit)} of {_rounded_dollars(limit)}",
-                each.get("phase") or NO_VALUE,
+                else f"{bars.bar(money['projectedMicros'], limit)} of {_rounded_dollars(limit)}",
+                pool.get("phase") or NO_VALUE,
             ]
         )
-    return look.table(heads, drawn, right_aligned=(2, 3, 5, 7, 8, 9))
+    return renderer.table(heads, drawn, right_aligned=(2, 3, 5, 7, 8, 9))
 
 
-def clusters(rows: Sequence[UsageRow], look: TableRenderer, pen: BarRenderer) -> Lines:
+def clusters(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) -> Lines:
     heads = ["CLUSTER", "POOL", "NODES", "CPU", "CPU%", "MEMORY", "MEM%", "REPLICAS", "$/H", "PHASE"]
     drawn = [
         [
-            each["name"],
-            each["pool"],
-            f"{each['readyNodes']}/{each['nodes']}",
-            *_usage_cells(each, pen),
-            f"{each['readyWorkloads']}/{each['workloads']}",
-            _dollars(each["hourlyMicros"]),
-            each["phase"] or NO_VALUE,
+            cluster["name"],
+            cluster["pool"],
+            f"{cluster['readyNodes']}/{cluster['nodes']}",
+            *_usage_cells(cluster, bars),
+            f"{cluster['readyWorkloads']}/{cluster['workloads']}",
+            _dollars(cluster["hourlyMicros"]),
+            cluster["phase"] or NO_VALUE,
         ]
-        for each in rows
+        for cluster in rows
     ]
-    return look.table(heads, drawn, right_aligned=(2, 3, 5, 7, 8))
+    return renderer.table(heads, drawn, right_aligned=(2, 3, 5, 7, 8))
 
 
-def nodes(rows: Sequence[UsageRow], look: TableRenderer, pen: BarRenderer) -> Lines:
+def nodes(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) -> Lines:
     heads = ["NODE", "CLUSTER", "CLASS", "CPU", "CPU%", "MEMORY", "MEM%", "DISK%", "WORKLOADS", "PHASE"]
     drawn = [
         [
-            each["name"],
-            each["cluster"] or NO_VALUE,
-            each["class"] or NO_VALUE,
-            *(_usage_cells(each, pen) if each["isConnected"] else [NO_VALUE] * 4),
-            pen.percent(each["disk"]["used"], each["disk"]["of"]) if each["isConnected"] else NO_VALUE,
-            str(each["workloads"]),
-            _phase(each),
+            node["name"],
+            node["cluster"] or NO_VALUE,
+            node["class"] or NO_VALUE,
+            # Usage of a disconnected node is stale.
+            *(_usage_cells(node, bars) if node["isConnected"] else [NO_VALUE] * 4),
+            bars.percent(node["disk"]["used"], node["disk"]["of"]) if node["isConnected"] else NO_VALUE,
+            str(node["workloads"]),
+            _phase(node),
         ]
-        for each in rows
+        for node in rows
     ]
-    return look.table(heads, drawn, right_aligned=(3, 5, 7, 8))
+    return renderer.table(heads, drawn, right_aligned=(3, 5, 7, 8))
 
 
-def services(rows: Sequence[UsageRow], look: TableRenderer, pen: BarRenderer) -> Lines:
-    several = len({each["namespace"] for each in rows}) > 1
+def services(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) -> Lines:
+    several = len({service["namespace"] for service in rows}) > 1
     heads = ["SERVICE", "READY", "", "CPU", "MEMORY", "FAILURES", "$/H", "PHASE", "POOLS"]
     drawn = [
         [
-            f"{each['namespace']}/{each['name']}" if several else each["name"],
-            f"{each['ready']}/{each['wanted']}",
-            pen.bar(each["ready"], each["wanted"]).split(" ")[0],
-            _cores(each["cpu"]["used"]),
-            approximate_bytes(each["memory"]["used"]),
-            str(each["failures"]),
-            _dollars(each["hourlyMicros"]),
-            _phase_with_verdict(each),
-            ",".join(each["pools"]) or NO_VALUE,
+            f"{service['namespace']}/{service['name']}" if several else service["name"],
+            f"{service['ready']}/{service['wanted']}",
+            bars.bar(service["ready"], service["wanted"]).split(" ")[0],
+            _cores(service["cpu"]["used"]),
+            approximate_bytes(service["memory"]["used"]),
+            str(service["failures"]),
+            _dollars(service["hourlyMicros"]),
+            _phase_with_verdict(service),
+            ",".join(service["pools"]) or NO_VALUE,
         ]
-        for each in rows
+        for service in rows
     ]
-    return look.table(heads, drawn, right_aligned=(1, 3, 4, 5, 6))
+    return renderer.table(heads, drawn, right_aligned=(1, 3, 4, 5, 6))
 
 
 TABLES: dict[str, Callable[[Sequence[UsageRow], TableRenderer, BarRenderer], Lines]] = {
@@ -135,43 +137,38 @@ TABLES: dict[str, Callable[[Sequence[UsageRow], TableRenderer, BarRenderer], Lin
 }
 
 
-def top_lines(document: Mapping[str, Any], look: TableRenderer, pen: BarRenderer) -> Lines:
-    found = [draw(document[name], look, pen) for name, draw in TABLES.items() if name in document]
-    return join_blocks(*found) or ["nothing is there yet: declare pools and services with `lattice apply`"]
+def top_lines(document: Mapping[str, Any], renderer: TableRenderer, bars: BarRenderer) -> Lines:
+    blocks = [draw(document[name], renderer, bars) for name, draw in TABLES.items() if name in document]
+    return join_blocks(*blocks) or [
+        "there are no objects yet: create pools and services with `lattice apply`"
+    ]
 
 
-def _usage_cells(each: UsageRow, pen: BarRenderer) -> list[str]:
-    cpu, memory = each["cpu"], each["memory"]
+def _usage_cells(row: UsageRow, bars: BarRenderer) -> list[str]:
+    cpu, memory = row["cpu"], row["memory"]
     return [
         _cores(cpu["used"]),
-        pen.bar(cpu["used"], cpu["of"]),
+        bars.bar(cpu["used"], cpu["of"]),
         approximate_bytes(memory["used"]),
-        pen.bar(memory["used"], memory["of"]),
+        bars.bar(memory["used"], memory["of"]),
     ]
 
 
 def _phase(node: UsageRow) -> str:
     words = [node["phase"] or NO_VALUE]
+    # A draining node is always cordoned.
     words += ["cordoned"] if node["unschedulable"] and node["phase"] != "Draining" else []
     words += ["not connected"] if not node["isConnected"] and node["phase"] == "Ready" else []
     return ", ".join(words)
 
 
 def _phase_with_verdict(service: UsageRow) -> str:
-    said = service["verdict"]
-    return (
-        f"{service['phase'] or NO_VALUE} ({said})"
-        if said not in ("", "Placed")
-        else service["phase"] or NO_VALUE
-    )
+    phase, verdict = service["phase"] or NO_VALUE, service["verdict"]
+    return f"{phase} ({verdict})" if verdict not in ("", "Placed") else phase
 
 
 def _cores(milli: int) -> str:
     return f"{milli / 1000:.2f}"
-
-
-def _count_of_max(count: int, most: int | None) -> str:
-    return str(count) if most is None else f"{count}/{most}"
 
 
 def _dollars(micros: int | None) -> str:
@@ -179,5 +176,5 @@ def _dollars(micros: int | None) -> str:
 
 
 def _rounded_dollars(micros: int | None) -> str:
-    """Whole cents: what is spent grows with every second."""
+    """Dollars rounded to whole cents: the exact amount changes every second while machines run."""
     return NO_VALUE if micros is None else format_dollars((micros + 5_000) // 10_000 * 10_000)
