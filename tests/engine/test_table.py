@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from candidates import a_table
+from build.candidates import a_table
+from build.proofs import many
 from hypothesis import given
 from hypothesis import strategies as st
-from proofs import many
 
 from lattice.engine.derived_columns import MAX_CHANGES_KEPT
 from lattice.engine.table import FIRST_CAPACITY, FIRST_LINES, RowSubset, Table
