@@ -59,4 +59,4 @@ def with_gpus(name, count=1, **more):
 
 
 def odd(report):
-    return [f"{each.kind} {each.name} {each.what}" for each in report.warnings]
+    return [f"{each.kind} {each.name} {each.message}" for each in report.warnings]

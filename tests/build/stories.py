@@ -221,7 +221,7 @@ CHANGED = (
     *({"health": each} for each in ({}, {"cordoned": True}, {"ready": False}, {"draining": True})),
     *({"room": each} for each in ROOMS[::5]),
     *({"labels": each} for each in PLACES[::11]),
-    *({"ports": each} for each in RANGES),
+    *({"port_range": each} for each in RANGES),
     *({"gpus": each} for each in GPUS),
     *({"taints": each} for each in some_of(TAINTS, 1)),
 )
@@ -261,7 +261,7 @@ def some_node(choices: Choices, name: str) -> dict[str, Any]:
         "labels": choices.one(PLACES),
         "taints": choices.one(TAINTED),
         "gpus": choices.one(GPUS),
-        "ports": choices.one(RANGES),
+        "port_range": choices.one(RANGES),
         "health": choices.one(HEALTH),
         "abilities": choices.one(ABILITIES),
     }

@@ -70,7 +70,7 @@ def every_spread(load, models):
     able = [
         key
         for key in sorted(models)
-        if key[1] in load.serves.get(key[0], ())
+        if key[1] in load.usable_models.get(key[0], ())
         and all(n <= s for n, s in zip(load.needs, models[key].size, strict=True))
     ]
     return [Counter(spots) for spots in itertools.combinations_with_replacement(able, load.replicas)]
@@ -111,7 +111,7 @@ def moved(load, spots, program) -> int:
         if m.name in load.usable_models.get(s.name, ())
         and all(n <= z for n, z in zip(load.needs, m.size, strict=True))
     }
-    stay = {key: count for key, count in load.current.items() if key in able}
+    stay = {key: count for key, count in load.current_counts.items() if key in able}
     return max(
         0, sum(max(0, n - spots[key]) for key, n in stay.items()) - max(0, sum(stay.values()) - load.replicas)
     )
@@ -417,7 +417,7 @@ def cloud(name: str, price: int, **more) -> MachineSource:
 
 
 def a_load(name: str = "api", replicas: int = 2, **more) -> Load:
-    serves = more.pop("serves", {"a": ("vm",), "b": ("vm",)})
+    serves = more.pop("usable_models", {"a": ("vm",), "b": ("vm",)})
     return Load(name, replicas, more.pop("needs", (4, 8)), serves, **more)
 
 

@@ -81,7 +81,7 @@ def test_what_was_on_a_gpu_that_is_gone_can_still_be_forgotten_and_restored() ->
 
 def test_a_chosen_port_cannot_be_taken_by_number() -> None:
     nodes = table(port_range=(1000, 1001))
-    assert place(nodes, "chooses", port_range=1)
+    assert place(nodes, "chooses", ports=1)
     assert nodes.placements["chooses"].ports == (1000,)
     assert not place(nodes, "fixed", host_ports=((1000, "TCP"),))
     assert place(nodes, "other", host_ports=((1001, "TCP"),))
@@ -90,7 +90,7 @@ def test_a_chosen_port_cannot_be_taken_by_number() -> None:
 def test_a_fixed_port_inside_the_range_is_one_fewer_to_choose() -> None:
     nodes = table(port_range=(80, 81))
     assert place(nodes, "fixed", host_ports=((80, "TCP"),))
-    assert not place(nodes, "two", port_range=2)
+    assert not place(nodes, "two", ports=2)
     assert place(nodes, "one", ports=1)
     assert nodes.placements["one"].ports == (81,)
     nodes.forget("fixed")
@@ -216,7 +216,7 @@ def test_ports_of_the_range_are_counted_by_number(
 
 def test_a_range_that_shrank_under_what_was_chosen_has_no_room_for_fixed_ports() -> None:
     nodes = table(port_range=(90, 99))
-    assert place(nodes, "chooses", port_range=3)
+    assert place(nodes, "chooses", ports=3)
     nodes.put_node(NodeInfo("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, port_range=(80, 81)))
     assert not place(nodes, "fixed", host_ports=((80, "TCP"),))
     assert place(nodes, "outside", host_ports=((79, "TCP"),))
@@ -224,7 +224,7 @@ def test_a_range_that_shrank_under_what_was_chosen_has_no_room_for_fixed_ports()
 
 def test_a_range_used_up_by_fixed_ports_says_so() -> None:
     nodes = table(port_range=(30000, 30000))
-    decision = decide(nodes.make_ask("w", Demands(port_range=1, host_ports=TCP)), nodes, compile_preset())
+    decision = decide(nodes.make_ask("w", Demands(ports=1, host_ports=TCP)), nodes, compile_preset())
     assert [reason.summary() for reason, count in rejection_counts(decision)] == [
         "without room in the port range for 30000 and 1 more"
     ]

@@ -42,8 +42,8 @@ LABELS = [
 ]
 CHANGES: list[dict[str, Any]] = [
     {},
-    {"cordoned": True},
-    {"ready": False},
+    {"is_cordoned": True},
+    {"is_ready": False},
     {"taints": (a_taint("t"),)},
     {"taints": (a_taint("t"), a_taint("u", "PreferNoSchedule"))},
     {"gpus": ("v100", "v100")},

@@ -140,7 +140,7 @@ def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -> None
             state="Failed",
             revision=REVISION,
             run=1,
-            failure_reason="INVALID_SPEC",
+            failure="INVALID_SPEC",
         )
         await agent.beat(reports=[report], is_whole=True)
         presence = leader.office.presence if leader.office else None

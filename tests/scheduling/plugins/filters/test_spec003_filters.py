@@ -41,7 +41,7 @@ def refused(demands: Demands, *facts: Any) -> str:
 @pytest.mark.parametrize(
     ("demands", "unfit", "fit", "why"),
     [
-        pytest.param({}, {"ready": False}, {}, "not ready", id="Ready"),
+        pytest.param({}, {"is_ready": False}, {}, "not ready", id="Ready"),
         pytest.param(
             {"cluster": "c"}, {"cluster": "d"}, {"cluster": "c"}, "outside cluster c", id="InCluster"
         ),
