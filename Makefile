@@ -63,7 +63,7 @@ bench-control: .venv/.ready-dev tools  ## cost of the control plane at rest with
 	$(BIN)/python -m bench.control
 
 bench-page: .venv/.ready-dev tools  ## how soon the page is there, and whether it stays smooth with 10,000 workloads on 1,000 nodes
-	PYTHONPATH=.:tests:tests/ui $(BIN)/python -m bench.page
+	PYTHONPATH=.:tests $(BIN)/python -m bench.page
 
 bench-openb: .venv/.ready-dev  ## fill a GPU cluster from a public trace, beside published heuristics
 	$(BIN)/python -m bench.openb
@@ -81,7 +81,7 @@ docs: .venv/.ready  ## write docs/reference and the pictures anew from the code,
 	$(BIN)/python -m docs.site
 
 screenshots: .venv/.ready-dev tools  ## every view of the page at both widths, into docs/images
-	PYTHONPATH=tests:tests/ui $(BIN)/python tests/ui/screenshots.py
+	PYTHONPATH=tests $(BIN)/python tests/ui/screenshots.py
 
 wheel: $(UV)  ## build dist/*.whl, with the page and the quickstart in it
 	rm -f dist/*.whl

@@ -32,7 +32,7 @@ from lattice.scheduling.cycle.profile import preset
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Put, Store
 from lattice.store.sqlite.store import SqliteStore
-from tests.contract.etcd_server import running_etcd
+from build.etcd_server import running_etcd
 
 HEAD = {"apiVersion": "lattice.dev/v1alpha1"}
 _uids = itertools.count(1)

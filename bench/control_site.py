@@ -20,8 +20,8 @@ from bench.wire import Line
 from lattice.clock import SystemClock
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put, Store
 from lattice.store.sqlite.store import SqliteStore
-from tests.contract.etcd_server import EtcdServer, free_port, running_etcd
-from tests.servers import LATTICE
+from build.etcd_server import EtcdServer, free_port, running_etcd
+from build.servers import LATTICE
 
 API = "/apis/lattice.dev/v1alpha1"
 NODES = f"{API}/latticenodes"

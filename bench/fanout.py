@@ -12,7 +12,7 @@ from bench.load import drive, target
 from bench.report import Report
 from bench.scale import Scale
 from bench.wire import Line
-from tests.servers import Server, running_server
+from build.servers import Server, running_server
 
 
 def measure(report: Report, scale: Scale, folder: Path) -> None:

@@ -12,7 +12,7 @@ from bench.prober import probing
 from bench.report import Report
 from bench.scale import Scale
 from bench.wire import Line
-from tests.servers import Server, running_server
+from build.servers import Server, running_server
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 PAGE = 500  # objects: what kubectl asks for

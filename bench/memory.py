@@ -9,7 +9,7 @@ from bench.load import drive, target
 from bench.machine import resident_mib
 from bench.report import Report
 from bench.scale import Scale
-from tests.servers import running_server
+from build.servers import running_server
 
 SETTLE = 1.0  # seconds until everything that starts has started
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from browsing import CHROMIUM, EXAMPLES, Shop, a_browser, read_until, until
+from build.browsing import CHROMIUM, EXAMPLES, Shop, a_browser, read_until, until
 from playwright.sync_api import Browser
-from servers import running_server
+from build.servers import running_server
 
 from bench import machine
 from bench.page_visits import VIEWS, Blocked, Change, View, change, newcomer, open_view, watched

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from browsing import API, WIDE, Shop
+from build.browsing import API, WIDE, Shop
 from playwright.sync_api import Browser, Page
 
 HANDS = 6  # connections of those who change things

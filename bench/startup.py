@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.report import Report
 from bench.scale import Scale
-from tests.servers import running_server
+from build.servers import running_server
 
 LATTICE = Path(sys.executable).with_name("lattice")
 

@@ -13,7 +13,7 @@ from lattice.clock import SystemClock
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Key, Put, Store
 from lattice.store.sqlite.store import SqliteStore
-from tests.contract.etcd_server import running_etcd
+from build.etcd_server import running_etcd
 
 VALUE = b"v" * 1024
 COMMITTERS = 64

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from wire import APPLY, MERGE, Wire, with_query
+from build.wire import APPLY, MERGE, Wire, with_query
 
 from lattice.kinds.core import ConfigMap
 from lattice.sim.world import user_actions as churn

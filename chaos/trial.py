@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from wire import Wire
+from build.wire import Wire
 
 from chaos.figures import figures, left_out
 from chaos.judge import Evidence, judge, stretch, written_lately

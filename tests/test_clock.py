@@ -2,7 +2,7 @@
 
 import asyncio
 
-from store.virtual import VirtualClock, settle
+from build.virtual import VirtualClock, settle
 
 from lattice.clock import with_timeout
 

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
+from build.virtual import VirtualClock
 from hypothesis import given
 from hypothesis import strategies as st
-from store.virtual import VirtualClock
 
 from lattice.presence import (
     LIVENESS_CHECK_INTERVAL_S,

@@ -17,13 +17,13 @@ from typing import NamedTuple
 import click
 import pytest
 import yaml
-from contract.etcd_server import free_port
-from e2e.wire import CONFIGMAPS, SERVICES, Wire, configmap
+from build.etcd_server import free_port
+from build.loaded import Command, Loaded, loaded
+from build.samples import Sample, Step, difference, files, samples, steps, typed
+from build.servers import Server, running_server
+from build.wire import CONFIGMAPS, SERVICES, Wire, configmap
 
 from lattice.cli.main import COMMANDS
-from tests.loaded import Command, Loaded, loaded
-from tests.samples import Sample, Step, difference, files, samples, steps, typed
-from tests.servers import Server, running_server
 from tests.test_docs import FENCE, PAGES, ROOT, shown
 
 BIN = Path(sys.executable).parent
@@ -94,7 +94,7 @@ NOT_RUN = {
     (
         "docs/guides/traces.md",
         "pip install",
-    ): "fetches OpenTelemetry's launcher; tests/test_traces.py has its SDK in the process instead",
+    ): "fetches OpenTelemetry's launcher; tests/test_tracing.py has its SDK in the process instead",
     (
         "deploy/README.md",
         "useradd",

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from contract.etcd_server import EtcdServer, free_port
-from contract.test_store_etcd import issue
-from e2e.wire import Wire
+from build.etcd_server import EtcdServer, free_port
+from build.samples import samples
+from build.servers import LATTICE
+from build.wire import Wire
 
-from tests.samples import samples
-from tests.servers import LATTICE
+from tests.contract.test_store_etcd import issue
 from tests.test_docs import ROOT
 
 BIN = Path(sys.executable).parent

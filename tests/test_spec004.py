@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from slips import Copy, a_copy, assert_possible
+from build.slips import Copy, a_copy, assert_possible
 
 from docs.spec004 import SPEC004
 from docs.specification import Row

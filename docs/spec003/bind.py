@@ -2,7 +2,7 @@
 
 from docs.specification import Row
 
-BINDS = "scheduling/test_bind.py"
+BINDS = "scheduling/cycle/test_binder.py"
 SUCCESS = f"{BINDS}::test_success_is_one_event_with_what_changed"
 REQUEST = "BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)"
 
@@ -82,7 +82,7 @@ BIND = (
     Row(
         "Binder trait",
         "scheduling.cycle.binder:BindingStore",
-        "scheduling/test_spec003_scheduler.py::test_the_mode_is_obeyed",
+        "scheduling/cycle/test_spec003_scheduler.py::test_the_mode_is_obeyed",
         (
             "scheduling/cycle/binder.py",
             "await self._bind_strategy()(request)",

@@ -2,19 +2,19 @@
 
 from docs.specification import Row
 
-FILTERS = "scheduling/test_spec003_filters.py"
+FILTERS = "scheduling/plugins/filters/test_spec003_filters.py"
 
 FEASIBILITY = (
     Row(
         "node_capacity never exceeded",
         "scheduling.table.resource_fit:unfit_reason",
-        "scheduling/test_schedule.py::test_a_profile_that_lets_through_what_does_not_fit_is_stopped_by_number",
+        "scheduling/cycle/test_cycle.py::test_a_profile_that_lets_through_what_does_not_fit_is_stopped_by_number",
         ("scheduling/table/resource_fit.py", "if amount > free:", "if False:"),
     ),
     Row(
         "node_status requires ready",
         "scheduling.plugins.filters.ready:Ready",
-        "scheduling/test_spec003_resources.py::test_only_nodes_that_are_well_take_workloads",
+        "scheduling/table/test_spec003_resources.py::test_only_nodes_that_are_well_take_workloads",
         (
             "scheduling/table/node_info.py",
             'conditions.get("Ready", default_ready) == "True"',
@@ -24,7 +24,7 @@ FEASIBILITY = (
     Row(
         "resource_requests bounded_by_limits",
         "kinds.container:limit_problems",
-        "scheduling/test_spec003_resources.py::test_requests_are_bounded_by_limits",
+        "scheduling/table/test_spec003_resources.py::test_requests_are_bounded_by_limits",
         (
             "kinds/container.py",
             "(requests[name]) > resource_parser(name)(limits[name])",
@@ -70,7 +70,7 @@ FEASIBILITY = (
     Row(
         "pod_priority / preemption",
         "scheduling.preemption.preemptor:Preemptor.find",
-        "scheduling/test_spec003_scheduler.py::test_equals_are_never_victims_even_if_fewer_would_do",
+        "scheduling/cycle/test_spec003_scheduler.py::test_equals_are_never_victims_even_if_fewer_would_do",
         (
             "scheduling/preemption/preemptor.py",
             "self._reclaimable.for_priority(ask.priority)",
@@ -80,13 +80,13 @@ FEASIBILITY = (
     Row(
         "scheduling_decision atomic",
         "scheduling.cycle.binder:Binder.bind_gang",
-        "scheduling/test_bind_groups.py::test_a_group_is_bound_all_or_nothing",
+        "scheduling/cycle/test_binder_gangs.py::test_a_group_is_bound_all_or_nothing",
         ("scheduling/cycle/binder.py", "if ready < least:", "if False:"),
     ),
     Row(
         "binding_conflict reschedule",
         "scheduling.cycle.scheduling_queue:SchedulingQueue.requeue_failed",
-        "scheduling/test_schedule.py::test_after_a_conflict_the_next_cycle_selects_anew",
+        "scheduling/cycle/test_cycle.py::test_after_a_conflict_the_next_cycle_selects_anew",
         (
             "scheduling/cycle/binder.py",
             'changed since it was chosen", is_retriable=True)',

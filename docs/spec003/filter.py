@@ -2,7 +2,7 @@
 
 from docs.specification import Row
 
-FILTERS = "scheduling/test_spec003_filters.py"
+FILTERS = "scheduling/plugins/filters/test_spec003_filters.py"
 
 FILTER = (
     Row(

@@ -2,12 +2,12 @@
 
 from docs.specification import Row
 
-RESOURCES = "scheduling/test_spec003_resources.py"
-FILTERS = "scheduling/test_spec003_filters.py"
-SCORES = "scheduling/test_spec003_scores.py"
-COMPOSED = "scheduling/test_spec003_scheduler.py"
-BINDS = "scheduling/test_bind.py"
-CYCLES = "scheduling/test_schedule.py"
+RESOURCES = "scheduling/table/test_spec003_resources.py"
+FILTERS = "scheduling/plugins/filters/test_spec003_filters.py"
+SCORES = "scheduling/plugins/scores/test_spec003_scores.py"
+COMPOSED = "scheduling/cycle/test_spec003_scheduler.py"
+BINDS = "scheduling/cycle/test_binder.py"
+CYCLES = "scheduling/cycle/test_cycle.py"
 
 MISSING = (
     Row(
@@ -65,7 +65,7 @@ MISSING = (
     Row(
         "7. Event emission system",
         "scheduling.cycle.binder:Binder.bind_gang",
-        "scheduling/test_bind_groups.py::test_a_group_is_bound_all_or_nothing",
+        "scheduling/cycle/test_binder_gangs.py::test_a_group_is_bound_all_or_nothing",
         ("scheduling/cycle/binder.py", "return [self._emit_event(each.event or", "return [(each.event or"),
     ),
     Row(
@@ -77,7 +77,7 @@ MISSING = (
     Row(
         "9. Atomic scheduling decisions",
         "scheduling.cycle.gang:assign_gang",
-        "scheduling/test_gang.py::test_all_or_nothing",
+        "scheduling/cycle/test_gang.py::test_all_or_nothing",
         ("scheduling/cycle/gang.py", "enough = len(seats) >= max(1, least)", "enough = len(seats) >= 1"),
     ),
     Row(
@@ -197,7 +197,7 @@ LONG_TERM = (
     Row(
         "3. Atomic scheduling decisions",
         "scheduling.table.node_table:NodeTable.what_if",
-        "scheduling/test_preempt.py::test_who_goes",
+        "scheduling/preemption/test_preemptor.py::test_who_goes",
         (
             "scheduling/table/node_table.py",
             "if placement is not None and name not in self.placements:",

@@ -2,8 +2,8 @@
 
 from docs.specification import Row
 
-HAS = "scheduling/test_spec003_resources.py::test_a_node_has_as_much_as_it_says_and_no_more"
-STATES = "scheduling/test_spec003_resources.py::test_a_container_states_request_and_limit"
+HAS = "scheduling/table/test_spec003_resources.py::test_a_node_has_as_much_as_it_says_and_no_more"
+STATES = "scheduling/table/test_spec003_resources.py::test_a_container_states_request_and_limit"
 
 RESOURCES = (
     Row(
@@ -31,7 +31,7 @@ RESOURCES = (
     Row(
         "node.gpu_capacity",
         "scheduling.table.gpu_allocator:GpuAllocator",
-        "scheduling/test_spec003_resources.py::test_gpus_are_counted_one_by_one",
+        "scheduling/table/test_spec003_resources.py::test_gpus_are_counted_one_by_one",
         (
             "scheduling/table/node_info.py",
             "gpus=tuple((gpu.model, gpu.milli_free) for gpu in status.gpus),",
@@ -61,25 +61,25 @@ RESOURCES = (
     Row(
         "allocatable resources",
         "scheduling.table.node_info:allocatable",
-        "scheduling/test_spec003_resources.py::test_allocatable",
+        "scheduling/table/test_spec003_resources.py::test_allocatable",
         ("scheduling/table/node_info.py", "amount - status.reserved.get(name, 0)", "amount"),
     ),
     Row(
         "QoS class derivation",
         "scheduling.table.qos:qos_of",
-        "scheduling/test_spec003_resources.py::test_qos",
+        "scheduling/table/test_spec003_resources.py::test_qos",
         ("scheduling/table/qos.py", "return Qos.Guaranteed if all(", "return Qos.Guaranteed if any("),
     ),
     Row(
         "fits() check",
         "scheduling.table.qos:fits",
-        "scheduling/test_spec003_resources.py::test_fits",
+        "scheduling/table/test_spec003_resources.py::test_fits",
         ("scheduling/table/qos.py", "amount <= free.get(name, 0)", "amount < free.get(name, 0)"),
     ),
     Row(
         "utilization calculation",
         "scheduling.table.qos:utilisation",
-        "scheduling/test_spec003_resources.py::test_utilisation",
+        "scheduling/table/test_spec003_resources.py::test_utilisation",
         ("scheduling/table/qos.py", "max(shares, default=0.0)", "min(shares, default=0.0)"),
     ),
     Row(
@@ -107,7 +107,7 @@ RESOURCES = (
     Row(
         "Pod-level aggregation",
         "kinds.container:total_amounts",
-        "scheduling/test_spec003_resources.py::test_a_workload_asks_for_what_its_containers_ask_for_together",
+        "scheduling/table/test_spec003_resources.py::test_a_workload_asks_for_what_its_containers_ask_for_together",
         (
             "kinds/container.py",
             "sum(found.get(name, 0) for found in each)",
@@ -117,7 +117,7 @@ RESOURCES = (
     Row(
         "Resource compressibility markers",
         "scheduling.table.qos:is_compressible",
-        "scheduling/test_spec003_resources.py::test_too_little_of_what_is_compressible_only_slows_down",
+        "scheduling/table/test_spec003_resources.py::test_too_little_of_what_is_compressible_only_slows_down",
         (
             "scheduling/table/qos.py",
             'COMPRESSIBLE = frozenset({"cpu", "ephemeral-storage"})',

@@ -2,8 +2,8 @@
 
 from docs.specification import Row
 
-COMPOSED = "scheduling/test_spec003_scheduler.py"
-CYCLES = "scheduling/test_schedule.py"
+COMPOSED = "scheduling/cycle/test_spec003_scheduler.py"
+CYCLES = "scheduling/cycle/test_cycle.py"
 
 SCHEDULER = (
     Row(

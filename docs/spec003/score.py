@@ -2,7 +2,7 @@
 
 from docs.specification import Row
 
-SCORES = "scheduling/test_spec003_scores.py"
+SCORES = "scheduling/plugins/scores/test_spec003_scores.py"
 
 SCORE = (
     Row(

@@ -2,8 +2,8 @@
 
 from docs.specification import Row
 
-SELECTS = "scheduling/test_select.py"
-HOLDS = "scheduling/test_reserve.py"
+SELECTS = "scheduling/cycle/test_tie_break.py"
+HOLDS = "scheduling/cycle/test_reservations.py"
 
 SELECT = (
     Row(
@@ -45,7 +45,7 @@ SELECT = (
     Row(
         "reservation_timeout",
         "scheduling.cycle.reservations:Reservations",
-        "scheduling/test_schedule.py::test_a_profile_composes_its_scheduler",
+        "scheduling/cycle/test_cycle.py::test_a_profile_composes_its_scheduler",
         ("scheduling/cycle/reservations.py", "now + self.timeout)", "now + TIMEOUT)"),
     ),
     Row(
@@ -69,7 +69,7 @@ SELECT = (
     Row(
         "strategy: round_robin",
         "scheduling.cycle.tie_break:TieBreaker.ROUND_ROBIN",
-        "scheduling/test_spec003_scheduler.py::test_round_robin_without_scores_deals_workloads_out_in_turn",
+        "scheduling/cycle/test_spec003_scheduler.py::test_round_robin_without_scores_deals_workloads_out_in_turn",
         ("scheduling/cycle/tie_break.py", 'side="right"', 'side="left"'),
     ),
     Row(
@@ -81,7 +81,7 @@ SELECT = (
     Row(
         "Selector trait",
         "scheduling.cycle.tie_break:Selector",
-        "scheduling/test_spec003_scheduler.py::test_the_selector_can_be_exchanged",
+        "scheduling/cycle/test_spec003_scheduler.py::test_the_selector_can_be_exchanged",
         (
             "scheduling/cycle/cycle.py",
             "selection = self.selector.select(decision)",

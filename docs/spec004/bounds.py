@@ -2,14 +2,14 @@
 
 from docs.specification import Later, Row
 
-WORKLOADS = "controllers/test_workloads.py"
-AGENT = "agent/test_agent_loop.py"
+WORKLOADS = "controllers/nodes/test_workloads.py"
+AGENT = "agent/test_session.py"
 
 OUT_OF_SCOPE = (
     Row(
         "no images are built: one is named, and a node that has no use for it says so",
         "agent.runtimes.router:RuntimeRouter",
-        "agent/test_podman.py::test_a_node_without_containers_refuses_images_and_runs_the_rest",
+        "agent/runtimes/test_container.py::test_a_node_without_containers_refuses_images_and_runs_the_rest",
         (
             "agent/runtimes/router.py",
             'return "container" if container.image else "process"',
@@ -19,13 +19,13 @@ OUT_OF_SCOPE = (
     Row(
         "no runtime is driven by the server: it sends what is wanted, and its nodes do it",
         "server.agents.codec:encode_assignment",
-        "server/test_nodelink.py::test_an_order_carries_what_the_node_needs",
+        "server/agents/test_sessions.py::test_an_order_carries_what_the_node_needs",
         ("server/agents/codec.py", "        revision=order.revision,", ""),
     ),
     Row(
         "no store of logs: the last lines of what failed, and no more",
         "lifecycle.workload_status:MAX_LOG_CHARS",
-        "scheduling/test_observed.py::test_what_was_decided_is_stored_with_its_time",
+        "lifecycle/test_workload_status.py::test_what_was_decided_is_stored_with_its_time",
         ("lifecycle/workload_status.py", "last_log=sight.log[-MAX_LOG_CHARS:]", "last_log=sight.log"),
     ),
     Row(
@@ -39,7 +39,7 @@ KNOWN_GAPS = (
     Row(
         "events are streamed",
         "server.grpc.control_service:ControlService.WatchEvents",
-        "server/test_control_grpc.py::test_events_are_told_as_they_come",
+        "server/grpc/test_control_service.py::test_events_are_told_as_they_come",
         (
             "server/grpc/control_service.py",
             'demands = {"involvedObject.kind": request.kind, "involvedObject.name": request.name}',
@@ -49,13 +49,13 @@ KNOWN_GAPS = (
     Row(
         "placement knows the topology",
         "scheduling.plugins.filters.topology_spread:TopologySpread",
-        "scheduling/test_spec003_filters.py::test_topology_spread",
+        "scheduling/plugins/filters/test_spec003_filters.py::test_topology_spread",
         ("scheduling/plugins/filters/topology_spread.py", "counts > most, False)", "counts < most, False)"),
     ),
     Row(
         "retrying is a part of the API, with a version like the rest of it",
         "server.resources.subresources:retry",
-        "server/test_retrying.py::test_an_administrator_may_retry_what_a_service_owns",
+        "server/resources/test_subresources.py::test_an_administrator_may_retry_what_a_service_owns",
         ("lifecycle/retry.py", "RETRY_REQUESTED_ANNOTATION: now}}", "RETRY_REQUESTED_ANNOTATION: now[:4]}}"),
     ),
 )
@@ -70,7 +70,7 @@ ACCEPTANCE = (
     Row(
         "persisted before it is carried out",
         "lifecycle.workload:desired_run",
-        "scheduling/test_orders.py::test_what_is_ordered[only just bound]",
+        "lifecycle/test_workload_orders.py::test_what_is_ordered[only just bound]",
         (
             "lifecycle/workload.py",
             'NO_RUN_ACTIONS = frozenset({"", Action.ASSIGN,',
@@ -100,13 +100,13 @@ ACCEPTANCE = (
     Row(
         "retries survive a restart",
         "kinds.meta.timestamps:format_micro_time",
-        "scheduling/test_retry.py::test_a_wait_survives_a_restart_to_the_microsecond",
+        "lifecycle/test_retry.py::test_a_wait_survives_a_restart_to_the_microsecond",
         ("kinds/meta/timestamps.py", '"%Y-%m-%dT%H:%M:%S.%fZ"', '"%Y-%m-%dT%H:%M:%SZ"'),
     ),
     Row(
         "a lost node's workloads are moved in an order that is always the same",
         "lifecycle.node_health:evict_silent_nodes",
-        "scheduling/test_noderules.py::test_the_longest_silent_goes_first_and_zones_do_not_wait_for_each_other",
+        "lifecycle/test_node_health_noderules.py::test_the_longest_silent_goes_first_and_zones_do_not_wait_for_each_other",
         (
             "lifecycle/node_health.py",
             "for node in sorted(overdue.values(), key=lambda each: (-each.heartbeat_age, each.name)):",
@@ -116,7 +116,7 @@ ACCEPTANCE = (
     Row(
         "everything that is done is told and counted",
         "lifecycle.workload:Decision.event",
-        "scheduling/test_spec004_actions.py::test_every_action_has_an_event",
+        "lifecycle/test_spec004_actions.py::test_every_action_has_an_event",
         ("lifecycle/workload.py", '    Action.RELEASE: "WorkloadReleased",', ""),
     ),
 )
@@ -124,13 +124,13 @@ PRIORITIES = (
     Row(
         "disk-aware scheduling, and nodes that say how much they have",
         "agent.host.usage:capacity",
-        "agent/test_usage.py::test_the_machine_itself",
+        "agent/host/test_usage.py::test_the_machine_itself",
         ("agent/host/usage.py", '"disk": disk.f_blocks * disk.f_frsize}', '"disk": 0}'),
     ),
     Row(
         "bounded workers, of which a slow one holds up nobody",
         "controllers.runtime.loop:Concurrency",
-        "controllers/test_loop.py::test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end",
+        "controllers/runtime/test_loop.py::test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end",
         (
             "controllers/runtime/loop.py",
             "_InFlight(task, now + self.concurrency.timeout_s)",
@@ -152,7 +152,7 @@ PRIORITIES = (
     Row(
         "automation: rules, and hooks that are tried again",
         "controllers.automation.webhook_queue:ATTEMPT_DELAYS_S",
-        "controllers/test_automation.py::test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of",
+        "controllers/automation/test_rules.py::test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of",
         (
             "controllers/automation/webhook_queue.py",
             "ATTEMPT_DELAYS_S = (0.0, 1.0, 5.0)",
@@ -162,7 +162,7 @@ PRIORITIES = (
     Row(
         "leadership is handed over",
         "store.election:Election",
-        "store/test_leader.py::test_a_stopped_leader_hands_over_within_a_second",
+        "store/test_election.py::test_a_stopped_leader_hands_over_within_a_second",
         ("store/election.py", "await self._with_timeout(self.store.resign(term), RESIGN_TIMEOUT_S)", "pass"),
     ),
 )

@@ -2,17 +2,17 @@
 
 from docs.specification import Later, Row
 
-NODES = "controllers/test_nodes.py"
-RULES = "scheduling/test_noderules.py"
+NODES = "controllers/nodes/test_node_health.py"
+RULES = "lifecycle/test_node_health_noderules.py"
 LOOPS = "controllers/test_spec004_loops.py"
-FILTERS = "scheduling/test_spec003_filters.py"
-BINDING = "controllers/test_scheduling.py"
+FILTERS = "scheduling/plugins/filters/test_spec003_filters.py"
+BINDING = "controllers/scheduler/test_scheduler.py"
 
 NODE_MANAGER = (
     Row(
         "registration",
         "server.agents.registration:Registrar.register",
-        "server/test_hellos.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
+        "server/agents/test_registration_messages.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
         ("server/agents/registration.py", '"runtimes": tuple(sorted(said.runtimes)),', '"runtimes": (),'),
     ),
     Row(
@@ -82,7 +82,7 @@ PLACEMENT = (
     Row(
         "filter: memory",
         "kinds.container:BYTE_RESOURCES",
-        "scheduling/test_spec003_resources.py::test_a_node_has_as_much_as_it_says_and_no_more[memory in bytes]",
+        "scheduling/table/test_spec003_resources.py::test_a_node_has_as_much_as_it_says_and_no_more[memory in bytes]",
         ("kinds/container.py", 'frozenset({"memory", "storage"', 'frozenset({"storage"'),
     ),
     Row(
@@ -114,7 +114,7 @@ PLACEMENT = (
     Row(
         "the least used node first, by default for workloads of their own",
         "scheduling.cycle.cycle:CompositeScheduler.profile_of",
-        "controllers/test_scheduling_profiles.py::test_each_is_decided_by_its_own_profile_and_says_so",
+        "controllers/scheduler/test_profiles.py::test_each_is_decided_by_its_own_profile_and_says_so",
         (
             "scheduling/cycle/cycle.py",
             "return self.profile if self.standalone_profile is None or ask.demands.service else self.standalone_profile",

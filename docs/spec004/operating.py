@@ -2,7 +2,7 @@
 
 from docs.specification import Later, Row
 
-JOINING = "server/test_joining.py"
+JOINING = "server/agents/test_join.py"
 
 SECURITY = (
     Row(
@@ -14,7 +14,7 @@ SECURITY = (
     Row(
         "mTLS: and only while it has the key that joined",
         "server.agents.join:verify_joined_key",
-        "server/test_hellos.py::test_a_certificate_counts_only_for_the_node_that_joined_with_its_key[a key that did not join as it]",
+        "server/agents/test_registration_messages.py::test_a_certificate_counts_only_for_the_node_that_joined_with_its_key[a key that did not join as it]",
         (
             "server/agents/join.py",
             '    if node["metadata"].get("annotations", {}).get(AGENT_KEY_ANNOTATION) != peer.key_digest:',
@@ -40,7 +40,7 @@ SECURITY = (
     Row(
         "RBAC: viewers only look",
         "server.access.authorization:check_access",
-        "server/test_control_grpc.py::test_rights_are_those_of_the_rest_of_the_api[a viewer reads]",
+        "server/grpc/test_control_service.py::test_rights_are_those_of_the_rest_of_the_api[a viewer reads]",
         ("server/access/authorization.py", "        if deed.verb not in READ_VERBS:", "        if False:"),
     ),
     Row(
@@ -93,7 +93,7 @@ SEEN = (
     Row(
         "reconciliation_actions_total",
         "metrics:RECONCILIATION_ACTIONS",
-        "controllers/test_workloads.py::test_each_action_is_counted_once",
+        "controllers/nodes/test_workloads.py::test_each_action_is_counted_once",
         (
             "controllers/nodes/workloads.py",
             "    metrics.RECONCILIATION_ACTIONS.labels(decision.action).inc()",
@@ -103,7 +103,7 @@ SEEN = (
     Row(
         "retry_total",
         "metrics:WORKLOAD_RETRIES",
-        "controllers/test_workloads.py::test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth",
+        "controllers/nodes/test_workloads.py::test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth",
         (
             "controllers/nodes/workloads.py",
             "RETRIES = frozenset({Action.RECREATE, Action.RETRY})",
@@ -113,7 +113,7 @@ SEEN = (
     Row(
         "node_unhealthy_total",
         "metrics:NODES_UNHEALTHY",
-        "controllers/test_nodes.py::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
+        "controllers/nodes/test_node_health.py::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
         ("controllers/nodes/node_health.py", "            metrics.NODES_UNHEALTHY.inc()", "            pass"),
     ),
 )
@@ -121,13 +121,13 @@ SCALE = (
     Row(
         "thousands of workloads",
         "controllers.services.replicas:ReplicaController",
-        "controllers/test_replicas.py::test_ten_thousand_are_made_in_a_hundred_commits",
+        "controllers/services/test_replicas.py::test_ten_thousand_are_made_in_a_hundred_commits",
         ("controllers/runtime/context.py", "if batch and len(batch) + len(group) > most:", "if batch:"),
     ),
     Row(
         "hundreds of nodes",
         "agent.session:Agent",
-        "agent/test_agent_loop.py::test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute",
+        "agent/test_session.py::test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute",
         (
             "agent/session.py",
             "FIRST_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 0.5, 10.0",

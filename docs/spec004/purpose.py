@@ -2,10 +2,10 @@
 
 from docs.specification import Row
 
-WORKLOADS = "controllers/test_workloads.py"
-NODES = "controllers/test_nodes.py"
-BINDING = "controllers/test_scheduling.py"
-AGENTS = "server/test_agents_grpc.py"
+WORKLOADS = "controllers/nodes/test_workloads.py"
+NODES = "controllers/nodes/test_node_health.py"
+BINDING = "controllers/scheduler/test_scheduler.py"
+AGENTS = "server/grpc/test_agent_listener.py"
 
 PURPOSE = (
     Row(
@@ -93,7 +93,7 @@ ARCHITECTURE = (
     Row(
         "control service over gRPC",
         "server.grpc.control_service:ControlService",
-        "server/test_control_grpc.py::test_a_workload_from_apply_to_delete",
+        "server/grpc/test_control_service.py::test_a_workload_from_apply_to_delete",
         (
             "server/grpc/listener.py",
             "            control_rpc.add_ControlServicer_to_server(self.control, server)",

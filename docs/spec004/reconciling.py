@@ -2,9 +2,9 @@
 
 from docs.specification import Row
 
-TABLE = "scheduling/test_lifecycle.py"
+TABLE = "lifecycle/test_workload.py"
 LIFECYCLE = "lifecycle/workload.py"
-RETRIES = "scheduling/test_retry.py"
+RETRIES = "lifecycle/test_retry.py"
 
 RECONCILIATION = (
     Row(
@@ -20,7 +20,7 @@ RECONCILIATION = (
     Row(
         "desired state, actual state as the agent says, action",
         "lifecycle.workload_status:Observation",
-        "controllers/test_workloads.py::test_it_is_bound_applied_and_runs",
+        "controllers/nodes/test_workloads.py::test_it_is_bound_applied_and_runs",
         (
             "controllers/nodes/workloads.py",
             'return Observation("Ready", True, _report(spoken, knows), spoken.ready,',
@@ -82,7 +82,7 @@ RECONCILIATION = (
     Row(
         "each action is persisted",
         "lifecycle.workload:Decision.is_stored",
-        "controllers/test_workloads.py::test_a_deleted_one_leaves_its_node_then_the_store",
+        "controllers/nodes/test_workloads.py::test_a_deleted_one_leaves_its_node_then_the_store",
         (
             LIFECYCLE,
             "return self.retry is not None or self.action not in UNSTORED_ACTIONS",

@@ -2,9 +2,9 @@
 
 from docs.specification import Row
 
-CONTROL = "server/test_control_grpc.py"
+CONTROL = "server/grpc/test_control_service.py"
 SERVER = "server/test_spec004_server.py"
-WORKLOADS = "controllers/test_workloads.py"
+WORKLOADS = "controllers/nodes/test_workloads.py"
 
 API = (
     Row(
@@ -72,7 +72,7 @@ API = (
     Row(
         "REST for the same",
         "server.resources.routes:expand_short_path",
-        "server/test_shortpaths.py::test_short_addresses",
+        "server/resources/test_routes.py::test_short_addresses",
         ("server/resources/routes.py", '    ("workloads", "ID", "retry"): ("POST",),', ""),
     ),
 )
@@ -80,7 +80,7 @@ STORE = (
     Row(
         "/nodes",
         "kinds.node:LatticeNode",
-        "server/test_hellos.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
+        "server/agents/test_registration_messages.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
         ("server/agents/registration.py", '"capacity": capacity,', '"capacity": {},'),
     ),
     Row(
@@ -96,13 +96,13 @@ STORE = (
     Row(
         "/assignments: the binding of a workload",
         "kinds.workload:Binding",
-        "controllers/test_scheduling.py::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
+        "controllers/scheduler/test_scheduler.py::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
         ("controllers/scheduler/binding_records.py", "            binding=to,", "            binding=None,"),
     ),
     Row(
         "/reconciliation: what was last done about it, and when",
         "lifecycle.workload_status:next_status",
-        "scheduling/test_observed.py::test_what_was_decided_is_stored_with_its_time",
+        "lifecycle/test_workload_status.py::test_what_was_decided_is_stored_with_its_time",
         (
             "lifecycle/workload_status.py",
             "last_action=str(decision.action), last_action_at=format_micro_time(now))",

@@ -2,8 +2,8 @@
 
 from docs.specification import Row
 
-WORKLOADS = "controllers/test_workloads.py"
-LOOP = "controllers/test_loop.py"
+WORKLOADS = "controllers/nodes/test_workloads.py"
+LOOP = "controllers/runtime/test_loop.py"
 
 LIFE = (
     Row(
@@ -37,7 +37,7 @@ FAILURES = (
     Row(
         "an agent that cannot be reached: what it ran may go elsewhere",
         "lifecycle.node_health:decide_failover",
-        "scheduling/test_noderules.py::test_when_a_replacement_may_start[keep: replaced after 120 s]",
+        "lifecycle/test_node_health_noderules.py::test_when_a_replacement_may_start[keep: replaced after 120 s]",
         ("lifecycle/node_health.py", "    if node.name not in releases.evicted_nodes:", "    if True:"),
     ),
     Row(
@@ -53,7 +53,7 @@ FAILURES = (
     Row(
         "a heartbeat that is late is noticed, and its workloads are moved",
         "presence:Presence.heartbeat_age",
-        "controllers/test_nodes.py::test_a_new_leader_counts_the_two_minutes_anew",
+        "controllers/nodes/test_node_health.py::test_a_new_leader_counts_the_two_minutes_anew",
         (
             "presence.py",
             "return self._clock.monotonic() - max(self._listening_since, heard.received_at if heard else self._listening_since)",
@@ -85,7 +85,7 @@ CONCURRENCY = (
     Row(
         "optimistic: what is written holds for what was read, or is not written",
         "controllers.scheduler.bind_batches:BatchBinder",
-        "controllers/test_scheduling.py::test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_copy_knows_the_rival",
+        "controllers/scheduler/test_scheduler.py::test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_copy_knows_the_rival",
         (
             "controllers/scheduler/bind_batches.py",
             "if entry is not None and entry.revision == wanted:",
@@ -95,7 +95,7 @@ CONCURRENCY = (
     Row(
         "no global lock, and how many work at once is a setting",
         "controllers.controller_set:concurrency",
-        "controllers/test_times.py::test_everything_can_be_set",
+        "controllers/test_controller_set.py::test_everything_can_be_set",
         (
             "controllers/controller_set.py",
             "return Concurrency(workers=settings.reconcile_workers)",
@@ -107,7 +107,7 @@ SERVERS = (
     Row(
         "leader election",
         "store.election:Election",
-        "store/test_leader.py::test_a_dead_leader_is_followed_within_its_lease_and_two_seconds",
+        "store/test_election.py::test_a_dead_leader_is_followed_within_its_lease_and_two_seconds",
         (
             "store/election.py",
             "await self.clock.sleep(min(CAMPAIGN_INTERVAL_S, self.ttl / 3) *",

@@ -3,8 +3,8 @@
 from docs.specification import Row
 
 LIFECYCLE = "lifecycle/workload.py"
-WORKLOADS = "controllers/test_workloads.py"
-ACTING = "controllers/test_automation.py"
+WORKLOADS = "controllers/nodes/test_workloads.py"
+ACTING = "controllers/automation/test_rules.py"
 
 EVENTS = (
     Row(
@@ -26,7 +26,7 @@ EVENTS = (
     Row(
         "WorkloadScheduled",
         "controllers.scheduler.binding_records:BindingRecords.bind",
-        "controllers/test_scheduling.py::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
+        "controllers/scheduler/test_scheduler.py::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
         (
             "controllers/scheduler/binding_records.py",
             'return [put, self._event(workload, "WorkloadScheduled", f"bound to node {to.node}")]',
@@ -36,13 +36,13 @@ EVENTS = (
     Row(
         "WorkloadFailed",
         "lifecycle.workload:EVENT_REASONS",
-        "scheduling/test_lifecycle.py::test_what_trying_again_would_not_help_fails_at_once[INVALID_IMAGE]",
+        "lifecycle/test_workload.py::test_what_trying_again_would_not_help_fails_at_once[INVALID_IMAGE]",
         (LIFECYCLE, '    Action.MARK_FAILED: "WorkloadFailed",', ""),
     ),
     Row(
         "NodeLost",
         "lifecycle.node_health:NodeVerdict",
-        "controllers/test_nodes.py::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
+        "controllers/nodes/test_node_health.py::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
         ("lifecycle/node_health.py", 'event = "NodeLost" if node.is_ready else ""', 'event = ""'),
     ),
     Row(
@@ -88,7 +88,7 @@ AUTOMATION = (
     Row(
         "webhooks: https only, public addresses only",
         "controllers.automation.webhook_client:HttpsWebhookClient",
-        "controllers/test_webhooks.py::test_the_inside_is_not_called",
+        "controllers/automation/test_webhook_client.py::test_the_inside_is_not_called",
         (
             "controllers/automation/webhook_client.py",
             "if wrong := address_problem(address, self._allowed):",

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from server.links import AUTHORITY, a_machine
-from store.virtual import VirtualClock
+from build.links import AUTHORITY, a_machine
+from build.virtual import VirtualClock
 
 from lattice.agent.certificate_renewal import CertificateRenewal
 from lattice.agent.identity import Identity, JoinRecord

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from build.orders import an_instance, an_order, which
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.orders import an_instance, an_order, which
 from lattice.agent.host.runtime_protocol import Failure, Instance, Limits
 from lattice.agent.plan import Action, Assignment, Remove, Start, Stop, assignment_from_spec, plan, run_spec
 from lattice.kinds.container import Container, ContainerResources, Disconnect, Port

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import pytest
-from tiny import running_tiny
+from build.tiny import running_tiny
 
 from lattice.cli.main import main
 

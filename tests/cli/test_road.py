@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from tests.servers import running_server
+from build.servers import running_server
 
 POOL = """\
 apiVersion: lattice.dev/v1alpha1

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from build.etcd_server import EtcdServer, running_etcd
 
-from contract.etcd_server import EtcdServer, running_etcd
 from lattice.clock import SystemClock
 from lattice.sim.world.event_loop import Process, SimLoop
 from lattice.sim.world.network import Network

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from scheduling_world import Acting, World, a_node, a_workload, acting
+from build.scheduling_world import Acting, World, a_node, a_workload, acting
 
-from contract.conftest import opened
 from lattice.clock import SystemClock
 from lattice.engine.tie_order import tie_rank
 from lattice.scheduling.cycle.binder import BindingMode
@@ -18,6 +17,7 @@ from lattice.scheduling.cycle.profile import ProfileSpec, parse_profile
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.scheduling.cycle.tie_break import WEIGHTED_RANDOM_CANDIDATES, TieBreaker
 from lattice.store.protocol import Store
+from tests.contract.conftest import opened
 
 SEED = 3
 SIZES = {"n1": 4000, "n2": 8000, "n3": 4000, "n4": 16000}

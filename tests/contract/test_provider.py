@@ -20,7 +20,7 @@ from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
 from lattice.providers.protocol import MachineSpec, Provider, ProvisioningUnavailable
 
-AGENT = Path(__file__).parents[1] / "providers" / "paper_agent.py"
+AGENT = Path(__file__).parents[1] / "build" / "paper_agent.py"
 SOON = 0.02  # seconds
 clock = SystemClock()
 

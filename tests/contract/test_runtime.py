@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.orders import a_spec, until, which
+from build.orders import a_spec, until, which
 
 from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId, RunSpec, Runtime, Usage
 from lattice.agent.host.watchdog_client import WatchdogClient

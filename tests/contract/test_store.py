@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from contract.conftest import OpenStore
 from lattice.clock import SystemClock
 from lattice.errors import Fenced, Gone, LatticeError, Malformed, RevisionTooNew, TooLarge
 from lattice.store.cache import Cache
@@ -27,6 +26,7 @@ from lattice.store.protocol import (
     Term,
     Watch,
 )
+from tests.contract.conftest import OpenStore
 
 POOLS = "latticepools.lattice.dev"
 PODS = "pods"

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from build.etcd_server import EtcdServer, free_port, running_etcd, running_etcds
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from contract.etcd_server import EtcdServer, free_port, running_etcd, running_etcds
 from lattice.clock import SystemClock
 from lattice.errors import Fenced, Full, Gone, Invalid, Unavailable
 from lattice.store.election import Election

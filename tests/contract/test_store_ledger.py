@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from scheduling_world import World, a_node, a_workload, acting
+from build.scheduling_world import World, a_node, a_workload, acting
 
-from contract.conftest import OpenStore
 from lattice.clock import SystemClock
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.scheduler.binding_store import PersistentBindingStore
@@ -28,6 +27,7 @@ from lattice.scheduling.cycle.reservations import Reservation, Reservations
 from lattice.scheduling.table.node_info import node_info_of
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.store.protocol import Check, Entry, Key, Page, Store, Term, Watch, Write
+from tests.contract.conftest import OpenStore
 
 MODES = list(BindingMode)
 START = datetime(2026, 11, 15, 12, tzinfo=UTC)

@@ -12,10 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from build.etcd_server import EtcdServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contract.etcd_server import EtcdServer
 from lattice.clock import SystemClock
 from lattice.errors import Fenced, LatticeError
 from lattice.store.etcd.store import EtcdStore

@@ -5,11 +5,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from cluster_yard import Yard, a_resident, silent
-from cluster_yard import play as with_a_yard
+from build.cluster_yard import Yard, a_resident, silent
+from build.cluster_yard import play as with_a_yard
+from build.scheduling_world import Acting, World, a_node, a_workload, a_world, acting
+from build.virtual import VirtualClock, settle
 from msgspec.structs import replace
-from scheduling_world import Acting, World, a_node, a_workload, a_world, acting
-from store.virtual import VirtualClock, settle
 
 from lattice.controllers.runtime.object_writes import with_spec
 from lattice.controllers.services.clusters import ClusterController

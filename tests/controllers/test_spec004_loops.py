@@ -4,12 +4,12 @@ import asyncio
 from datetime import datetime, timedelta
 
 import msgspec
-from scheduling_world import World as Nodes
-from scheduling_world import a_node as a_free_node
-from scheduling_world import a_workload as an_asking
-from scheduling_world import a_world, acting
-from store.virtual import VirtualClock
-from workload_world import World, a_workload, play
+from build.scheduling_world import World as Nodes
+from build.scheduling_world import a_node as a_free_node
+from build.scheduling_world import a_workload as an_asking
+from build.scheduling_world import a_world, acting
+from build.virtual import VirtualClock
+from build.workload_world import World, a_workload, play
 
 from lattice.controllers.runtime.loop import Requeue
 from lattice.kinds.workload import LatticeWorkload

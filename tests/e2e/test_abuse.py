@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 import pytest
-from servers import Server, running_server
-from wire import (
+from build.servers import Server, running_server
+from build.wire import (
     APPLY,
     CLASSES,
     CONFIGMAPS,

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, TCPConnector, web
-from server.links import AUTHORITY, Leader, a_joining, a_token, a_workload, applied, store_token
-from servers import running_server
+from build.links import AUTHORITY, Leader, a_joining, a_token, a_workload, applied, store_token
+from build.servers import running_server
 
 from lattice.agent.identity import Identity, JoinRecord
 from lattice.agent.join import join

@@ -5,8 +5,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from rack import declared
-from running import NODES, SERVICES, Object, Site, until
+from build.rack import declared
+from build.running import NODES, SERVICES, Object, Site, until
 
 pytestmark = [pytest.mark.xdist_group("calling"), pytest.mark.timeout(180)]
 

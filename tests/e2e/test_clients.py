@@ -10,6 +10,8 @@ import kubernetes
 import kubernetes_asyncio
 import lightkube
 import pytest
+from build.servers import running_server
+from build.wire import APPLY, MERGE, service
 from kr8s.asyncio.objects import ConfigMap as Kr8sConfigMap
 from kr8s.asyncio.objects import new_class
 from kubernetes.leaderelection.electionconfig import Config
@@ -21,8 +23,6 @@ from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Secret
 from lightkube.types import PatchType
-from servers import running_server
-from wire import APPLY, MERGE, service
 
 pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(60)]
 

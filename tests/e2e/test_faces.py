@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 import pytest
-from servers import LATTICE, Server, running_server
-from wire import Wire
+from build.servers import LATTICE, Server, running_server
+from build.wire import Wire
 
 from lattice.cli.client.config import read_kubeconfig
 from lattice.wire import control_pb2 as pb

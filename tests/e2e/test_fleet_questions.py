@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import LATTICE, Server, running_server, start
-from wire import CLASSES, Answer, Wire
+from build.servers import LATTICE, Server, running_server, start
+from build.wire import CLASSES, Answer, Wire
 
 ROOT = "/apis/lattice.dev/v1alpha1/fleet"
 SEED_000 = Path(__file__).parents[2] / "examples" / "worlds" / "seed-000"

@@ -11,12 +11,12 @@ from typing import Literal
 
 import msgspec
 import pytest
-from fleet_writers import WORKLOADS, Ledger, Writer
-from fleets import LEASE_TTL, SLOTS, Copies, Fleet, Server, running_fleet
-from histories import NODES, TERM, Happened, Judge
-from histories import WORKLOADS as STORED
-from running import until
-from wire import CONFIGMAPS, Wire
+from build.fleet_writers import WORKLOADS, Ledger, Writer
+from build.fleets import LEASE_TTL, SLOTS, Copies, Fleet, Server, running_fleet
+from build.histories import NODES, TERM, Happened, Judge
+from build.histories import WORKLOADS as STORED
+from build.running import until
+from build.wire import CONFIGMAPS, Wire
 
 from lattice.kinds.meta.base import Condition, Metadata
 from lattice.kinds.node import LatticeNode, NodeStatus

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import apsw
 import pytest
-from servers import Server, start
-from wire import CONFIGMAPS, Wire
-from writers import Deed, Memory, Writer
+from build.servers import Server, start
+from build.wire import CONFIGMAPS, Wire
+from build.writers import Deed, Memory, Writer
 
 pytestmark = [pytest.mark.xdist_group("kill"), pytest.mark.timeout(1200)]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import start
-from wire import SERVICES, Wire, service
+from build.servers import start
+from build.wire import SERVICES, Wire, service
 
 pytestmark = [pytest.mark.xdist_group("kopf"), pytest.mark.timeout(120)]
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubectl_shell import Shell, open_shell
-from kubectl_steps import STEPS
-from kubectl_steps.step import Outcome, Step, complaints
-from kubectls import Kubectl, find_kubectls, in_ci, what_is_missing
-from servers import running_server
+from build.kubectl_shell import Shell, open_shell
+from build.kubectl_steps import STEPS
+from build.kubectl_steps.step import Outcome, Step, complaints
+from build.kubectls import Kubectl, find_kubectls, in_ci, what_is_missing
+from build.servers import running_server
 
 ALL = os.environ.get("LATTICE_ALL_KUBECTLS", "") not in {"", "0"}
 

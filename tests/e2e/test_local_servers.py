@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from contract.etcd_server import free_port, running_etcds
-from fleets import Server
-from running import SERVICES, WORKLOADS, Object, Site, until
-from servers import LATTICE
-from wire import Wire
+from build.etcd_server import free_port, running_etcds
+from build.fleets import Server
+from build.running import SERVICES, WORKLOADS, Object, Site, until
+from build.servers import LATTICE
+from build.wire import Wire
 
 pytestmark = [pytest.mark.xdist_group("local-servers"), pytest.mark.timeout(180)]
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import apsw
 import pytest
-from servers import start
-from wire import CONFIGMAPS, Wire
-from writers import Memory, Writer
+from build.servers import start
+from build.wire import CONFIGMAPS, Wire
+from build.writers import Memory, Writer
 
 pytestmark = [pytest.mark.prove, pytest.mark.xdist_group("power"), pytest.mark.timeout(2400)]
 

@@ -4,7 +4,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from servers import running_server
+from build.servers import running_server
 
 
 @pytest.mark.xdist_group("private")

@@ -4,8 +4,8 @@ import contextlib
 import time
 
 import pytest
-from servers import running_server
-from wire import (
+from build.servers import running_server
+from build.wire import (
     APPLY,
     CLASSES,
     CONFIGMAPS,

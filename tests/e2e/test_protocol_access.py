@@ -4,8 +4,8 @@ import ssl
 import time
 
 import pytest
-from servers import running_server
-from wire import CLASSES, CONFIGMAPS, PROTOBUF, SERVICES, Wire, configmap, node_class, refused, service
+from build.servers import running_server
+from build.wire import CLASSES, CONFIGMAPS, PROTOBUF, SERVICES, Wire, configmap, node_class, refused, service
 
 pytestmark = [pytest.mark.xdist_group("protocol-access"), pytest.mark.timeout(60)]
 

@@ -5,8 +5,8 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from servers import running_server, start
-from wire import CLASSES, CONFIGMAPS, Wire, configmap, node_class, refused
+from build.servers import running_server, start
+from build.wire import CLASSES, CONFIGMAPS, Wire, configmap, node_class, refused
 
 from lattice.clock import SystemClock
 from lattice.store.sqlite.store import SqliteStore

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from servers import Server, running_server
-from wire import Wire
+from build.servers import Server, running_server
+from build.wire import Wire
 
 pytestmark = [pytest.mark.xdist_group("refusals"), pytest.mark.timeout(60)]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import grpc
 import pytest
-from contract.etcd_server import EtcdServer, free_port, running_etcd
-from servers import LATTICE, Server
-from wire import CONFIGMAPS, Wire, configmap
+from build.etcd_server import EtcdServer, free_port, running_etcd
+from build.servers import LATTICE, Server
+from build.wire import CONFIGMAPS, Wire, configmap
 
 from lattice.store.etcd import etcd_pb2 as pb
 from lattice.store.etcd import etcd_pb2_grpc as pb_grpc

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import until
-from servers import LATTICE, Server, running_server, start
-from wire import CONFIGMAPS, Wire, configmap, refused
+from build.running import until
+from build.servers import LATTICE, Server, running_server, start
+from build.wire import CONFIGMAPS, Wire, configmap, refused
 
 pytestmark = [pytest.mark.xdist_group("up"), pytest.mark.timeout(90)]
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from candidates import Fullest, Lacks, Lonely, NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
+from build.candidates import Fullest, Lacks, Lonely, NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
+from build.proofs import many
 from hypothesis import given
 from hypothesis import strategies as st
-from proofs import many
 
 from lattice.engine.decide import (
     COLUMNS_PER_FIXED_CACHE,

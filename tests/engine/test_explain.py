@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from candidates import NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
+from build.candidates import NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
+from build.proofs import many
 from hypothesis import given
 from hypothesis import strategies as st
-from proofs import many
 
 from lattice.engine.decide import RULED_OUT, Decision, decide
 from lattice.engine.explain import (

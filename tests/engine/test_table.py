@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from candidates import a_table
+from build.candidates import a_table
+from build.proofs import many
 from hypothesis import given
 from hypothesis import strategies as st
-from proofs import many
 
 from lattice.engine.derived_columns import MAX_CHANGES_KEPT
 from lattice.engine.table import FIRST_CAPACITY, FIRST_LINES, RowSubset, Table
@@ -161,7 +161,7 @@ def test_what_is_made_from_the_whole_table_is_made_once_until_something_fixed_ch
 @pytest.mark.parametrize(
     ("change", "looked_at"),
     [
-        pytest.param(lambda table: table.take(0, [(0, 1)]), [], id="taking changes nothing that is fixed"),
+        pytest.param(lambda table: table.allocate(0, [(0, 1)]), [], id="taking changes nothing that is fixed"),
         pytest.param(lambda table: table.set(3, "marked", True), [3], id="a fixed column changes its row"),
         pytest.param(lambda table: table.add("new", {"x": 1}), [9], id="a new row is looked at alone"),
         pytest.param(lambda table: table.remove("r1"), [1], id="so is one that goes"),

@@ -20,7 +20,7 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from servers import Server, start
+from build.servers import Server, start
 
 SLOW = 5.0
 ROUNDS = (

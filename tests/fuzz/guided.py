@@ -15,14 +15,14 @@ from pathlib import Path
 
 import atheris
 
-sys.path.insert(0, str(Path(__file__).parent))
-from outcome import Outcome, outcome_of, table
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from fuzz.outcome import Outcome, outcome_of, table
 
 with (
     contextlib.redirect_stderr(io.StringIO()),
     atheris.instrument_imports(include=["lattice"]),
 ):  # it names each module there
-    from parsers import PARSERS, Parser, refuses_or_takes
+    from fuzz.parsers import PARSERS, Parser, refuses_or_takes
 
 SLOW, GROWTH = 0.1, 64 * 1024  # seconds of CPU; KiB
 WARM = 2000  # inputs before memory is measured: what is made once, and kept, is made by then

@@ -1,7 +1,7 @@
 """The table at the end of a long fuzz says what became of each parser, and never calls one sound that did not end well."""
 
 import pytest
-from outcome import outcome_of, table
+from fuzz.outcome import outcome_of, table
 
 DONE = (
     "#2\tINITED cov: 2 ft: 2\n#528223\tDONE   cov: 41 ft: 4 corp: 2/105b\nDone 528223 runs in 600 second(s)\n"

@@ -1,9 +1,9 @@
 """Whatever is sent to a parser, it says no in words of ours, or takes it."""
 
 import pytest
+from fuzz.parsers import PARSERS, Parser, refuses_or_takes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsers import PARSERS, Parser, refuses_or_takes
 
 EXAMPLES = 500
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from build import a_spread, nodes
+from build.node_tables import a_spread, nodes
+from build.oracle import can_take, fulfils, is_allowed, is_usable, where
+from build.proofs import PATIENCE, large
+from build.small import recounted
+from build.stories import BYTES, Story, World, a_plain, assert_room_was_left, plain_worlds, some_world, worlds
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import can_take, fulfils, is_allowed, is_usable, where
-from proofs import PATIENCE, large
-from small import recounted
-from stories import BYTES, Story, World, a_plain, assert_room_was_left, plain_worlds, some_world, worlds
 
 from lattice.engine.decide import RULED_OUT, Decision, decide
 from lattice.engine.decide_batch import can_batch, decide_batch

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from server.apis import ADMIN, CATALOG, about, an_api, value
-from store.virtual import VirtualClock
+from build.apis import ADMIN, CATALOG, about, an_api, value
+from build.virtual import VirtualClock
 
 from lattice.controllers.runtime.event_recorder import EventRecorder
 from lattice.errors import Denied, Invalid

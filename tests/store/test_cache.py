@@ -3,12 +3,12 @@ import random
 from contextlib import suppress
 
 import pytest
+from build.virtual import VirtualClock, settle
 
 from lattice.errors import Unavailable
 from lattice.store.cache import Cache
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Delete, Entry, Key, Put, Watch
-from store.virtual import VirtualClock, settle
 
 PODS = "pods"
 

@@ -1,8 +1,9 @@
 import asyncio
 
+from build.virtual import VirtualClock
+
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import REQUEST_ID_TTL_S, Key, Put
-from store.virtual import VirtualClock
 
 POD = Key("pods", "a", "b")
 

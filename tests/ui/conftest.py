@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import EXAMPLES, Shop, Visitor, a_browser, chromium_needed, read_until, until
+from build.browsing import EXAMPLES, Shop, Visitor, a_browser, chromium_needed, read_until, until
+from build.servers import running_server
 from playwright.sync_api import Browser, BrowserContext
-from servers import running_server
 
 FLAGS = ("--controllers", "*", "--providers", "local,docker=local", "--heartbeat", "1")
 

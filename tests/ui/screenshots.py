@@ -4,9 +4,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from browsing import EXAMPLES, NARROW, WIDE, Shop, Visitor, a_browser, read_until, until
+from build.browsing import EXAMPLES, NARROW, WIDE, Shop, Visitor, a_browser, read_until, until
+from build.servers import running_server
 from playwright.sync_api import Page, expect
-from servers import running_server
 
 IMAGES = EXAMPLES.parent / "docs" / "images"
 FLAGS = ("--controllers", "*", "--providers", "local,docker=local", "--heartbeat", "2")

@@ -3,8 +3,8 @@
 import re
 from pathlib import PurePosixPath
 
-import browsing
 import pytest
+from build import browsing
 
 from lattice.ui import assets
 

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browsing import NARROW, WIDE, Shop, Visitor
+from build.browsing import NARROW, WIDE, Shop, Visitor
 from playwright.sync_api import Page, Route, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import Shop, Visitor
+from build.browsing import Shop, Visitor
 from playwright.sync_api import Browser, Page
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import Shop, Visitor, until
+from build.browsing import Shop, Visitor, until
+from build.servers import LATTICE
 from playwright.sync_api import expect
-from servers import LATTICE
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import EXAMPLES, NARROW, Shop, Visitor
+from build.browsing import EXAMPLES, NARROW, Shop, Visitor
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from browsing import EXAMPLES, NARROW, Shop, Visitor
+from build.browsing import EXAMPLES, NARROW, Shop, Visitor
 from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]

@@ -1,7 +1,7 @@
 """Signing in to the page: by the link that `lattice up` prints, by a token, and not without either."""
 
 import pytest
-from browsing import Shop, Visitor
+from build.browsing import Shop, Visitor
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]

@@ -1,0 +1,248 @@
+"""Probes: thresholds and waiting as values, questions really asked, and a runner on virtual time."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from build.virtual import VirtualClock
+
+from lattice.agent.host.probes import Health, ProbeState, ProbeTracker, probe_once, run_probes
+from lattice.agent.host.runtime_protocol import ProbeResult
+from lattice.kinds.container import ExecProbe, HttpProbe, Probe, Probes, TcpProbe
+
+YES, NO = ProbeResult(True), ProbeResult(False, "refused")
+TCP = TcpProbe(port=1)
+
+
+def a_probe(**rest: Any) -> Probe:
+    return Probe(tcp=TCP, **rest)
+
+
+@pytest.mark.parametrize(
+    ("well", "probe", "answers", "expected"),
+    [
+        pytest.param(False, a_probe(), [YES], True, id="one success makes it well"),
+        pytest.param(
+            False,
+            a_probe(success_threshold=3),
+            [YES, YES, NO, YES, YES],
+            False,
+            id="successes count in a row",
+        ),
+        pytest.param(
+            False,
+            a_probe(success_threshold=3),
+            [YES, YES, YES],
+            True,
+            id="three in a row where three are asked",
+        ),
+        pytest.param(True, a_probe(), [NO, NO], True, id="two failures are forgiven"),
+        pytest.param(True, a_probe(), [NO, NO, NO], False, id="three are not"),
+        pytest.param(True, a_probe(), [NO, NO, YES, NO, NO], True, id="failures count in a row"),
+        pytest.param(True, a_probe(failure_threshold=1), [NO, YES], True, id="and it may recover"),
+    ],
+)
+def test_thresholds(well: bool, probe: Probe, answers: list[ProbeResult], expected: bool) -> None:
+    course = ProbeState(well)
+    for answer in answers:
+        course = course.with_result(probe, answer)
+    assert course.is_passing == expected
+
+
+def health_after(probes: Probes | None, *heard: tuple[Any, ProbeResult]) -> Health:
+    checkup = ProbeTracker.begin(probes, 0)
+    for name, answer in heard:
+        checkup = checkup.with_result(name, answer, 0)
+    return checkup.health
+
+
+@pytest.mark.parametrize(
+    ("probes", "heard", "expected"),
+    [
+        pytest.param(None, [], Health(True, True, True), id="without probes what runs is ready"),
+        pytest.param(
+            Probes(readiness=a_probe()), [], Health(True, False, True), id="not ready before it said so"
+        ),
+        pytest.param(
+            Probes(readiness=a_probe()),
+            [("readiness", YES)],
+            Health(True, True, True),
+            id="ready when it says so",
+        ),
+        pytest.param(
+            Probes(liveness=a_probe()), [], Health(True, True, True), id="alive until shown otherwise"
+        ),
+        pytest.param(
+            Probes(liveness=a_probe(failure_threshold=1)),
+            [("liveness", NO)],
+            Health(True, True, False, "liveness: refused"),
+            id="dead when liveness fails",
+        ),
+        pytest.param(
+            Probes(startup=a_probe(), readiness=a_probe()),
+            [("readiness", YES)],
+            Health(False, False, True),
+            id="not ready before it has started",
+        ),
+        pytest.param(
+            Probes(startup=a_probe(failure_threshold=2)),
+            [("startup", NO), ("startup", NO)],
+            Health(False, False, False, "startup: refused"),
+            id="one that never starts is given up",
+        ),
+    ],
+)
+def test_health(probes: Probes | None, heard: list[tuple[Any, ProbeResult]], expected: Health) -> None:
+    assert health_after(probes, *heard) == expected
+
+
+def test_the_others_wait_for_startup() -> None:
+    checkup = ProbeTracker.begin(
+        Probes(startup=a_probe(initial_delay_seconds=5), liveness=a_probe(), readiness=a_probe()), 100
+    )
+    assert checkup.due() == (105, "startup")
+    checkup = checkup.with_result("startup", NO, 105)
+    assert checkup.due() == (115, "startup")
+    checkup = checkup.with_result("startup", YES, 115)
+    assert checkup.due() == (115, "liveness")
+    checkup = checkup.with_result("liveness", YES, 115)
+    assert checkup.due() == (115, "readiness")
+
+
+def test_it_is_asked_at_its_times_until_it_is_dead() -> None:
+    async def case() -> None:
+        clock, asked, told = VirtualClock(), [], []
+        answers = iter([NO, YES, YES, NO, NO])
+
+        async def asking(probe: Probe) -> ProbeResult:
+            asked.append(clock.monotonic())
+            return next(answers)
+
+        probes = Probes(
+            liveness=Probe(tcp=TCP, initial_delay_seconds=3, period_seconds=7, failure_threshold=2)
+        )
+        task = asyncio.create_task(run_probes(ProbeTracker.begin(probes, 0), clock, asking, told.append))
+        await clock.advance(100)
+        assert task.done()
+        assert asked == [3, 10, 17, 24, 31]
+        assert [health.alive for health in told] == [True, True, True, True, False]
+
+    asyncio.run(case())
+
+
+async def _no_command(words: tuple[str, ...], timeout: float) -> int | None:
+    raise AssertionError("nobody asked for a command")
+
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def heard_from(serve: Serve, make: Callable[[int], Probe]) -> ProbeResult:
+    async def case() -> ProbeResult:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            return await probe_once(make(port), {"http": port}, _no_command)
+
+    return asyncio.run(case())
+
+
+def saying(words: bytes) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(words)
+        await writer.drain()
+        writer.close()
+
+    return serve
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("serve", "make", "expected"),
+    [
+        pytest.param(
+            silent,
+            lambda port: Probe(tcp=TcpProbe(port=port)),
+            ProbeResult(True),
+            id="an open port is enough for tcp",
+        ),
+        pytest.param(
+            silent, lambda port: Probe(tcp=TcpProbe(port="http")), ProbeResult(True), id="a port by its name"
+        ),
+        pytest.param(
+            silent,
+            lambda port: Probe(tcp=TcpProbe(port="grpc")),
+            ProbeResult(False, 'no port "grpc" was allocated'),
+            id="a name that is nobody's",
+        ),
+        pytest.param(
+            saying(b"HTTP/1.1 204 No Content\r\n\r\n"),
+            lambda port: Probe(http=HttpProbe(port=port)),
+            ProbeResult(True),
+            id="2xx is well",
+        ),
+        pytest.param(
+            saying(b"HTTP/1.1 302 Found\r\n\r\n"),
+            lambda port: Probe(http=HttpProbe(port=port)),
+            ProbeResult(True),
+            id="3xx is well",
+        ),
+        pytest.param(
+            saying(b"HTTP/1.1 503 Busy\r\n\r\n"),
+            lambda port: Probe(http=HttpProbe(port=port)),
+            ProbeResult(False, "HTTP status 503"),
+            id="5xx is not",
+        ),
+        pytest.param(
+            saying(b"SSH-2.0\r\n"),
+            lambda port: Probe(http=HttpProbe(port=port)),
+            ProbeResult(False, "the answer is not HTTP"),
+            id="something else answers",
+        ),
+        pytest.param(
+            silent,
+            lambda port: Probe(http=HttpProbe(port=port)),
+            ProbeResult(False, "no answer within 1 s"),
+            id="silence is a failure",
+        ),
+    ],
+)
+def test_questions(serve: Serve, make: Callable[[int], Probe], expected: ProbeResult) -> None:
+    assert heard_from(serve, make) == expected
+
+
+def test_a_closed_port_is_a_failure() -> None:
+    answer = asyncio.run(probe_once(Probe(tcp=TcpProbe(port=1)), {}, _no_command))
+    assert not answer.ok
+    assert "Connect call failed" in answer.detail
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        pytest.param(0, ProbeResult(True), id="exit code 0 is well"),
+        pytest.param(3, ProbeResult(False, "exit code 3"), id="any other is not"),
+        pytest.param(None, ProbeResult(False, "no answer within 1 s"), id="too slow is not"),
+    ],
+)
+def test_a_command_is_asked(code: int | None, expected: ProbeResult) -> None:
+    async def execute(words: tuple[str, ...], timeout: float) -> int | None:
+        assert (words, timeout) == (("check", "me"), 1.0)
+        return code
+
+    assert asyncio.run(probe_once(Probe(exec=ExecProbe(command=("check", "me"))), {}, execute)) == expected
+
+
+def test_a_command_that_hangs_is_ended(tmp_path: Any) -> None:
+    from lattice.agent.runtimes.process import run_command
+
+    before = time.monotonic()
+    assert asyncio.run(run_command(("/bin/sh", "-c", "sleep 60 & sleep 60"), {}, tmp_path, 0.2)) is None
+    assert time.monotonic() - before < 5

@@ -1,0 +1,483 @@
+"""Plain processes: what they get, how they end, what is told about it, and that nothing of them is left."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from build.nodes import Node, an_agent, end_all, kill_now, on_node, written
+from build.orders import a_spec, listening, shell, until, which
+
+from lattice.agent.host import cgroups
+from lattice.agent.host import instance_processes as groups
+from lattice.agent.host.runtime_protocol import Handle, InstanceRecord, Limits, RunSpec, new_instance
+from lattice.agent.runtimes.log_files import Rotation
+from lattice.agent.runtimes.preflight import tag_of
+from lattice.agent.runtimes.process import ProcessRuntimeOptions
+from lattice.kinds.container import Container, ExecProbe, HttpProbe, Port, Probe
+
+WITHOUT_CGROUPS = ProcessRuntimeOptions(hierarchies=())
+HAS_CGROUPS = bool(cgroups.detect())
+cgroups.prune(cgroups.detect())
+needs_cgroups = pytest.mark.skipif(not HAS_CGROUPS, reason="no cgroup is writable here")
+DETACHED = "import os, time; os.fork() and os._exit(0); os.setsid(); open('child', 'w').write(str(os.getpid())); time.sleep(60)"
+
+OF_THE_C_LIBRARY = (
+    0b11 << 31
+)  # signals 32 and 33: it keeps them for itself, and what `make` starts has one of them ignored
+
+
+def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_AGENT", "x")
+    ports = (Port(name="http"), Port(name="admin-api", port=9001))
+    container = Container(
+        command=("sh", "-c"), args=("env; pwd",), env={"COLOUR": "red", "PEER": "mine"}, ports=ports
+    )
+
+    async def case(node: Node) -> None:
+        numbers = {"http": 31001, "admin-api": 31002}
+        await node.runtime.start(
+            a_spec(container=container, ports=numbers, env={"PEER": "10.0.0.1:80", "REGION": "eu"})
+        )
+        await node.ended(which())
+        lines = (await node.runtime.logs(which(), 100)).splitlines()
+        assert {"PORT=31001", "PORT_HTTP=31001", "PORT_ADMIN_API=31002", "COLOUR=red", "REGION=eu"} <= set(
+            lines
+        )
+        assert "PEER=mine" in lines
+        assert not any("SECRET_OF_THE_AGENT" in line for line in lines)
+        assert lines[-1] == str(node.folder / "instances" / str(which()) / "work")
+
+    on_node(tmp_path, case)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason", "says"),
+    [
+        pytest.param(
+            ("no-such-program",),
+            "COMMAND_NOT_FOUND",
+            'command "no-such-program" was not found on PATH',
+            id="a program that is not installed",
+        ),
+        pytest.param(
+            ("/no/such/file",),
+            "COMMAND_NOT_FOUND",
+            'command "/no/such/file" does not exist',
+            id="a file that is not there",
+        ),
+        pytest.param(
+            ("SCRIPT",),
+            "COMMAND_NOT_FOUND",
+            "the program that is to read it",
+            id="a script for a program that is not there",
+        ),
+        pytest.param(("/etc/passwd",), "INVALID_SPEC", "is not executable", id="a file that is no program"),
+        pytest.param(("/etc",), "INVALID_SPEC", "is a folder", id="a folder"),
+        pytest.param(("NOISE",), "INVALID_SPEC", "Exec format error", id="a program for another machine"),
+        pytest.param((), "INVALID_SPEC", "has no command to run", id="nothing at all"),
+        pytest.param(
+            ("sh", "-c", "a\0b"), "INVALID_SPEC", "null character", id="a word that no program can be given"
+        ),
+    ],
+)
+def test_what_can_never_run_fails_for_good(
+    tmp_path: Path, command: tuple[str, ...], reason: str, says: str
+) -> None:
+    for name, content in (("NOISE", b"\x7fELF" + bytes(60)), ("SCRIPT", b"#!/no/such/shell\n")):
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o755)
+    command = tuple(str(tmp_path / word) if word in ("NOISE", "SCRIPT") else word for word in command)
+
+    async def case(node: Node) -> None:
+        end = await node.runtime.start(a_spec(container=Container(command=command)))
+        assert end.failure
+        assert says in end.failure.message
+        assert (end.failure.reason, end.failure.is_retryable, end.state) == (reason, False, "Exited")
+
+    on_node(tmp_path / "node", case)
+
+
+def test_an_image_needs_another_runtime(tmp_path: Path) -> None:
+    async def case(node: Node) -> None:
+        end = await node.runtime.start(a_spec(container=Container(image="nginx", command=("nginx",))))
+        assert end.failure
+        assert (end.failure.reason, end.failure.is_retryable) == ("RUNTIME_UNAVAILABLE", True)
+
+    on_node(tmp_path, case)
+
+
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    async def case(node: Node) -> None:
+        bad = which(uid="../../etc")
+        end = await node.runtime.start(shell("true", id=bad))
+        assert end.failure
+        assert end.failure.message == '"../../etc" cannot be part of the name of an instance'
+        assert not (node.folder / "instances").exists()
+
+    on_node(tmp_path / "node", case)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "reason", "retryable"),
+    [
+        pytest.param("TCP", "PORT_TAKEN", True, id="a TCP port that was chosen for it"),
+        pytest.param("UDP", "PORT_TAKEN", True, id="a UDP port that was chosen for it"),
+        pytest.param("TCP", "PORT_BIND_CONFLICT", False, id="one that it asks for by number"),
+    ],
+)
+def test_a_port_that_is_taken_is_told_before_anything_runs(
+    tmp_path: Path, protocol: str, reason: str, retryable: bool
+) -> None:
+    async def case(node: Node) -> None:
+        with socket.socket(
+            socket.AF_INET, socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
+        ) as holder:
+            holder.bind(("127.0.0.1", 0))
+            if protocol == "TCP":
+                holder.listen()
+            number = holder.getsockname()[1]
+            fixed = None if retryable else number
+            port = Port(name="http", port=fixed, protocol=protocol)  # type: ignore[arg-type]
+            container = Container(command=("touch", str(tmp_path / "ran")), ports=(port,))
+            end = await node.runtime.start(a_spec(container=container, ports={"http": number}))
+        assert end.failure
+        assert (end.failure.reason, end.failure.is_retryable) == (reason, retryable)
+        assert (
+            end.failure.message
+            == f'port {number}/{protocol} ("http") is taken by another program on this node'
+        )
+        assert not (tmp_path / "ran").exists()
+
+    on_node(tmp_path / "node", case)
+
+
+def fill(filler: Path) -> None:
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
+def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("cannot mount a small disk here")
+    try:
+
+        async def case(node: Node) -> None:
+            filler = disk / "filler"
+            fill(filler)
+            end = await node.runtime.start(shell(f"touch {tmp_path}/ran; sleep 60"))
+            assert end.failure
+            assert (end.failure.reason, end.failure.is_retryable) == ("STORAGE_ERROR", True)
+            filler.unlink()
+            assert not (tmp_path / "ran").exists()
+            assert (await node.runtime.start(shell("sleep 60", attempt=1))).is_live
+
+        on_node(disk / "node", case)
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(None, id="with cgroups", marks=needs_cgroups), pytest.param(WITHOUT_CGROUPS, id="without")],
+)
+@pytest.mark.parametrize(
+    "how", [pytest.param("stop", id="by a stop"), pytest.param("exit", id="when the process ends by itself")]
+)
+def test_no_grandchild_survives_even_in_a_session_of_its_own(
+    tmp_path: Path, options: ProcessRuntimeOptions | None, how: str
+) -> None:
+    async def case(node: Node) -> None:
+        script = f'{sys.executable} -c "{DETACHED}" & while [ ! -s child ]; do sleep 0.01; done; {"sleep 60" if how == "stop" else "exit 0"}'
+        await node.runtime.start(shell(script))
+        child = node.folder / "instances" / str(which()) / "work" / "child"
+        await until(lambda: child.exists() and child.read_text())
+        if how == "stop":
+            await node.runtime.stop(which(), 5)
+        await node.ended(which())
+        await until(lambda: groups.start_time(int(child.read_text())) is None, 2)
+        assert node.alive(which()) == set()
+
+    on_node(tmp_path, case, options)
+
+
+def test_children_have_the_grace_too(tmp_path: Path) -> None:
+    async def case(node: Node) -> None:
+        inner = (
+            "trap 'sleep 0.3; echo saved > done; exit' TERM; echo set > ready; while :; do sleep 0.05; done"
+        )
+        await node.runtime.start(shell(f'sh -c "{inner}" & wait'))
+        work = node.folder / "instances" / str(which()) / "work"
+        await until(lambda: (work / "ready").exists())
+        await node.runtime.stop(which(), 5)
+        assert (work / "done").read_text() == "saved\n"
+
+    on_node(tmp_path, case)
+
+
+def test_a_signal_that_ended_it_is_named(tmp_path: Path) -> None:
+    async def case(node: Node) -> None:
+        await node.runtime.start(shell("kill -SEGV $$"))
+        end = await node.ended(which())
+        assert (end.exit_code, end.signal) == (139, "SIGSEGV")
+        assert end.failure
+        assert end.failure.message == "ended by signal SIGSEGV"
+
+    on_node(tmp_path, case)
+
+
+def test_it_has_the_signals_of_a_fresh_process(tmp_path: Path) -> None:
+    async def case(node: Node) -> None:
+        await node.runtime.start(shell("grep SigIgn /proc/self/status; ls /proc/self/fd | tr '\\n' ' '"))
+        await node.ended(which())
+        ignored, descriptors = (await node.runtime.logs(which(), 2)).splitlines()
+        assert int(ignored.split()[1], 16) & ~OF_THE_C_LIBRARY == 0
+        assert descriptors.split()[:3] == ["0", "1", "2"]
+        assert len(descriptors.split()) <= 4  # and the one with which ls reads
+
+    on_node(tmp_path, case)
+
+
+@needs_cgroups
+def test_memory_above_the_limit_is_told_as_such(tmp_path: Path) -> None:
+    async def case(node: Node) -> None:
+        begun = await node.runtime.start(
+            a_spec(sys.executable, "-c", "x = b'x' * 200_000_000", limits=Limits(memory=50_000_000))
+        )
+        assert begun.enforced["memory"].startswith("cgroup-v")
+        end = await node.ended(which())
+        assert end.failure
+        assert end.failure.reason == "INSUFFICIENT_RESOURCES"
+        assert end.failure.message == "killed at its memory limit of 50000000 bytes"
+
+    on_node(tmp_path, case)
+
+
+@needs_cgroups
+def test_cpu_above_the_limit_is_not_given(tmp_path: Path) -> None:
+    async def case(node: Node) -> None:
+        begun = await node.runtime.start(shell("while :; do :; done", limits=Limits(cpu=200)))
+        assert begun.enforced["cpu"].startswith("cgroup-v")
+        await asyncio.sleep(0.3)
+        await node.runtime.usage(which())
+        await asyncio.sleep(1.0)
+        used = await node.runtime.usage(which())
+        assert used
+        assert 50 < used.cpu < 300
+
+    on_node(tmp_path, case)
+
+
+def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) -> None:
+    async def case(node: Node) -> None:
+        limits = Limits(cpu=100, memory=50_000_000)
+        begun = await node.runtime.start(
+            a_spec(sys.executable, "-c", "x = bytearray(200_000_000)", limits=limits)
+        )
+        assert begun.enforced == {"memory": "rlimit", "cpu": "none"}
+        assert (await node.ended(which())).exit_code == 1
+        assert "MemoryError" in await node.runtime.logs(which(), 5)
+
+    on_node(tmp_path, case, WITHOUT_CGROUPS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(None, id="from cgroups", marks=needs_cgroups),
+        pytest.param(WITHOUT_CGROUPS, id="from proc"),
+    ],
+)
+def test_a_busy_loop_is_seen_in_the_figures(tmp_path: Path, options: ProcessRuntimeOptions | None) -> None:
+    async def case(node: Node) -> None:
+        await node.runtime.start(shell("head -c 100000 /dev/zero > filled; while :; do :; done"))
+        await until(lambda: (node.folder / "instances" / str(which()) / "work" / "filled").exists())
+        await node.runtime.usage(which())
+        await asyncio.sleep(0.5)
+        used = await node.runtime.usage(which())
+        assert used
+        assert 200 < used.cpu < 1300  # one loop keeps at most one core busy; the machine may have other work
+        assert used.memory > 50_000
+        assert used.disk >= 100_000
+
+    on_node(tmp_path, case, options)
+
+
+def test_logs_stay_within_their_bounds_while_it_prints(tmp_path: Path) -> None:
+    async def case(node: Node) -> None:
+        await node.runtime.start(
+            shell("i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i; done; sleep 60")
+        )
+        log = node.folder / "instances" / str(which()) / "log"
+
+        async def finished() -> bool:
+            return (await node.runtime.logs(which(), 1)) == "line 3000\n"
+
+        await until(finished)
+        await until(lambda: log.stat().st_size <= 4096)
+        assert sum(path.stat().st_size for path in log.parent.glob("log*")) <= 3 * 2 * 4096
+
+    on_node(
+        tmp_path,
+        case,
+        ProcessRuntimeOptions(rotation=Rotation(max_bytes=4096, max_older_files=2), rotate_interval_s=0.02),
+    )
+
+
+def test_probes_are_asked_where_it_runs(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number = free.getsockname()[1]
+
+    async def case(node: Node) -> None:
+        await node.runtime.start(
+            listening(number, sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(number))
+        )
+        page = Probe(http=HttpProbe(port="http"), timeout_seconds=5)
+
+        async def answers() -> bool:
+            return (await node.runtime.run_probe(which(), page)).ok
+
+        await until(answers)
+        missing = await node.runtime.run_probe(which(), Probe(http=HttpProbe(port="http", path="/no page")))
+        assert (missing.ok, missing.detail) == (False, "HTTP status 404")
+        here = Probe(exec=ExecProbe(command=("sh", "-c", f'test "$PORT" = {number}')), timeout_seconds=5)
+        assert (await node.runtime.run_probe(which(), here)).ok
+
+    on_node(tmp_path, case)
+
+
+def test_killing_the_agent_leaves_them_running_and_the_next_one_adopts_them(tmp_path: Path) -> None:
+    with an_agent(tmp_path, shell("sleep 60")) as (agent, begun):
+        assert [each.state for each in begun] == ["Running"]
+        kill_now(agent)
+    record = written(tmp_path).records[0]
+    try:
+        time.sleep(0.1)
+        assert groups.is_alive(record.handle.pid, record.handle.start)
+        with an_agent(tmp_path) as (_, adopted):
+            assert adopted == begun
+
+        async def case(node: Node) -> None:
+            assert (await node.runtime.adopt(record)).is_live
+            assert (await node.runtime.start(record.spec)).started_at == begun[0].started_at
+            await node.runtime.stop(which(), 5)
+            assert not groups.is_alive(record.handle.pid, record.handle.start)
+
+        on_node(tmp_path, case)
+    finally:
+        end_all(tmp_path)
+
+
+def test_one_that_ended_without_an_agent_is_told_as_such(tmp_path: Path) -> None:
+    with an_agent(tmp_path, shell("sleep 60")) as (agent, _):
+        kill_now(agent)
+    end_all(tmp_path)
+    with an_agent(tmp_path) as (_, adopted):
+        assert adopted[0].failure
+        assert (
+            adopted[0].failure.message == "ended while no agent ran on this node; its exit code is not known"
+        )
+        assert adopted[0].failure.is_retryable
+    end_all(tmp_path)
+
+
+def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> None:
+    stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+
+        async def case(node: Node) -> None:
+            start = groups.start_time(stranger.pid)
+            assert start
+            spec = shell("sleep 60")
+            mistaken = InstanceRecord(
+                spec, new_instance(spec, "Running"), Handle(stranger.pid, start - 1, groups.boot_id())
+            )
+            adopted = await node.runtime.adopt(mistaken)
+            assert adopted.state == "Exited"
+            await node.runtime.stop(which(), 0)
+            await node.runtime.remove(which())
+            assert stranger.poll() is None
+
+        on_node(tmp_path, case)
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_after_a_reboot_nothing_is_mistaken(tmp_path: Path) -> None:
+    async def case(node: Node) -> None:
+        spec = shell("sleep 60")
+        own = groups.start_time(os.getpid())
+        assert own
+        adopted = await node.runtime.adopt(
+            InstanceRecord(spec, new_instance(spec, "Running"), Handle(os.getpid(), own, "another boot"))
+        )
+        assert adopted.state == "Exited"
+
+    on_node(tmp_path, case)
+
+
+def test_a_launcher_whose_agent_died_runs_nothing(tmp_path: Path) -> None:
+    """The agent is killed again and again while it starts something: whatever runs is in its state file."""
+    for number in range(8):
+        folder = tmp_path / str(number)
+        spec: RunSpec = shell(f"echo $$ >> {tmp_path}/pids; sleep 60")
+        with subprocess.Popen(
+            [
+                sys.executable,
+                str(Path(__file__).parents[2] / "build" / "small_agent.py"),
+                str(folder),
+                "0",
+                _json(spec),
+            ],
+            stdout=subprocess.DEVNULL,
+        ) as agent:
+            state = folder / "state.json"
+            end = time.monotonic() + 10
+            while not (folder / "instances").exists() and time.monotonic() < end:
+                time.sleep(0.001)
+            time.sleep(number * 0.006)
+            agent.kill()
+        time.sleep(0.15)
+        known = {record.handle.pid for record in written(folder).records} if state.exists() else set()
+        try:
+            pids = (
+                {int(line) for line in (tmp_path / "pids").read_text().split()}
+                if (tmp_path / "pids").exists()
+                else set()
+            )
+            assert {pid for pid in pids if groups.start_time(pid)} <= known
+        finally:
+            end_all(folder)
+
+
+@needs_cgroups
+def test_cgroups_that_a_killed_agent_left_are_taken_away(tmp_path: Path) -> None:
+    hierarchies = cgroups.detect()
+    name = tag_of(tmp_path / "instances", which(uid="forgotten"))
+    paths, _ = cgroups.make(hierarchies, name, Limits())
+    assert paths
+
+    async def case(node: Node) -> None:
+        assert not any(Path(path).exists() for path in paths)
+
+    on_node(tmp_path, case)
+
+
+def _json(spec: RunSpec) -> str:
+    import msgspec
+
+    return msgspec.json.encode(spec).decode()

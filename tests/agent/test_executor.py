@@ -1,0 +1,250 @@
+"""What an agent makes of what a server says, word by word: in which order, of which term, and how long it waits for an answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from build.links import REVISION, Node, a_machine, running
+from build.virtual import VirtualClock, settle
+
+from lattice.agent.host.runtime_protocol import Failure, Instance
+from lattice.agent.runtimes.fake import Behaviour
+from lattice.agent.session import DENIED_RETRY_DELAY_S, MAX_HEARTBEAT_BYTES
+from lattice.errors import Unavailable
+from lattice.wire import agent_pb2 as pb
+from lattice.wire.connection import PROTOCOL_VERSION, AgentConnection, MemoryConnection, connected_pair
+
+
+@dataclass
+class Script:
+    """A server that says exactly what the test lets it say."""
+
+    ends: list[MemoryConnection[pb.ToAgent, pb.FromAgent]] = field(default_factory=list)
+    said: list[pb.FromAgent] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def connect(self, address: str) -> AsyncIterator[AgentConnection]:
+        mine, theirs = connected_pair()
+        self.ends.append(theirs)
+        listening = asyncio.create_task(self._listen(theirs))
+        try:
+            yield mine
+        finally:
+            mine.close()
+            listening.cancel()
+
+    async def _listen(self, end: MemoryConnection[pb.ToAgent, pb.FromAgent]) -> None:
+        while (said := await end.receive()) is not None:
+            self.said.append(said)
+
+    async def renew_certificate(self, address: str, request: bytes) -> bytes:
+        raise Unavailable("not here")
+
+    async def say(self, **said: Any) -> None:
+        with suppress(Unavailable):  # the agent has hung up
+            await self.ends[-1].send(pb.ToAgent(**said))
+        await settle()
+
+    async def welcome(self, term: int = 5, **rest: Any) -> None:
+        given: dict[str, Any] = {"protocol": PROTOCOL_VERSION, "term": term, "heartbeat": 10.0} | rest
+        await self.say(welcome=pb.Welcome(**given))
+
+    @property
+    def beats(self) -> list[pb.Beat]:
+        return [each.beat for each in self.said if each.WhichOneof("said") == "beat"]
+
+
+@asynccontextmanager
+async def scripted() -> AsyncIterator[tuple[Script, Node, VirtualClock]]:
+    clock, script = VirtualClock(), Script()
+    node = a_machine(clock, {}, addresses=["s"])
+    node.agent.transport = script
+    async with running(node):
+        await clock.advance(0.1)
+        yield script, node, clock
+
+
+def by_script(story: Callable[[Script, Node, VirtualClock], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        async with scripted() as (script, node, clock):
+            await story(script, node, clock)
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def orders(
+    term: int, number: int, *names: str, whole: bool = False, state: str = "Running"
+) -> dict[str, pb.Orders]:
+    assignments = [
+        pb.Assignment(workload=f"default/{name}", uid=name, state=state, revision=REVISION, run=1, containers=b'{"main":{"command":["x"]}}', disconnect="keep", stop_after_ms=90000)
+        for name in names
+    ]  # fmt: skip
+    return {"orders": pb.Orders(term=term, number=number, is_whole=whole, assignments=assignments)}
+
+
+async def killed_at_work(script: Script, node: Node, clock: VirtualClock) -> Node:
+    """The same machine, with its next agent; it runs what the one before was told to in term 5."""
+    await script.welcome(term=5)
+    await script.say(**orders(5, 1, "web", whole=True))
+    await clock.advance(2)
+    await node.kill()
+    again = a_machine(clock, {}, former=node, addresses=["s"])
+    again.agent.transport = script
+    return again
+
+
+def live(node: Node) -> list[str]:
+    return [each.uid for each in node.machine.live_instances()]
+
+
+def test_the_agent_says_its_protocol_first_and_refuses_a_server_that_speaks_another() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        assert script.said[0].hello.protocol == PROTOCOL_VERSION
+        await script.welcome(protocol=PROTOCOL_VERSION + 1)
+        await script.say(**orders(5, 1, "web", whole=True))
+        await clock.advance(5)
+        assert not node.agent.is_connected.is_set()
+        assert live(node) == []
+        assert len(script.ends) == 1
+        await clock.advance(DENIED_RETRY_DELAY_S)
+        assert len(script.ends) == 2
+
+    by_script(story)
+
+
+@pytest.mark.parametrize(
+    ("then", "runs"),
+    [
+        pytest.param(orders(4, 2, "old"), ["web"], id="a lower term"),
+        pytest.param(orders(5, 1, "old", whole=True), ["web"], id="the same number again"),
+        pytest.param(orders(5, 2, "new"), ["new", "web"], id="the next one"),
+        pytest.param(orders(5, 2, "new", whole=True), ["new"], id="a whole list"),
+    ],
+)
+def test_older_orders_are_not_obeyed(then: dict[str, Any], runs: list[str]) -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await script.welcome()
+        await script.say(**orders(5, 1, "web", whole=True))
+        await clock.advance(2)
+        assert live(node) == ["web"]
+        await script.say(**then)
+        await clock.advance(2)
+        assert live(node) == runs
+
+    by_script(story)
+
+
+def test_changes_before_a_whole_list_are_not_obeyed() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await script.welcome()
+        await script.say(**orders(5, 2, "web"))
+        await clock.advance(2)
+        assert live(node) == []
+
+    by_script(story)
+
+
+def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        again = await killed_at_work(script, node, clock)
+        async with running(again):
+            await clock.advance(1)
+            assert script.said[-1].hello.term == 5
+            before = again.machine.last_contact_at
+            await script.welcome(term=4)
+            assert again.machine.last_contact_at == before, "it is no contact either"
+            await script.say(**orders(4, 1, whole=True))
+            await clock.advance(2)
+            assert live(again) == ["web"]
+            assert not again.agent.is_connected.is_set()
+        node.start()
+
+    by_script(story)
+
+
+def test_what_is_said_first_is_true_however_long_it_takes_to_find_out() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        again = await killed_at_work(script, node, clock)
+        runtime = again.agent.executor.runtime
+        quick = runtime.list
+
+        async def slow() -> list[Instance]:
+            await clock.sleep(5)
+            return await quick()
+
+        runtime.list = slow  # type: ignore[method-assign]
+        heard, known = len(script.beats), len(script.ends)
+        async with running(again):
+            while len(script.ends) == known:
+                await clock.advance(0.5)
+            await script.welcome(term=5)
+            await clock.advance(1)
+            first = script.beats[heard]
+            assert first.is_whole
+            assert [each.workload for each in first.reports] == ["default/web"]
+        node.start()
+
+    by_script(story)
+
+
+def test_silence_counts_from_when_the_answered_beat_was_sent() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await clock.advance(4)
+        await script.welcome()
+        assert node.machine.last_contact_at == 0.0, "when hello was said, not when it was answered"
+        await clock.advance(6)
+        sent = clock.monotonic()
+        await clock.advance(4)
+        first, second = script.beats[-2:]
+        assert first.is_whole
+        assert not second.is_whole
+        await clock.advance(5)
+        await script.say(heard=pb.Heard(beat=second.number))
+        assert node.machine.last_contact_at is not None
+        assert sent <= node.machine.last_contact_at <= sent + 5
+
+    by_script(story)
+
+
+def test_a_server_that_does_not_answer_is_left() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await script.welcome()
+        await clock.advance(29)
+        assert len(script.ends) == 1
+        await clock.advance(15)
+        assert len(script.ends) > 1
+
+    by_script(story)
+
+
+def test_a_beat_that_would_be_too_large_goes_without_logs() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        node.machine.behaviours[""] = Behaviour(
+            start_fails=Failure("RUNTIME_ERROR", "broken"), prints="x" * 1999 + "\n"
+        )
+        await script.welcome()
+        await script.say(**orders(5, 1, *(f"w{number}" for number in range(400)), whole=True))
+        await clock.advance(3)
+        failed = [report for beat in script.beats for report in beat.reports if report.state == "Failed"]
+        assert len(failed) == 400
+        assert max(beat.ByteSize() for beat in script.beats) < MAX_HEARTBEAT_BYTES
+
+    by_script(story)
+
+
+def test_what_did_not_change_is_said_once_and_a_beat_comes_every_ten_seconds() -> None:
+    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+        await script.welcome()
+        await script.say(**orders(5, 1, "web", whole=True))
+        for _ in range(6):
+            await clock.advance(10)
+            await script.say(heard=pb.Heard(beat=script.beats[-1].number))
+        spoken = [len(beat.reports) for beat in script.beats]
+        assert sum(spoken) <= 2, "starting, running"
+        assert 7 <= len(script.beats) <= 10
+        assert script.beats[-1].order == 1
+
+    by_script(story)

@@ -1,0 +1,171 @@
+"""What really goes wrong on a machine, as the control plane hears of it: no such command, a port that is taken, a disk that is full."""
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from build.orders import until
+
+from lattice.agent.executor import Executor
+from lattice.agent.host.runtime_protocol import InstanceRecord
+from lattice.agent.host.watchdog_client import WatchdogClient
+from lattice.agent.runtimes.process import ProcessRuntime
+from lattice.agent.state_file import StateFile
+from lattice.clock import SystemClock
+from lattice.errors import Full
+from lattice.wire import agent_pb2 as pb
+
+clock = SystemClock()
+
+
+def orders(number: int, containers: dict[str, Any], **rest: Any) -> pb.Orders:
+    given: dict[str, Any] = {"run": 1, "disconnect": "keep", "stop_after_ms": 90_000} | rest
+    one = pb.Assignment(
+        workload="default/web",
+        uid="u1",
+        state="Running",
+        revision="a1",
+        containers=msgspec.json.encode(containers),
+        **given,
+    )
+    return pb.Orders(term=1, number=number, is_whole=number == 1, assignments=[one])
+
+
+async def told(
+    folder: Path,
+    first: pb.Orders,
+    check: Callable[[Executor], Any],
+    before: Callable[[StateFile], None] = lambda state: None,
+) -> None:
+    state = StateFile(folder)
+    runtime = ProcessRuntime(folder, state, clock, WatchdogClient(folder, clock))
+    work = Executor(runtime, state, clock, grace=1.0, reconcile_interval=0.05)
+    await work.adopt()
+    await runtime.record_contact(clock.monotonic())
+    before(state)
+    running = asyncio.create_task(work.run())
+    try:
+        work.accept_orders(first)
+        await until(lambda: check(work))
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await work.clear()
+        await runtime.close()
+        state.close()
+
+
+def failed(work: Executor) -> str:
+    report = work.reports.get("default/web")
+    return report.failure if report is not None and report.state == "Failed" else ""
+
+
+@pytest.mark.parametrize(
+    ("containers", "reason"),
+    [
+        pytest.param({"main": {"command": ["no-such-program"]}}, "COMMAND_NOT_FOUND", id="no such command"),
+        pytest.param(
+            {"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}},
+            "RUNTIME_ERROR",
+            id="it ends with an error",
+        ),
+    ],
+)
+def test_a_start_that_fails_is_told_with_its_reason(
+    tmp_path: Path, containers: dict[str, Any], reason: str
+) -> None:
+    asyncio.run(told(tmp_path, orders(1, containers), lambda work: failed(work) == reason))
+
+
+def test_what_it_printed_last_is_told_too(tmp_path: Path) -> None:
+    containers = {"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}}
+    asyncio.run(
+        told(
+            tmp_path,
+            orders(1, containers),
+            lambda work: failed(work) and work.reports["default/web"].log == "out of cheese\n",
+        )
+    )
+
+
+def test_a_port_that_somebody_else_has_is_told(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        order = orders(
+            1, {"main": {"command": ["sleep", "60"], "ports": [{"name": "http"}]}}, ports={"http": number}
+        )
+        asyncio.run(told(tmp_path, order, lambda work: failed(work) == "PORT_TAKEN"))
+
+
+def test_a_port_that_one_of_ours_has_not_let_go_of_yet_is_waited_for(tmp_path: Path) -> None:
+    """A node that was cut off comes back: what it still runs is not wanted any more, and its port was given to another."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        number = free.getsockname()[1]
+    holds = "import os, signal, socket; signal.signal(15, signal.SIG_IGN); s = socket.create_server(('', int(os.environ['PORT']))); signal.pause()"
+    first = orders(
+        1,
+        {"main": {"command": [sys.executable, "-c", holds], "ports": [{"name": "http"}]}},
+        ports={"http": number},
+    )
+    first.assignments[0].workload, first.assignments[0].uid = "default/former", "u0"
+    second = orders(
+        2, {"main": {"command": ["sleep", "60"], "ports": [{"name": "http"}]}}, ports={"http": number}
+    )
+    second.dropped.append("default/former")
+    failures: list[str] = []
+
+    def check(work: Executor) -> Any:
+        if work.order_number == 1:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", number)):
+                work.accept_orders(second)
+            return False
+        failures.append(failed(work))
+        return work.reports["default/web"].state == "Running" if "default/web" in work.reports else False
+
+    asyncio.run(told(tmp_path, first, check))
+    assert not any(failures)
+
+
+def test_a_disk_that_is_full_is_told_and_nothing_runs_unrecorded(tmp_path: Path) -> None:
+    def fill(state: StateFile) -> None:
+        def full(record: InstanceRecord) -> None:
+            raise Full("no room to write the agent's state", where=str(state.path))
+
+        state.write_record = full  # type: ignore[method-assign]
+
+    asyncio.run(
+        told(
+            tmp_path,
+            orders(1, {"main": {"command": ["sleep", "60"]}}),
+            lambda work: failed(work) == "STORAGE_ERROR",
+            fill,
+        )
+    )
+
+
+def test_a_new_revision_takes_the_place_of_the_old_one_and_never_runs_beside_it(tmp_path: Path) -> None:
+    marker = tmp_path / "both"
+    script = f'trap "rmdir {tmp_path}/alone; exit 0" TERM; mkdir "{tmp_path}/alone" || touch "{marker}"; while :; do sleep 0.05; done'
+    containers = {"main": {"command": ["sh", "-c", script]}}
+
+    def check(work: Executor) -> Any:
+        report = work.reports.get("default/web")
+        if report is None or report.state != "Running":
+            return False
+        if report.revision == "a1" and work.order_number == 1:
+            second = orders(2, containers)
+            second.assignments[0].revision, second.assignments[0].run = "a2", 2
+            work.accept_orders(second)
+        return report.revision == "a2" and report.run == 2
+
+    asyncio.run(told(tmp_path, orders(1, containers), check))
+    assert not marker.exists()

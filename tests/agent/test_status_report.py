@@ -1,0 +1,111 @@
+"""What a node says of its workloads, for every mixture of what it was told and what is there."""
+
+from typing import Any
+
+import pytest
+from build.orders import an_instance, an_order, which
+
+from lattice.agent.host.probes import Health
+from lattice.agent.host.runtime_protocol import Failure, Instance
+from lattice.agent.plan import Assignment
+from lattice.agent.status_report import Observations, build_reports, siblings_to_stop
+from lattice.kinds.container import Container, ExecProbe, Probe, Probes
+from lattice.wire import agent_pb2 as pb
+
+BROKEN = Failure("RUNTIME_ERROR", "ended with code 1")
+PROBED = Container(command=("serve",), probes=Probes(readiness=Probe(exec=ExecProbe(command=("true",)))))
+TWO = {"main": Container(command=("serve",)), "side": Container(command=("serve",))}
+
+
+def ended(**rest: Any) -> Instance:
+    return an_instance(state="Exited", **rest)
+
+
+def said(order: Assignment | None, *there: Instance, **seen: Any) -> pb.Report | None:
+    return build_reports({order.workload: order} if order else {}, there, Observations(**seen)).get(
+        "default/web"
+    )
+
+
+def short(report: pb.Report | None) -> tuple[Any, ...] | None:
+    return None if report is None else (report.state, report.run, report.ready, report.failure)
+
+
+@pytest.mark.parametrize(
+    ("order", "there", "expected"),
+    [
+        pytest.param(an_order(attempt=2), [], ("Starting", 2, False, ""), id="told and not there yet: it is starting, in the run that was ordered"),
+        pytest.param(an_order(attempt=2), [an_instance(attempt=2)], ("Running", 2, True, ""), id="it runs"),
+        pytest.param(an_order(attempt=2), [an_instance(attempt=1)], ("Running", 1, True, ""), id="what runs since an earlier start says so"),
+        pytest.param(an_order(attempt=1), [an_instance(attempt=1, state="Starting")], ("Starting", 1, False, ""), id="its runtime is starting it"),
+        pytest.param(an_order(attempt=1), [ended(attempt=1, failure=BROKEN)], ("Failed", 1, False, "RUNTIME_ERROR"), id="it failed"),
+        pytest.param(an_order(attempt=2), [ended(attempt=1, failure=BROKEN)], ("Starting", 2, False, ""), id="it failed before: the next run has begun"),
+        pytest.param(an_order(attempt=1), [ended(attempt=1, exit_code=0)], ("Stopped", 1, False, ""), id="it ended by itself, without a failure"),
+        pytest.param(an_order(attempt=1), [ended(attempt=1, asked=True)], ("Starting", 1, False, ""), id="it was asked to end and is started again"),
+        pytest.param(an_order(attempt=2, desired="Stopped"), [an_instance(attempt=1)], ("Running", 1, False, ""), id="to be stopped and still there"),
+        pytest.param(an_order(attempt=2, desired="Stopped"), [ended(attempt=1, asked=True)], ("Stopped", 1, False, ""), id="stopped"),
+        pytest.param(an_order(attempt=2, desired="Stopped"), [ended(attempt=1, failure=BROKEN)], ("Failed", 1, False, "RUNTIME_ERROR"), id="failed, and to stay stopped: the run is the one that failed"),
+        pytest.param(an_order(attempt=2, desired="Stopped"), [], ("Stopped", 0, False, ""), id="to be stopped and never there"),
+        pytest.param(None, [an_instance(attempt=1)], ("Running", 1, False, ""), id="not told of and still there"),
+        pytest.param(None, [ended(attempt=1)], None, id="not told of and over: it is not there"),
+        pytest.param(an_order(containers={"main": PROBED}), [an_instance()], ("Running", 0, False, ""), id="not ready before its probe was asked"),
+    ],
+)  # fmt: skip
+def test_one_state_per_workload(
+    order: Assignment | None, there: list[Instance], expected: tuple[Any, ...] | None
+) -> None:
+    assert short(said(order, *there)) == expected
+
+
+@pytest.mark.parametrize(
+    ("health", "expected"),
+    [
+        pytest.param(Health(), ("Running", 0, True, ""), id="well"),
+        pytest.param(Health(ready=False), ("Running", 0, False, ""), id="not ready"),
+        pytest.param(Health(started=False, ready=False), ("Starting", 0, False, ""), id="not started"),
+    ],
+)
+def test_probes_have_their_say(health: Health, expected: tuple[Any, ...]) -> None:
+    assert (
+        short(said(an_order(containers={"main": PROBED}), an_instance(), health={which(): health}))
+        == expected
+    )
+
+
+def test_what_has_to_go_first_is_what_is_said_to_be_there() -> None:
+    old = an_instance(id=which(revision="old"), attempt=4)
+    report = said(an_order(revision="new", attempt=5), old)
+    assert report is not None
+    assert (report.revision, report.run, report.state, report.ready) == ("old", 4, "Running", False)
+    earlier = said(an_order(uid="u2"), an_instance(id=which("u1")))
+    assert earlier is not None
+    assert earlier.uid == "u1"
+
+
+def test_a_workload_is_as_well_as_the_least_of_its_containers() -> None:
+    order = an_order(containers=TWO)
+    main, side = an_instance(), an_instance(id=which(container="side"))
+    assert short(said(order, main)) == ("Starting", 0, False, "")
+    assert short(said(order, main, side)) == ("Running", 0, True, "")
+    dead = ended(id=which(container="side"), failure=BROKEN)
+    assert short(said(order, main, dead, logs={dead.id: "no such table"})) == (
+        "Failed",
+        0,
+        False,
+        "RUNTIME_ERROR",
+    )
+    report = said(order, main, dead, logs={dead.id: "no such table"})
+    assert report is not None
+    assert report.log == "no such table"
+
+
+def test_containers_end_with_the_one_that_their_workload_lost() -> None:
+    order = an_order(containers=TWO)
+    main, dead = an_instance(), ended(id=which(container="side"), failure=BROKEN)
+    found = siblings_to_stop({order.workload: order}, [main, dead])
+    assert {one: why.reason for one, why in found.items()} == {main.id: "RUNTIME_ERROR"}
+    again = an_order(containers=TWO, attempt=1)
+    assert siblings_to_stop({again.workload: again}, [main, dead]) == {}, (
+        "the next run starts the one that is missing"
+    )
+    assert siblings_to_stop({}, [main, dead]) == {}

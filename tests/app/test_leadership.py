@@ -1,0 +1,36 @@
+"""A server that is asked to end finishes what is in hand, whatever becomes of its term meanwhile."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from build.virtual import VirtualClock
+
+from lattice.app.leadership import Leadership
+
+
+class Busy:
+    """A loop with one thing in hand, which is done when somebody has looked; by then the term is over."""
+
+    def __init__(self, lead: Any) -> None:
+        self.lead, self.looks = lead, 0
+
+    @property
+    def in_flight(self) -> int:
+        self.lead.controller_set = None
+        self.looks += 1
+        return int(self.looks == 1)
+
+
+def test_a_term_that_ends_while_its_server_stops_does_not_hinder_it() -> None:
+    async def main() -> None:
+        clock, told = VirtualClock(), []
+        lead = SimpleNamespace(clock=clock, _term_tasks={})
+        busy = Busy(lead)
+        lead.controller_set = SimpleNamespace(loops=[busy], stop=lambda: told.append("stop"))
+        stopping = asyncio.create_task(Leadership.stop(cast("Leadership", lead)))
+        await clock.advance(1)
+        await stopping
+        assert (told, busy.looks) == (["stop"], 2)
+
+    asyncio.run(main())

@@ -1,0 +1,1 @@
+"""Builders and small worlds that several tests share; one module per thing that is built."""

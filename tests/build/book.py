@@ -1,0 +1,167 @@
+"""A ledger in a book for binders: every step can be stopped, broken and interleaved."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from build.small import ask, nodes
+from lattice.errors import Unavailable
+from lattice.scheduling.cycle.binder import Binder, BindEvent, BindingMode, BindRequest, StoredNodeState
+from lattice.scheduling.cycle.reservations import Reservation, Reservations
+
+
+class Turn:
+    """Something to wait for that is over when the waiter is next driven: lets two binders interleave step by step."""
+
+    def __await__(self) -> Generator[None]:
+        yield
+
+
+@dataclass
+class BookLedger:
+    """The durable side, in memory: who is bound or prepared where, by reservation."""
+
+    free: dict[str, dict[str, int]]
+    revisions: dict[str, int] = field(default_factory=dict)
+    bound: dict[str, BindRequest] = field(default_factory=dict)
+    prepared: dict[str, BindRequest] = field(default_factory=dict)
+    locks: dict[str, str] = field(default_factory=dict)
+    fails: set[str] = field(default_factory=set)  # steps at which the store is away
+    breaks: dict[str, BaseException] = field(
+        default_factory=dict
+    )  # what is raised after a step has done what it does
+    meanwhile: dict[str, Callable[[], object]] = field(
+        default_factory=dict
+    )  # what else happens before a step is answered
+    tokens: int = 0
+
+    async def _step(self, name: str) -> None:
+        await Turn()
+        if name in self.fails:
+            raise Unavailable(f"store is away at {name}")
+
+    async def read(self, node: str) -> StoredNodeState | None:
+        await self._step("read")
+        return (
+            StoredNodeState(self.revisions.get(node, 0), dict(self.free[node])) if node in self.free else None
+        )
+
+    def _after(self, name: str) -> None:
+        if name in self.meanwhile:
+            self.meanwhile.pop(name)()
+        if name in self.breaks:
+            raise self.breaks.pop(name)
+
+    async def try_commit(self, request: BindRequest, expected: int) -> int | None:
+        await self._step("try_commit")
+        revision = self._write(self.bound, request, expected)
+        self._after("try_commit")
+        return revision
+
+    async def lock(self, node: str, holder: str, until: float) -> str | None:
+        await self._step("lock")
+        if node in self.locks:
+            return None
+        self.tokens += 1
+        self.locks[node] = f"{holder}-{self.tokens}"
+        return self.locks[node]
+
+    async def unlock(self, node: str, token: str) -> None:
+        await self._step("unlock")
+        if self.locks.get(node) == token:
+            del self.locks[node]
+        self._after("unlock")
+
+    async def prepare(self, request: BindRequest, expected: int) -> int | None:
+        await self._step("prepare")
+        revision = self._write(self.prepared, request, expected)
+        self._after("prepare")
+        return revision
+
+    async def commit_all(self, requests: Sequence[BindRequest]) -> frozenset[str]:
+        await self._step("commit_all")
+        missing = frozenset(each.reservation for each in requests if each.reservation not in self.prepared)
+        if not missing:
+            self.bound |= {each.reservation: self.prepared.pop(each.reservation) for each in requests}
+        self._after("commit_all")
+        if "after commit_all" in self.fails:
+            raise Unavailable("store is away before it could answer")
+        return missing
+
+    async def abort_all(self, requests: Sequence[BindRequest]) -> list[str]:
+        await self._step("abort_all")
+        for request in requests:
+            if self.prepared.pop(request.reservation, None):
+                self._take(request, -1)
+        self._after("abort_all")
+        return [each.reservation for each in requests if each.reservation in self.bound]
+
+    def _write(self, there: dict[str, BindRequest], request: BindRequest, expected: int) -> int | None:
+        if self.revisions.get(request.node, 0) != expected:
+            return None
+        there[request.reservation] = request
+        self._take(request, 1)
+        return self.revisions[request.node]
+
+    def _take(self, request: BindRequest, sign: int) -> None:
+        self.revisions[request.node] = self.revisions.get(request.node, 0) + 1
+        for resource, amount in request.needs:
+            if resource in self.free[request.node]:
+                self.free[request.node][resource] -= sign * amount
+
+
+@dataclass
+class Side:
+    """One scheduler with its own table of the same nodes."""
+
+    ledger: BookLedger
+    name: str
+    cpus: tuple[int, ...]
+    mode: BindingMode
+    knows: bool = True
+    time: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.book = Reservations(nodes(*self.cpus), holder=self.name)
+        self.events: list[BindEvent] = []
+        seen = dict.fromkeys(self.ledger.free, 0) if self.knows else {}
+        self.binder = Binder(self.ledger, self.book, lambda: self.time, self.mode, seen, self.events.append)
+
+    def pass_time(self, seconds: float) -> None:
+        self.time += seconds
+
+    def reserve(self, name: str, cpu: int, row: int = 0) -> Reservation:
+        made = self.book.reserve(ask(self.book.table, name, cpu), row, self.time)
+        assert isinstance(made, Reservation)
+        return made
+
+
+def ledger(*cpus: int) -> BookLedger:
+    return BookLedger({f"n{number}": {"cpu": cpu, "workloads": 1000} for number, cpu in enumerate(cpus)})
+
+
+def side(mode: BindingMode, *cpus: int) -> Side:
+    return Side(ledger(*cpus), "a", cpus, mode)
+
+
+def run(step: Coroutine[Any, Any, Any]) -> Any:
+    async def main() -> Any:
+        return await step
+
+    return asyncio.run(main())
+
+
+def interleave(steps: Mapping[str, Coroutine[Any, Any, Any]], turns: Callable[[], str]) -> dict[str, Any]:
+    """Drive several coroutines by hand, one step of whoever's turn it is."""
+    open_steps, results = dict(steps), {}
+    while open_steps:
+        name = turns()
+        if name not in open_steps:
+            name = next(iter(open_steps))
+        try:
+            open_steps[name].send(None)
+        except StopIteration as stop:
+            results[name] = stop.value
+            del open_steps[name]
+    return results

@@ -1,0 +1,127 @@
+"""Real nodes for tests: a process runtime in a folder of its own, and agents as processes that can be killed."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from build.orders import until
+from lattice.agent.host import cgroups
+from lattice.agent.host import instance_processes as groups
+from lattice.agent.host.runtime_protocol import Instance, InstanceId, InstanceRecord, RunSpec
+from lattice.agent.host.watchdog_client import WatchdogClient
+from lattice.agent.runtimes.preflight import prefix_of, tag_of
+from lattice.agent.runtimes.process import ProcessRuntime, ProcessRuntimeOptions
+from lattice.agent.state_file import AgentState, StateFile
+from lattice.clock import SystemClock
+
+SMALL_AGENT = str(Path(__file__).with_name("small_agent.py"))
+clock = SystemClock()
+
+
+class Node:
+    def __init__(self, folder: Path, options: ProcessRuntimeOptions | None = None) -> None:
+        self.folder = folder
+        self.state = StateFile(folder)
+        self.guard = WatchdogClient(folder, clock)
+        self.runtime = ProcessRuntime(folder, self.state, clock, self.guard, options)
+
+    def record(self, one: InstanceId) -> InstanceRecord:
+        return next(record for record in self.state.state.records if record.spec.id == one)
+
+    def alive(self, one: InstanceId) -> set[int]:
+        handle = self.record(one).handle
+        return groups.members(handle.pid, handle.start, handle.cgroups, tag_of(self.runtime.folder, one))
+
+    async def ended(self, one: InstanceId, within: float = 60.0) -> Instance:
+        async def look() -> Instance | None:
+            return next(
+                (each for each in await self.runtime.list() if each.id == one and not each.is_live), None
+            )
+
+        found: Instance = await until(look, within)
+        return found
+
+
+@asynccontextmanager
+async def a_node(folder: Path, options: ProcessRuntimeOptions | None = None) -> AsyncIterator[Node]:
+    node = Node(folder, options)
+    try:
+        yield node
+    finally:
+        for instance in await node.runtime.list():
+            await node.runtime.remove(instance.id)
+        await node.runtime.close()
+        await node.guard.close()
+        node.state.close()
+
+
+def on_node(
+    folder: Path,
+    case: Callable[[Node], Coroutine[Any, Any, None]],
+    options: ProcessRuntimeOptions | None = None,
+) -> None:
+    async def whole() -> None:
+        async with a_node(folder, options) as node:
+            await case(node)
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+@contextmanager
+def an_agent(
+    folder: Path, *specs: RunSpec, contact_every: float = 0
+) -> Iterator[tuple[subprocess.Popen[str], list[Instance]]]:
+    """An agent process that has started what it was given; killed at the end, if it lives still."""
+    words = [msgspec.json.encode(spec).decode() for spec in specs]
+    process = subprocess.Popen(
+        [sys.executable, SMALL_AGENT, str(folder), str(contact_every), *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout
+        yield process, msgspec.json.decode(process.stdout.readline(), type=list[Instance])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def written(folder: Path) -> AgentState:
+    return msgspec.json.decode((folder / "state.json").read_bytes(), type=AgentState)
+
+
+def end_all(folder: Path) -> None:
+    """What a killed agent left."""
+    for record in written(folder).records if (folder / "state.json").exists() else ():
+        handle = record.handle
+        groups.kill(handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", record.spec.id))
+    hierarchies = cgroups.detect()
+    cgroups.remove_stale(hierarchies, prefix_of(folder / "instances"))
+    cgroups.prune(hierarchies)
+
+
+def watchdogs(folder: Path) -> list[int]:
+    """Processes that watch this folder."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"lattice.agent.host.watchdog" in words and str(folder).encode() in words:
+            found.append(int(name))
+    return found
+
+
+def kill_now(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,177 @@
+"""Three nodes and a web service on them, and what tests see of them: who lives, and who answers."""
+
+import contextlib
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from build.running import LOOK, NODES, Object, Site, together, until
+
+RACK = [f"rack-001-small-{number}" for number in (1, 2, 3)]
+WEB = ["sh", "-c", 'exec python3 -m http.server "$PORT" --bind 127.0.0.1']
+LEAST = 2
+
+
+def declared(kind: str, name: str, spec: Object, **metadata: Any) -> Object:
+    return {
+        "apiVersion": "lattice.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name, **metadata},
+        "spec": spec,
+    }
+
+
+def supply() -> list[Object]:
+    """Three machines that are there already: their agents are started by hand."""
+    size = {"cores": 4, "memoryGi": 4, "storageGi": 4}
+    return [
+        declared(
+            "LatticeNodeClass",
+            "small",
+            {"providers": {"hand": {}}, "resources": size, "costPerHour": {"hand": 0.01}},
+        ),
+        declared(
+            "LatticePool",
+            "rack",
+            {
+                "provider": {"type": "hand", "region": "here"},
+                "capacity": {"maxNodes": 3},
+                "nodeClasses": ["small"],
+            },
+        ),
+        declared(
+            "LatticePlacementPolicy",
+            "three",
+            {"selector": {"matchLabels": {"app": "web"}}, "clusterPolicy": {"minNodes": 3, "maxNodes": 3}},
+        ),
+    ]
+
+
+def web(site: Site, version: str = "1") -> Object:
+    container = {
+        "command": WEB,
+        "env": {"SITE": site.mark, "VERSION": version},
+        "ports": [{"name": "http"}],
+        "probes": {"readiness": {"http": {"port": "http"}, "periodSeconds": 1}},
+    }
+    spec = {
+        "containers": {"main": container},
+        "replicas": {"min": LEAST, "max": 4},
+        "placement": {"resources": {"cores": 0.1}},
+    }
+    return declared("LatticeService", "web", spec, namespace="default", labels={"app": "web"})
+
+
+def strict(site: Site) -> Object:
+    """One that never has two live copies: cut off, its node ends it."""
+    return workload(site, "strict", disconnect={"policy": "stop", "stopAfter": "7s"})
+
+
+def workload(
+    site: Site, name: str, *command: str, image: str = "", port: int | None = None, **spec: Any
+) -> Object:
+    """One of its own, of no service."""
+    container: Object = {
+        "env": {"SITE": site.mark},
+        **({"image": image} if image else {"command": list(command or ("sleep", "100000"))}),
+    }
+    if port is not None:
+        container["ports"] = [{"name": "main", "port": port}]
+    return declared(
+        "LatticeWorkload",
+        name,
+        {"containers": {"main": container}, "requests": {"cpu": "10m"}, **spec},
+        namespace="default",
+    )
+
+
+@contextlib.contextmanager
+def a_rack(folder: Path) -> Iterator[Site]:
+    """A server, the service, and the agents of three nodes; everything that lives is counted, look after look."""
+    with Site(folder) as site:
+        site.apply(*supply(), web(site))
+        until(
+            lambda: {*RACK} <= {each["metadata"]["name"] for each in site.get(NODES)["items"]},
+            "the cluster has its nodes",
+        )
+        together(*(lambda node=node: _join(site, node) for node in RACK))
+        with watched(site):
+            yield site
+
+
+def _join(site: Site, node: str, *flags: str) -> None:
+    site.start_agent(node, site.token(node, *flags))
+    until(lambda: site.condition(node).get("status") == "True", f"node {node} is ready")
+
+
+@contextlib.contextmanager
+def watched(site: Site) -> Iterator[None]:
+    """Every 50 ms somebody looks how many copies of each workload live."""
+
+    def look() -> None:
+        for name, pids in site.live().items():
+            site.most[name] = max(site.most.get(name, 0), len(pids))
+
+    with _repeated(look):
+        yield
+
+
+@contextlib.contextmanager
+def _repeated(look: Callable[[], None]) -> Iterator[None]:
+    stop = threading.Event()
+    troubles: list[Exception] = []
+
+    def run() -> None:
+        try:
+            while not stop.wait(LOOK):
+                look()
+        except Exception as error:  # noqa: BLE001 - told below
+            troubles.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if troubles:
+        raise troubles[0]
+
+
+@contextlib.contextmanager
+def answering(site: Site, service: str) -> Iterator[list[int]]:
+    """How many replicas of the service answered, look after look."""
+    counts: list[int] = []
+
+    def look() -> None:
+        found = answers(site, service)
+        if counts and found < counts[-1]:  # where they are may have been read before one of them moved
+            found = max(found, answers(site, service))
+        counts.append(found)
+
+    with _repeated(look):
+        yield counts
+
+
+def answers(site: Site, service: str) -> int:
+    ports = [
+        port
+        for each in site.replicas(service)
+        for port in each.get("status", {}).get("allocatedPorts", {}).values()
+    ]
+    return sum(answer(port) == 200 for port in ports)
+
+
+def answer(port: int) -> int:
+    """What a web server on this machine says; 0 if nobody does."""
+    asking = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        asking.request("GET", "/")
+        return asking.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        asking.close()

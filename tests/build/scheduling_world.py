@@ -1,0 +1,187 @@
+"""A small cluster as objects in a store, and a scheduling controller that looks at it when it is told to."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from build.virtual import VirtualClock, settle
+from lattice.clock import Clock, format_timestamp
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.object_writes import put_new, with_status
+from lattice.controllers.scheduler.scheduler import NODE_TABLE_KEY, SchedulingController
+from lattice.kinds.core import Event
+from lattice.kinds.meta.base import Condition, Kind
+from lattice.kinds.node import LatticeNode, NodeStatus
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload, WorkloadStatus
+from lattice.presence import Presence
+from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec
+from lattice.store.memory import MemoryStore
+from lattice.store.protocol import Delete, Entry, Key, Put, Store, Term
+
+HEAD = {"apiVersion": "lattice.dev/v1alpha1"}
+READY = Condition(type="Ready", status="True")
+
+
+def a_node(name: str, cpu: int = 4000, **more: Any) -> LatticeNode:
+    """Ready, with so many milli-cores; `ports` is a range."""
+    status: dict[str, Any] = {
+        "allocatable": {"cpu": cpu, "memory": 1 << 36},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    if ports := more.pop("ports", None):
+        status["portRange"] = {"first": ports[0], "last": ports[1]}
+    status |= more.pop("status", {})
+    spec = more.pop("spec", {})
+    return msgspec.convert(
+        {**HEAD, "kind": "LatticeNode", "metadata": {"name": name, **more}, "spec": spec, "status": status},
+        LatticeNode,
+    )
+
+
+def a_workload(name: str, cpu: int = 1000, *, ports: tuple[Any, ...] = (), **spec: Any) -> LatticeWorkload:
+    """`ports`: names of ports to be chosen, or (name, number)."""
+    listed = [
+        {"name": each} if isinstance(each, str) else {"name": each[0], "port": each[1]} for each in ports
+    ]
+    container = {"command": ["sleep", "1"], "ports": listed, "resources": {"requests": {"cpu": f"{cpu}m"}}}
+    metadata = {"name": name, "namespace": "default"}
+    made = {
+        **HEAD,
+        "kind": "LatticeWorkload",
+        "metadata": metadata,
+        "spec": {"containers": {"main": container}, **spec},
+    }
+    return msgspec.convert(made, LatticeWorkload)
+
+
+def key_of(kind: type[Kind], name: str) -> Key:
+    return Key(kind.resource.id, "default" if kind.resource.namespaced else "", name)
+
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class World:
+    """What a test does to the store and sees of it; written without a term, as by somebody else."""
+
+    store: Store
+    clock: Clock
+
+    async def add(self, *objects: Kind) -> None:
+        for each in objects:
+            await self.store.commit(
+                [put_new(each, uid=f"uid-{next(_numbers)}", now=format_timestamp(self.clock.now()))]
+            )
+
+    async def entry(self, kind: type[Kind], name: str) -> Entry:
+        found = await self.store.get(key_of(kind, name))
+        assert found is not None
+        return found
+
+    async def workload(self, name: str) -> LatticeWorkload:
+        return msgspec.json.decode((await self.entry(LatticeWorkload, name)).value, type=LatticeWorkload)
+
+    async def node(self, name: str) -> LatticeNode:
+        return msgspec.json.decode((await self.entry(LatticeNode, name)).value, type=LatticeNode)
+
+    async def set_status(self, kind: type[Kind], name: str, **status: Any) -> None:
+        entry = await self.entry(kind, name)
+        before: WorkloadStatus | NodeStatus = msgspec.json.decode(entry.value, type=kind).status  # type: ignore[attr-defined]
+        await self.store.commit([with_status(entry, msgspec.structs.replace(before, **status))])
+
+    async def put(self, obj: Kind) -> None:
+        """As it is now, whatever was there; its uid stays."""
+        entry = await self.entry(type(obj), obj.metadata.name)
+        metadata = msgspec.json.decode(entry.value)["metadata"]
+        body = msgspec.to_builtins(obj) | {"metadata": metadata}
+        await self.store.commit([Put(entry.key, msgspec.json.encode(body), entry.revision)])
+
+    async def delete(self, kind: type[Kind], name: str) -> None:
+        await self.store.commit([Delete(key_of(kind, name))])
+
+    async def bindings(self) -> dict[str, str]:
+        page = await self.store.list(LatticeWorkload.resource.id)
+        found = [msgspec.json.decode(entry.value, type=LatticeWorkload) for entry in page.entries]
+        return {each.metadata.name: each.status.binding.node for each in found if each.status.binding}
+
+    async def events(self) -> list[tuple[str, str]]:
+        page = await self.store.list(Event.resource.id)
+        found = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
+        return sorted((each.reason, each.involved_object.name) for each in found)
+
+    async def revision(self) -> int:
+        return await self.store.revision()
+
+
+@dataclass
+class Acting:
+    """A controller with copies that follow the store."""
+
+    controller: SchedulingController
+    office: ControllerContext
+    feeds: list["asyncio.Task[None]"] = field(default_factory=list)
+    deaf: list[Any] = field(default_factory=list)
+
+    async def look(self) -> Any:
+        """Once, when the copies have caught up."""
+        await self.caught_up()
+        return await self.controller.reconcile(NODE_TABLE_KEY)
+
+    async def caught_up(self) -> None:
+        if isinstance(self.office.clock, VirtualClock):
+            await settle()
+        newest = await self.office.store.revision()
+        for kind in (LatticeNode, LatticeWorkload):
+            await self.office.cache(kind).wait_for(newest)
+
+
+def an_office(store: Store, clock: Clock, term: Term) -> ControllerContext:
+    numbers = itertools.count(next(_numbers) * 1_000_000)
+    return ControllerContext(
+        store, clock, term, random.Random(7), Presence(clock), lambda: f"{next(numbers):016d}"
+    )
+
+
+@asynccontextmanager
+async def acting(
+    store: Store,
+    clock: Clock,
+    profile: ProfileSpec = PRESETS[DEFAULT_PROFILE],
+    role: str = "leader",
+    plain: ProfileSpec | None = None,
+) -> AsyncIterator[Acting]:
+    """A controller of a new term; rivals have other roles, so that neither fences the other."""
+    term = await store.campaign(role, f"server-{role}", 15.0)
+    assert term is not None
+    office = an_office(store, clock, term)
+    made = Acting(SchedulingController(office, profile, standalone_profile=plain), office)
+    copies = [office.cache(kind) for kind in (LatticeNode, LatticeWorkload, LatticeService)]
+    made.feeds = [asyncio.create_task(copy.run()) for copy in copies]
+    for copy in copies:
+        await copy.wait_for()
+    loop = made.controller.loop()
+    made.deaf = [
+        source.cache.on_change(lambda change, source=source: [*source.keys(change)] and None)
+        for source in loop.sources
+    ]
+    loop.list_keys()
+    try:
+        yield made
+    finally:
+        for feed in made.feeds:
+            feed.cancel()
+        await asyncio.gather(*made.feeds, return_exceptions=True)
+
+
+@asynccontextmanager
+async def a_world() -> AsyncIterator[tuple[World, VirtualClock]]:
+    clock = VirtualClock()
+    yield World(MemoryStore(clock), clock), clock

@@ -1,0 +1,71 @@
+"""A controller that does what its test says, in a loop in virtual time."""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+
+from build.virtual import VirtualClock
+from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
+
+Answer = Requeue | None | Exception
+
+
+@dataclass
+class Scripted:
+    """Takes `seconds` over each key, then answers as told; remembers when it began and ended."""
+
+    clock: VirtualClock
+    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    name: str = "scripted"
+    begun: list[tuple[str, float]] = field(default_factory=list)
+    ended: list[tuple[str, float]] = field(default_factory=list)
+    running: set[str] = field(default_factory=set)
+    most: int = 0
+
+    async def reconcile(self, key: str) -> Requeue | None:
+        assert key not in self.running, f"two workers on {key}"
+        self.running.add(key)
+        self.most = max(self.most, len(self.running))
+        self.begun.append((key, self.clock.monotonic()))
+        try:
+            if pause := self.seconds.get(key, 0.0):
+                await self.clock.sleep(pause)
+        finally:
+            self.running.discard(key)
+        self.ended.append((key, self.clock.monotonic()))
+        answer = self.answers[key].pop(0) if self.answers.get(key) else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def times(self, key: str) -> list[float]:
+        return [round(when, 3) for name, when in self.begun if name == key]
+
+
+def a_loop(
+    controller: Scripted,
+    keys: Iterable[str] = (),
+    sources: tuple[Source, ...] = (),
+    pace: Concurrency | None = None,
+) -> Loop:
+    everything = tuple(keys)
+    return Loop(
+        controller,
+        controller.clock,
+        random.Random(7),
+        lambda: everything,
+        sources,
+        pace or Concurrency(workers=4, resync_s=math.inf),
+    )
+
+
+def play(script: Callable[[VirtualClock], Coroutine[None, None, None]]) -> None:
+    asyncio.run(script(VirtualClock()))
+
+
+async def ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,86 @@
+"""Agents that say exactly what a test lets them say, to a leader in virtual time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from build.links import FOREVER, Leader, a_leader, a_registration
+from build.virtual import VirtualClock, settle
+from lattice.server.access.node_certificates import NodeIdentity
+from lattice.wire import agent_pb2 as pb
+from lattice.wire.connection import PROTOCOL_VERSION, MemoryConnection, connected_pair
+
+
+class Speaker:
+    """An agent that says exactly what the test lets it say."""
+
+    def __init__(self, leader: Leader, peer: NodeIdentity, room: int = 16) -> None:
+        self.end: MemoryConnection[pb.FromAgent, pb.ToAgent]
+        self.end, theirs = connected_pair(room)
+        self.serving = asyncio.create_task(leader.links.serve(peer, theirs))
+
+    async def say(self, **said: Any) -> None:
+        await self.end.send(pb.FromAgent(**said))
+        await settle()
+
+    async def hello(self, **rest: Any) -> None:
+        given: dict[str, Any] = {
+            "protocol": PROTOCOL_VERSION,
+            "version": "1",
+            "registration": a_registration(),
+        } | rest
+        await self.say(hello=pb.Hello(**given))
+
+    async def beat(self, number: int = 1, **rest: Any) -> None:
+        await self.say(beat=pb.Beat(number=number, **rest))
+
+    async def answers(self) -> list[pb.ToAgent]:
+        """Everything that was said up to now."""
+        found: list[pb.ToAgent] = []
+        while True:
+            getting = asyncio.ensure_future(self.end.receive())
+            await settle()
+            if not getting.done():
+                getting.cancel()
+                return found
+            if getting.result() is None:
+                return found
+            found.append(getting.result())  # type: ignore[arg-type]
+
+    async def welcomed(self, **rest: Any) -> list[pb.ToAgent]:
+        await self.hello(**rest)
+        found = await self.answers()
+        assert found[0].WhichOneof("said") == "welcome", found
+        return found
+
+    async def orders(self) -> list[pb.Orders]:
+        return [each.orders for each in await self.answers() if each.WhichOneof("said") == "orders"]
+
+    async def ended(self) -> None:
+        await settle()
+        assert self.serving.done()
+        self.serving.result()
+
+
+def peer(name: str = "n1", **rest: Any) -> NodeIdentity:
+    return NodeIdentity(name, rest.get("key", f"key-{name}"), rest.get("until", FOREVER))
+
+
+Story = Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]
+
+
+@asynccontextmanager
+async def a_site(*nodes: str) -> AsyncIterator[tuple[Leader, VirtualClock]]:
+    clock = VirtualClock()
+    async with a_leader(clock, 10.0, *(nodes or ("n1", "n2"))) as leader:
+        await clock.advance(0.1)
+        yield leader, clock
+
+
+def play(story: Story, *nodes: str) -> None:
+    async def whole() -> None:
+        async with a_site(*nodes) as (leader, clock):
+            await story(leader, clock)
+
+    asyncio.run(asyncio.wait_for(whole(), 60))

@@ -1,0 +1,428 @@
+"""Random small worlds for the properties: nodes, workloads, and what happens to both, one thing after the other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations as pairs
+from itertools import pairwise, product
+from typing import Any
+
+from hypothesis import strategies as st
+
+from build.node_tables import (
+    a_node,
+    a_spread,
+    a_taint,
+    a_toleration,
+    a_workload,
+    near,
+    node_term,
+    nodes,
+    requirement,
+)
+from build.oracle import Ledger
+from lattice.engine.decide import decide
+from lattice.engine.plugin import Profile
+from lattice.kinds.constraint import (
+    MachineImage,
+    PreferredNodes,
+    PreferredWorkloads,
+    Spread,
+    Volume,
+    WorkloadTerm,
+)
+from lattice.kinds.meta.selector import LabelSelector
+from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable
+
+KEYS = ("zone", "node", "rack") * 4 + ("nowhere",)
+TAINTS = (
+    a_taint("t"),
+    a_taint("t", "NoExecute"),
+    a_taint("u", "NoSchedule", "1"),
+    a_taint("u", "PreferNoSchedule", "1"),
+)
+TOLERATIONS = (
+    a_toleration("t", "Exists"),
+    a_toleration("t", effect="NoExecute"),
+    a_toleration("u", value="1"),
+    a_toleration(operator="Exists"),
+)
+REQUIREMENTS = (
+    requirement("rack", "In", "r1", "r2"),
+    requirement("rack", "NotIn", "r1"),
+    requirement("rack", "Exists"),
+    requirement("size", "DoesNotExist"),
+    requirement("size", "Gt", "2"),
+    requirement("size", "Lt", "3"),
+    requirement("size", "Gt", "1"),
+    requirement("size", "Lt", "4"),
+)
+NODE_TERMS = [node_term(*each) for each in (*pairs(REQUIREMENTS, 2), *((each,) for each in REQUIREMENTS), ())]
+TERMS = [near(key, app=app) for key in KEYS for app in "ab"]
+CHOOSY = [
+    LabelSelector(match_expressions=(requirement("app", "In", "a", "c"),)),
+    LabelSelector(match_expressions=(requirement("app", "NotIn", "b"),)),
+    LabelSelector(match_labels={"app": "b"}, match_expressions=(requirement("tier", "DoesNotExist"),)),
+    LabelSelector(match_expressions=(requirement("app", "Exists"), requirement("tier", "In", "web"))),
+    LabelSelector(match_expressions=(requirement("tier", "Exists"),)),
+]
+TERMS += [
+    WorkloadTerm(selector=selector, topology_key=key)
+    for selector in CHOOSY
+    for key in ("zone", "node", "rack")
+]
+SPREADS = [
+    a_spread(key, skew, soft=soft, labels=labels)
+    for key, skew, soft, labels in product(KEYS, (1, 2), (False, False, True), (None, {"app": "a"}))
+]
+SPREADS += [
+    Spread(topology_key=key, max_skew=1, selector=selector) for selector in CHOOSY for key in ("zone", "node")
+]
+
+
+def some_of(choices: Sequence[Any], often: int = 3) -> list[tuple[Any, ...]]:
+    """None, one or two of them; none `often` times as often as one, two seldom."""
+    ones: list[tuple[Any, ...]] = [(each,) for each in choices]
+    return [()] * (often * len(ones)) + ones + list(pairwise(choices))[::3]
+
+
+def mostly(usual: Any, *others: Any) -> list[Any]:
+    return [usual] * 4 * len(others) + list(others)
+
+
+PLACES = [
+    {
+        key: value
+        for key, value in zip(("zone", "rack", "size", "cluster", "region"), values, strict=True)
+        if value
+    }
+    for values in product(
+        ("x", "x", "y", "y", ""),
+        ("r1", "r1", "r2", ""),
+        ("1", "2", "3", "4", "big", ""),
+        ("c", "c", "d"),
+        ("n", "s", ""),
+    )
+]
+ROOMS = [
+    {"cpu": cpu, "memory": memory, "workloads": slots, "fpga": fpga, **({"ports": ports} if ports else {})}
+    for cpu, memory, (slots, ports), fpga in product(
+        (2, 4, 8), (2, 4, 8), ((3, 0), (5, 3), (9, 5), (5, 0)), (0, 1, 2)
+    )
+]
+RANGES = (None, (80, 81), (80, 80), (79, 82), (80, 83), (443, 443))
+HEALTH: list[dict[str, Any]] = [{}] * 30 + [{"is_ready": False}, {"is_cordoned": True}, {"is_draining": True}]
+ABILITIES = [
+    {"runtimes": frozenset(runtimes), "licences": frozenset(licences), "image": image, "price": price}
+    for runtimes, licences, image, price in product(
+        ((), (), ("process",)), ((), ("pro",)), ("", "os-1.2", "os-1.10", "os-2.0"), (0, 1, 3)
+    )
+]
+GPUS = (
+    (),
+    (),
+    ("v100",),
+    ("v100", "v100"),
+    ("a100",),
+    ("v100", "a100"),
+    ("a100", "v100", "v100"),
+    ("t4", ("v100", 600)),
+)
+REQUESTS = [
+    {"cpu": cpu, "memory": memory, "fpga": fpga}
+    for cpu, memory, fpga in product((0, 1, 1, 2), (0, 1, 1, 2), (0,) * 11 + (1,))
+]
+WHO = [
+    {"namespace": namespace, "labels": {"app": app, **({"tier": tier} if tier else {})}, "service": service}
+    for namespace, app, tier, service in product(
+        ("default", "default", "other"), "ab", ("", "", "web", "data"), ("", "s", "t")
+    )
+]
+PORTS = [
+    {"ports": ports, "host_ports": host_ports}
+    for ports, host_ports in product(
+        (0, 0, 1, 2),
+        (
+            *((),) * 5,
+            ((80, "TCP"),),
+            ((80, "TCP"), (80, "UDP")),
+            ((80, "UDP"), (443, "TCP")),
+            ((81, "UDP"),),
+            ((30000, "TCP"),),
+        ),
+    )
+]
+LIKED_NODES = [
+    PreferredNodes(weight=weight, term=term)
+    for weight, term in zip((1, 50, 100) * 9, NODE_TERMS, strict=False)
+]
+LIKED_COMPANY = [
+    PreferredWorkloads(weight=weight, term=term)
+    for weight, term in zip((1, 50, 100) * 3, TERMS, strict=False)
+]
+GPU_NEEDS = [
+    GpuNeed(count, milli, models)
+    for (count, milli), models in product(
+        ((1, 1000), (2, 1000), (1, 300), (1, 700)), ((), (), ("v100",), ("a100", "v100"), ("h100",))
+    )
+]
+
+IMAGES = [
+    MachineImage(pattern=pattern, min_version=version)
+    for pattern, version in (
+        ("os-*", ""),
+        ("*-2.0", ""),
+        ("os-1.*", "1.2"),
+        ("", "1.3"),
+        ("", "2"),
+        ("", "1.10"),
+        ("os-*", "2.0.1"),
+    )
+]
+ABOUT_GPUS = {"gpu": GPU_NEEDS}
+ABOUT_NODES = {
+    "gpu": mostly(None, *GPU_NEEDS),
+    "runtime": mostly("", "process", "container"),
+    "cluster": mostly("", "c"),
+    "node_selector": mostly({}, {"rack": "r1"}),
+    "node_terms": some_of(NODE_TERMS),
+    "node_preferences": some_of(LIKED_NODES),
+    "volumes": mostly(
+        (),
+        (Volume(name="v", zone="x"),),
+        (Volume(name="v", region="n"),),
+        (Volume(name="v", zone="y", region="s"),),
+    ),
+    "licences": mostly((), ("pro", "max")),
+    "image": mostly(None, *IMAGES),
+}
+ABOUT_NEIGHBOURS = {
+    "near": some_of(TERMS),
+    "near_preferences": some_of(LIKED_COMPANY),
+    "far": some_of(TERMS, 1),
+    "far_preferences": some_of(LIKED_COMPANY),
+    "spread": some_of(SPREADS),
+}
+# Who asks for everything at once fits nowhere, and tells little about any single demand.
+FOCUS: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    ABOUT_GPUS,
+    ABOUT_GPUS,
+    ABOUT_NODES,
+    ABOUT_NEIGHBOURS,
+    ABOUT_NEIGHBOURS,
+    {**ABOUT_NODES, **ABOUT_NEIGHBOURS},
+)
+COMES, GOES, CHANGES, IS_GONE = "comes", "goes", "changes", "is gone"
+HAPPENS = (COMES,) * 12 + (GOES,) * 2 + (CHANGES,) * 3 + (IS_GONE,)
+CHANGED = (
+    *({"health": each} for each in ({}, {"cordoned": True}, {"ready": False}, {"draining": True})),
+    *({"room": each} for each in ROOMS[::5]),
+    *({"labels": each} for each in PLACES[::11]),
+    *({"port_range": each} for each in RANGES),
+    *({"gpus": each} for each in GPUS),
+    *({"taints": each} for each in some_of(TAINTS, 1)),
+)
+
+
+class Choices:
+    """Decides everything in a world from one string of bytes, for drawing is what takes the time; zeros choose what comes first."""
+
+    def __init__(self, drawn: bytes) -> None:
+        self._drawn, self._next = drawn, 0
+
+    def one(self, among: Sequence[Any]) -> Any:
+        value = int.from_bytes(self._drawn[self._next : self._next + 2])
+        self._next += 2
+        return among[value % len(among)]
+
+
+def some_demands(choices: Choices) -> Demands:
+    focus = choices.one(FOCUS)
+    return a_workload(
+        choices.one(REQUESTS),
+        **choices.one(WHO),
+        **choices.one(PORTS),
+        tolerations=choices.one(TOLERATED),
+        **{name: choices.one(each) for name, each in focus.items()},
+    )
+
+
+TOLERATED = some_of(TOLERATIONS, 1)
+TAINTED = some_of(TAINTS, 6)
+
+
+def some_node(choices: Choices, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "room": choices.one(ROOMS),
+        "labels": choices.one(PLACES),
+        "taints": choices.one(TAINTED),
+        "gpus": choices.one(GPUS),
+        "port_range": choices.one(RANGES),
+        "health": choices.one(HEALTH),
+        "abilities": choices.one(ABILITIES),
+    }
+
+
+def facts_of(node: dict[str, Any]) -> NodeInfo:
+    return a_node(
+        **{name: value for name, value in node.items() if name not in ("health", "abilities")},
+        **node["health"],
+        **node["abilities"],
+    )
+
+
+@dataclass
+class Event:
+    what: str
+    workload: str = ""
+    demands: Demands | None = None
+    priority: int = 0
+    node: str = ""
+    facts: NodeInfo | None = None
+
+
+@dataclass
+class World:
+    facts: list[NodeInfo]
+    events: list[Event]
+    wanted: Demands
+
+
+def some_world(drawn: bytes) -> World:
+    choices = Choices(drawn)
+    described = [some_node(choices, f"n{number}") for number in range(choices.one((1, 2, 3, 4, 5, 6, 5, 6)))]
+    kinds = [some_demands(choices) for _ in range(choices.one((1, 2, 3)))]
+    facts = [facts_of(each) for each in described]
+    events = [
+        some_event(choices, number, described, kinds) for number in range(choices.one((0, 4, 8, 10, 12, 14)))
+    ]
+    return World(facts, events, choices.one((*kinds, *kinds, some_demands(choices))))
+
+
+def some_event(choices: Choices, number: int, described: list[dict[str, Any]], kinds: list[Demands]) -> Event:
+    what = choices.one(HAPPENS)
+    if what == COMES:
+        demands = choices.one(kinds)
+        return Event(what, f"{demands.namespace}/w{number}", demands, choices.one((0, 1, 2)))
+    if what == GOES:
+        return Event(what, workload=f"w{choices.one(range(8))}")
+    node = choices.one(described)
+    if what == CHANGES:
+        node.update(choices.one(CHANGED))
+    return Event(what, node=node["name"], facts=facts_of(node))
+
+
+BYTES = 290  # that a world is made of
+ANYTHING = (a_toleration(operator="Exists"),)
+
+
+def worlds() -> st.SearchStrategy[World]:
+    return st.binary(min_size=BYTES, max_size=BYTES).map(some_world)
+
+
+def a_plain(world: World) -> World:
+    """Its nodes are well and in different places at first, and what is wanted is little; in most worlds no more than room."""
+    apart = ({"zone": "x", "rack": "r1"}, {"zone": "y", "rack": "r2"})
+    places = [{**each.labels, **place} for each, place in zip(world.facts, apart, strict=False)]
+    labels = places + [each.labels for each in world.facts[2:]]
+    well = {"ready": True, "cordoned": False, "draining": False}
+    facts = [
+        replace(
+            each,
+            labels=mine,
+            allocatable={**each.allocatable, "workloads": each.allocatable["workloads"] + 4},
+            **well,
+        )
+        for each, mine in zip(world.facts, labels, strict=True)
+    ]
+    little = tuple(
+        (resource, amount // 4) for resource, amount in world.wanted.requests if resource != "fpga"
+    )
+    if len(world.events) == 8:
+        return replace(world, facts=facts, wanted=replace(world.wanted, requests=little))
+    plain = Demands(
+        namespace=world.wanted.namespace, labels=world.wanted.labels, requests=little, tolerations=ANYTHING
+    )
+    return replace(world, facts=facts, wanted=plain)
+
+
+def plain_worlds() -> st.SearchStrategy[World]:
+    return worlds().map(a_plain)
+
+
+class Story:
+    """A world as it is lived through: the table decides, the ledger keeps count; `wanted` is asked for again after each event."""
+
+    def __init__(self, world: World, profile: Profile, *, backwards: bool = False) -> None:
+        self.world, self.profile = world, profile
+        self.ledger = Ledger(world.facts)
+        self.table: NodeTable = nodes(
+            *(reversed(world.facts) if backwards else world.facts), load=not backwards
+        )
+        for event in world.events:
+            self._live(event)
+            decide(self.wanted(), self.table, profile)
+
+    def wanted(self, name: str = "new", priority: int = 0) -> WorkloadAsk:
+        return self.table.make_ask(f"{self.world.wanted.namespace}/{name}", self.world.wanted, priority)
+
+    def _live(self, event: Event) -> None:
+        table, ledger = self.table, self.ledger
+        match event.what:
+            case "comes" if event.demands is not None:
+                self._comes(table.make_ask(event.workload, event.demands, event.priority))
+            case "goes":
+                for name in [name for name in ledger.placed if name.endswith(f"/{event.workload}")]:
+                    ledger.goes(name)
+                    table.forget(name)
+            case "is gone" if event.node in ledger.nodes:
+                ledger.is_gone(event.node)
+                table.remove_node(event.node)
+            case "changes" if event.facts is not None:
+                ledger.nodes[event.node] = event.facts
+                table.put_node(event.facts)
+
+    def _comes(self, ask: WorkloadAsk) -> None:
+        decision = decide(ask, self.table, self.profile)
+        if not decision.fits:
+            return
+        assert decision.name in self.ledger.feasible(ask.demands)
+        self.ledger.comes(ask.name, ask.demands, decision.name)
+        placement = self.table.assume(ask, decision.chosen)
+        assert (placement.gpus, placement.ports) == (
+            self.ledger.placed[ask.name].gpus,
+            self.ledger.placed[ask.name].ports,
+        )
+        assert_room_was_left(self.table, decision.chosen, ask)
+
+    def crowd(self) -> None:
+        """More of what is wanted, of little importance, until there is no room."""
+        for number in range(200):
+            ask = self.wanted(f"crowd{number}", number % 2)
+            decision = decide(ask, self.table, self.profile)
+            if not decision.fits:
+                return
+            self.table.assume(ask, decision.chosen)
+            self.ledger.comes(ask.name, ask.demands, decision.name)
+        raise AssertionError("there is always room for more")
+
+    def told_again(self) -> NodeTable:
+        """A table that is told of the outcome only."""
+        fresh = nodes(*self.ledger.nodes.values())
+        for name, placement in self.table.placements.items():
+            ask = fresh.make_ask(name, placement.ask.demands, placement.ask.priority)
+            fresh.restore(replace(placement, ask=ask, row=fresh.row_of[self.table.names[placement.row]]))
+        return fresh
+
+
+def assert_room_was_left(table: NodeTable, row: int, ask: WorkloadAsk) -> None:
+    assert all(table.free(resource)[row] >= 0 for resource, _ in ask.needs)
+    facts, placement = table.node_infos[row], table.placements[ask.name]
+    for number in placement.gpus:
+        here = [each.ask.demands.gpu for each in table.placements_by_row[row].values() if number in each.gpus]
+        assert facts
+        assert sum(need.milli for need in here if need) <= facts.gpus[number][1]

@@ -1,0 +1,462 @@
+"""A small world for the workload and node controllers: a store in memory, time moved by hand, agents that do as they are told."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from build.virtual import VirtualClock, settle
+from lattice.controllers.nodes.drift import DriftController
+from lattice.controllers.nodes.eviction import EvictionController
+from lattice.controllers.nodes.node_health import NodeHealthController
+from lattice.controllers.nodes.workloads import WorkloadController
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.loop import Loop, Requeue, Source, run_all
+from lattice.controllers.runtime.object_writes import path_of, put_new, with_metadata, with_spec, with_status
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.core import Event
+from lattice.kinds.meta.base import Condition, Kind
+from lattice.kinds.meta.timestamps import format_micro_time
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import WORKLOAD_FINALIZER, Binding, DesiredRun, LatticeWorkload
+from lattice.lifecycle.node_health import NodeTimeouts
+from lattice.lifecycle.workload import LIVE_STATES, Action, GracePeriods, WorkloadInput, decide, desired_run
+from lattice.presence import Heartbeat, Presence, Session, Usage, WorkloadReport
+from lattice.scheduling.table.node_info import node_info_of
+from lattice.scheduling.table.port_allocator import allocated_ports
+from lattice.store.cache import Cache
+from lattice.store.memory import MemoryStore
+from lattice.store.protocol import Change, Delete, Entry, Key
+
+TIMES = NodeTimeouts()
+PORTS = range(30000, 30010)
+COPIES = (LatticeWorkload, LatticeNode, LatticeService, LatticeCluster, LatticePool)
+
+
+def a_workload(name: str = "w", **spec: Any) -> LatticeWorkload:
+    """Bare, unless `service` is named."""
+    body = {"containers": {"main": {"command": ["run"]}}, **spec}
+    return obj(LatticeWorkload, name, body, namespace="default")
+
+
+def a_node(name: str, **spec: Any) -> LatticeNode:
+    status = {"conditions": [{"type": "Ready", "status": "False", "reason": "NotJoined"}]}
+    return obj(LatticeNode, name, {"zone": "a", **spec}, status=status)
+
+
+def a_service(name: str, least: int) -> LatticeService:
+    return obj(
+        LatticeService,
+        name,
+        {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}},
+        namespace="default",
+    )
+
+
+def obj(
+    kind: Any, name: str, spec: dict[str, Any], *, namespace: str = "", status: dict[str, Any] | None = None
+) -> Any:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    body = {
+        "apiVersion": kind.resource.api_version,
+        "kind": kind.resource.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
+    return msgspec.convert(body | ({"status": status} if status else {}), kind)
+
+
+@dataclass
+class Agent:
+    """Carries out its orders in turn, `delay` seconds each, and says so. Cut off, it does as its workloads' policies say."""
+
+    name: str
+    world: "World"
+    fails: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # by path: reasons with which the next starts fail
+    hangs: set[str] = field(default_factory=set)  # paths that never get beyond Starting, nor stop
+    usage: Usage | None = None
+    delay: float = 0.1
+    session: Session | None = None
+    holds: dict[str, WorkloadReport] = field(default_factory=dict)
+    sent: dict[str, DesiredRun] = field(default_factory=dict)
+    starts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    stop_after: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._orders: asyncio.Queue[tuple[int, dict[str, DesiredRun | None], bool]] = asyncio.Queue()
+        self._carried = 0
+        self._answered = self.world.clock.monotonic()
+        self.tasks = [asyncio.create_task(each()) for each in (self._work, self._beats, self._watch)]
+
+    def connect(self) -> None:
+        self.session = self.world.presence.start_session(self.name)
+        self._orders, self._carried = asyncio.Queue(), 0
+        self.tasks[0].cancel()
+        self.tasks[0] = asyncio.create_task(self._work())
+        self.say(Heartbeat(workloads=dict(self.holds), is_full_report=True, usage=self.usage))
+        self.sent = self.world.orders_of(self.name)
+        number = self.world.presence.record_assignments(self.session, self.sent, is_full_list=True)
+        self._orders.put_nowait((number, dict(self.sent), True))
+
+    def cut(self) -> None:
+        """Neither its words nor ours arrive."""
+        self.session = None
+
+    def end(self, path: str, failure: str = "RUNTIME_ERROR", log: str = "") -> None:
+        self._become(path, "Failed", failure_reason=failure, log=log)
+
+    def say(self, beat: Heartbeat) -> None:
+        if self.session is not None and self.world.presence.record_heartbeat(
+            self.session, replace(beat, applied_sequence=self._carried)
+        ):
+            self._answered = self.world.clock.monotonic()
+
+    def tell(self, path: str) -> None:
+        order = self.world.orders_of(self.name).get(path)
+        if self.session is None or order == self.sent.get(path):
+            return
+        self.sent = {name: each for name, each in self.sent.items() if name != path} | (
+            {path: order} if order else {}
+        )
+        if number := self.world.presence.record_assignments(self.session, {path: order}):
+            self._orders.put_nowait((number, {path: order}, False))
+
+    @property
+    def live(self) -> set[str]:
+        return {path for path, held in self.holds.items() if held.state in LIVE_STATES}
+
+    async def _beats(self) -> None:
+        while True:
+            await self.world.clock.sleep(TIMES.heartbeat_interval)
+            self.say(Heartbeat(usage=self.usage))
+
+    async def _watch(self) -> None:
+        """What is there even when the agent is not: ends strict copies in time."""
+        while True:
+            await self.world.clock.sleep(1)
+            silent = self.world.clock.monotonic() - self._answered
+            for path, limit in self.stop_after.items():
+                if silent >= limit and path in self.live:
+                    self._become(path, "Failed", failure_reason="DISCONNECTED")
+
+    async def _work(self) -> None:
+        while True:
+            number, orders, is_whole = await self._orders.get()
+            await self.world.clock.sleep(self.delay)
+            for path in [*orders, *(path for path in self.holds if is_whole and path not in orders)]:
+                self._carry_out(path, orders.get(path))
+            self._carried = number
+            self.say(Heartbeat(workloads=dict(self.holds), is_full_report=True))
+
+    def _carry_out(self, path: str, order: DesiredRun | None) -> None:
+        held = self.holds.get(path)
+        if held is not None and order is not None and held.uid != self.world.workload(path).metadata.uid:
+            held = None
+        if path in self.hangs and held is not None:
+            return
+        if order is None:
+            self.holds.pop(path, None)
+        elif order.state == "Stopped":
+            if held is not None and held.state in LIVE_STATES:
+                self.holds[path] = replace(held, state="Stopped", ready=False)
+        elif (
+            held is None
+            or held.revision != order.revision
+            or (held.state not in LIVE_STATES and (held.run < order.run or held.state == "Stopped"))
+        ):
+            self._start(path, order)
+
+    def _start(self, path: str, order: DesiredRun) -> None:
+        workload = self.world.workload(path)
+        self.starts[path, order.revision, order.run] += 1
+        if workload.spec.disconnect.policy == "stop":
+            self.stop_after[path] = workload.spec.disconnect.stop_after_ms / 1000
+        self.holds[path] = WorkloadReport(workload.metadata.uid, "Starting", order.revision, order.run)
+        self.world.started(path, self.name)
+        if path in self.hangs:
+            return
+        reasons = self.fails.get(path)
+        if reasons:
+            self.holds[path] = replace(self.holds[path], state="Failed", failure_reason=reasons.pop(0))
+        else:
+            self.holds[path] = replace(self.holds[path], state="Running", ready=True)
+
+    def _become(self, path: str, state: str, **parts: Any) -> None:
+        self.holds[path] = replace(self.holds[path], state=state, ready=False, **parts)
+        self.say(Heartbeat(workloads={path: self.holds[path]}))
+
+
+@dataclass
+class Binder:
+    """Stands in for the scheduler: the first node that takes anything."""
+
+    world: "World"
+    office: ControllerContext
+    name: str = "binder"
+
+    def loop(self) -> Loop:
+        copy, nodes = self.office.cache(LatticeWorkload), self.office.cache(LatticeNode)
+        everything = lambda: [path_of(each) for each in copy.objects()]  # noqa: E731
+        sources = (Source(copy), Source(nodes, lambda _: everything()))
+        return Loop(self, self.office.clock, self.office.rng, everything, sources)
+
+    async def reconcile(self, key: str) -> Requeue | None:
+        entry, found = (
+            self.office.cache(LatticeWorkload).entry(key),
+            self.office.cache(LatticeWorkload).get(key),
+        )
+        if entry is None or found is None or found.status.binding or found.metadata.deletion_timestamp:
+            return None
+        asks = decide(
+            WorkloadInput(
+                found.spec.desired_state,
+                found.spec.effective_revision,
+                self.office.clock.now(),
+                "None",
+                retry=found.status.retry,
+            )
+        )
+        node = self._node()
+        if asks.action is not Action.ASSIGN or node is None:
+            return Requeue(asks.requeue_after) if asks.requeue_after else None
+        status = msgspec.structs.replace(
+            found.status,
+            binding=Binding(node=node.metadata.name, uid=node.metadata.uid, term=self.office.term.number),
+            allocated_ports=allocated_ports(
+                found.spec.containers, [each for each in PORTS if str(each) not in node.status.taken_ports]
+            ),
+            last_action=str(Action.ASSIGN),
+            last_action_at=format_micro_time(self.office.clock.now()),
+        )
+        put = with_status(entry, status)
+        if WORKLOAD_FINALIZER not in found.metadata.finalizers:
+            held = [*found.metadata.finalizers, WORKLOAD_FINALIZER]
+            put = with_metadata(
+                Entry(entry.key, put.value, entry.revision), lambda metadata: metadata | {"finalizers": held}
+            )
+        place = self.office.cache(LatticeNode).entry(path_of(node))
+        assert place is not None
+        counted = msgspec.structs.replace(node.status, workloads=(node.status.workloads or 0) + 1)
+        await self.office.commit([put, with_status(place, counted)])
+        return None
+
+    def _node(self) -> LatticeNode | None:
+        nodes = sorted(self.office.cache(LatticeNode).objects(), key=lambda each: each.metadata.name)
+        facts = [(each, node_info_of(each)) for each in nodes]
+        return next(
+            (
+                each
+                for each, seen in facts
+                if seen.is_ready
+                and not (seen.is_cordoned or seen.is_draining or seen.taints)
+                and not each.metadata.deletion_timestamp
+            ),
+            None,
+        )
+
+
+@dataclass
+class World:
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    graces: GracePeriods = field(default_factory=GracePeriods)
+    agents: dict[str, Agent] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStore(self.clock)
+        self._uids = (f"uid-{number}" for number in count(1))
+        self._running: asyncio.Task[None] | None = None
+        self.overlaps: list[tuple[str, list[str]]] = []
+
+    async def lead(self, holder: str = "one") -> ControllerContext:
+        """A new term, with controllers that know nothing but what is stored."""
+        await self.stop()
+        term = await self.store.campaign("leader", holder, 1e9)
+        assert term is not None
+        self.presence = Presence(self.clock)
+        self.office = ControllerContext(
+            self.store, self.clock, term, random.Random(7), self.presence, lambda: next(self._uids)
+        )
+        self.nodes = NodeHealthController(self.office)
+        self.departures = EvictionController(self.office)
+        self.workloads = WorkloadController(self.office, self.nodes, self.departures, self.graces)
+        self.drifts = DriftController(self.office)
+        binder = Binder(self, self.office)
+        loops = [each.loop() for each in (self.nodes, self.departures, self.workloads, self.drifts, binder)]
+        caches = [self.office.cache(kind) for kind in COPIES]
+        for cache in caches:
+            cache.freeze = False
+        self.office.cache(LatticeWorkload).on_change(self._hear)
+        self._running = asyncio.create_task(self._run(loops, caches))
+        await settle()
+        for agent in self.agents.values():
+            if agent.session is not None:
+                agent.connect()
+        return self.office
+
+    async def _run(self, loops: list[Loop], caches: Iterable[Cache[Any]]) -> None:
+        async with asyncio.TaskGroup() as group:
+            awake = group.create_task(self.presence.run())
+            await run_all(loops, caches)
+            awake.cancel()
+
+    async def stop(self, *, resign: bool = True) -> None:
+        if self._running is None:
+            return
+        self._running.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._running
+        self._running = None
+        if resign:
+            await self.store.resign(self.office.term)
+
+    async def end(self) -> None:
+        await self.stop()
+        for agent in self.agents.values():
+            for task in agent.tasks:
+                task.cancel()
+
+    async def join(self, name: str, **parts: Any) -> Agent:
+        """A node, with its agent."""
+        spec = {key: parts.pop(key) for key in ("zone", "taints", "unschedulable") if key in parts}
+        await self.add(a_node(name, **spec))
+        self.agents[name] = Agent(name, self, **parts)
+        await self.run(0.5)
+        self.agents[name].connect()
+        await self.run(0.5)
+        return self.agents[name]
+
+    async def add(self, found: Kind) -> None:
+        put = put_new(found, uid=next(self._uids), now=self.office.timestamp)
+        await self.store.commit([put])
+
+    async def run(self, seconds: float) -> None:
+        left = seconds
+        while left > 0:
+            await self.clock.advance(min(0.5, left))
+            await settle()
+            left -= 0.5
+
+    async def entry(self, kind: type[Kind], path: str) -> Entry:
+        found = await self.store.get(_key(kind, path))
+        assert found is not None, f"{path} is not there"
+        return found
+
+    async def change(self, kind: Any, path: str, change: Callable[[Any], Any]) -> None:
+        """Another spec, as a user writes it."""
+        entry = await self.entry(kind, path)
+        await self.store.commit([with_spec(entry, change(msgspec.json.decode(entry.value, type=kind).spec))])
+
+    async def cordon(self, name: str, *, on: bool = True) -> None:
+        await self.change(
+            LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, unschedulable=on)
+        )
+
+    async def set_conditions(self, path: str, conditions: tuple[Condition, ...]) -> None:
+        entry = await self.entry(LatticeWorkload, path)
+        status = msgspec.json.decode(entry.value, type=LatticeWorkload).status
+        await self.store.commit([with_status(entry, msgspec.structs.replace(status, conditions=conditions))])
+
+    async def annotate(self, path: str, annotations: dict[str, str]) -> None:
+        entry = await self.entry(LatticeWorkload, path)
+        await self.store.commit(
+            [with_metadata(entry, lambda metadata: metadata | {"annotations": annotations})]
+        )
+
+    async def doom(self, kind: type[Kind], path: str) -> None:
+        entry = await self.entry(kind, path)
+        if not msgspec.json.decode(entry.value)["metadata"].get("finalizers"):
+            await self.store.commit([Delete(entry.key, entry.revision)])
+            return
+        await self.store.commit(
+            [with_metadata(entry, lambda metadata: metadata | {"deletionTimestamp": self.office.timestamp})]
+        )
+
+    def workload(self, path: str = "default/w") -> LatticeWorkload:
+        found = self.office.cache(LatticeWorkload).get(path)
+        assert found is not None, f"{path} is not there"
+        return found
+
+    def is_there(self, path: str) -> bool:
+        return self.office.cache(LatticeWorkload).get(path) is not None
+
+    def node(self, name: str) -> LatticeNode:
+        found = self.office.cache(LatticeNode).get(f"/{name}")
+        assert found is not None, f"{name} is not there"
+        return found
+
+    def condition(self, name: str, kind: str = "Ready") -> Condition | None:
+        return next((each for each in self.node(name).status.conditions if each.type == kind), None)
+
+    def where(self, path: str = "default/w") -> str:
+        binding = self.workload(path).status.binding
+        return binding.node if binding else ""
+
+    def live(self, path: str = "default/w") -> list[str]:
+        return [name for name, agent in self.agents.items() if path in agent.live]
+
+    def started(self, path: str, name: str) -> None:
+        if len(self.live(path)) > 1:
+            self.overlaps.append((path, self.live(path)))
+
+    def orders_of(self, node: str) -> dict[str, DesiredRun]:
+        found = (
+            (path_of(each), desired_run(each))
+            for each in self.office.cache(LatticeWorkload).by_index("node", node)
+        )
+        return {path: order for path, order in found if order is not None}
+
+    async def events(self, name: str = "") -> list[str]:
+        page = await self.store.list(Event.resource.id)
+        found = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
+        found.sort(key=lambda each: int(each.metadata.uid.removeprefix("uid-")))
+        return [each.reason for each in found if not name or each.involved_object.name == name]
+
+    def _hear(self, change: Change) -> None:
+        for agent in self.agents.values():
+            agent.tell(change.key.path)
+
+
+def _key(kind: type[Kind], path: str) -> Key:
+    namespace, _, name = path.rpartition("/")
+    return Key(kind.resource.id, namespace, name)
+
+
+def play(script: Callable[[World], Coroutine[None, None, None]], graces: GracePeriods | None = None) -> None:
+    async def whole() -> None:
+        world = World(graces=graces or GracePeriods())
+        await world.lead()
+        try:
+            await script(world)
+        finally:
+            await world.end()
+
+    asyncio.run(whole())
+
+
+async def most_of_a_zone_is_cut_off(world: World) -> None:
+    """All three nodes of zone a, one of them with the workload; the only one of zone b is heard."""
+    for name in ("a1", "a2", "a3", "b1"):
+        await world.join(name, zone=name[0])
+    await world.add(a_workload())
+    await world.run(1)
+    for name in ("a1", "a2", "a3"):
+        world.agents[name].cut()
+
+
+async def its_node_is_removed(world: World, policy: str) -> None:
+    """The workload's, n1; n2 has room for it."""
+    await world.join("n1")
+    await world.add(a_workload(disconnect={"policy": policy}))
+    await world.run(1)
+    await world.join("n2")
+    await world.doom(LatticeNode, "/n1")

@@ -1,0 +1,382 @@
+"""`why`, `fit`, `whatif`, `cost` and `optimise` on the example worlds: what a person reads, and how they end."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+WORLDS = Path(__file__).parents[3] / "examples" / "worlds"
+SEED_000, SEED_001 = str(WORLDS / "seed-000"), str(WORLDS / "seed-001")
+API = "lattice.dev/v1alpha1"
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def without_gdpr(tmp_path):
+    folder = tmp_path / "printed"
+    shutil.copytree(SEED_000, folder)
+    pools = folder / "pools.yaml"
+    pools.write_text(pools.read_text().replace("[soc2, hipaa, gdpr]", "[soc2, hipaa]"))
+    return str(folder)
+
+
+def words(text):
+    """Lines without the width of their columns."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def answered(lattice, *arguments):
+    ran = lattice(*arguments, "-o", "json")
+    return json.loads(ran.out)
+
+
+def test_why_shows_scores_by_part_and_every_refusal(lattice):
+    ran = lattice("why", "service/api-gateway", "--world", SEED_000)
+    assert ran.code == 0, ran.err
+    lines = words(ran.out)
+    assert "Placed in us-east and eu-west per requiredRegions constraint" in ran.out
+    assert any(line.startswith("3 anywhere us-east * ") for line in lines)
+    assert "ap-south Compliance compliance gdpr soc2 gdpr" in lines
+    assert "TIER ×256" in ran.out
+    assert "estimated over" in ran.out
+
+
+def test_why_names_the_runner_up_and_what_decided(lattice):
+    last = answered(lattice, "why", "api-gateway", "--world", SEED_000)["decisions"][-1]
+    assert (last["chosen"], last["runnerUp"], last["deciding"]) == ("us-east", "eu-west", "AvailableCapacity")
+    assert all(0 <= part["score"] <= 100 for each in last["ranked"] for part in each["parts"])
+
+
+def test_no_pool_is_passed_over_in_silence(lattice, without_gdpr):
+    for world, names in (
+        (SEED_000, ["api-gateway", "cache"]),
+        (without_gdpr, ["api-gateway"]),
+        (SEED_001, ["trainer", "ledger"]),
+    ):
+        for name in names:
+            pools = answered(lattice, "why", name, "--world", world)["pools"]
+            assert all(each["fits"] or each["reasons"] for each in pools)
+
+
+def test_why_of_one_pool_is_about_that_pool(lattice):
+    ran = lattice("why", "service/api-gateway", "--pool", "ap-south", "--world", SEED_000)
+    assert "ap-south" in ran.out
+    assert "AVAILABLECAPACITY" not in ran.out
+    fits = lattice("why", "service/api-gateway", "--pool", "eu-west", "--world", SEED_000)
+    assert "no filter rejects eu-west" in fits.out
+
+
+def test_why_an_unplaced_service_says_verdict_conflicts_and_what_a_place_would_need(lattice, without_gdpr):
+    ran = lattice("why", "service/api-gateway", "--world", without_gdpr)
+    assert "default/api-gateway: Never." in ran.out
+    assert "us-east Compliance compliance gdpr hipaa, soc2 gdpr" in words(ran.out)
+    assert "fits without" in ran.out
+    assert "fits in" in ran.out
+
+
+def test_fit_names_the_missing_label_of_us_east_first(lattice, without_gdpr):
+    ran = lattice("fit", "service/api-gateway", "--world", without_gdpr)
+    assert ran.code == 0
+    assert (
+        next(line for line in words(ran.out) if line.startswith("1 "))
+        == "1 platform $0.576 $414.72 +$1.536 add compliance gdpr to us-east"
+    )
+    document = answered(lattice, "fit", "service/api-gateway", "--world", without_gdpr)
+    first = document["suggestions"][0]["changes"][0]
+    assert (first["who"], first["object"]) == ("platform", {"kind": "LatticePool", "name": "us-east"})
+    assert first["after"] == ["soc2", "hipaa", "gdpr"]
+
+
+def test_fit_of_what_fits_says_so(lattice):
+    assert lattice("fit", "cache", "--world", SEED_000).out == "default/cache fits without changes\n"
+
+
+def test_whatif_tells_who_moves_where_and_the_cost_after(lattice):
+    ran = lattice("whatif", "--lose-pool", "dc-east", "--world", SEED_001)
+    assert ran.code == 1, ran.err
+    lines = words(ran.out)
+    assert "~ default/imaging dc-east 4 → aws-production/us-east-1 4 +$0.768 +$552.96" in lines
+    assert "without dc-east: " in ran.out
+    assert "$12.88/h → $13.648/h" in ran.out
+    document = answered(lattice, "whatif", "--lose-pool", "dc-east", "--world", SEED_001)
+    assert not any(place["pool"] == "dc-east" for each in document["services"] for place in each["after"])
+
+
+def test_whatif_somebody_is_left_without_ends_with_2(lattice):
+    ran = lattice("whatif", "--drop-compliance", "us-east:GDPR", "--world", SEED_000)
+    assert ran.code == 2
+    assert "3 services partly placed" in ran.out
+    assert "They stay" not in ran.out
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(["whatif", "--lose-pool", "us-east"], id="a pool that is lost"),
+        pytest.param(
+            ["whatif", "--drop-compliance", "us-east:gdpr", "--price", "+20%"], id="a certificate, and dearer"
+        ),
+    ],
+)
+def test_who_is_left_without_is_pointed_to_a_fit_of_that_very_world(lattice, flags):
+    ran = lattice(*flags, "--world", SEED_000)
+    hint = next(line for line in ran.out.splitlines() if line.startswith("`lattice fit "))
+    told = lattice(*hint.split("`")[1].split()[1:])
+    assert told.code == 0, told.err
+    assert "fits without changes" not in told.out
+    assert told.out.startswith("default/api-gateway: N")
+    assert any(line.startswith("1 ") for line in words(told.out))
+    assert (
+        lattice("fit", "service/api-gateway", "--world", SEED_000).out
+        == "default/api-gateway fits without changes\n"
+    )
+
+
+def test_fit_of_what_fits_even_then_says_when(lattice):
+    ran = lattice("fit", "cache", "--lose-pool", "ap-south", "--world", SEED_000)
+    assert ran.out == "default/cache also fits without ap-south\n"
+
+
+def test_what_is_said_twice_happens_once(lattice):
+    twice = [
+        "--lose-pool",
+        "ap-south",
+        "--lose-pool",
+        "ap-south",
+        "--drop-compliance",
+        "us-east:gdpr",
+        "--drop-compliance",
+        "us-east:GDPR",
+    ]
+    ran = lattice("whatif", *twice, "--world", SEED_000)
+    assert ran.code == 2, ran.err
+    assert ran.out.startswith("without ap-south, with us-east not certified for GDPR: ")
+
+
+def test_costs_of_one_namespace_are_those_of_its_services(lattice, running, tmp_path):
+    other = json.loads(Path(running).read_text())
+    for each in other["items"]:
+        if each["kind"] == "LatticeService":
+            each["metadata"]["namespace"] = {"a": "default", "b": "shop"}[each["metadata"]["name"]]
+    (tmp_path / "shop.json").write_text(json.dumps(other))
+    both = answered(lattice, "cost", "--by", "service", "--world", "shop.json")
+    assert [each["name"] for each in both["rows"]] == ["default/a", "shop/b"]
+    for by in ("service", "pool", "label:team"):
+        one = answered(lattice, "cost", "--by", by, "-n", "shop", "--world", "shop.json")
+        assert (one["namespace"], one["total"]["hourly"], len(one["rows"])) == ("shop", "0.384", 1)
+    nobody = lattice("cost", "-n", "empty", "--world", "shop.json")
+    assert (nobody.code, nobody.out) == (3, "")
+    assert nobody.err == "error: there is no namespace empty\n  fix: there are default, shop\n"
+
+
+def test_whatif_prices_scale_and_several_things_happen_at_once(lattice):
+    document = answered(lattice, "whatif", "--price", "+20%", "--world", SEED_000)
+    before, after = (document["total"][when]["hourlyMicros"] for when in ("before", "after"))
+    assert after * 10 == before * 12
+    both = answered(
+        lattice,
+        "whatif",
+        "--lose-pool",
+        "ap-south",
+        "--price",
+        "+20%",
+        "--price",
+        "-50%",
+        "--world",
+        SEED_000,
+    )
+    assert both["event"] == {"lose": ["ap-south"], "drop": [], "priceMillionths": 600_000}
+
+
+@pytest.mark.parametrize("by", ["pool", "service", "label:env", "label:nothing"])
+@pytest.mark.parametrize("world", [SEED_000, SEED_001], ids=["seed 000", "seed 001"])
+def test_costs_add_up_exactly_whatever_they_are_summed_by(lattice, world, by):
+    document = answered(lattice, "cost", "--by", by, "--world", world)
+    assert sum(each["hourlyMicros"] for each in document["rows"]) == document["total"]["hourlyMicros"]
+    assert document["total"]["projected30DayMicros"] == 720 * document["total"]["hourlyMicros"]
+
+
+def test_cost_shows_the_printed_arithmetic_and_empty_nodes(lattice):
+    lines = words(lattice("cost", "--by", "service", "--world", SEED_000).out)
+    assert "default/api-gateway $0.576 $414.72 37.5 %" in lines
+    assert "(empty nodes in eu-west) $0.384 $276.48 25.0 %" in lines
+    by_team = words(lattice("cost", "--by", "label:env", "--world", SEED_000).out)
+    assert "production $0.576 $414.72 37.5 %" in by_team
+
+
+def test_optimise_says_how_far_from_the_best_it_is(lattice):
+    ran = lattice("optimise", "--world", SEED_001, "--time-limit", "5s")
+    assert ran.code == 0, ran.err
+    assert "no move would pay for itself: $12.88/h" in ran.out
+    assert "no placement costs less than $12.88/h: the gap is at most 0.00 %" in ran.out
+
+
+def a_pool(name, provider):
+    spec = {
+        "provider": {"type": provider, "region": f"r-{name}"},
+        "capacity": {"maxNodes": 100},
+        "nodeClasses": ["medium"],
+    }
+    return {"apiVersion": API, "kind": "LatticePool", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.fixture
+def running(tmp_path):
+    """Two services of two replicas each, running in the one pool that there was."""
+    sizes = {
+        "providers": {"aws": {}, "gcp": {}},
+        "resources": {"cores": 4, "memoryGi": 16},
+        "costPerHour": {"aws": 0.192, "gcp": 0.1},
+    }
+    objects = [
+        {"apiVersion": API, "kind": "LatticeNodeClass", "metadata": {"name": "medium"}, "spec": sizes},
+        a_pool("dear", "aws"),
+    ]
+    cluster = {"pool": "dear", "nodes": {"medium": 4}, "minNodes": 1, "maxNodes": 20}
+    objects.append(
+        {"apiVersion": API, "kind": "LatticeCluster", "metadata": {"name": "dear-001"}, "spec": cluster}
+    )
+    for name in ("a", "b"):
+        needs = {"resources": {"cores": 3, "memoryGi": 2}}
+        spec = {"containers": {"main": {"image": "a:1"}}, "placement": needs, "replicas": {"min": 2}}
+        status = {"placements": [{"pool": "dear", "cluster": "dear-001", "replicas": 2, "node": "medium"}]}
+        objects.append(
+            {
+                "apiVersion": API,
+                "kind": "LatticeService",
+                "metadata": {"name": name},
+                "spec": spec,
+                "status": status,
+            }
+        )
+    (tmp_path / "running.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    (tmp_path / "cheap.json").write_text(json.dumps(a_pool("cheap", "gcp")))
+    return "running.json"
+
+
+def test_what_runs_already_is_no_change_and_stays_when_a_cheaper_pool_comes(lattice, running):
+    assert lattice("plan", "--world", running).code == 0
+    ran = lattice("plan", "--world", running, "-f", "cheap.json")
+    assert (ran.code, ran.out.splitlines()[0]) == (
+        1,
+        "1 declaration changed, no placement changes; $0.768/h as before",
+    )
+    why = lattice("why", "a", "--world", running, "-f", "cheap.json").out
+    assert "default/a: Placed. Placed in dear" in why
+    assert "! a new placement would choose cheap 2" in why
+
+
+def test_optimise_lists_moves_that_pay_for_themselves(lattice, running):
+    ran = lattice("optimise", "--world", running, "-f", "cheap.json")
+    assert ran.code == 1, ran.err
+    assert "4 moves would save $264.96 in 30 days" in ran.out
+    assert "~ default/a dear 2 → cheap 2 -$0.184 -$132.48" in words(ran.out)
+    assert "- dear-001 dear 4 × medium -$0.768" in words(ran.out)
+    few = answered(lattice, "optimise", "--world", running, "-f", "cheap.json", "--max-moves", "2")
+    assert few["moves"] == 2
+    dear_moves = lattice("optimise", "--world", running, "-f", "cheap.json", "--move-cost", "1000")
+    assert (dear_moves.code, dear_moves.out.splitlines()[0]) == (0, "no move would pay for itself: $0.768/h")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        pytest.param(["why"], "Missing argument", id="why of nothing"),
+        pytest.param(["why", "pool/us-east"], "is not a service", id="why of a pool"),
+        pytest.param(
+            ["why", "service/api"],
+            "did you mean default/api-gateway?",
+            id="why of a service that is not there",
+        ),
+        pytest.param(
+            ["why", "api-gateway", "--pool", "us-est"],
+            "did you mean us-east?",
+            id="why not in a pool that is not there",
+        ),
+        pytest.param(["fit", "service/"], "no service is named", id="fit of nothing"),
+        pytest.param(["whatif"], "no event is given", id="what if nothing"),
+        pytest.param(
+            ["whatif", "--price", "20"], "is not a price change", id="a price that is no change"
+        ),
+        pytest.param(["whatif", "--price", "-200%"], "prices can change by", id="a price below nothing"),
+        pytest.param(
+            ["whatif", "--lose-pool", "nope"],
+            "no pool, region or infrastructure nope",
+            id="losing what is not there",
+        ),
+        pytest.param(
+            ["whatif", "--drop-compliance", "us-east"],
+            "is not POOL:COMPLIANCE",
+            id="a certificate without its name",
+        ),
+        pytest.param(
+            ["whatif", "--drop-compliance", "us-east:pci"],
+            "us-east does not have pci",
+            id="a certificate that it has not",
+        ),
+        pytest.param(["cost", "--by", "team"], "is not pool, service or label:KEY", id="cost by anything"),
+        pytest.param(
+            ["optimise", "--payback", "5s"], "--payback must be 1h or more", id="a payback at once"
+        ),
+        pytest.param(
+            ["optimise", "--move-cost", "x"],
+            "must be an amount in dollars",
+            id="a move cost that is no number",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_and_ends_with_3_or_more(lattice, arguments, told):
+    ran = lattice(*arguments, "--world", SEED_000)
+    assert ran.code >= 3
+    assert told in ran.err
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize("command", ["plan", "why", "fit", "whatif", "cost", "optimise"])
+def test_help_has_examples(lattice, command):
+    ran = lattice(command, "--help")
+    assert ran.code == 0
+    assert "Examples:" in ran.out
+    assert "--world" in ran.out
+
+
+def test_every_pool_can_be_lost_in_turn(lattice):
+    ran = lattice("whatif", "--lose-each-pool", "--world", SEED_000)
+    assert ran.code == 2
+    assert "! us-east 0 $0.768 -$0.768 default/api-gateway, default/cache, default/database" in words(ran.out)
+    assert "1 other pool could be lost without moving a replica" in ran.out
+    for pool in ("us-east", "eu-west", "ap-south"):
+        alone = answered(lattice, "whatif", "--lose-pool", pool, "--world", SEED_000)
+        together = answered(lattice, "whatif", "--lose-each-pool", "--world", SEED_000)
+        loss = next(each for each in together["losses"] if each["pool"] == pool)
+        assert loss["leftWithout"] == [each["name"] for each in alone["unplaced"]]
+        assert loss["cost"] == alone["total"]
+
+
+def test_a_busy_server_is_not_asked_again_past_the_time_that_was_given(server, lattice):
+    busy = (
+        429,
+        [("Retry-After", "1")],
+        {"reason": "TooManyRequests", "message": "others are being answered"},
+    )
+    server.answers["POST", "/apis/lattice.dev/v1alpha1/fleet/cost"] = [busy] * 6
+    ran = lattice("cost", "--request-timeout", "500ms")
+    assert ran.code >= 3
+    assert "others are being answered" in ran.err
+    assert len(server.log) == 1
+
+
+@pytest.mark.parametrize("command", ["plan", "why", "fit", "whatif", "cost", "optimise"])
+def test_the_help_says_how_long_an_answer_is_waited_for(lattice, command):
+    (line,) = [
+        line
+        for line in " ".join(lattice(command, "--help").out.split()).split(" --")
+        if line.startswith("request-timeout")
+    ]
+    assert "default: 5m" in line

@@ -1,0 +1,418 @@
+"""Rules act once per crossing: on busy nodes, failing workloads, budgets and full pools; another server does not act again."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from build.offices import Scene, a, acting, revision_after
+from build.virtual import VirtualClock
+
+from lattice.controllers.automation.rules import AutomationController
+from lattice.controllers.automation.webhook_queue import WebhookQueue
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.loop import Loop
+from lattice.errors import Unavailable
+from lattice.kinds.automation import AutomationRule
+from lattice.kinds.core import Event
+from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload
+from lattice.presence import Heartbeat, Presence, Usage
+
+HOOK = {"webhook": {"url": "https://hooks.example/scale"}}
+ALERT = {"event": {"reason": "Alert"}}
+
+DEAD = {"webhook": {"url": "https://dead.example/hook"}}
+
+
+@dataclass
+class Ear:
+    """A webhook that remembers, or does not answer."""
+
+    clock: VirtualClock
+    heard: list[dict[str, Any]] = field(default_factory=list)
+    deaf: int = 0
+    dead: str = ""  # an address at which nobody answers until the time is up
+
+    async def post(self, url: str, body: Any, timeout: float) -> None:
+        if url == self.dead:
+            await self.clock.sleep(timeout)
+            raise Unavailable(f"dead.example did not answer within {timeout:g} s")
+        if self.deaf:
+            self.deaf -= 1
+            raise Unavailable("hooks.example cannot be reached")
+        self.heard.append({**body, "url": url, "timeout": timeout})
+
+
+@dataclass
+class Stage:
+    scene: Scene = field(default_factory=Scene)
+    most: int = 1000  # calls that may wait for one address
+
+    def __post_init__(self) -> None:
+        self.ear = Ear(self.scene.clock)
+        self.presence = Presence(self.scene.clock)
+
+    async def controllers(self) -> tuple[ControllerContext, Loop, Loop]:
+        office = await self.scene.office(self.presence)
+        calls = WebhookQueue(office, self.ear, max_queued=self.most)
+        return office, calls.loop(), AutomationController(office, calls).loop()
+
+    async def leads(self, story: Callable[["Stage"], Coroutine[Any, Any, None]]) -> None:
+        """A server, for as long as the story takes."""
+        async with acting(*await self.controllers()):
+            await story(self)
+
+    async def rule(self) -> AutomationRule:
+        found = await self.scene.get(AutomationRule, "r")
+        assert found is not None
+        return found
+
+    def burn(self, node: str, milli: int) -> None:
+        self.presence.record_heartbeat(self.presence.start_session(node), Heartbeat(usage=Usage(cpu=milli)))
+
+    async def passes(self, seconds: float) -> None:
+        await self.scene.clock.advance(seconds)
+
+
+def a_rule(when: dict[str, Any], *actions: dict[str, Any], **spec: Any) -> AutomationRule:
+    rule = a(AutomationRule, "r", spec={"when": when, "actions": list(actions), **spec})
+    assert not list(rule.problems())
+    return rule
+
+
+def play(story: Callable[[Stage], Coroutine[Any, Any, None]], *objects: Any) -> None:
+    async def run() -> None:
+        stage = Stage()
+        await stage.scene.put(*objects)
+        await stage.leads(story)
+
+    asyncio.run(run())
+
+
+NODE = a(LatticeNode, "n1", status={"capacity": {"cpu": 4000}})
+BUSY = a_rule({"nodeCpu": {"above": 0.85, "for": "5m"}}, HOOK)
+
+
+def test_a_node_that_stays_busy_calls_the_webhook_once() -> None:
+    async def story(stage: Stage) -> None:
+        stage.burn("n1", 3900)
+        await stage.passes(290)
+        assert stage.ear.heard == []
+        await stage.passes(20)
+        assert [(each["rule"], each["object"], each["url"], each["timeout"]) for each in stage.ear.heard] == [
+            ("r", "latticenode/n1", "https://hooks.example/scale", 5.0)
+        ]
+        assert "3900m of 4000m cpu are in use (98 %)" in stage.ear.heard[0]["message"]
+        await stage.passes(3600)
+        assert len(stage.ear.heard) == 1, "it is still the same crossing"
+        stage.burn("n1", 100)
+        await stage.passes(10)
+        stage.burn("n1", 3900)
+        await stage.passes(310)
+        assert len(stage.ear.heard) == 2
+        assert (await stage.rule()).status.fired == 2
+
+    play(story, NODE, BUSY)
+
+
+def test_a_node_that_is_busy_now_and_then_does_not() -> None:
+    async def story(stage: Stage) -> None:
+        for _ in range(5):
+            stage.burn("n1", 3900)
+            await stage.passes(200)
+            stage.burn("n1", 100)
+            await stage.passes(20)
+        assert stage.ear.heard == []
+
+    play(story, NODE, BUSY)
+
+
+def a_failing(attempts: int, name: str = "w", **meta: Any) -> LatticeWorkload:
+    status = {"retry": {"attempts": attempts}, "failureReason": "RUNTIME_ERROR"}
+    return a(
+        LatticeWorkload,
+        name,
+        "default",
+        meta=meta,
+        spec={"containers": {"main": {"command": ["false"]}}},
+        status=status,
+    )
+
+
+def test_a_workload_that_fails_again_and_again_raises_one_alert() -> None:
+    async def story(stage: Stage) -> None:
+        for attempts in (1, 2, 3, 4, 5):
+            await stage.scene.put(a_failing(attempts))
+            await stage.passes(1)
+        events = await stage.scene.events()
+        assert events.count("Alert w") == 1
+        assert events.count("RuleFired r") == 1
+        await stage.scene.put(a_failing(0))
+        await stage.passes(1)
+        await stage.scene.put(a_failing(3))
+        await stage.passes(1)
+        assert (await stage.scene.events()).count("Alert w") == 2
+
+    play(story, a_rule({"workloadFailures": {"count": 3}}, ALERT))
+
+
+def test_only_what_the_selector_means_is_watched() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.scene.put(a_failing(3, "mine", labels={"app": "web"}), a_failing(3, "other"))
+        await stage.passes(1)
+        assert [each for each in await stage.scene.events() if each.startswith("Alert")] == ["Alert mine"]
+
+    play(
+        story, a_rule({"workloadFailures": {"count": 3, "selector": {"matchLabels": {"app": "web"}}}}, ALERT)
+    )
+
+
+def test_a_rule_tries_again_and_stops_a_workload() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.scene.put(a_failing(3))
+        await stage.passes(1)
+        found = await stage.scene.get(LatticeWorkload, "w", "default")
+        assert found is not None
+        assert RETRY_REQUESTED_ANNOTATION in found.metadata.annotations
+        assert found.spec.desired_state == "Stopped"
+        assert found.metadata.generation == 2
+
+    play(
+        story,
+        a_rule(
+            {"workloadFailures": {"count": 3}},
+            {"retryWorkload": {}},
+            {"setDesiredState": {"state": "Stopped"}},
+        ),
+    )
+
+
+def a_ledger(rate: int) -> LatticeLedger:
+    spec = {"budget": {"kind": "LatticePool", "name": "p"}, "limitMicros": 744_000_000, "hard": True}
+    lots = {"c": [{"nodeClass": "m", "count": 1, "micros": rate}]}
+    status = {
+        "committedMicros": rate,
+        "month": "2026-01",
+        "asOf": "2026-01-01T00:00:00.000000Z",
+        "machines": lots,
+    }
+    return a(LatticeLedger, "pool.p", spec=spec, status=status)
+
+
+def test_a_budget_that_runs_out_and_a_pool_that_fills_up() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.scene.put(a_ledger(800_000))
+        await stage.passes(1)
+        assert stage.ear.heard == []
+        await stage.scene.put(a_ledger(950_000))
+        await stage.passes(1)
+        assert [each["object"] for each in stage.ear.heard] == ["latticeledger/pool.p"]
+        assert "95.0 % of the budget" in stage.ear.heard[0]["message"]
+        assert "Alert pool.p" in await stage.scene.events()
+
+    play(story, a_rule({"budget": {"above": 0.9}}, HOOK, ALERT))
+
+
+def test_a_pool_that_fills_up() -> None:
+    async def story(stage: Stage) -> None:
+        pool = a(
+            LatticePool,
+            "p",
+            spec={"provider": {"type": "local"}},
+            status={"utilization": {"nodes": 0.5, "cores": "0.95"}},
+        )
+        await stage.scene.put(pool)
+        await stage.passes(1)
+        assert [each["message"] for each in stage.ear.heard] == ["95 % of its cores are in use"]
+
+    play(story, a_rule({"capacity": {"above": "0.9", "pool": "p"}}, HOOK))
+
+
+def test_a_suspended_rule_watches_and_does_nothing_and_does_not_make_up_for_it() -> None:
+    rule = a_rule({"workloadFailures": {"count": 3}}, ALERT, suspend=True)
+
+    async def story(stage: Stage) -> None:
+        await stage.scene.put(a_failing(3))
+        await stage.passes(1)
+        now = await stage.rule()
+        assert list(now.status.crossed) == ["latticeworkload/default/w"]
+        await stage.scene.put(
+            msgspec.structs.replace(
+                rule, spec=msgspec.structs.replace(rule.spec, suspend=False), status=now.status
+            )
+        )
+        await stage.passes(1)
+        assert await stage.scene.events() == []
+
+    play(story, rule)
+
+
+def test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of() -> None:
+    async def story(stage: Stage) -> None:
+        stage.ear.deaf = 2
+        await stage.scene.put(a_failing(3))
+        await stage.passes(10)
+        assert len(stage.ear.heard) == 1
+        assert (await stage.rule()).status.last_error == ""
+        stage.ear.deaf = 3
+        await stage.scene.put(a_failing(3, "v"))
+        await stage.passes(10)
+        assert len(stage.ear.heard) == 1
+        assert "cannot be reached" in (await stage.rule()).status.last_error
+        assert "WebhookFailed r" in await stage.scene.events()
+
+    play(story, a_rule({"workloadFailures": {"count": 3}}, HOOK))
+
+
+def test_another_server_does_not_act_on_the_same_crossing_and_nothing_is_written_at_rest() -> None:
+    async def run() -> None:
+        stage = Stage()
+        await stage.scene.put(a_rule({"workloadFailures": {"count": 3}}, HOOK), a_failing(3))
+
+        async def at_rest(stage: Stage) -> None:
+            await stage.passes(5)
+            first, *later = await revision_after(stage.scene, [40, 40])
+            assert set(later) == {first}
+
+        for _ in range(2):
+            await stage.leads(at_rest)
+        assert len(stage.ear.heard) == 1
+
+    asyncio.run(run())
+
+
+def test_a_new_leader_that_has_not_heard_the_nodes_yet_does_not_forget_that_one_was_busy() -> None:
+    async def run() -> None:
+        stage = Stage()
+        await stage.scene.put(NODE, BUSY)
+
+        async def busy(stage: Stage) -> None:
+            stage.burn("n1", 3900)
+            await stage.passes(400)
+
+        await stage.leads(busy)
+        stage.presence = Presence(stage.scene.clock)
+
+        async def taken_over(stage: Stage) -> None:
+            await stage.passes(10)
+            assert list((await stage.rule()).status.crossed) == ["latticenode/n1"]
+            stage.presence.start_session("n1")  # it is back, and has not measured anything yet
+            await stage.passes(10)
+            await busy(stage)
+            assert len(stage.ear.heard) == 1
+            stage.burn("n1", 100)
+            await stage.passes(10)
+            assert (await stage.rule()).status.crossed == {}
+
+        await stage.leads(taken_over)
+
+    asyncio.run(run())
+
+
+def test_what_was_busy_and_is_gone_is_forgotten() -> None:
+    async def story(stage: Stage) -> None:
+        stage.burn("n1", 3900)
+        await stage.passes(310)
+        await stage.scene.remove(NODE)
+        await stage.passes(10)
+        assert (await stage.rule()).status.crossed == {}
+
+    play(story, NODE, BUSY)
+
+
+def test_hundreds_that_cross_at_once_are_acted_upon_once_each() -> None:
+    count = 130
+
+    async def story(stage: Stage) -> None:
+        for _ in range(20):
+            await stage.passes(1)
+        events = await stage.scene.events()
+        assert {f"Alert w{index}" for index in range(count)} == {
+            each for each in events if each.startswith("Alert")
+        }
+        assert sum(each == "RuleFired r" for each in events) == count
+        assert len(stage.ear.heard) == count
+        rule = await stage.rule()
+        assert (rule.status.fired, len(rule.status.crossed)) == (count, count)
+        await stage.passes(60)
+        assert await stage.scene.events() == events
+
+    play(
+        story,
+        a_rule({"workloadFailures": {"count": 3}}, ALERT, HOOK),
+        *(a_failing(3, f"w{index}") for index in range(count)),
+    )
+
+
+def test_an_address_that_does_not_answer_keeps_no_other_waiting_and_each_call_to_it_is_told_of() -> None:
+    other = a_rule({"workloadFailures": {"count": 3}}, HOOK)
+    other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, name="s"))
+
+    async def story(stage: Stage) -> None:
+        stage.ear.dead = DEAD["webhook"]["url"]
+        await stage.scene.put(*(a_failing(3, f"w{index}") for index in range(10)))
+        await stage.passes(1)
+        assert len({each["object"] for each in stage.ear.heard}) == 10, "the other address is called at once"
+        await stage.scene.put(a_failing(3, "late"))
+        await stage.passes(1)
+        assert "RuleFired r" in await stage.scene.events(), "and the rule goes on looking"
+        assert (await stage.rule()).status.fired == 11
+        await stage.passes(120)
+        assert (await stage.scene.events()).count("WebhookFailed r") == 11
+        assert "dead.example" in (await stage.rule()).status.last_error
+
+    play(story, a_rule({"workloadFailures": {"count": 3}}, DEAD), other)
+
+
+def test_calls_that_are_too_many_for_an_address_are_told_of_and_not_made() -> None:
+    async def run() -> None:
+        stage = Stage(most=4)
+        stage.ear.dead = DEAD["webhook"]["url"]
+        await stage.scene.put(
+            a_rule({"workloadFailures": {"count": 3}}, DEAD),
+            *(a_failing(3, f"w{index}") for index in range(6)),
+        )
+        await stage.leads(lambda stage: stage.passes(60))
+        told = [each.message for each in await stage.scene.all(Event) if each.reason == "WebhookFailed"]
+        assert sorted(each.split(": ")[0] for each in told) == [
+            f"latticeworkload/default/w{index}" for index in range(6)
+        ]
+        assert sorted(each.split(": ")[0] for each in told if "it was not called" in each) == [
+            "latticeworkload/default/w4",
+            "latticeworkload/default/w5",
+        ]
+
+    asyncio.run(run())
+
+
+def test_the_quiet_time_is_each_objects_own() -> None:
+    async def story(stage: Stage) -> None:
+        async def flaps(*names: str) -> None:
+            for count in (3, 0):
+                await stage.scene.put(*(a_failing(count, name) for name in names))
+                await stage.passes(1)
+
+        await flaps("a", "b")
+        await flaps("a", "b")
+        assert [each for each in await stage.scene.events() if each.startswith("Alert")] == [
+            "Alert a",
+            "Alert b",
+        ]
+        await stage.passes(600)
+        await flaps("a")
+        await flaps("b")
+        assert (
+            sorted(each for each in await stage.scene.events() if each.startswith("Alert"))
+            == ["Alert a"] * 2 + ["Alert b"] * 2
+        )
+        await stage.passes(600)
+        await flaps("c")
+        assert list((await stage.rule()).status.quiet) == ["latticeworkload/default/c"], (
+            "what is over is not remembered"
+        )
+
+    play(story, a_rule({"workloadFailures": {"count": 3}}, ALERT, cooldown="10m"))

@@ -1,0 +1,74 @@
+"""Tokens go when their time is over, an hour late; nothing else in that namespace does."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from build.links import Leader, a_leader, a_token, store_token
+from build.virtual import VirtualClock
+
+from lattice.controllers.garbage.ttl import JoinTokenController
+from lattice.controllers.runtime.object_writes import put_new
+from lattice.errors import Fenced
+from lattice.kinds.core import Secret
+from lattice.kinds.join_token import TOKEN_SECRET_TYPE
+from lattice.kinds.meta.base import Metadata
+
+
+def play(story: Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        clock = VirtualClock()
+        async with a_leader(clock) as leader:
+            await story(leader, clock)
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+async def names(leader: Leader) -> list[str]:
+    return [entry.key.name for entry in (await leader.store.list("secrets")).entries]
+
+
+async def a_secret(leader: Leader, name: str, kind: str, namespace: str = "lattice-system") -> None:
+    made = Secret(
+        api_version="v1", kind="Secret", metadata=Metadata(name=name, namespace=namespace), type=kind
+    )
+    await leader.store.commit([put_new(made, uid=name, now="2020-01-01T00:00:00Z")])
+
+
+def test_expired_tokens_go_and_everything_else_stays() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        assert leader.office is not None
+        await a_secret(leader, "lattice-ca", "kubernetes.io/tls")
+        await a_secret(leader, "damaged", TOKEN_SECRET_TYPE)
+        await a_secret(leader, "of-somebody", TOKEN_SECRET_TYPE, "default")
+        await store_token(leader.store, clock, a_token(number=1), ttl=600)
+        loop = asyncio.create_task(JoinTokenController(leader.office).loop().run())
+        await clock.advance(1)
+        await store_token(leader.store, clock, a_token(number=2), ttl=6000)
+        await clock.advance(600)
+        assert len(await names(leader)) == 5, "whoever comes late hears why"
+        await clock.advance(3600)
+        others = ["damaged", "lattice-ca", "of-somebody"]
+        assert sorted(await names(leader)) == sorted(["join-000000000002", *others])
+        revision = await leader.store.revision()
+        await clock.advance(300)
+        assert await leader.store.revision() == revision
+        await clock.advance(6000)
+        assert sorted(await names(leader)) == others
+        loop.cancel()
+
+    play(story)
+
+
+def test_a_former_leader_removes_nothing() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        assert leader.office is not None
+        await store_token(leader.store, clock, a_token(), ttl=1)
+        await clock.advance(7200)
+        assert await leader.store.campaign("controllers", "another", 15.0) is not None
+        with pytest.raises(Fenced):
+            await JoinTokenController(leader.office).reconcile("lattice-system/join-000000000001")
+        assert await names(leader) == ["join-000000000001"]
+
+    play(story)

@@ -1,0 +1,87 @@
+"""Somebody sets the wall clock, forward or back: what has so many seconds has so many seconds, no more and no less."""
+
+import pytest
+from build.workload_world import World, a_workload, play
+
+W = "default/w"
+JUMPS = [
+    pytest.param(3600.0, id="an hour forward"),
+    pytest.param(-3600.0, id="an hour back"),
+    pytest.param(86400.0 * 400, id="a year"),
+]
+
+
+def attempts(world: World) -> int:
+    retry = world.workload().status.retry
+    return (retry.attempts or 0) if retry else 0
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+def test_one_that_starts_has_its_whole_time_to_start(jump: float) -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await world.run(1000)  # so the node has been connected for longer than anything may take
+        agent.hangs.add(W)
+        await world.add(a_workload())
+        await world.run(10)
+        world.clock.wrong = jump
+        await world.run(280)
+        assert (world.workload().status.actual_state, attempts(world)) == ("Starting", 0)
+        await world.run(15)
+        assert (world.workload().status.failure_reason, attempts(world)) == ("START_TIMEOUT", 1)
+
+    play(script)
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+def test_one_that_is_to_stop_is_not_told_again_before_its_time(jump: float) -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await world.run(1000)
+        await world.add(a_workload())
+        await world.run(10)
+        agent.hangs.add(W)
+        await world.doom(type(world.workload()), W)
+        await world.run(5)
+        before = (await world.events("w")).count("WorkloadDeleting")
+        world.clock.wrong = jump
+        await world.run(50)
+        assert (await world.events("w")).count("WorkloadDeleting") == before == 1
+        await world.run(10)
+        assert (await world.events("w")).count("WorkloadDeleting") == 2
+
+    play(script)
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+def test_failures_are_forgotten_after_it_has_really_run_for_long(jump: float) -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        agent.fails[W] = ["RUNTIME_ERROR"]
+        await world.add(a_workload())
+        await world.run(20)
+        assert (world.workload().status.actual_state, attempts(world)) == ("Running", 1)
+        world.clock.wrong = jump
+        await world.run(200)
+        assert attempts(world) == 1
+        await world.run(60)
+        assert attempts(world) == 0
+
+    play(script)
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+def test_a_server_that_takes_over_with_another_clock_counts_no_failure_at_once(jump: float) -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        agent.hangs.add(W)
+        await world.add(a_workload())
+        await world.run(100)
+        world.clock.wrong = jump
+        await world.lead("two")
+        await world.run(100)
+        assert (world.workload().status.actual_state, attempts(world)) == ("Starting", 0)
+        await world.run(210)
+        assert attempts(world) == 1
+
+    play(script)

@@ -1,0 +1,39 @@
+"""A node that claims what cannot be gets nothing, and goes on where it was once it says something better."""
+
+from build.workload_world import World, a_workload, play
+from msgspec.structs import replace
+
+from lattice.controllers.runtime.object_writes import with_status
+from lattice.kinds.meta.base import Condition
+from lattice.kinds.node import QUARANTINED, LatticeNode
+
+WHY = "cpu is -1, which no machine has: it must be 0 to 10000000"
+
+
+async def mark(world: World, *conditions: Condition) -> None:
+    """As registering does."""
+    entry = await world.entry(LatticeNode, "/n1")
+    status = world.node("n1").status
+    others = tuple(each for each in status.conditions if each.type != QUARANTINED)
+    await world.store.commit([with_status(entry, replace(status, conditions=(*others, *conditions)))])
+
+
+def test_nothing_is_put_on_a_node_that_is_quarantined_and_that_is_told_once() -> None:
+    async def script(world: World) -> None:
+        await world.join("n1")
+        await world.run(1)
+        await mark(world, Condition(type=QUARANTINED, status="True", reason="ImpossibleRoom", message=WHY))
+        await world.run(1)
+        await world.add(a_workload())
+        await world.run(100)
+        ready = world.condition("n1")
+        assert ready is not None
+        assert (ready.status, ready.reason, ready.message) == ("False", "Quarantined", WHY)
+        assert (await world.events("n1")).count("NodeQuarantined") == 1
+        assert world.where() == ""
+        await mark(world)
+        await world.run(5)
+        assert (await world.events("n1"))[-1] == "NodeReady"
+        assert world.where() == "n1"
+
+    play(script)

@@ -1,0 +1,99 @@
+"""Whatever happens in whatever order: strict copies never overlap, no run starts twice on a node, and in the end all is as wanted."""
+
+import random
+from contextlib import suppress
+
+import msgspec
+import pytest
+from build.workload_world import World, a_workload, play
+
+from lattice.kinds.constraint import Taint
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.workload import LatticeWorkload
+from lattice.store.protocol import RevisionConflict
+
+NODES = ("n1", "n2", "n3")
+STRICT = {"policy": "stop", "stopAfter": "60s"}
+DEEDS = (
+    *["cut", "connect", "end", "start", "drain", "undrain", "make"] * 3,
+    "connect",
+    "end",
+    "stop",
+    "revise",
+    "revise",
+    "lead",
+    "delete",
+)
+
+
+async def storm(world: World, chance: random.Random, number: int) -> None:
+    agent = world.agents[chance.choice(NODES)]
+    path = f"default/{chance.choice('abcd')}"
+    match chance.choice(DEEDS):
+        case "cut":
+            agent.cut()
+        case "connect" if agent.session is None:
+            agent.connect()
+        case "end" if agent.live:
+            agent.end(chance.choice(sorted(agent.live)))
+        case "stop" | "start" as what if world.is_there(path):
+            state = "Stopped" if what == "stop" else "Running"
+            await world.change(
+                LatticeWorkload, path, lambda spec: msgspec.structs.replace(spec, desired_state=state)
+            )
+        case "revise" if world.is_there(path):
+            await world.change(
+                LatticeWorkload, path, lambda spec: msgspec.structs.replace(spec, revision=f"{number:024x}")
+            )
+        case "lead":
+            await world.lead(f"server-{number}")
+        case "drain":
+            await set_taints(world, agent.name, Taint(key="lattice.dev/draining", effect="NoSchedule"))
+        case "undrain":
+            await set_taints(world, agent.name)
+        case "delete" if world.is_there(path):
+            await world.doom(LatticeWorkload, path)
+        case "make" if not world.is_there(path):
+            await world.add(a_workload(path.removeprefix("default/"), disconnect=STRICT))
+
+
+async def set_taints(world: World, name: str, *taints: Taint) -> None:
+    await world.change(LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, taints=taints))
+
+
+def desired(world: World, path: str) -> str:
+    found = world.workload(path)
+    return "Deleted" if found.metadata.deletion_timestamp else found.spec.desired_state
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_storms(seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def script(world: World) -> None:
+        for name, delay in zip(NODES, (4, 1, 0.1), strict=True):
+            await world.join(name, delay=delay)
+        for name in "abcd":
+            await world.add(a_workload(name, disconnect=STRICT))
+        for number in range(60):
+            with suppress(RevisionConflict):  # a controller was first; a user would ask again
+                await storm(world, chance, number)
+            await world.run(chance.choice((0.2, 1, 5, 5, 5, 20, 60)))
+        for agent in world.agents.values():
+            await set_taints(world, agent.name)
+            agent.cut()
+            agent.connect()
+        await world.run(400)
+        for path in (f"default/{name}" for name in "abcd" if world.is_there(f"default/{name}")):
+            runs = (
+                desired(world, path) == "Running" and world.workload(path).status.last_action != "MarkFailed"
+            )
+            assert world.live(path) == ([world.where(path)] if runs else []), (path, world.workload(path))
+            assert desired(world, path) != "Deleted"
+        gone = [path for agent in world.agents.values() for path in agent.holds if not world.is_there(path)]
+        assert (world.overlaps, gone) == ([], [])
+        before = await world.store.revision()
+        await world.run(120)
+        assert await world.store.revision() == before
+
+    play(script)

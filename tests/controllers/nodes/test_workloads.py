@@ -1,0 +1,456 @@
+"""The life of a workload, from its record to its end, with real controllers, a store, and agents that do as they are told."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from build.workload_world import World, a_workload, play
+
+from lattice.controllers.runtime.object_writes import with_status
+from lattice.errors import Fenced
+from lattice.kinds.meta.base import Condition
+from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload
+from lattice.lifecycle.retry import RetryPolicy
+from lattice.lifecycle.workload import GracePeriods
+from lattice.metrics import RECONCILIATION_ACTIONS, WORKLOAD_RETRIES
+from lattice.store.protocol import Delete
+
+W = "default/w"
+KEEPS = {"policy": "keep"}
+STOPS = {"policy": "stop", "stopAfter": "60s"}
+
+
+def shown(world: World, path: str = W) -> tuple[str, bool | None, str, str]:
+    status = world.workload(path).status
+    return status.actual_state, status.ready, status.last_action, status.failure_reason
+
+
+def attempts(world: World, path: str = W) -> int:
+    retry = world.workload(path).status.retry
+    return (retry.attempts or 0) if retry else 0
+
+
+def wants(state: str) -> Callable[[Any], Any]:
+    return lambda spec: msgspec.structs.replace(spec, desired_state=state)
+
+
+def runs(*command: str) -> Callable[[Any], Any]:
+    def change(spec: Any) -> Any:
+        return msgspec.structs.replace(
+            spec, containers={"main": msgspec.structs.replace(spec.containers["main"], command=command)}
+        )
+
+    return change
+
+
+def test_it_is_bound_applied_and_runs() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await world.add(a_workload())
+        await world.run(1)
+        assert shown(world) == ("Running", True, "Apply", "")
+        status = world.workload().status
+        assert status.retry is not None
+        assert (status.retry.attempts, status.retry.run) == (0, 1)
+        assert status.applied_revision == world.workload().spec.effective_revision
+        assert agent.starts == {(W, world.workload().spec.effective_revision, 1): 1}
+        assert await world.events("w") == ["WorkloadApplied"]
+        assert [(each.type, each.status) for each in status.conditions] == [("Ready", "True")]
+
+    play(script)
+
+
+def test_a_system_at_rest_writes_nothing() -> None:
+    async def script(world: World) -> None:
+        await world.join("n1")
+        await world.join("n2")
+        for name in "abc":
+            await world.add(a_workload(name))
+        await world.add(a_workload("stopped", desiredState="Stopped"))
+        await world.run(2)
+        before = await world.store.revision()
+        await world.run(600)
+        assert await world.store.revision() == before
+
+    play(script)
+
+
+def test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 9})
+        tried = WORKLOAD_RETRIES._value.get()
+        await world.add(a_workload())
+        await world.run(0.1)
+        times = [world.clock.monotonic()]
+        while world.workload().status.last_action != "MarkFailed":
+            before = len(agent.starts)
+            await world.run(0.5)
+            times += [world.clock.monotonic()] * (len(agent.starts) - before)
+        waits = [round(later - earlier) for earlier, later in itertools.pairwise(times)]
+        assert waits == pytest.approx([5, 10, 20, 40], abs=1)
+        assert shown(world) == ("Failed", False, "MarkFailed", "RUNTIME_ERROR")
+        assert (attempts(world), set(agent.starts.values())) == (5, {1})
+        told = await world.events("w")
+        assert told == ["WorkloadApplied", *["WorkloadBackOff", "RetryTriggered"] * 4, "WorkloadFailed"]
+        assert WORKLOAD_RETRIES._value.get() - tried == 4
+        before = await world.store.revision()
+        await world.run(600)
+        assert (await world.store.revision(), len(agent.starts)) == (before, 5)
+
+    play(script)
+
+
+def test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 3})
+        await world.add(a_workload())
+        await world.run(17)  # failed at 0, 5, 15: waits until 35
+        assert attempts(world) == 3
+        await world.lead("two")
+        await world.run(15)
+        assert len(agent.starts) == 3
+        await world.run(7)
+        assert (shown(world), len(agent.starts)) == (("Running", True, "Recreate", "RUNTIME_ERROR"), 4)
+
+    play(script)
+
+
+def test_failures_are_forgotten_once_it_has_run_for_long() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
+        await world.add(a_workload())
+        await world.run(10)
+        assert (attempts(world), shown(world)) == (1, ("Running", True, "Recreate", "RUNTIME_ERROR"))
+        await world.run(250)
+        assert (attempts(world), shown(world)) == (0, ("Running", True, "Forgive", ""))
+        agent.end(W, log="a\nb\n")
+        await world.run(1)
+        assert (attempts(world), world.workload().status.last_log) == (1, "a\nb\n")
+
+    play(script)
+
+
+def test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1", fails={W: ["INVALID_IMAGE"]})
+        await world.add(a_workload())
+        await world.run(60)
+        assert (shown(world), len(agent.starts)) == (("Failed", False, "MarkFailed", "INVALID_IMAGE"), 1)
+        await world.annotate(W, {RETRY_REQUESTED_ANNOTATION: "now", "mine": "stays"})
+        await world.run(1)
+        assert (shown(world), len(agent.starts)) == (("Running", True, "Apply", ""), 2)
+        assert world.workload().metadata.annotations == {"mine": "stays"}
+        assert (await world.events("w"))[-2:] == ["RetryTriggered", "WorkloadApplied"]
+
+    play(script)
+
+
+def test_asking_to_retry_what_has_not_failed_changes_nothing() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await world.add(a_workload())
+        await world.run(1)
+        status = world.workload().status
+        await world.annotate(W, {RETRY_REQUESTED_ANNOTATION: "now"})
+        await world.run(10)
+        assert (world.workload().status, world.workload().metadata.annotations, len(agent.starts)) == (
+            status,
+            {},
+            1,
+        )
+
+    play(script)
+
+
+def test_stopping_and_running_again_is_another_run_of_the_same_revision() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await world.add(a_workload())
+        await world.run(1)
+        await world.change(LatticeWorkload, W, wants("Stopped"))
+        await world.run(1)
+        assert (shown(world), world.live()) == (("Stopped", False, "ApplyStopped", ""), [])
+        await world.change(LatticeWorkload, W, wants("Running"))
+        await world.run(1)
+        assert (shown(world), world.live()) == (("Running", True, "Apply", ""), ["n1"])
+        assert [run for _, _, run in agent.starts] == [1, 2]
+
+    play(script)
+
+
+def test_another_revision_takes_the_place_of_the_running_one_once() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await world.add(a_workload())
+        await world.run(1)
+        first = world.workload().spec.effective_revision
+        await world.change(LatticeWorkload, W, runs("other"))
+        await world.run(1)
+        second = world.workload().spec.effective_revision
+        assert shown(world) == ("Running", True, "Apply", "")
+        assert world.workload().status.applied_revision == second != first
+        assert agent.starts == {(W, first, 1): 1, (W, second, 2): 1}
+
+    play(script)
+
+
+def test_a_deleted_one_leaves_its_node_then_the_store() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await world.add(a_workload())
+        await world.run(1)
+        agent.hangs = {W}
+        await world.doom(LatticeWorkload, W)
+        await world.run(100)
+        assert (world.workload().status.last_action, world.live()) == ("Delete", ["n1"])
+        agent.hangs, agent.sent = set(), {}
+        agent.connect()
+        await world.run(1)
+        assert (world.is_there(W), world.live()) == (False, [])
+        assert (await world.events("w"))[-1] == "WorkloadDeleted"
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param("unbound", id="that has no node"),
+        pytest.param("silent", id="whose node is silent stays until it is back"),
+    ],
+)
+def test_deleting_one(state: str) -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1", unschedulable=state == "unbound")
+        await world.add(a_workload())
+        await world.run(1)
+        if state == "silent":
+            agent.cut()
+            await world.run(60)
+            await world.doom(LatticeWorkload, W)
+            await world.run(600)
+            assert (world.is_there(W), world.live()) == (True, ["n1"])
+            agent.connect()
+        else:
+            await world.change(LatticeWorkload, W, wants("Deleted"))
+        await world.run(1)
+        assert (world.is_there(W), world.live()) == (False, [])
+
+    play(script)
+
+
+def test_one_held_by_somebody_else_is_let_go_of_once() -> None:
+    async def script(world: World) -> None:
+        await world.join("n1")
+        found = a_workload()
+        await world.add(
+            msgspec.structs.replace(
+                found, metadata=msgspec.structs.replace(found.metadata, finalizers=("other/one",))
+            )
+        )
+        await world.run(1)
+        await world.doom(LatticeWorkload, W)
+        await world.run(3)
+        assert (world.workload().metadata.finalizers, world.where(), world.live()) == (("other/one",), "", [])
+        assert world.node("n1").status.workloads == 0
+        before = await world.store.revision()
+        await world.run(100)
+        assert await world.store.revision() == before
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    ("disconnect", "earliest"), [pytest.param(KEEPS, 120, id="keep"), pytest.param(STOPS, 120, id="stop")]
+)
+def test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes(
+    disconnect: dict[str, str], earliest: float
+) -> None:
+    async def script(world: World) -> None:
+        first, second = await world.join("n1"), await world.join("n2")
+        await world.add(a_workload(disconnect=disconnect))
+        await world.run(1)
+        assert world.where() == "n1"
+        first.cut()
+        silent = world.clock.monotonic() - (world.clock.monotonic() - 1) % 10
+        while world.clock.monotonic() < silent + 39:
+            await world.run(0.5)
+            assert shown(world)[:2] == ("Running", True)
+        await world.run(12)
+        assert shown(world)[:2] == ("Unknown", False)
+        while not second.starts:
+            await world.run(0.5)
+        assert world.clock.monotonic() - silent >= earliest
+        assert world.clock.monotonic() - silent <= earliest + 12
+        await world.run(1)
+        assert (world.where(), shown(world)[:2]) == ("n2", ("Running", True))
+        assert "Rescheduled" in await world.events("w")
+        assert bool(world.overlaps) == (disconnect is KEEPS)
+        first.connect()
+        await world.run(2)
+        assert (world.live(), world.where()) == (["n2"], "n2")
+        assert ("DriftDetected" in await world.events("w")) == (disconnect is KEEPS)
+
+    play(script)
+
+
+def test_one_that_comes_back_in_time_goes_on_undisturbed() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await world.join("n2")
+        await world.add(a_workload())
+        await world.run(1)
+        agent.cut()
+        await world.run(100)
+        agent.connect()
+        await world.run(200)
+        assert (world.where(), sum(agent.starts.values()), attempts(world), shown(world)[0]) == (
+            "n1",
+            1,
+            0,
+            "Running",
+        )
+
+    play(script)
+
+
+def test_a_node_that_ended_it_when_cut_off_starts_it_again_without_blame() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await world.add(a_workload(disconnect=STOPS))
+        await world.run(1)
+        agent.cut()
+        await world.run(80)
+        assert world.live() == []
+        agent.connect()
+        await world.run(10)
+        assert (world.live(), attempts(world)) == (["n1"], 0)
+
+    play(script)
+
+
+def test_a_node_that_never_gets_an_order_is_not_said_to_have_lost_the_workload() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        agent.cut()
+        await world.add(a_workload())
+        await world.run(35)
+        assert (world.workload().status.last_action, attempts(world)) == ("Apply", 0)
+        agent.connect()
+        await world.run(1)
+        assert (shown(world)[0], attempts(world)) == ("Running", 0)
+
+    play(script)
+
+
+def test_one_that_never_gets_up_is_tried_again() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1", hangs={W})
+        await world.add(a_workload())
+        await world.run(25)
+        assert (shown(world)[0], attempts(world)) == ("Starting", 0)
+        agent.hangs = set()
+        await world.run(30)
+        assert (shown(world), attempts(world)) == (("Running", True, "Recreate", "START_TIMEOUT"), 1)
+
+    play(script, GracePeriods(start=30, retry=RetryPolicy(reset_after=1000)))
+
+
+def test_another_node_is_tried_when_this_one_cannot_run_it() -> None:
+    async def script(world: World) -> None:
+        await world.join("n1", fails={W: ["RUNTIME_UNAVAILABLE"]})
+        await world.add(a_workload())
+        await world.run(1)
+        assert (world.where(), shown(world)[0]) == ("", "Pending")
+        await world.run(10)
+        assert (world.where(), shown(world)[0], attempts(world)) == ("n1", "Running", 1)
+
+    play(script)
+
+
+def test_one_of_the_same_name_made_anew_is_another() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await world.add(a_workload())
+        await world.run(1)
+        agent.cut()
+        await world.doom(LatticeWorkload, W)
+        await world.run(5)
+        entry = await world.entry(LatticeWorkload, W)
+        await world.store.commit([Delete(entry.key, entry.revision)])
+        await world.add(a_workload())
+        await world.run(1)
+        agent.connect()
+        await world.run(2)
+        held = agent.holds[W]
+        assert (held.uid, held.state, shown(world)[0]) == (
+            world.workload().metadata.uid,
+            "Running",
+            "Running",
+        )
+
+    play(script)
+
+
+def test_a_server_that_leads_no_more_writes_nothing() -> None:
+    async def script(world: World) -> None:
+        agent = await world.join("n1")
+        await world.add(a_workload())
+        await world.run(1)
+        old = world.workloads
+        await world.stop()
+        assert await world.store.campaign("leader", "two", 1e9) is not None
+        agent.end(W)
+        before = await world.store.revision()
+        with pytest.raises(Fenced):
+            await old.reconcile(W)
+        assert await world.store.revision() == before
+
+    play(script)
+
+
+def test_each_action_is_counted_once() -> None:
+    async def script(world: World) -> None:
+        counted = {
+            name: RECONCILIATION_ACTIONS.labels(name)._value.get()
+            for name in ("Apply", "Recreate", "BackoffWait", "Delete")
+        }
+        await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
+        await world.add(a_workload())
+        await world.run(10)
+        await world.doom(LatticeWorkload, W)
+        await world.run(2)
+        assert {
+            name: RECONCILIATION_ACTIONS.labels(name)._value.get() - before
+            for name, before in counted.items()
+        } == {
+            "Apply": 1,
+            "Recreate": 1,
+            "BackoffWait": 1,
+            "Delete": 1,
+        }
+
+    play(script)
+
+
+def test_one_that_has_to_make_room_stops_first_and_then_waits_for_another_node() -> None:
+    async def script(world: World) -> None:
+        await world.join("n1")
+        await world.add(a_workload())
+        await world.run(1)
+        entry = await world.entry(LatticeWorkload, W)
+        told = Condition(
+            type="Leaving", status="True", reason="Preempted", message="it makes room for default/more"
+        )
+        status = world.workload().status
+        await world.store.commit(
+            [with_status(entry, msgspec.structs.replace(status, conditions=(*status.conditions, told)))]
+        )
+        await world.run(1)
+        assert [each.type for each in world.workload().status.conditions] == ["Ready"]
+        assert (await world.events("w"))[-3:] == ["WorkloadStopping", "Rescheduled", "WorkloadApplied"]
+        assert (world.overlaps, world.live()) == ([], ["n1"])
+
+    play(script)

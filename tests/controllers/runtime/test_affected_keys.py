@@ -1,0 +1,150 @@
+"""Which changes are worth a look? With thousands of replicas bound, looking at each change of each object would be all there is to do."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from build.offices import Scene
+from build.virtual import settle
+
+from lattice.controllers.nodes.eviction import EvictionController
+from lattice.controllers.nodes.node_health import NodeHealthController
+from lattice.controllers.nodes.workloads import WorkloadController
+from lattice.controllers.runtime.context import ControllerContext
+from lattice.controllers.runtime.loop import Loop
+from lattice.controllers.services.replicas import ReplicaController
+from lattice.kinds.constraint import Taint
+from lattice.kinds.container import Container
+from lattice.kinds.meta.base import Condition, Kind, Metadata
+from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
+from lattice.kinds.service import Health, LatticeService, ServicePlacement, ServiceSpec, ServiceStatus
+from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
+from lattice.lifecycle.node_health import NodeTimeouts
+
+CONTAINERS = {"main": Container(command=("run",))}
+READY = (Condition(type="Ready", status="True", reason="Heartbeat"),)
+replace = msgspec.structs.replace
+
+
+def made(kind: type[Any], **parts: Any) -> Any:
+    namespace = "default" if kind.resource.namespaced else ""
+    return kind(
+        api_version=kind.resource.api_version,
+        kind=kind.resource.kind,
+        metadata=Metadata(name="x", namespace=namespace),
+        **parts,
+    )
+
+
+def workload(**status: Any) -> LatticeWorkload:
+    found: LatticeWorkload = made(
+        LatticeWorkload, spec=WorkloadSpec(containers=CONTAINERS), status=WorkloadStatus(**status)
+    )
+    return found
+
+
+def node(taints: tuple[Taint, ...] = (), **status: Any) -> LatticeNode:
+    found: LatticeNode = made(
+        LatticeNode, spec=NodeSpec(taints=taints), status=NodeStatus(conditions=READY, **status)
+    )
+    return found
+
+
+def service(replicas: int = 1, **status: Any) -> LatticeService:
+    placed = (ServicePlacement(pool="p", cluster="c", node="small", replicas=replicas),)
+    found: LatticeService = made(
+        LatticeService,
+        spec=ServiceSpec(containers=CONTAINERS),
+        status=ServiceStatus(placements=placed, **status),
+    )
+    return found
+
+
+def workloads_loop(office: ControllerContext) -> Loop:
+    return WorkloadController(
+        office, NodeHealthController(office, NodeTimeouts()), EvictionController(office)
+    ).loop()
+
+
+LOOPS: dict[str, Callable[[ControllerContext], Loop]] = {
+    "workloads": workloads_loop,
+    "nodes": lambda office: NodeHealthController(office, NodeTimeouts()).loop(),
+    "departures": lambda office: EvictionController(office).loop(),
+    "replicas": lambda office: ReplicaController(office).loop(),
+}
+DRAINED = (Taint(key="lattice.dev/draining", effect="NoSchedule"),)
+
+
+@pytest.mark.parametrize(
+    ("loop", "states", "looked_at"),
+    [
+        pytest.param("workloads", [workload()], [False], id="a workload without a node is the scheduler's"),
+        pytest.param(
+            "workloads",
+            [workload(), workload(binding=Binding(node="n"))],
+            [False, True],
+            id="one that is bound is looked at",
+        ),
+        pytest.param(
+            "nodes",
+            [node(), node(workloads=1), node(workloads=2)],
+            [True, False, False],
+            id="a count is no news of a node",
+        ),
+        pytest.param(
+            "nodes",
+            [node(), node(workloads=1, phase="NotReady")],
+            [True, True],
+            id="a count along with something else is",
+        ),
+        pytest.param("nodes", [node(), node(DRAINED, workloads=1)], [True, True], id="so is another spec"),
+        pytest.param(
+            "departures",
+            [node(), node(workloads=1)],
+            [False, False],
+            id="nobody must leave a node without marks",
+        ),
+        pytest.param(
+            "departures",
+            [node(), node(DRAINED), node(DRAINED, workloads=1)],
+            [False, True, True],
+            id="a drained one is watched",
+        ),
+        pytest.param(
+            "replicas",
+            [service(), service(health=Health(ready=1))],
+            [True, False],
+            id="how replicas are starts none",
+        ),
+        pytest.param("replicas", [service(), service(2)], [True, True], id="another placement does"),
+    ],
+)
+def test_only_changes_that_matter_are_looked_at(loop: str, states: list[Kind], looked_at: list[bool]) -> None:
+    async def script() -> list[bool]:
+        scene = Scene()
+        office = await scene.office()
+        feeds = [asyncio.create_task(copy.run()) for copy in office.caches]
+        built = LOOPS[loop](office)
+        woken: list[str] = []
+        for copy in office.caches:
+            await copy.wait_for()
+        for source in built.sources:
+            source.cache.on_change(lambda change, keys=source.keys: _extend(woken, keys(change)))
+        found = []
+        for state in states:
+            woken.clear()
+            await scene.put(state)
+            await settle()
+            found.append(bool(woken))
+        for feed in feeds:
+            feed.cancel()
+        await asyncio.gather(*feeds, return_exceptions=True)
+        return found
+
+    assert asyncio.run(script()) == looked_at
+
+
+def _extend(woken: list[str], keys: Iterable[str]) -> None:
+    woken.extend(keys)

@@ -1,0 +1,72 @@
+"""A workload whose node is silent says what it waits for: the time, a zone that is cut off, its turn, a machine that ends it."""
+
+import msgspec
+from build.workload_world import World, a_workload, its_node_is_removed, most_of_a_zone_is_cut_off, play
+
+from lattice.kinds.core import Event
+
+
+def why(world: World, name: str = "default/w") -> str:
+    (ready,) = [each for each in world.workload(name).status.conditions if each.type == "Ready"]
+    assert (ready.status, ready.reason) == ("False", "Unknown")
+    return ready.message
+
+
+def test_it_waits_for_its_node_to_be_back_and_then_for_the_zone() -> None:
+    async def script(world: World) -> None:
+        await most_of_a_zone_is_cut_off(world)
+        await world.run(60)
+        assert why(world) == "its node is silent; its node may be back within 120 s of its last heartbeat"
+        await world.run(90)
+        assert (
+            why(world)
+            == "its node is silent; most nodes of zone a are silent at once, and nothing is moved until some are back"
+        )
+        before = await world.store.revision()
+        await world.run(300)
+        assert await world.store.revision() == before, "it is said once"
+
+    play(script)
+
+
+def test_it_waits_for_its_turn() -> None:
+    async def script(world: World) -> None:
+        for name in ("n1", "n2"):
+            await world.join(name)
+            await world.add(a_workload(f"on-{name}"))
+            await world.run(1)
+            await world.cordon(name)
+        for name in ("n3", "n4", "n5"):
+            await world.join(name)
+        assert sorted(world.where(f"default/on-{name}") for name in ("n1", "n2")) == ["n1", "n2"]
+        for name in ("n1", "n2"):
+            world.agents[name].cut()
+        await world.run(122)
+        (left,) = [
+            f"on-{name}"
+            for name in ("n1", "n2")
+            if world.workload(f"default/on-{name}").status.actual_state == "Unknown"
+        ]
+        assert (
+            why(world, f"default/{left}")
+            == "its node is silent; only 0.1 nodes a second are given up in zone a"
+        )
+        await world.run(15)
+        assert world.workload(f"default/{left}").status.actual_state == "Running"
+        entries = (await world.store.list(Event.resource.id)).entries
+        events = [msgspec.json.decode(each.value, type=Event) for each in entries]
+        moved = {each.message for each in events if each.reason == "Rescheduled"}
+        assert moved == {"its node was silent for 120 s; should it come back, the surplus copy is stopped"}
+
+    play(script)
+
+
+def test_it_waits_until_a_removed_machine_has_surely_stopped_it() -> None:
+    async def script(world: World) -> None:
+        await its_node_is_removed(world, "stop")
+        await world.run(10)
+        assert why(world) == "its node is silent; its node was removed and may not have stopped it yet"
+        await world.run(120)
+        assert world.where() == "n2"
+
+    play(script)

@@ -1,0 +1,113 @@
+"""What the metrics say of the fleet: who waits and why, where budgets stand, how full pools are; and of what is gone nothing."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from build.offices import Scene, a, acting, revision_after
+
+from lattice import metrics
+from lattice.controllers.services.fleet_metrics import FleetMetricsController, pending_verdict
+from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
+
+SPEC = {"containers": {"main": {"command": ["serve"]}}, "replicas": {"min": 2}}
+
+
+def a_service(name: str = "web", **status: Any) -> LatticeService:
+    return a(LatticeService, name, "default", spec=SPEC, status=status)
+
+
+def refused(verdict: str, name: str = "web") -> LatticeService:
+    said = [{"type": "Placed", "status": "False", "reason": "NoRoom"}]
+    return a_service(
+        name,
+        schedulerDecision={"verdict": verdict},
+        placements=[{"pool": "north", "replicas": 1}],
+        conditions=said,
+    )
+
+
+@pytest.mark.parametrize(
+    ("service", "verdict"),
+    [
+        pytest.param(a_service(), "Undecided", id="nobody has looked at it yet"),
+        pytest.param(refused("OverBudget"), "OverBudget", id="one replica is placed, the other too dear"),
+        pytest.param(refused("Placed"), "", id="placed"),
+        pytest.param(
+            a_service(placements=[{"pool": "north", "replicas": 2}]),
+            "",
+            id="placed, before verdicts were written",
+        ),
+        pytest.param(
+            a(
+                LatticeService,
+                "web",
+                "default",
+                meta={"deletionTimestamp": "2026-01-01T00:00:00Z"},
+                spec=SPEC,
+            ),
+            "",
+            id="on its way out",
+        ),
+    ],
+)
+def test_why_a_service_waits(service: LatticeService, verdict: str) -> None:
+    assert pending_verdict(service) == verdict
+
+
+def a_ledger() -> LatticeLedger:
+    budget = {"budget": {"kind": "LatticePool", "name": "north"}, "limitMicros": 60_000_000, "hard": True}
+    machines = {"north-001": [{"nodeClass": "nano", "count": 2, "micros": 50_000}]}
+    month = {"month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
+    return a(
+        LatticeLedger,
+        "pool.north",
+        spec=budget,
+        status={**month, "committedMicros": 100_000, "machines": machines},
+    )
+
+
+def value(name: str, **labels: str) -> float | None:
+    found: float | None = metrics.REGISTRY.get_sample_value(name, labels)
+    return found
+
+
+def test_the_fleet_in_figures() -> None:
+    async def story() -> None:
+        scene = Scene()
+        pool = a(
+            LatticePool, "north", spec={"provider": {"type": "local"}}, status={"utilization": {"nodes": 0.5}}
+        )
+        waiting = refused("NotNow")
+        await scene.put(pool, a_ledger(), waiting, refused("NotNow", "api"), refused("Placed", "orders"))
+        figures = FleetMetricsController(await scene.office())
+        async with acting(figures.context, figures.loop()):
+            before, *after = await revision_after(scene, [1, 60, 60])
+            assert set(after) == {before}, "figures are told, not stored"
+            assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") == 2
+            assert value("lattice_pending_services", verdict="Placed", reason="NoRoom") is None
+            assert value("lattice_pool_utilization_ratio", pool="north", resource="nodes") == 0.5
+            assert value("lattice_pool_utilization_ratio", pool="north", resource="cores") is None
+            assert value("lattice_budget_limit_dollars", ledger="pool.north", pool="north") == 60
+            assert (
+                value("lattice_budget_committed_dollars_per_hour", ledger="pool.north", pool="north") == 0.1
+            )
+            spent = value("lattice_budget_spent_dollars", ledger="pool.north", pool="north")
+            await scene.clock.advance(3600)
+            later = value("lattice_budget_spent_dollars", ledger="pool.north", pool="north")
+            assert later == pytest.approx((spent or 0) + 0.1, abs=0.002)
+            assert (value("lattice_budget_projected_dollars", ledger="pool.north", pool="north") or 0) > (
+                later or 0
+            )
+            await scene.remove(waiting)
+            await scene.remove(pool)
+            await scene.clock.advance(60)
+            assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") == 1
+            assert value("lattice_pool_utilization_ratio", pool="north", resource="nodes") is None
+        metrics.clear_leader_gauges()
+        assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") is None
+        assert value("lattice_budget_limit_dollars", ledger="pool.north", pool="north") is None
+
+    asyncio.run(asyncio.wait_for(story(), 30))

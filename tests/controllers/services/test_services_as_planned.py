@@ -1,0 +1,175 @@
+"""What is written for services is what `plan` said, and the same whenever the server dies on the way."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from build.service_world import Town, a_town, contents, play, puts
+from build.virtual import VirtualClock
+from build.worlds import a_class, a_pool, a_service, a_static, worlds
+from hypothesis import given, settings
+
+from lattice.controllers.services.services import FLEET_KEY
+from lattice.errors import Unavailable
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.quantity import dollars_to_micros
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge, plan
+from lattice.store.memory import MemoryStore
+
+PLAIN = (LatticeService, LatticeCluster, LatticeLedger, LatticeWorkload)
+
+
+def stored(world: World) -> list[Kind]:
+    return [*world.objects.values()]
+
+
+async def committed(town: Town) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+    """Where services are and for how much, machines, and what each ledger pays."""
+    where = {
+        f"default/{each.metadata.name}": {
+            (placed.pool, placed.cluster, placed.node): placed.replicas for placed in each.status.placements
+        }
+        for each in town.all(LatticeService)
+    }
+    machines = {
+        each.metadata.name: dict(each.spec.nodes) for each in town.all(LatticeCluster) if each.spec.nodes
+    }
+    rates = {
+        each.metadata.name: each.status.committed_micros
+        for each in town.all(LatticeLedger)
+        if each.status.committed_micros
+    }
+    return where, machines, rates
+
+
+def shares(town: Town) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in town.all(LatticeService):
+        costs = [
+            placed.cost.hourly
+            for placed in each.status.placements
+            if placed.cost and placed.cost.hourly is not None
+        ]
+        if costs:
+            found[f"default/{each.metadata.name}"] = sum(map(dollars_to_micros, costs))
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(world=worlds())
+def test_what_is_committed_is_what_plan_said(world: World) -> None:
+    async def script() -> None:
+        clock = VirtualClock()
+        said = converge(replace(world, now=clock.now()))
+        async with a_town(
+            *stored(world), clock=clock, pricing_tables=lambda: (world.price_book, "", "")
+        ) as town:
+            await town.services.reconcile(FLEET_KEY)
+            await town.caught_up()
+            where, machines, rates = await committed(town)
+            assert {name: each for name, each in where.items() if each} == {
+                name: dict(each) for name, each in said.replica_counts.items()
+            }
+            assert machines == {name: dict(each) for name, each in said.clusters.items()}
+            assert rates == {name: rate for name, rate in said.fleet.committed.items() if rate}
+            assert shares(town) == {name: said.service_rates.get(name, 0) for name in said.replica_counts}
+
+    play(script)
+
+
+@settings(max_examples=40, deadline=None)
+@given(world=worlds())
+def test_one_service_more_goes_where_plan_said_and_costs_what_it_said(world: World) -> None:
+    """Everything else is bound by then, so that both see the same machines."""
+
+    async def script() -> None:
+        clock = VirtualClock()
+        late = world.services["default/web"]
+        rest = [each for each in stored(world) if each is not late]
+        async with a_town(*rest, clock=clock, pricing_tables=lambda: (world.price_book, "", "")) as town:
+            await town.look()
+            await town.bind()
+            await town.look()
+            objects = [each for copy in town.office.caches for each in copy.objects()]
+            now = replace(World.of(objects, world.price_book), now=clock.now())
+            said = plan(now, [late])
+            assert said.state_after is not None
+            await town.apply(late)
+            await town.services.reconcile(FLEET_KEY)
+            await town.caught_up()
+            where, machines, rates = await committed(town)
+            assert {name: each for name, each in where.items() if each} == {
+                name: dict(each) for name, each in said.state_after.replica_counts.items()
+            }
+            assert machines == {name: dict(each) for name, each in said.state_after.clusters.items()}
+            assert rates == {name: rate for name, rate in said.state_after.fleet.committed.items() if rate}
+
+    play(script)
+
+
+# --- crashes ---
+
+
+class Failing:
+    """Its nth commit is made, and nobody hears of it; or is not made at all."""
+
+    def __init__(self, store: MemoryStore, at: int, *, lost: bool) -> None:
+        self._store, self._left, self._lost = store, at, lost
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(self, *arguments: Any, **more: Any) -> int:
+        self._left -= 1
+        if self._left == 0 and not self._lost:
+            await self._store.commit(*arguments, **more)
+        if self._left <= 0:
+            raise Unavailable("the store does not answer", fix="try again")
+        return await self._store.commit(*arguments, **more)
+
+
+WORLD = (
+    a_class(),
+    a_pool("p1", budget=400),
+    a_pool("p2"),
+    a_static(),
+    a_service("api", replicas=150),
+    a_service("web", replicas=4, cores=3),
+)
+
+
+async def _run_to_the_end(store: MemoryStore, clock: VirtualClock) -> dict[str, Any]:
+    async with a_town(store=store, clock=clock) as town:
+        await town.look()
+    return await contents(store, *PLAIN)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["made and not heard of", "never made"])
+def test_a_crash_at_any_commit_ends_in_the_same_state(*, lost: bool) -> None:
+    async def whole() -> dict[str, Any]:
+        clock = VirtualClock()
+        store = MemoryStore(clock)
+        await store.commit(puts(WORLD))
+        return await _run_to_the_end(store, clock)
+
+    async def script() -> None:
+        expected, at, crashed = await whole(), 0, True
+        while crashed:
+            at += 1
+            clock = VirtualClock()
+            store = MemoryStore(clock)
+            await store.commit(puts(WORLD))
+            try:
+                async with a_town(store=Failing(store, at, lost=lost), clock=clock) as town:
+                    await town.look()
+                crashed = False
+            except Unavailable:
+                assert await _run_to_the_end(store, clock) == expected, f"after commit {at}"
+        assert at >= 3
+
+    play(script)

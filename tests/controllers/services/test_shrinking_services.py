@@ -1,0 +1,96 @@
+"""Services that shrink or go at once leave the machines that the plan says, wherever their replicas are."""
+
+import os
+from collections.abc import Sequence
+
+from build.service_world import Town, a_town, play
+from build.worlds import a_class, a_policy, a_pool, a_service
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import Binding, LatticeWorkload
+from lattice.placement.model.world import World
+from lattice.placement.plan.plan import plan
+from tests.controllers.services.test_plan_applied import (
+    check_machines,
+    check_places,
+    has_stuck,
+    seen,
+    settled,
+    stated,
+)
+
+NOBODY = World.of([])
+NAMES = ("api", "db", "web")
+LONG = os.environ.get("LATTICE_LONG") == "1"
+EXAMPLES = settings(max_examples=1500 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
+CORES = 4  # of a machine
+Shape = tuple[int, int, int, int]  # replicas before and after, cores, priority
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    before = draw(st.integers(1, 5))
+    return before, draw(st.integers(0, before)), draw(st.integers(1, 2)), draw(st.integers(0, 1))
+
+
+async def scatter(town: Town, choices: Sequence[int]) -> None:
+    """Each to any machine that has the room."""
+    await town.make_nodes()
+    room = {each.metadata.name: CORES for each in town.all(LatticeNode)}
+    for number, each in enumerate(town.all(LatticeWorkload)):
+        cores = each.spec.request_amounts["cpu"] // 1000
+        free = [name for name, left in room.items() if left >= cores]
+        if free:
+            node = free[choices[number] % len(free)]
+            room[node] -= cores
+            await town.change(each, binding=Binding(node=node), ready=True, actual_state="Running")
+
+
+def a_set(several: Sequence[Shape], *, after: bool) -> list[LatticeService]:
+    """Those that have any replicas."""
+    named = zip(NAMES, several, strict=True)
+    return [
+        a_service(name, replicas=each[after], cores=each[2], priority=each[3])
+        for name, each in named
+        if each[after]
+    ]
+
+
+@EXAMPLES
+@given(
+    several=st.tuples(shapes(), shapes(), shapes()),
+    choices=st.tuples(*[st.integers(0, 9)] * 15),
+    fewest=st.integers(1, 2),
+)
+def test_services_that_shrink_or_go_at_once_leave_the_machines_that_the_plan_says(
+    several: Sequence[Shape], choices: Sequence[int], fewest: int
+) -> None:
+    """One that is to have no replicas is deleted."""
+
+    async def script() -> None:
+        rules = a_policy(clusters={"minNodes": fewest})
+        async with a_town(a_class(cores=CORES), a_pool(), rules, *a_set(several, after=False)) as town:
+            await town.look()
+            await scatter(town, choices)
+            await settled(town, NOBODY, binding=True)
+            if has_stuck(town):
+                return
+            before, wanted = stated(town), a_set(several, after=True)
+            note(str([(each.metadata.name, each.status.binding.node) for each in town.all(LatticeWorkload)]))
+            gone = sorted({*NAMES} - {each.metadata.name for each in wanted})
+            said = plan(
+                seen(town, NOBODY), wanted, [("LatticeService", "default", name) for name in gone]
+            ).state_after
+            assert said is not None
+            for name in gone:
+                await town.remove(LatticeService, name, "default")
+            await town.apply(*wanted)
+            await settled(town, NOBODY, binding=False)
+            check_places(town, said, before)
+            await settled(town, NOBODY, binding=True)
+            check_machines(town, said, before)
+
+    play(script)

@@ -1,0 +1,62 @@
+"""One service with as many replicas as there may be holds nobody up: all are decided in the same round, by few looks at the fleet."""
+
+from typing import Any
+
+import pytest
+from build.service_world import a_town, play
+from build.worlds import a_class, a_pool, a_service
+
+from lattice.controllers.services.services import FLEET_KEY
+from lattice.engine import decide as engine
+from lattice.kinds.service import LatticeService
+from lattice.placement.greedy import incremental as series
+
+MOST = 100_000  # replicas that a service may have
+OTHERS = 20
+LOOKS = (
+    10 * OTHERS
+)  # at the whole fleet, for all of them together: each costs milliseconds where there are thousands of pools
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("limits", "placed"),
+    [
+        pytest.param({}, MOST, id="all of it fits"),
+        pytest.param({"capacity": {"maxNodes": 300}}, 12_000, id="its pool is full before"),
+        pytest.param(
+            {"budget": 5000}, 1320, id="its budget is used up before"
+        ),  # 744 hours of January at $0.20 for 40 of them
+    ],
+)
+def test_others_are_placed_in_the_round_in_which_a_very_large_one_is(
+    monkeypatch: Any, limits: dict[str, Any], placed: int
+) -> None:
+    looked = [0]
+
+    def counted(*asked: Any) -> Any:
+        looked[0] += 1
+        return engine.decide(*asked)
+
+    monkeypatch.setattr(series, "decide", counted)
+    large = a_service("aaa", cores=0.1, memory=0.1, replicas=MOST, pools={"matchLabels": {"for": "large"}})
+    others = [a_service(f"web-{number:02}", replicas=2) for number in range(OTHERS)]
+    pools = a_pool("p1", labels={"for": "large"}, **limits), a_pool("p2", region="p2-1")
+
+    async def script() -> None:
+        async with a_town(a_class(), *pools, large, *others) as town:
+            await town.services.reconcile(FLEET_KEY)
+            await town.caught_up()
+            found = {
+                each.metadata.name: each.status.placements
+                for each in town.office.cache(LatticeService).objects()
+            }
+            counts = {
+                name: sum(each.replicas or 0 for each in placements) for name, placements in found.items()
+            }
+            assert counts.pop("aaa") == placed
+            assert set(counts.values()) == {2}
+            assert len(counts) == OTHERS
+
+    play(script)
+    assert OTHERS <= looked[0] <= LOOKS

@@ -1,0 +1,52 @@
+"""How many of a service may be stopped: asked once, counted down, and given back when nothing came of it."""
+
+import pytest
+from build.small import ask, nodes, put
+
+from lattice.lifecycle.eviction import DisruptionBudget, disruptions_allowed
+from lattice.lifecycle.node_health import ServiceAvailability
+from lattice.scheduling.cycle.cycle import CompositeScheduler
+from lattice.scheduling.cycle.profile import compile_preset
+from lattice.scheduling.cycle.reservations import Reservations
+from lattice.scheduling.preemption.preemptor import Preemptor
+
+
+@pytest.mark.parametrize(
+    ("found", "spare"),
+    [
+        pytest.param(ServiceAvailability(3, 2), 1, id="one more is ready than must be"),
+        pytest.param(ServiceAvailability(2, 2), 0, id="no more are"),
+        pytest.param(ServiceAvailability(1, 2), 0, id="fewer are: it gets no worse"),
+        pytest.param(ServiceAvailability(3, 2, is_changing=True), 0, id="an update has one more for itself"),
+    ],
+)
+def test_how_many_may_be_displaced(found: ServiceAvailability, spare: int) -> None:
+    assert disruptions_allowed(found) == spare
+
+
+def test_each_service_is_asked_about_once_until_all_is_cleared() -> None:
+    asked: list[str] = []
+    found = DisruptionBudget(
+        lambda service: asked.append(service) or (None if service == "default/free" else 2)
+    )
+    assert ["default/a" in found, "default/a" in found, "default/free" in found, "" in found] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    found["default/a"] -= 1
+    assert (found, asked) == ({"default/a": 1}, ["default/a", "default/free"])
+    found.clear()
+    assert ("default/a" in found, found["default/a"]) == (True, 2)
+
+
+def test_a_gang_that_gives_up_has_used_nothing_of_it() -> None:
+    table = nodes(1000, 1000)
+    for number in range(2):
+        put(table, f"n{number}", [ask(table, f"low{number}", 1000, service="a")])
+    profile = compile_preset("fullest-first")
+    allowance = DisruptionBudget(lambda _: 1)
+    one = CompositeScheduler(profile, Reservations(table), preemptor=Preemptor(table, profile, allowance))
+    cycle = one.cycle([[ask(table, f"m{number}", 700, 5, group="g", least=2) for number in range(2)]], 0.0)
+    assert (cycle.scheduled, allowance) == ([], {"default/a": 1})

@@ -1,0 +1,277 @@
+"""What is seen of replicas: where something is not yet as it is meant to be, no machine may be given up."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from build.worlds import a_service
+
+from lattice.kinds.meta.base import Condition, Metadata, OwnerReference
+from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
+from lattice.kinds.service import LatticeService, ServicePlacement, ServiceStatus
+from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadStatus
+from lattice.lifecycle.replica_observation import (
+    ReplicaObservation,
+    SchedulingTimeout,
+    has_joined,
+    holds_machine,
+    not_ready_message,
+    observe_replicas,
+)
+from lattice.lifecycle.replica_template import build_workload, in_node_group, template
+
+NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
+PATIENCE = SchedulingTimeout(NOW, timedelta(seconds=10))
+
+
+def a_placed(replicas: int, **more: Any) -> LatticeService:
+    """In cluster c on class m."""
+    service = a_service(replicas=replicas, **more)
+    status = ServiceStatus(placements=(ServicePlacement(pool="p", cluster="c", node="m", replicas=replicas),))
+    return msgspec.structs.replace(
+        service, metadata=msgspec.structs.replace(service.metadata, uid="u1", generation=1), status=status
+    )
+
+
+def a_replica(
+    slot: int,
+    *,
+    node: str = "n1",
+    owner: str = "u1",
+    going: bool = False,
+    service: LatticeService | None = None,
+    **status: Any,
+) -> LatticeWorkload:
+    whose = service or a_placed(1)
+    reference = OwnerReference(
+        api_version="lattice.dev/v1alpha1", kind="LatticeService", name="api", uid=owner
+    )
+    made = build_workload(whose, in_node_group(template(whose), ("c", "m")), slot, reference)
+    metadata = msgspec.structs.replace(
+        made.metadata, deletion_timestamp="2026-11-15T00:00:00Z" if going else None
+    )
+    binding = Binding(node=node) if node else None
+    return msgspec.structs.replace(made, metadata=metadata, status=WorkloadStatus(binding=binding, **status))
+
+
+def a_bare() -> LatticeWorkload:
+    made = a_replica(0)
+    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, service=""))
+
+
+def a_deleted(replicas: int) -> LatticeService:
+    made = a_placed(replicas)
+    return msgspec.structs.replace(
+        made, metadata=msgspec.structs.replace(made.metadata, deletion_timestamp="2026-11-15T00:00:00Z")
+    )
+
+
+def a_node(name: str = "n1", reason: str = "Heard", *, going: bool = False) -> LatticeNode:
+    conditions = (
+        (Condition(type="Ready", status="True" if reason == "Heard" else "False", reason=reason),)
+        if reason
+        else ()
+    )
+    return LatticeNode(
+        api_version="lattice.dev/v1alpha1",
+        kind="LatticeNode",
+        metadata=Metadata(name=name, deletion_timestamp="2026-11-15T00:00:00Z" if going else None),
+        spec=NodeSpec(cluster="c", node_class="m"),
+        status=NodeStatus(conditions=conditions),
+    )
+
+
+def seen(
+    service: LatticeService, *workloads: LatticeWorkload, nodes: tuple[LatticeNode, ...] = (a_node(),)
+) -> ReplicaObservation:
+    return observe_replicas([service], workloads, nodes, PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("workloads", "unsettled"),
+    [
+        pytest.param([a_replica(0), a_replica(1)], False, id="all that are placed are bound"),
+        pytest.param([a_replica(0)], True, id="one is still to be made"),
+        pytest.param([a_replica(0), a_replica(1, node="")], True, id="one is not bound yet"),
+        pytest.param(
+            [a_replica(0), a_replica(1, node="gone")], True, id="one is bound to a node that is gone"
+        ),
+        pytest.param([a_replica(0), a_replica(1), a_replica(2)], True, id="one too many is bound"),
+        pytest.param(
+            [a_replica(0), a_replica(1), a_replica(2, going=True)], True, id="one is on its way out"
+        ),
+        pytest.param(
+            [a_replica(0), a_replica(1), a_replica(2, owner="u0")],
+            True,
+            id="one is left of an earlier service of this name",
+        ),
+    ],
+)
+def test_a_cluster_is_settled_when_everything_is_where_it_is_meant_to_be(
+    workloads: list[LatticeWorkload], *, unsettled: bool
+) -> None:
+    assert seen(a_placed(2), *workloads).unsettled_clusters == (
+        frozenset({"c"}) if unsettled else frozenset()
+    )
+
+
+def test_what_a_deleted_service_leaves_behind_is_not_settled() -> None:
+    assert observe_replicas([], [a_replica(0)], [a_node()], PATIENCE).unsettled_clusters == frozenset({"c"})
+
+
+def test_workloads_of_no_service_are_nobody_s_placement() -> None:
+    bare = a_replica(0)
+    bare = msgspec.structs.replace(bare, spec=msgspec.structs.replace(bare.spec, service=""))
+    assert observe_replicas([], [bare], [a_node()], PATIENCE).unsettled_clusters == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("said", "age", "stuck"),
+    [
+        pytest.param(("False", "NoNodeFits"), 10, True, id="for long enough"),
+        pytest.param(("False", "NoNodeFits"), 9, False, id="not for long yet"),
+        pytest.param(
+            ("False", "NoNodeFits"),
+            -90,
+            True,
+            id="since a time that is yet to come: by a clock of which nothing is known",
+        ),
+        pytest.param(("False", "Waiting"), 60, False, id="for another reason"),
+        pytest.param(("True", "Bound"), 60, False, id="it is scheduled"),
+    ],
+)
+def test_a_replica_is_stuck_when_no_node_takes_it(said: tuple[str, str], age: int, *, stuck: bool) -> None:
+    found = seen(a_placed(1), a_replica(0, node="", conditions=(said_of(*said, age),)))
+    assert found.unschedulable == ({"default/api": {("c", "m"): 1}} if stuck else {})
+
+
+def said_of(status: str, reason: str, age: int, about: str = "Scheduled") -> Condition:
+    since = (NOW - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return msgspec.convert(
+        {"type": about, "status": status, "reason": reason, "lastTransitionTime": since}, Condition
+    )
+
+
+@pytest.mark.parametrize(
+    ("ready", "cluster", "stuck"),
+    [
+        pytest.param(("True", "Heartbeat", 9), "c", False, id="one that came just now"),
+        pytest.param(
+            ("True", "Heartbeat", 10), "c", True, id="one that has been there for long enough to be given"
+        ),
+        pytest.param(("True", "Heartbeat", -90), "c", True, id="one that came at a time that is yet to come"),
+        pytest.param(("False", "NodeLost", 1), "c", True, id="one that was lost just now"),
+        pytest.param(("True", "Heartbeat", 1), "d", True, id="one of another cluster"),
+    ],
+)
+def test_a_replica_is_not_stuck_while_a_node_that_it_waited_for_is_fresh(
+    ready: tuple[str, str, int], cluster: str, *, stuck: bool
+) -> None:
+    node = a_node("n2")
+    status = NodeStatus(conditions=(said_of(*ready, about="Ready"),))
+    node = msgspec.structs.replace(
+        node, spec=msgspec.structs.replace(node.spec, cluster=cluster), status=status
+    )
+    waiting = a_replica(0, node="", conditions=(said_of("False", "NoNodeFits", 60),))
+    assert bool(seen(a_placed(1), waiting, nodes=(a_node(), node)).unschedulable) == stuck
+
+
+@pytest.mark.parametrize(
+    ("nodes", "paid", "held_up"),
+    [
+        pytest.param([a_node(going=True)], [1], True, id="one leaves, and has the money until it is gone"),
+        pytest.param([a_node(going=True)], [2], False, id="its successor is paid for"),
+        pytest.param([a_node(going=True), a_node("n2", "NotJoined")], [2], False, id="and is on its way"),
+        pytest.param(
+            [a_node(), a_node("n2", going=True)],
+            [2, 3],
+            True,
+            id="one of two budgets pays for no more than are there",
+        ),
+        pytest.param([a_node(), a_node("n2", going=True)], [0, 3], True, id="or for none of this class"),
+        pytest.param([a_node(going=True)], [], False, id="nobody counts"),
+    ],
+)
+def test_where_no_machine_comes_whatever_is_wanted(
+    nodes: list[LatticeNode], paid: list[int], *, held_up: bool
+) -> None:
+    counts = [Counter({("c", "m"): count} if count else {("c", "other"): 1}) for count in paid]
+    assert observe_replicas([], [], nodes, PATIENCE, counts).blocked == ({("c", "m")} if held_up else set())
+
+
+@pytest.mark.parametrize(
+    ("before", "updated"),
+    [
+        pytest.param(a_placed(1), False, id="the same"),
+        pytest.param(a_placed(1, priority=5), False, id="what no machine has to do with"),
+        pytest.param(a_placed(1, cores=2), True, id="more cores"),
+        pytest.param(a_placed(1, nodeSelector={"disk": "ssd"}), True, id="other nodes"),
+        pytest.param(
+            a_placed(1, tolerations=[{"key": "gpu", "operator": "Exists"}]), True, id="other taints"
+        ),
+    ],
+)
+def test_a_service_is_updated_when_its_replicas_ask_for_other_machines(
+    before: LatticeService, *, updated: bool
+) -> None:
+    assert seen(a_placed(1), a_replica(0, service=before)).updated_services == (
+        frozenset({"default/api"}) if updated else frozenset()
+    )
+
+
+def test_a_service_without_replicas_is_updated_when_it_was_placed_for_an_earlier_generation() -> None:
+    service = a_placed(1)
+    for generation, updated in ((1, False), (2, True)):
+        condition = Condition(type="Placed", status="True", observed_generation=1)
+        metadata = msgspec.structs.replace(service.metadata, generation=generation)
+        status = msgspec.structs.replace(service.status, conditions=(condition,))
+        found = seen(msgspec.structs.replace(service, metadata=metadata, status=status))
+        assert bool(found.updated_services) == updated
+
+
+@pytest.mark.parametrize(
+    ("node", "joined"),
+    [
+        pytest.param(a_node(), True, id="it is heard of"),
+        pytest.param(a_node(reason="NodeLost"), True, id="it was heard of once"),
+        pytest.param(a_node(reason="NotJoined"), False, id="it is still to join"),
+        pytest.param(a_node(reason=""), False, id="nothing is known of it"),
+        pytest.param(a_node(going=True), False, id="it is being removed"),
+    ],
+)
+def test_a_node_has_joined_when_its_agent_was_heard_of(node: LatticeNode, *, joined: bool) -> None:
+    assert has_joined(node) == joined
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"), [("Heard", ""), ("NotJoined", ""), ("Silent", "nothing heard for 40 s")]
+)
+def test_only_a_node_that_was_heard_once_is_silent(reason: str, said: str) -> None:
+    node = a_node(reason=reason)
+    (ready,) = node.status.conditions
+    conditions = (msgspec.structs.replace(ready, message="nothing heard for 40 s"),)
+    assert (
+        not_ready_message(
+            msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, conditions=conditions))
+        )
+        == said
+    )
+
+
+@pytest.mark.parametrize(
+    ("replica", "service", "stays"),
+    [
+        pytest.param(a_replica(0), a_placed(1), True, id="one of a service that is there"),
+        pytest.param(a_replica(0, going=True), a_placed(1), False, id="one that goes"),
+        pytest.param(a_replica(0), None, False, id="one whose service is gone"),
+        pytest.param(a_replica(0), a_deleted(1), False, id="one whose service goes"),
+        pytest.param(
+            a_replica(0, owner="u0"), a_placed(1), False, id="one of an earlier service of the same name"
+        ),
+        pytest.param(a_bare(), None, True, id="one that never had a service"),
+    ],
+)
+def test_who_holds_its_machine(replica: LatticeWorkload, service: LatticeService | None, stays: bool) -> None:
+    assert holds_machine(replica, service) is stays

@@ -1,0 +1,83 @@
+"""When is it tried again? The rules to the second, and that a wait survives a restart."""
+
+from datetime import timedelta
+
+import pytest
+from build.lives import NOW, OLD, REV, counted
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.kinds.meta.timestamps import parse_time
+from lattice.lifecycle.retry import (
+    RetryPolicy,
+    backoff_remaining,
+    count_failure,
+    fail_permanently,
+    is_exhausted,
+    manual_retry,
+    next_run,
+)
+
+
+def test_the_waits_are_5_10_20_40_and_the_fifth_failure_is_the_last() -> None:
+    retry, waits = next_run(None, REV), []
+    for _ in range(5):
+        retry = count_failure(retry, NOW)
+        waits.append(backoff_remaining(retry, NOW))
+    assert waits == [5, 10, 20, 40, 0]
+    assert (retry.attempts, retry.next_at, is_exhausted(retry)) == (5, None, True)
+
+
+def test_with_more_attempts_the_waits_go_on_to_80_and_end_at_120() -> None:
+    rules = RetryPolicy(max_attempts=9)
+    retry, waits = next_run(None, REV, rules), []
+    for _ in range(8):
+        retry = count_failure(retry, NOW, rules)
+        waits.append(backoff_remaining(retry, NOW, rules))
+    assert waits == [5, 10, 20, 40, 80, 120, 120, 120]
+
+
+@given(failures=st.integers(1, 4), passed=st.floats(0, 200), micro=st.integers(0, 999_999))
+def test_a_wait_survives_a_restart_to_the_microsecond(failures: int, passed: float, micro: int) -> None:
+    start = NOW.replace(microsecond=micro)
+    retry = next_run(None, REV)
+    for _ in range(failures):
+        retry = count_failure(retry, start)
+    later = start + timedelta(seconds=passed)
+    assert backoff_remaining(retry, later) == max(
+        0.0, (start + timedelta(seconds=5 * 2 ** (failures - 1)) - later).total_seconds()
+    )
+    assert parse_time(retry.next_at) == start + timedelta(seconds=5 * 2 ** (failures - 1))
+
+
+@pytest.mark.parametrize(
+    ("ahead", "wait"),
+    [
+        pytest.param(5.0, 5.0, id="as it was written"),
+        pytest.param(9.0, 9.0, id="by a server whose clock is a little ahead"),
+        pytest.param(3600.0, 0.0, id="our clock was set back by an hour"),
+        pytest.param(-3600.0, 0.0, id="our clock was set forward by an hour"),
+    ],
+)
+def test_a_clock_that_jumps_never_makes_it_wait_for_longer_than_the_rules(ahead: float, wait: float) -> None:
+    assert backoff_remaining(counted(1, 2, wait=ahead), NOW) == wait
+
+
+def test_run_numbers_only_grow() -> None:
+    retry = next_run(None, REV)
+    seen = [retry.run]
+    for step in (
+        lambda r: count_failure(r, NOW),
+        fail_permanently,
+        lambda r: manual_retry(r, REV, NOW),
+        lambda r: next_run(r, OLD),
+    ):
+        retry = step(retry)
+        seen.append(retry.run)
+    assert seen == [1, 2, 3, 4, 5]
+
+
+def test_what_trying_again_would_not_help_has_failed_for_good_after_one_failure() -> None:
+    retry = fail_permanently(next_run(None, REV))
+    assert (retry.attempts, retry.next_at, is_exhausted(retry), retry.is_exhausted) == (1, None, True, True)
+    assert not is_exhausted(manual_retry(retry, REV, NOW))

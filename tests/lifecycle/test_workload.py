@@ -1,0 +1,537 @@
+"""What is done about a workload: every row of the table by name."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from build.lives import NOW, OLD, REV, ago, counted, done, found, says
+
+from lattice.kinds.workload import Retry
+from lattice.lifecycle.retry import is_exhausted
+from lattice.lifecycle.workload import (
+    FINAL_FAILURES,
+    NODE_FAULTS,
+    START_ACTIONS,
+    Action,
+    LastAction,
+    decide,
+    decide_manual_retry,
+)
+
+APPLIED = {"retry": counted(), "last_action": done("Apply", 1000)}
+FIRST = {"retry": counted(), "last_action": done("Apply", 1)}
+RUNNING = [
+    pytest.param({"node": "None"}, "Assign", "it has no node", id="new: it needs a node"),
+    pytest.param(
+        {"node": "None", "retry": counted(2, 3, wait=4)},
+        "BackoffWait",
+        "it failed 2 times",
+        id="without a node it waits its back-off first",
+    ),
+    pytest.param(
+        {"node": "None", "retry": counted(2, 3, wait=-1)},
+        "Assign",
+        "it has no node",
+        id="without a node, back-off over",
+    ),
+    pytest.param(
+        {"node": "None", "retry": counted(5, 6)},
+        "NoAction",
+        "it has failed for good; change it, or ask for a retry",
+        id="failed for good needs no node",
+    ),
+    pytest.param({}, "Apply", "its node does not have it yet", id="Running, Missing, never applied: Apply"),
+    pytest.param(
+        {**FIRST}, "NoAction", "its node has been told to start it", id="Missing, just applied: grace"
+    ),
+    pytest.param(
+        {**APPLIED},
+        "BackoffWait",
+        "MISSING: it failed once",
+        id="Missing long after it was applied: a failure, and wait",
+    ),
+    pytest.param(
+        {"retry": counted(), "last_action": done("Apply", 20), "report": says("Missing", knows_order=False)},
+        "NoAction",
+        "its node has been told to start it",
+        id="Missing, said before the order came: no failure",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Missing", knows_order=False)},
+        "BackoffWait",
+        "NOT_APPLIED: it failed once",
+        id="an order that never arrives: a failure in the end",
+    ),
+    pytest.param({**FIRST, "report": says("Pending")}, "NoAction", "it is Pending", id="Pending: grace"),
+    pytest.param({**FIRST, "report": says("Starting")}, "NoAction", "it is Starting", id="Starting: grace"),
+    pytest.param(
+        {**FIRST, "report": says("Unknown")},
+        "NoAction",
+        "it is Unknown",
+        id="Unknown on a node that answers: grace",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Starting")},
+        "BackoffWait",
+        "START_TIMEOUT: it failed once",
+        id="Starting for too long: a failure",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Running")}, "NoAction", "it runs", id="Running, Running: nothing"
+    ),
+    pytest.param(
+        {"retry": counted(), "last_action": done("Assign"), "report": says("Running")},
+        "NoAction",
+        "it runs",
+        id="a node that runs it was told to, whatever else was written",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Failed", failure="RUNTIME_ERROR")},
+        "BackoffWait",
+        "RUNTIME_ERROR: it failed once",
+        id="Running, Failed: counted, and wait",
+    ),
+    pytest.param(
+        {"retry": counted(1, 2, wait=3), "last_action": done("BackoffWait"), "report": says("Failed", 1)},
+        "BackoffWait",
+        "it failed once",
+        id="the same failure is not counted twice",
+    ),
+    pytest.param(
+        {"retry": counted(1, 2, wait=-0.1), "last_action": done("BackoffWait"), "report": says("Failed", 1)},
+        "Recreate",
+        "it failed once and its wait is over",
+        id="Running, Failed, wait over: Recreate",
+    ),
+    pytest.param(
+        {"retry": counted(1, 2, wait=-5), "last_action": done("Recreate"), "report": says("Failed", 1)},
+        "NoAction",
+        "its node has been told to start it",
+        id="an old failure says nothing about the new run",
+    ),
+    pytest.param(
+        {
+            "retry": counted(4, 5),
+            "last_action": done("Recreate"),
+            "report": says("Failed", 5, "RUNTIME_ERROR"),
+        },
+        "MarkFailed",
+        "RUNTIME_ERROR: it failed 5 times, which was the last attempt",
+        id="the fifth failure ends it",
+    ),
+    pytest.param(
+        {
+            **APPLIED,
+            "report": replace(says("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7"),
+        },
+        "BackoffWait",
+        "RUNTIME_ERROR, ended with code 7: it failed once",
+        id="how it failed is told, too",
+    ),
+    pytest.param(
+        {**APPLIED, "report": replace(says("Starting"), failure_message="ended with code 7")},
+        "BackoffWait",
+        "START_TIMEOUT: it failed once",
+        id="what its node said of something else is not",
+    ),
+    pytest.param(
+        {"retry": counted(5, 6), "last_action": done("MarkFailed"), "report": says("Failed", 5)},
+        "NoAction",
+        "it has failed for good; change it, or ask for a retry",
+        id="failed for good stays failed",
+    ),
+    pytest.param(
+        {"retry": counted(5, 6), "last_action": done("MarkFailed"), "report": says("Running", 5)},
+        "ApplyStopped",
+        "it has failed for good, and what is left of it is stopped",
+        id="failed for good but something runs",
+    ),
+    pytest.param(
+        {"retry": counted(5, 6), "last_action": done("Retry"), "revision": OLD},
+        "Apply",
+        "its node does not have it yet",
+        id="another revision begins anew",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Stopped")},
+        "BackoffWait",
+        "EXITED: it failed once",
+        id="it ended by itself: a failure, so that it does not spin",
+    ),
+    pytest.param(
+        {"retry": counted(), "last_action": done("ApplyStopped"), "report": says("Stopped")},
+        "Apply",
+        "it is stopped and is to run",
+        id="Running, Stopped: Apply",
+    ),
+    pytest.param(
+        {"retry": counted(), "last_action": done("ApplyStopped"), "report": says("Running")},
+        "Apply",
+        "it is Running and is to run",
+        id="a stop is taken back before it happened",
+    ),
+    pytest.param(
+        {**APPLIED, "revision": OLD, "report": says("Running")},
+        "Apply",
+        f"revision {OLD} takes the place of {REV}",
+        id="Running, Running, another revision: Apply",
+    ),
+    pytest.param(
+        {**FIRST, "report": says("Running", revision=OLD)},
+        "NoAction",
+        "its node has been told to start it",
+        id="the old revision still runs: grace",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Running", revision=OLD)},
+        "BackoffWait",
+        "NOT_APPLIED: it failed once",
+        id="the old revision runs long after: a failure",
+    ),
+    pytest.param(
+        {
+            "retry": counted(2, 3),
+            "last_action": done("Recreate", 100),
+            "state_since": ago(90),
+            "report": says("Running", 3),
+        },
+        "NoAction",
+        "it runs, after it failed 2 times",
+        id="running again, failures remembered",
+    ),
+    pytest.param(
+        {
+            "retry": counted(2, 3),
+            "last_action": done("Recreate", 300),
+            "state_since": ago(240),
+            "report": says("Running", 3),
+        },
+        "Forgive",
+        "it has run for 240 s",
+        id="running for long, failures forgotten",
+    ),
+    pytest.param(
+        {"retry": counted(0, 3), "last_action": done("Forgive", 300), "report": says("Failed", 3)},
+        "BackoffWait",
+        "EXITED: it failed once",
+        id="forgiven, and failed again",
+    ),
+    pytest.param(
+        {"retry": counted(0, 3), "last_action": done("Forgive", 300)},
+        "BackoffWait",
+        "MISSING: it failed once",
+        id="forgiven, and vanished",
+    ),
+    pytest.param(
+        {**APPLIED, "node": "Silent"},
+        "AwaitFailover",
+        "its node is silent; it may be back before the time is up",
+        id="node silent: wait",
+    ),
+    pytest.param(
+        {**APPLIED, "node": "Abandoned"},
+        "Reschedule",
+        "its node has been silent for too long",
+        id="node silent for too long: another node",
+    ),
+    pytest.param(
+        {**APPLIED, "node": "Gone"}, "Reschedule", "its node is gone", id="node gone: another node at once"
+    ),
+    pytest.param(
+        {"retry": counted(5, 6), "node": "Gone"},
+        "Release",
+        "it has failed for good, and its node is gone",
+        id="failed for good and node gone",
+    ),
+    pytest.param(
+        {"retry": counted(5, 6), "node": "Abandoned"},
+        "AwaitFailover",
+        "its node is silent; it may be back before the time is up",
+        id="failed for good and node silent",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Running"), "eviction_reason": "drain"},
+        "ApplyStopped",
+        "it must leave its node: drain",
+        id="leaving: stopped first",
+    ),
+    pytest.param(
+        {
+            "retry": counted(),
+            "last_action": done("ApplyStopped"),
+            "report": says("Running"),
+            "eviction_reason": "drain",
+        },
+        "NoAction",
+        "it must leave its node: drain, and its node has been told",
+        id="leaving: being stopped",
+    ),
+    pytest.param(
+        {
+            "retry": counted(),
+            "last_action": done("ApplyStopped"),
+            "report": says("Missing", knows_order=False),
+            "eviction_reason": "drain",
+        },
+        "NoAction",
+        "it must leave its node: drain, and its node has been told",
+        id="leaving: a word from before the order proves nothing",
+    ),
+    pytest.param(
+        {
+            "retry": counted(),
+            "last_action": done("ApplyStopped"),
+            "report": says("Missing"),
+            "eviction_reason": "drain",
+        },
+        "Reschedule",
+        "it has left its node: drain",
+        id="leaving: stopped, so it may go elsewhere",
+    ),
+    pytest.param(
+        {**FIRST, "eviction_reason": "drain"},
+        "ApplyStopped",
+        "it must leave its node: drain",
+        id="leaving: an order to start may be on its way",
+    ),
+    pytest.param(
+        {"retry": counted(5, 6), "report": says("Failed"), "eviction_reason": "drain"},
+        "Release",
+        "it has failed for good and must leave its node: drain",
+        id="leaving: failed for good",
+    ),
+]
+STOPPED = [
+    pytest.param(
+        {"node": "None"}, "NoAction", "it is stopped and has no node", id="Stopped, no node: nothing"
+    ),
+    pytest.param(
+        {"node": "Gone"}, "Release", "its node is gone, and it is to be stopped", id="Stopped, node gone"
+    ),
+    pytest.param(
+        {"node": "Silent"},
+        "AwaitNode",
+        "its node is silent and cannot be told to stop it",
+        id="Stopped, node silent",
+    ),
+    pytest.param(
+        {"node": "Abandoned"},
+        "AwaitNode",
+        "its node is silent and cannot be told to stop it",
+        id="Stopped, node silent for long",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Running")},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="Stopped, Running: ApplyStopped",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Pending")},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="Stopped, Pending: ApplyStopped",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Starting")},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="Stopped, Starting: ApplyStopped",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Unknown")},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="Stopped, Unknown: ApplyStopped",
+    ),
+    pytest.param(
+        {**FIRST},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="Stopped, Missing, but an order to start is on its way",
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Stopped")}, "NoAction", "it is stopped", id="Stopped, Stopped: nothing"
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Failed")}, "NoAction", "it is stopped", id="Stopped, Failed: nothing"
+    ),
+    pytest.param(
+        {"last_action": done("ApplyStopped")}, "NoAction", "it is stopped", id="Stopped, Missing: nothing"
+    ),
+    pytest.param(
+        {**APPLIED, "report": says("Stopped"), "eviction_reason": "drain"},
+        "Release",
+        "it is stopped and must leave its node: drain",
+        id="Stopped, on a node that it must leave",
+    ),
+    pytest.param(
+        {"last_action": done("ApplyStopped"), "report": says("Running")},
+        "NoAction",
+        "it is to be stopped, and its node has been told",
+        id="being stopped: grace",
+    ),
+    pytest.param(
+        {"last_action": done("ApplyStopped", 61), "report": says("Running")},
+        "ApplyStopped",
+        "it is to be stopped",
+        id="not stopped in time: told again",
+    ),
+]
+DELETED = [
+    pytest.param({"node": "None"}, "FinalizeDelete", "no node has it", id="Deleted, no node: finalize"),
+    pytest.param({"node": "Gone"}, "FinalizeDelete", "no node has it", id="Deleted, node gone: finalize"),
+    pytest.param({"node": "Silent"}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent: the record stays"),
+    pytest.param({"node": "Abandoned"}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent for long: the record stays"),
+    *(pytest.param({**APPLIED, "report": says(state)}, "Delete", "it is to be deleted", id=f"Deleted, {state}: Delete") for state in ("Pending", "Starting", "Running", "Stopped", "Failed", "Unknown")),
+    pytest.param({**FIRST}, "Delete", "it is to be deleted", id="Deleted, Missing, but an order to start is on its way"),
+    pytest.param({"last_action": done("Delete"), "report": says("Stopped")}, "NoAction", "it is to be deleted, and its node has been told", id="being deleted: grace"),
+    pytest.param({"last_action": done("Delete"), "report": says("Missing", knows_order=False)}, "NoAction", "it is to be deleted, and its node has been told", id="Missing from before the order proves nothing"),
+    pytest.param({"last_action": done("Delete")}, "FinalizeDelete", "its node says that it is gone", id="Deleted, Missing: finalize"),
+]  # fmt: skip
+
+
+def check(desired: str, parts: dict[str, Any], action: str, reason: str) -> None:
+    decision = decide(found(desired=desired, **parts))
+    assert (decision.action, decision.reason) == (action, reason)
+    assert decide(found(desired=desired, **parts)) == decision
+
+
+@pytest.mark.parametrize(("parts", "action", "reason"), RUNNING)
+def test_what_is_to_run(parts: dict[str, Any], action: str, reason: str) -> None:
+    check("Running", parts, action, reason)
+
+
+@pytest.mark.parametrize(("parts", "action", "reason"), STOPPED)
+def test_what_is_to_be_stopped(parts: dict[str, Any], action: str, reason: str) -> None:
+    check("Stopped", parts, action, reason)
+
+
+@pytest.mark.parametrize(("parts", "action", "reason"), DELETED)
+def test_what_is_to_be_deleted(parts: dict[str, Any], action: str, reason: str) -> None:
+    check("Deleted", parts, action, reason)
+
+
+@pytest.mark.parametrize("why", sorted(FINAL_FAILURES))
+def test_what_trying_again_would_not_help_fails_at_once(why: str) -> None:
+    decision = decide(found(**APPLIED, report=says("Failed", failure=why)))
+    assert (decision.action, decision.failure_reason, decision.event) == (
+        Action.MARK_FAILED,
+        why,
+        "WorkloadFailed",
+    )
+    assert decision.retry is not None
+    assert is_exhausted(decision.retry)
+
+
+@pytest.mark.parametrize("why", sorted(NODE_FAULTS))
+def test_what_another_node_may_do_better_goes_there_after_its_wait_but_not_for_ever(why: str) -> None:
+    retry, steps = counted(), []
+    while True:
+        decision = decide(
+            found(retry=retry, last_action=done("Apply", 100), report=says("Failed", retry.run or 0, why))
+        )
+        steps.append((decision.action, decision.requeue_after))
+        assert decision.retry is not None
+        retry = decision.retry
+        if decision.action is not Action.RESCHEDULE:
+            break
+    assert steps == [*((Action.RESCHEDULE, wait) for wait in (5, 10, 20, 40)), (Action.MARK_FAILED, None)]
+
+
+def test_what_its_node_ended_when_cut_off_starts_again_and_loses_no_attempt() -> None:
+    decision = decide(
+        found(
+            retry=counted(4, 5), last_action=done("Recreate", 100), report=says("Failed", 5, "DISCONNECTED")
+        )
+    )
+    assert (decision.action, decision.requeue_after) == (Action.BACKOFF_WAIT, 5)
+    assert decision.retry is not None
+    assert (decision.retry.attempts, decision.retry.run) == (4, 6)
+
+
+def test_the_old_revision_has_longer_to_go_than_a_new_one_to_appear() -> None:
+    told = {"retry": counted(), "last_action": done("Apply", 20)}
+    assert decide(found(**told, report=says("Running", revision=OLD))).action is Action.NO_ACTION
+    assert decide(found(**told)).action is Action.BACKOFF_WAIT
+
+
+def test_one_that_was_thought_lost_but_runs_is_left_alone() -> None:
+    for last in (done("Recreate"), done("BackoffWait")):
+        decision = decide(
+            found(
+                retry=counted(1, 2, wait=3), last_action=last, state_since=ago(1), report=says("Running", 1)
+            )
+        )
+        assert (decision.action, decision.reason) == (Action.NO_ACTION, "it runs, after it failed once")
+    stale = decide(
+        found(retry=counted(0, 2), last_action=done("Assign"), report=says("Running", 1, knows_order=False))
+    )
+    assert stale.action is Action.APPLY
+
+
+def test_what_was_stopped_starts_as_another_run() -> None:
+    decision = decide(found(retry=counted(2, 3), last_action=done("ApplyStopped"), report=says("Stopped", 3)))
+    assert (decision.action, decision.retry) == (Action.APPLY, counted(0, 4))
+
+
+def test_a_clock_that_is_set_back_makes_no_grace_longer() -> None:
+    decision = decide(found(retry=counted(), last_action=done("Apply", -3600)))
+    assert (decision.action, decision.requeue_after) == (Action.NO_ACTION, 15)
+
+
+def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
+    decision = decide(
+        found(retry=counted(5, 6), last_action=done("MarkFailed"), report=says("Failed", 5), revision=OLD)
+    )
+    assert decision.action is Action.APPLY
+    assert decision.retry == Retry(attempts=0, max=5, revision=OLD, run=7)
+
+
+@pytest.mark.parametrize(
+    ("parts", "action", "attempts"),
+    [
+        pytest.param(
+            {"retry": counted(5, 6), "last_action": done("MarkFailed"), "report": says("Failed", 5)},
+            "Retry",
+            0,
+            id="failed for good: once more",
+        ),
+        pytest.param(
+            {"retry": counted(3, 4, wait=40), "report": says("Failed", 3)}, "Retry", 0, id="waiting: at once"
+        ),
+        pytest.param(
+            {"retry": counted(3, 4), "report": says("Running", 4)},
+            "Forgive",
+            0,
+            id="runs again: only forgotten",
+        ),
+        pytest.param(
+            {"retry": counted(0, 4), "report": says("Running", 4)}, "NoAction", None, id="healthy: left alone"
+        ),
+        pytest.param(
+            {"retry": counted(5, 4), "desired": "Stopped"},
+            "NoAction",
+            None,
+            id="is to be stopped: left alone",
+        ),
+    ],
+)
+def test_a_retry_by_hand(parts: dict[str, Any], action: str, attempts: int | None) -> None:
+    situation = found(**parts)
+    decision = decide_manual_retry(situation)
+    assert decision.action == action
+    assert (decision.retry and decision.retry.attempts) == attempts
+    if decision.action is Action.RETRY:
+        after = decide(replace(situation, retry=decision.retry, last_action=LastAction("Retry", NOW)))
+        assert (after.action, decision.event) == (Action.APPLY, "RetryTriggered")
+
+
+def test_only_what_was_decided_is_stored() -> None:
+    for parts, *_ in (case.values for case in (*RUNNING, *STOPPED, *DELETED)):
+        decision = decide(found(**parts))  # type: ignore[arg-type]
+        if decision.action in (Action.NO_ACTION, Action.AWAIT_FAILOVER, Action.AWAIT_NODE):
+            assert not decision.is_stored
+        if decision.action in START_ACTIONS or decision.action is Action.MARK_FAILED:
+            assert decision.is_stored
+            assert decision.retry is not None

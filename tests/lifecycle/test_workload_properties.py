@@ -1,0 +1,164 @@
+"""From any state a workload comes to rest, and no run of it is started twice."""
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from build.lives import NOW, OLD, REV, ago, counted, done, found, says
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.lifecycle.retry import is_exhausted
+from lattice.lifecycle.workload import (
+    LIVE_STATES,
+    Action,
+    Decision,
+    GracePeriods,
+    LastAction,
+    Report,
+    WorkloadInput,
+    decide,
+)
+
+
+@dataclass
+class Agent:
+    """Does what it is told, in its own time: the next `fails` starts fail."""
+
+    fails: int
+    holds: Report = field(default_factory=Report)
+    started: list[tuple[str, int]] = field(default_factory=list)
+
+    def told(self, order: Decision, revision: str, run: int) -> None:
+        match order.action:
+            case Action.APPLY | Action.RECREATE if not self._settles(revision, run):
+                self.started.append((revision, run))
+                self.holds = Report("Starting", revision, run)
+            case Action.APPLY_STOPPED if self.holds.state in LIVE_STATES:
+                self.holds = replace(self.holds, state="Stopped")
+            case Action.DELETE:
+                self.holds = Report()
+
+    def _settles(self, revision: str, run: int) -> bool:
+        """What lives is left alone, and each run is started once."""
+        return self.holds.revision == revision and (self.holds.state in LIVE_STATES or self.holds.run >= run)
+
+    def go_on(self) -> None:
+        if self.holds.state in ("Pending", "Starting", "Unknown"):
+            self.fails -= 1
+            self.holds = replace(
+                self.holds,
+                state="Running" if self.fails < 0 else "Failed",
+                failure_reason="" if self.fails < 0 else "RUNTIME_ERROR",
+            )
+
+
+@dataclass
+class World:
+    situation: WorkloadInput
+    agent: Agent
+    graces: GracePeriods = field(default_factory=GracePeriods)
+    actions: list[Action] = field(default_factory=list)
+    is_removed: bool = False
+
+    def step(self) -> bool:
+        """One look; False once there is nothing more to do, now or later."""
+        seen = replace(self.situation, report=self.agent.holds)
+        decision = decide(seen, self.graces)
+        self._store(seen, decision)
+        self.agent.told(
+            decision, seen.revision, (self.situation.retry.run or 0) if self.situation.retry else 0
+        )
+        before = self.agent.holds
+        self.agent.go_on()
+        has_moved = before != self.agent.holds
+        wait = 1.0 if has_moved else (decision.requeue_after or 0.0)
+        self.situation = replace(
+            self.situation,
+            now=seen.now + timedelta(seconds=wait),
+            state_since=seen.now if has_moved else self.situation.state_since,
+        )
+        is_waiting = (
+            decision.is_stored
+            or has_moved
+            or decision.requeue_after is not None
+            or decision.action is Action.ASSIGN
+        )
+        return is_waiting and not self.is_removed
+
+    def _store(self, seen: WorkloadInput, decision: Decision) -> None:
+        if decision.is_stored or decision.action is Action.ASSIGN:
+            self.actions.append(decision.action)
+            self.situation = replace(
+                self.situation,
+                retry=decision.retry or seen.retry,
+                last_action=LastAction(decision.action, seen.now),
+            )
+        if decision.action is Action.ASSIGN:
+            self.situation = replace(self.situation, node="Ready")
+            self.agent.holds = Report()
+        if decision.action in (Action.RESCHEDULE, Action.RELEASE):
+            self.situation = replace(self.situation, node="None", eviction_reason="")
+        self.is_removed = decision.action is Action.FINALIZE_DELETE
+
+
+states = st.sampled_from(["Missing", "Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"])
+retries = st.none() | st.builds(
+    counted,
+    st.integers(0, 5),
+    st.integers(1, 4),
+    st.none() | st.floats(-200, 200),
+    st.sampled_from([REV, OLD]),
+)
+lasts = st.just(LastAction()) | st.builds(done, st.sampled_from(list(Action)), st.floats(0, 1000))
+situations = st.builds(
+    WorkloadInput,
+    desired=st.sampled_from(["Running", "Stopped", "Deleted"]),
+    revision=st.just(REV),
+    now=st.just(NOW),
+    node=st.sampled_from(["None", "Ready", "Abandoned", "Gone"]),
+    retry=retries,
+    last_action=lasts,
+    state_since=st.none() | st.builds(ago, st.floats(0, 1000)),
+    eviction_reason=st.sampled_from(["", "", "drain"]),
+)
+reports = st.builds(says, states, st.integers(1, 5), st.just(""), st.sampled_from([REV, OLD]))
+
+
+@settings(max_examples=400, deadline=None)
+@given(situation=situations, holds=reports, fails=st.integers(0, 6))
+def test_from_any_state_it_comes_to_rest_and_starts_no_run_twice(
+    situation: WorkloadInput, holds: Report, fails: int
+) -> None:
+    world = World(situation, Agent(fails, holds))
+    steps = 0
+    while world.step():
+        steps += 1
+        assert steps < 80, world.actions[-20:]
+    final, agent = world.situation, world.agent
+    assert len(agent.started) == len(set(agent.started))
+    assert all(a[1] < b[1] for a, b in zip(agent.started, agent.started[1:], strict=False))
+    if final.node not in ("Ready", "None"):
+        return  # silent for good: it waits for the node
+    is_failed = final.retry is not None and final.retry.revision == REV and is_exhausted(final.retry)
+    match final.desired:
+        case "Running" if is_failed:
+            assert agent.holds.state not in LIVE_STATES or final.node == "None"
+        case "Running":
+            assert (agent.holds.state, agent.holds.revision) == ("Running", REV)
+        case "Stopped":
+            assert agent.holds.state not in LIVE_STATES or final.node == "None"
+        case "Deleted":
+            assert world.is_removed
+    assert not decide(replace(final, report=agent.holds)).is_stored or world.is_removed
+
+
+@settings(max_examples=100, deadline=None)
+@given(fails=st.integers(0, 4))
+def test_a_new_workload_is_started_once_and_once_more_for_each_failure(fails: int) -> None:
+    world = World(found(node="None"), Agent(fails))
+    while world.step():
+        assert len(world.actions) < 50
+    assert [run for _, run in world.agent.started] == list(range(1, fails + 2))
+    assert world.actions.count(Action.APPLY) == 1
+    assert world.actions.count(Action.RECREATE) == fails
+    assert world.actions.count(Action.FORGIVE) == (1 if fails else 0)

@@ -1,0 +1,250 @@
+"""What is shown of a workload for all that may be known of it."""
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from build.lives import NOW, REV, ago, counted, says
+from msgspec.structs import replace
+
+from lattice.kinds.meta.base import Condition, Metadata
+from lattice.kinds.meta.timestamps import format_micro_time, parse_time
+from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
+from lattice.lifecycle.workload import Action, Decision, decide
+from lattice.lifecycle.workload_status import (
+    Observation,
+    awaits_node,
+    build_input,
+    is_settled,
+    next_status,
+    parse_actual_state,
+)
+
+NOTHING = Decision(Action.NO_ACTION, "")
+BOUND: dict[str, Any] = {"binding": Binding(node="n1"), "last_action": "Apply", "retry": counted()}
+
+
+def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
+    spec = WorkloadSpec(containers={}, revision=REV, desired_state=desired)
+    return LatticeWorkload(
+        api_version="", kind="", metadata=Metadata(name="w"), spec=spec, status=WorkloadStatus(**status)
+    )
+
+
+@pytest.mark.parametrize(
+    ("workload", "sight", "state", "ready"),
+    [
+        pytest.param(a_workload(), Observation("None"), "Pending", None, id="new"),
+        pytest.param(
+            a_workload("Stopped"), Observation("None"), "Stopped", None, id="to be stopped, never ran"
+        ),
+        pytest.param(
+            a_workload(retry=counted(5, 6)),
+            Observation("None"),
+            "Failed",
+            None,
+            id="failed for good, without a node",
+        ),
+        pytest.param(
+            a_workload(**BOUND), Observation("Ready"), "Pending", None, id="its node has it not yet"
+        ),
+        pytest.param(
+            a_workload(**BOUND), Observation("Ready", report=says("Starting")), "Starting", False, id="starts"
+        ),
+        pytest.param(
+            a_workload(**BOUND),
+            Observation("Ready", report=says("Running")),
+            "Running",
+            False,
+            id="runs, and is not ready",
+        ),
+        pytest.param(
+            a_workload(**BOUND),
+            Observation("Ready", report=says("Running"), ready=True),
+            "Running",
+            True,
+            id="runs and is ready",
+        ),
+        pytest.param(
+            a_workload(**BOUND),
+            Observation("Ready", report=says("Stopped"), ready=True),
+            "Stopped",
+            False,
+            id="only what runs is ready",
+        ),
+        pytest.param(
+            a_workload(**BOUND, actual_state="Running", ready=True),
+            Observation("Silent"),
+            "Unknown",
+            False,
+            id="its node is silent: who knows",
+        ),
+        pytest.param(
+            a_workload(**BOUND, actual_state="Running", ready=True),
+            Observation("Silent", False),
+            "Running",
+            True,
+            id="not heard by us yet: as it was",
+        ),
+        pytest.param(
+            a_workload(**{**BOUND, "last_action": "BackoffWait"}),
+            Observation("Ready"),
+            "Failed",
+            None,
+            id="failed, and its node has forgotten it",
+        ),
+    ],
+)
+def test_what_is_shown(workload: LatticeWorkload, sight: Observation, state: str, ready: bool | None) -> None:
+    status = next_status(workload, sight, NOTHING, NOW)
+    assert (status.actual_state, status.ready) == (state, ready)
+    assert (status.state_since == format_micro_time(NOW)) == (workload.status.actual_state != state)
+
+
+def test_what_was_decided_is_stored_with_its_time() -> None:
+    failed = Decision(Action.BACKOFF_WAIT, "it failed", counted(1, 2), failure_reason="RUNTIME_ERROR")
+    status = next_status(
+        a_workload(**BOUND), Observation("Ready", report=says("Failed"), log="x" * 5000), failed, NOW
+    )
+    assert (status.last_action, status.last_action_at, status.retry) == (
+        "BackoffWait",
+        format_micro_time(NOW),
+        counted(1, 2),
+    )
+    assert (status.failure_reason, len(status.last_log)) == ("RUNTIME_ERROR", 2048)
+    assert status.failure_message == ""
+    told = dataclasses.replace(says("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7")
+    status = next_status(a_workload(**BOUND), Observation("Ready", report=told), failed, NOW)
+    assert status.failure_message == "ended with code 7"
+    waits = next_status(
+        a_workload(**BOUND),
+        Observation("Ready", report=says("Failed")),
+        Decision(Action.BACKOFF_WAIT, "", requeue_after=3),
+        NOW,
+    )
+    assert waits.last_action == "Apply"
+
+
+@pytest.mark.parametrize("action", [Action.RESCHEDULE, Action.RELEASE, Action.FINALIZE_DELETE])
+def test_what_leaves_its_node_leaves_nothing_there(action: Action) -> None:
+    leaving = Condition(type="Leaving", status="True")
+    workload = a_workload(
+        **BOUND,
+        ready=True,
+        actual_state="Running",
+        allocated_ports={"web": 80},
+        decision={"x": 1},
+        conditions=(leaving,),
+    )
+    status = next_status(
+        workload,
+        Observation("Ready", report=says("Running"), ready=True),
+        Decision(action, "", counted(0, 2)),
+        NOW,
+    )
+    assert (status.binding, status.allocated_ports, status.decision, status.ready, status.conditions) == (
+        None,
+        {},
+        {},
+        False,
+        (),
+    )
+    assert (status.actual_state, status.retry) == ("Pending", counted(0, 2))
+
+
+def test_nobody_can_be_late_before_they_were_told() -> None:
+    workload = a_workload(**BOUND, last_action_at=format_micro_time(ago(100)))
+    assert build_input(
+        workload, Observation("Ready", connected_for=5), NOW
+    ).last_action.at == NOW - timedelta(seconds=5)
+    assert build_input(workload, Observation("Ready", connected_for=500), NOW).last_action.at == parse_time(
+        format_micro_time(ago(100))
+    )
+
+
+def test_what_was_done_an_hour_ahead_of_us_is_timed_from_when_the_node_was_told_at_the_latest() -> None:
+    """The clock was set back: by the stored time nobody would be late for an hour."""
+    ahead = a_workload(**BOUND, last_action_at=format_micro_time(ago(-3600)))
+    assert build_input(ahead, Observation("Ready", connected_for=40), NOW).last_action.at == NOW - timedelta(
+        seconds=40
+    )
+    skewed = a_workload(**BOUND, last_action_at=format_micro_time(ago(-2)))
+    assert build_input(skewed, Observation("Ready", connected_for=40), NOW).last_action.at == parse_time(
+        format_micro_time(ago(-2))
+    ), "two servers' clocks may differ a little"
+
+
+@pytest.mark.parametrize(
+    ("stored", "told", "acted", "age"),
+    [
+        pytest.param(3700, 500, 100, 100, id="the clock was set forward: only what was seen counts"),
+        pytest.param(-3500, 500, 100, 100, id="the clock was set back"),
+        pytest.param(3700, 5, 100, 5, id="and nobody is late before they were told"),
+        pytest.param(100, 500, None, 100, id="whoever saw nothing goes by what is stored"),
+    ],
+)
+def test_what_was_seen_to_happen_is_as_long_ago_as_it_was_seen(
+    stored: float, told: float, acted: float | None, age: float
+) -> None:
+    workload = a_workload(**BOUND, last_action_at=format_micro_time(ago(stored)))
+    assert build_input(
+        workload, Observation("Ready", connected_for=told, since_last_action=acted), NOW
+    ).last_action.at == NOW - timedelta(seconds=age)
+
+
+def test_a_word_that_nobody_knows_is_unknown() -> None:
+    assert (parse_actual_state("Running"), parse_actual_state("Dancing")) == ("Running", "Unknown")
+
+
+@pytest.mark.parametrize(
+    ("workload", "settled"),
+    [
+        pytest.param(a_workload(**BOUND, actual_state="Running"), True, id="runs as it should"),
+        pytest.param(a_workload("Stopped", **BOUND, actual_state="Running"), False, id="is to stop"),
+        pytest.param(
+            a_workload(**{**BOUND, "retry": counted(1)}, actual_state="Running"),
+            False,
+            id="has failed before",
+        ),
+        pytest.param(
+            a_workload(**{**BOUND, "retry": counted(revision="b" * 24)}, actual_state="Running"),
+            False,
+            id="of another revision",
+        ),
+        pytest.param(a_workload(**BOUND), False, id="does not run yet"),
+    ],
+)
+def test_who_needs_no_look_when_others_on_its_node_change(workload: LatticeWorkload, settled: bool) -> None:
+    assert is_settled(workload) == settled
+
+
+@pytest.mark.parametrize(
+    ("workload", "waits"),
+    [
+        pytest.param(a_workload(), True, id="new"),
+        pytest.param(a_workload("Stopped"), False, id="to be stopped"),
+        pytest.param(a_workload(**BOUND), False, id="bound"),
+        pytest.param(a_workload(retry=counted(1, 2)), False, id="failed before"),
+        pytest.param(
+            replace(a_workload(), metadata=Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z")),
+            False,
+            id="to be deleted",
+        ),
+        pytest.param(
+            replace(a_workload(), metadata=Metadata(name="w", annotations={"a": "b"})),
+            False,
+            id="somebody may ask for a retry",
+        ),
+    ],
+)
+def test_only_what_waits_for_its_first_node_needs_nothing_else(
+    workload: LatticeWorkload, waits: bool
+) -> None:
+    assert awaits_node(workload) is waits
+    if waits:
+        decision = decide(build_input(workload, Observation("None"), NOW))
+        assert decision.action is Action.ASSIGN
+        assert next_status(workload, Observation("None"), decision, NOW) == workload.status, (
+            "a look would change nothing"
+        )

@@ -1,0 +1,417 @@
+"""Why a service is not placed, what is in its way, and that nothing else is."""
+
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import pytest
+from build.worlds import (
+    EXAMPLES,
+    a_class,
+    a_cloud,
+    a_policy,
+    a_pool,
+    a_service,
+    a_static,
+    a_world,
+    arranged,
+    seed_world,
+    worlds,
+)
+from hypothesis import HealthCheck, given, note, settings
+
+from lattice.kinds.meta.base import Kind
+from lattice.placement.explain.blockers import (
+    IGNORABLE,
+    LimitBlocker,
+    find_blockers,
+    is_feasible,
+    without_blockers,
+)
+from lattice.placement.explain.required_infrastructure import as_infrastructure, region_pattern
+from lattice.placement.explain.verdict import Verdict, conflicting_requirements, judge
+from lattice.placement.greedy.place import place
+from lattice.placement.greedy.place_all import place_all_once
+from lattice.placement.model.demand import Requirement
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge
+
+MANY = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+US: dict[str, Any] = {"region": "us-east-1"}
+
+
+def verdict(*objects: Kind, of: str = "api") -> Verdict:
+    """Of one service, when all others are placed that can be."""
+    world, name = a_world(*objects), f"default/{of}"
+    fleet = arranged(world, name)
+    placement = place(world.demands[name], fleet)
+    assert not placement.is_complete
+    return judge(placement, fleet, world.services)
+
+
+def words(found: Verdict) -> list[list[str]]:
+    return [[str(part) for part in conflict] for conflict in found.blocker_sets]
+
+
+near: dict[str, Any] = {"latency": {"db": {"maxMs": 5}}}
+split = a_pool("p1", capacity={"maxNodes": 1}), a_pool("p2", capacity={"maxNodes": 1})
+
+CASES = [
+    pytest.param([a_pool(), a_service(requiredRegions=["moon"])], "NotHere", "no pool here is in moon", [["a replica in moon"]],
+                 id="a required region that nobody is in is not here"),
+    pytest.param([a_pool(budget=100), a_service()], "OverBudget", "1 over budget", [["budgets"]],
+                 id="only the budget is in the way"),
+    pytest.param([a_class(price=None), a_pool(budget=100), a_service()], "NoPrice", "1 without a known price",
+                 [["prices that nobody knows"], ["budgets"]], id="an unknown price is not over a budget: it is unknown"),
+    pytest.param([a_class(), a_class("blank", price=None), a_pool("p1", budget=100), a_pool("p2", classes=["blank"], budget=100), a_service()], "NoPrice",
+                 "1 over budget; 1 without a known price", [["prices that nobody knows"], ["budgets"]],
+                 id="one pool is over budget, of another the price is not known"),
+    pytest.param([a_class(price=None), a_pool(budget=100), a_service(compliance=["gdpr"])], "Never",
+                 "1 without compliance gdpr", [["compliance gdpr", "prices that nobody knows"], ["compliance gdpr", "budgets"]],
+                 id="a price alone would not do"),
+    pytest.param([a_pool(capacity={"maxNodes": 0}), a_service()], "NotNow", "1 full", [["limits on capacity"]],
+                 id="a full pool is a matter of time"),
+    pytest.param([a_pool(), a_service(**near)], "NotNow", "waiting for db", [["db within 5 ms"], ["dependencies that are not placed"]],
+                 id="an undefined dependency with a latency limit is waited for"),
+    pytest.param([a_pool(capacity={"maxNodes": 0}, budget=0), a_service()], "NotNow", "1 full", [["budgets", "limits on capacity"]],
+                 id="full and without money: both would have to change"),
+    pytest.param([a_static(overflow={"enabled": True, "target": "cloud"}, nodes=1, cores=4), a_cloud(), a_service(cores=3, replicas=2)],
+                 "NotNow", "closed while dc is not full",
+                 [["cpu of one replica"], ["limits on capacity"], ["the overflow rules of data centers, which close the cloud"]],
+                 id="overflow opens once the data center is fuller"),
+    pytest.param([a_static(nodes=1, cores=4, reservation={"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}),
+                  a_service()], "NotNow", "1 full", [["limits on capacity"], ["capacity that is reserved for others"]],
+                 id="what is reserved for others may become free"),
+    pytest.param([a_pool(), a_service(compliance=["gdpr"])], "Never", "1 without compliance gdpr", [["compliance gdpr"]],
+                 id="a certificate that nobody has"),
+    pytest.param([a_pool(), a_service(cores=64)], "Never", "1 without machines that one replica fits on", [["cpu of one replica"]],
+                 id="no machine is big enough"),
+    pytest.param([a_pool(), a_service(nodeSelector={"disk": "ssd"})], "Never", "without machines", [["labels that its machines must have"]],
+                 id="no machine has the label"),
+    pytest.param([a_pool(), a_policy(compliance=["gdpr"]), a_service(compliance=["gdpr"])], "Never", "without compliance gdpr",
+                 [["compliance gdpr", "compliance gdpr"]], id="service and policy ask the same: both would have to give way"),
+    pytest.param([a_pool("p1", **US), a_pool("p2", **US), a_policy(minRegions=2), a_service()], "Never",
+                 "replica 2 of 2: 0 of 2 pools: 2 in regions that have a replica already", [["replicas in 2 regions"]],
+                 id="two regions are wanted and there is one"),
+    pytest.param([*split, a_policy(spreadConstraint={"topologyKey": "pool"}), a_service(cores=3, replicas=3)], "NotNow",
+                 "replica 3 of 3: 0 of 2 pools: 2 full", [["cpu of one replica"], ["limits on capacity"]],
+                 id="the third replica finds both pools full"),
+    pytest.param([a_pool("p1"), a_pool("p2"), a_policy("a", minRegions=2), a_service(most=1)], "Never", "replicas.max allows 1",
+                 [["replicas in 2 regions"]], id="a policy wants more replicas than there may be"),
+    pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 5}), a_policy("b", clusters={"maxNodes": 3}), a_service()], "Never",
+                 "policy/a wants clusters of at least 5 nodes, policy/b of at most 3", [["how many machines policies want in a cluster"]], id="policies contradict one another"),
+    pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 3}), a_pool("p2", capacity={"maxNodes": 2}, labels={"tier": "x"}),
+                  a_service(pools={"matchLabels": {"tier": "x"}})], "NotNow", "1 full",
+                 [["pools with tier=x"], ["limits on capacity"], ["how many machines policies want in a cluster"]],
+                 id="a cluster of three does not fit where two are left"),
+    pytest.param([a_static(accelerators=[{"type": "t4", "count": 4}]), a_service(gpu=1, gpuModel="a100")], "Never", "without machines",
+                 [["gpu of one replica"], ["the model of its GPUs"]], id="GPUs of another model"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("objects", "kind", "reason", "conflicts"), CASES)
+def test_verdicts(objects: list[Kind], kind: str, reason: str, conflicts: list[list[str]]) -> None:
+    found = verdict(*objects)
+    assert (found.kind, words(found)) == (kind, conflicts)
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(("nodes", "reserved", "others"), [
+    pytest.param(2, 1, [a_service("crit", labels={"env": "prod"}), a_service("big", cores=4)], id="beside those whom the reserve is for"),
+    pytest.param(3, 3, [a_policy(clusters={"minNodes": 2}), a_service("crit", cores=4, replicas=2, labels={"env": "prod"})],
+                 id="on one more machine of their cluster, where two would begin another"),
+])  # fmt: skip
+def test_a_reserve_is_in_the_way_of_who_would_fit(nodes: int, reserved: int, others: list[Kind]) -> None:
+    """Were nothing reserved, clusters that are kept would be anybody's."""
+    reservation = {"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
+    dc = a_static("dc", nodes, 4 * nodes, f"{16 * nodes}Gi", reservation=reservation)
+    world = converge(a_world(dc, *others)).resulting_world().with_objects([a_service("api", cores=1)])
+    found = judged_in(world)
+    assert found is not None
+    assert ["capacity that is reserved for others"] in words(found)
+    assert judged_in(world.with_objects([a_static("dc", nodes, 4 * nodes, f"{16 * nodes}Gi")])) is None
+
+
+@pytest.mark.parametrize(("db", "words"), [
+    pytest.param([], "db, which is not defined", id="nobody has defined it"),
+    pytest.param([a_service("db", compliance=["gdpr"])], "db, which is not placed", id="it could not be placed itself"),
+])  # fmt: skip
+def test_a_verdict_names_the_dependency_it_waits_for(db: list[Kind], words: str) -> None:
+    assert verdict(a_pool(), *db, a_service(**near)).waits == (words,)
+
+
+def test_a_verdict_says_which_class_has_no_price_and_how_to_give_it_one() -> None:
+    found = verdict(a_class(price=None), a_pool(budget=100), a_service())
+    assert found.waits == ("a price of class m (costPerHour.aws, or a price file)",)
+    assert [str(each) for _, why in found.rejections for each in why] == [
+        "price of m: need a known price, since a budget applies, have unknown, missing a price: set costPerHour.aws of the class, or give a price file"
+    ]
+    assert judged(a_class(price=0.1), a_pool(budget=100), a_service()) is None
+
+
+def judged(*objects: Kind) -> Verdict | None:
+    return judged_in(a_world(*objects))
+
+
+def judged_in(world: World) -> Verdict | None:
+    placement = place(world.demands["default/api"], fleet := world.build_fleet())
+    return None if placement.is_complete else judge(placement, fleet)
+
+
+EU, FED = (
+    {"labels": {"compliance": ["gdpr"]}, "region": "eu-west-1"},
+    {"labels": {"compliance": ["fedramp"]}, "region": "us-east-1"},
+)
+CONTRADICTING = [
+    pytest.param([a_pool("p1", **EU), a_pool("p2", **FED), a_policy("a", compliance=["gdpr"]), a_policy("b", compliance=["fedramp"]), a_service()],
+                 ["compliance gdpr (policy/a) and compliance fedramp (policy/b): no pool has both"], id="two policies, and no pool has both certificates"),
+    pytest.param([a_pool("p1", **EU), a_pool("p2", **FED), a_policy("a", compliance=["gdpr"]), a_service(requiredRegions=["us-east-1"])],
+                 ["a replica in us-east-1 (service/api) and compliance gdpr (policy/a): no pool has both"],
+                 id="a region is required where no pool has what a policy wants"),
+    pytest.param([a_pool("p1", **EU), a_pool("p2", **FED),
+                  a_service(requiredRegions=["us-east-1"], pools={"matchExpressions": [{"key": "region", "operator": "NotIn", "values": ["us-east-1"]}]})],
+                 ["pools with region!=us-east-1 (service/api) and a replica in us-east-1 (service/api): no pool has both"],
+                 id="a region is required and ruled out"),
+    pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 5}), a_policy("b", clusters={"maxNodes": 3}), a_service()],
+                 ["clusters of at least 5 nodes (policy/a) and of at most 3 (policy/b): no number is both"], id="clusters too small and too large"),
+    pytest.param([a_pool("p1"), a_pool("p2"), a_policy("a", minRegions=2), a_service(most=1)],
+                 ["replicas in 2 regions (policy/a) and at most 1 replica (service/api): one replica is in one region"], id="more regions than replicas"),
+    pytest.param([a_pool("p1", **EU), a_policy("a", compliance=["gdpr"]), a_policy("b", compliance=["fedramp"]), a_service()], [],
+                 id="what nobody has contradicts nothing"),
+    pytest.param([a_pool("p1", **EU), a_pool("p2", **FED, capacity={"maxNodes": 0}), a_service(requiredRegions=["us-east-1", "eu-west-1"])], [],
+                 id="two regions are for two replicas"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("objects", "words"), CONTRADICTING)
+def test_rules_that_contradict_one_another_are_named_with_who_states_them(
+    objects: list[Kind], words: list[str]
+) -> None:
+    assert [str(each) for each in verdict(*objects).conflicting_requirements] == words
+
+
+@MANY
+@given(worlds())
+def test_without_one_side_of_a_contradiction_it_is_gone_and_with_both_nothing_fits(world: World) -> None:
+    fleet = world.build_fleet()
+    for name, demand in world.demands.items():
+        found = list(conflicting_requirements(demand, fleet))
+        assert not found or not is_feasible(replace(demand, ignored_limits=frozenset(IGNORABLE)), fleet), name
+        for each in demand.requirements:
+            without = list(conflicting_requirements(demand.without([each]), fleet))
+            assert [
+                one
+                for one in found
+                if (str(each), each.source)
+                not in [(side.text, side.source) for side in (one.first, one.second)]
+            ] == without
+
+
+def test_a_verdict_names_the_pools_that_would_need_room() -> None:
+    found = verdict(
+        *split,
+        a_pool("p3", labels={"tier": "x"}),
+        a_service(
+            cores=3, replicas=3, pools={"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}
+        ),
+    )
+    assert found.waits == ("room in p1, p2",)
+
+
+@pytest.mark.timeout(30)
+def test_it_does_not_take_longer_for_however_many() -> None:
+    """Every one of them tried in turn, for each set of demands, would take minutes."""
+    few, many = (
+        judged(a_class(), a_pool("p1", budget=500), a_service(replicas=count)) for count in (2_000, 100_000)
+    )
+    assert few is not None
+    assert many is not None
+    assert (few.kind, few.blocker_sets) == (many.kind, many.blocker_sets)
+
+
+def test_details_are_those_of_the_moment_when_the_replica_failed() -> None:
+    """Before anything was placed there was a machine left; the second replica found none."""
+    found = verdict(a_pool(capacity={"maxNodes": 1}), a_service(cores=3, replicas=2))
+    assert [str(each) for _, why in found.rejections for each in why] == [
+        "nodes: need 1 more, have 0 of 1, missing 1"
+    ]
+
+
+def test_what_the_target_of_an_open_overflow_lacks_is_told_rather_than_the_gate() -> None:
+    dc = a_static(
+        nodes=1, cores=4, overflow={"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 50}}
+    )
+    found = verdict(dc, a_cloud(budget={"monthly": 10, "hardLimit": True}), a_service(cores=3, replicas=2))
+    assert found.kind == "OverBudget"
+    assert dict(found.rejections)["cloud/r1"][0].what == "budget of cloudinfrastructure/cloud"
+
+
+def test_api_gateway_as_printed_lacks_gdpr_in_us_east() -> None:
+    world = seed_world("soc2", "hipaa")
+    fleet = world.build_fleet()
+    placements = place_all_once(world.demands.values(), fleet)
+    found = judge(placements["default/api-gateway"], fleet, world.services)
+    assert found.kind == "Never"
+    assert (
+        found.reason
+        == "0 of 3 pools: 2 without compliance gdpr; 1 not in us-east, where a replica is required"
+    )
+    assert all("compliance gdpr" in parts for parts in words(found))
+    database = judge(placements["default/database"], fleet)
+    assert words(database) == [["compliance gdpr"], ["a replica in us-east"]]
+    needed = database.required.properties()
+    assert needed["places"] == 1
+    assert needed["requiredProperties"]["region"] == "us-east"
+    assert needed["requiredProperties"]["compliance"] == ["gdpr"]
+
+
+@pytest.mark.parametrize(("regions", "shown"), [
+    pytest.param(["us-east"], "us-east", id="one is itself"),
+    pytest.param(["us-east", "us-west"], "us-*", id="several that begin alike"),
+    pytest.param(["us-east", "eu-west"], "us-east, eu-west", id="several that do not"),
+    pytest.param([], "", id="none"),
+])  # fmt: skip
+def test_regions_of_required_infrastructure(regions: list[str], shown: str) -> None:
+    assert region_pattern(regions) == shown
+
+
+REQUIRED = [
+    pytest.param([a_pool(), a_service(compliance=["HIPAA"], capabilities=["gpu"], gpu=1)], id="certificate, capability and GPU"),
+    pytest.param([a_pool(), a_service(requiredRegions=["us-east", "us-west"])], id="two regions"),
+    pytest.param([a_pool("p1", **US), a_policy(minRegions=3), a_service()], id="two more regions"),
+    pytest.param([a_pool(), a_service(cores=64, memory=500.5, replicas=3)], id="bigger machines"),
+    pytest.param([a_pool(**US), a_service("db", requiredRegions=["p1"]), a_service(latency={"db": {"maxMs": 3}}, compliance=["gdpr"])], id="near a dependency"),
+    pytest.param([a_pool(capacity={"maxNodes": 1}), a_policy(clusters={"minNodes": 3, "maxNodes": 4}), a_service(replicas=6, cores=4)],
+                 id="room for whole clusters"),
+    pytest.param([a_pool(), a_service(dataResidency="eu", pools={"matchLabels": {"tier": "x"}}, nodeSelector={"disk": "ssd"})],
+                 id="residency and labels"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("objects", REQUIRED)
+def test_required_infrastructure_is_exactly_enough(objects: list[Kind]) -> None:
+    found, world = verdict(*objects), a_world(*objects)
+    fresh = as_infrastructure(found.required)
+    assert _fits(world.with_objects(fresh))
+    assert len(fresh) == 1 + found.required.place_count
+    assert not _fits(world.with_objects(fresh[:-1]))
+
+
+def _fits(world: World) -> bool:
+    return place(world.demands["default/api"], arranged(world, "default/api")).is_complete
+
+
+# --- whatever the world ---
+
+
+@MANY
+@given(worlds())
+def test_required_infrastructure_would_do_whatever_the_world(world: World) -> None:
+    """Once what it waits for has a place, unless its rules contradict themselves, or bind new places to old ones by an even spread."""
+    before = converge(world)
+    applied = before.resulting_world()
+    for name, placement in before.unplaced.items():
+        demand = world.demands[name]
+        if (
+            demand.rule_conflict
+            or demand.spread
+            or not all(before.fleet.assignments.get(target) for _, target in demand.latency_to)
+        ):
+            continue
+        found = judge(placement, before.fleet)
+        note(f"{name}: {found.reason} {found.required.properties()}")
+        after = applied.with_objects(as_infrastructure(found.required))
+        assert place(after.demands[name], after.build_fleet()).is_complete
+
+
+def failures(world: World) -> tuple[Fleet, dict[str, Verdict]]:
+    fleet = world.build_fleet()
+    failed = {
+        name: each
+        for name, each in place_all_once(world.demands.values(), fleet).items()
+        if not each.is_complete
+    }
+    return fleet, {name: judge(each, fleet, world.services) for name, each in failed.items()}
+
+
+def fits_without(world: World, fleet: Fleet, name: str, *dropped: Requirement | LimitBlocker) -> bool:
+    return is_feasible(without_blockers(world.demands[name], dropped), fleet)
+
+
+@MANY
+@given(worlds())
+def test_dropping_a_listed_conflict_is_enough_and_dropping_another_thing_is_not(world: World) -> None:
+    fleet, verdicts = failures(world)
+    for name, found in verdicts.items():
+        note(f"{name}: {found.kind} {found.reason} {words(found)}")
+        singles = {conflict[0] for conflict in found.blocker_sets if len(conflict) == 1}
+        assert not singles or all(len(conflict) == 1 for conflict in found.blocker_sets)
+        for conflict in found.blocker_sets:
+            assert fits_without(world, fleet, name, *conflict)
+            for size in range(1, len(conflict)):
+                assert not any(
+                    fits_without(world, fleet, name, *some) for some in combinations(conflict, size)
+                )
+        for other in find_blockers(world.demands[name], fleet):
+            assert other in singles or not fits_without(world, fleet, name, other)
+
+
+@MANY
+@given(worlds())
+def test_no_offer_is_ruled_out_silently(world: World) -> None:
+    for found in failures(world)[1].values():
+        if world.demands[found.service].rule_conflict:
+            assert found.reason == world.demands[found.service].rule_conflict
+            continue
+        assert [name for name, _ in found.rejections] == sorted(offer.name for offer in world.supply.offers)
+        assert all(
+            why and all(each.what and each.need and each.have for each in why) for _, why in found.rejections
+        )
+
+
+@MANY
+@given(worlds())
+def test_kinds_follow_their_definition(world: World) -> None:
+    fleet, verdicts = failures(world)
+    for name, found in verdicts.items():
+        demand = world.demands[name]
+        is_here = all(any(offer.is_in(each.value) for offer in fleet.offers) for each in demand.regions)
+        with fleet.what_if():
+            known = place(replace(demand, ignored_limits=frozenset({"prices"})), fleet).is_complete
+        with fleet.what_if():
+            free = place(replace(demand, ignored_limits=frozenset({"budget"})), fleet).is_complete
+        with fleet.what_if():
+            later = place(replace(demand, ignored_limits=frozenset(IGNORABLE)), fleet).is_complete
+        by_money = "NoPrice" if known else "OverBudget" if free else "NotNow" if later else "Never"
+        expected = "NotHere" if not is_here and not demand.rule_conflict else by_money
+        note(f"{name}: {found.reason}")
+        assert found.kind == expected
+        assert bool(found.waits) == (expected in ("NoPrice", "OverBudget", "NotNow"))
+
+
+@MANY
+@given(worlds())
+def test_judging_leaves_the_fleet_as_it_was(world: World) -> None:
+    fleet = world.build_fleet()
+    placements = place_all_once(world.demands.values(), fleet)
+    before = _state(fleet)
+    for each in placements.values():
+        if not each.is_complete:
+            judge(each, fleet)
+    assert _state(fleet) == before
+
+
+def _state(fleet: Fleet) -> object:
+    taken = [[int(amount) for amount in fleet.table.allocated(number)] for number in range(4)]
+    seats = {
+        name: [(fleet.machines.names[seat.machine], seat.needs) for seat in found]
+        for name, found in fleet.assignments.items()
+    }
+    return (
+        taken,
+        seats,
+        +fleet.committed,
+        {name: len(each.machines) for name, each in fleet.clusters.items()},
+        fleet.unreserved_nodes_used,
+    )

@@ -1,0 +1,162 @@
+"""Deciding in stages comes to what `plan` says, and each stage stands on its own."""
+
+from collections import Counter
+
+import msgspec
+from build.worlds import EXAMPLES, a_pool, a_service, a_world, worlds
+from hypothesis import given, settings
+
+from lattice.kinds.cluster import LatticeCluster
+from lattice.lifecycle.replica_observation import ReplicaObservation
+from lattice.lifecycle.replica_template import NodeGroupKey
+from lattice.placement.greedy.commit_stages import decide_stages
+from lattice.placement.greedy.machine_choice import class_counts
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.world import World, placed_counts
+from lattice.placement.plan.plan import converge
+
+
+def where(world: World, fleet: Fleet) -> dict[str, Counter[tuple[str, str, str]]]:
+    return {name: placed_counts(fleet, name) for name in world.services}
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(worlds())
+def test_stages_come_to_what_plan_says(world: World) -> None:
+    planned, decided = converge(world), decide_stages(world, ReplicaObservation())
+    assert where(world, decided.fleet) == where(world, planned.fleet)
+    assert decided.desired_machines == planned.clusters
+    assert {name: each.missing for name, each in decided.placements.items()} == {
+        name: each.missing for name, each in planned.placements.items()
+    }
+    assert decided.fleet.committed == planned.fleet.committed
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(worlds())
+def test_each_stage_has_the_machines_of_those_written_by_then(world: World) -> None:
+    decided = decide_stages(world, ReplicaObservation())
+    made: dict[str, Counter[str]] = {}
+    written: set[str] = set()
+    for stage in decided.stages:
+        made |= stage.clusters
+        assert not written & set(stage.services), "written twice"
+        written |= set(stage.services)
+        for name in stage.services:
+            for seat in decided.fleet.assignments.get(name, ()):
+                cluster, kind = (
+                    decided.fleet.machines.cluster[seat.machine],
+                    decided.fleet.machines.machine_type[seat.machine],
+                )
+                assert made[cluster.name][kind.name] > 0
+    assert made == {name: class_counts(decided.fleet, each) for name, each in decided.fleet.clusters.items()}
+
+
+def test_a_service_that_is_left_out_keeps_what_it_has_and_gets_no_more() -> None:
+    world = a_world(a_pool(), a_service("api", replicas=2), a_service("web", replicas=2))
+    decided = decide_stages(world, ReplicaObservation(), excluded_services=["default/api"])
+    assert "default/api" not in decided.fleet.assignments
+    assert len(decided.fleet.assignments["default/web"]) == 2
+
+
+def test_machines_of_an_unsettled_cluster_stay() -> None:
+    world = converge(a_world(a_pool(), a_service("api", replicas=2, cores=4))).resulting_world()
+    service = a_service("api", replicas=1, cores=4)
+    fewer = world.with_objects([service])
+    decided = decide_stages(fewer, ReplicaObservation(unsettled_clusters=frozenset({"p1-001"})))
+    assert decided.desired_machines == {"p1-001": Counter(m=2)}
+    assert len(decided.fleet.assignments["default/api"]) == 1
+
+
+def test_a_cluster_that_was_given_up_gets_no_machines_and_keeps_its_number() -> None:
+    applied = converge(a_world(a_pool(), a_service("api"))).resulting_world()
+    cluster = applied.objects["LatticeCluster", "", "p1-001"]
+    assert isinstance(cluster, LatticeCluster)
+    empty = msgspec.structs.replace(
+        cluster, spec=msgspec.structs.replace(cluster.spec, nodes={}, min_nodes=0)
+    )
+    world = a_world(a_pool(), a_service("web")).with_objects([empty], with_status=True)
+    assert set(decide_stages(world, ReplicaObservation()).desired_machines) == {"p1-002"}
+
+
+def test_stuck_replicas_get_a_machine_more_when_all_of_theirs_have_joined() -> None:
+    world = converge(a_world(a_pool(), a_service("api", replicas=2, cores=1))).resulting_world()
+    cell: NodeGroupKey = ("p1-001", "m")
+    waiting = ReplicaObservation(unschedulable={"default/api": Counter({cell: 1})}, joined_nodes=Counter())
+    assert decide_stages(world, waiting).desired_machines == {"p1-001": Counter(m=1)}
+    seen = ReplicaObservation(
+        unschedulable={"default/api": Counter({cell: 1})}, joined_nodes=Counter({cell: 1})
+    )
+    decided = decide_stages(world, seen)
+    assert decided.desired_machines == {"p1-001": Counter(m=2)}
+    assert len(decided.fleet.assignments["default/api"]) == 2
+
+
+def test_stuck_replicas_whose_relief_was_refused_are_not_decided_again_at_once() -> None:
+    """Whoever is left out for a while, since a budget refused it, gets no relief either: the same would be refused again."""
+    world = converge(a_world(a_pool(), a_service("api", replicas=2, cores=1))).resulting_world()
+    cell: NodeGroupKey = ("p1-001", "m")
+    decided = decide_stages(
+        world,
+        ReplicaObservation(
+            unschedulable={"default/api": Counter({cell: 1})}, joined_nodes=Counter({cell: 1})
+        ),
+        excluded_services=["default/api"],
+    )
+    assert (decided.desired_machines, decided.remediations) == ({"p1-001": Counter(m=1)}, {})
+
+
+def test_stuck_replicas_go_elsewhere_when_their_cluster_may_not_grow() -> None:
+    world = converge(
+        a_world(a_pool("p1", capacity={"maxNodes": 1}), a_service("api", replicas=2))
+    ).resulting_world()
+    world = world.with_objects([a_pool("p2")])
+    cell: NodeGroupKey = ("p1-001", "m")
+    decided = decide_stages(
+        world,
+        ReplicaObservation(
+            unschedulable={"default/api": Counter({cell: 1})}, joined_nodes=Counter({cell: 1})
+        ),
+    )
+    assert dict(placed_counts(decided.fleet, "default/api")) == {
+        ("p1", "p1-001", "m"): 1,
+        ("p2", "p2-001", "m"): 1,
+    }
+    assert [(each.replicas, each.machines) for each in decided.remediations["default/api"]] == [(1, 0)]
+
+
+def test_stuck_replicas_stay_where_nothing_else_may_be_had() -> None:
+    world = converge(
+        a_world(a_pool("p1", capacity={"maxNodes": 1}), a_service("api", replicas=2))
+    ).resulting_world()
+    cell: NodeGroupKey = ("p1-001", "m")
+    decided = decide_stages(
+        world,
+        ReplicaObservation(
+            unschedulable={"default/api": Counter({cell: 1})}, joined_nodes=Counter({cell: 1})
+        ),
+    )
+    assert dict(placed_counts(decided.fleet, "default/api")) == {("p1", "p1-001", "m"): 2}
+    assert not decided.remediations
+
+
+def test_stuck_replicas_get_the_successor_of_a_machine_that_leaves_after_them_once_it_can_be_paid() -> None:
+    """It has its money until it is gone, so that none comes in its place before: with money for both it does; without, they go elsewhere."""
+    service, cell = a_service("api", replicas=2), ("p1-001", "m")
+    world = converge(a_world(a_pool("p1", budget=10_000), service)).resulting_world()
+    seen = ReplicaObservation(unschedulable={"default/api": Counter({cell: 1})}, blocked=frozenset({cell}))
+    decided = decide_stages(world, seen)
+    assert (decided.paid_in_advance, decided.desired_machines, decided.remediations) == (
+        {cell},
+        {"p1-001": Counter(m=1)},
+        {},
+    )
+    on_its_way = decide_stages(world, ReplicaObservation(unschedulable=seen.unschedulable))
+    assert (on_its_way.paid_in_advance, on_its_way.remediations) == (frozenset(), {})
+    price = next(iter(world.build_fleet().offers[0].types)).rate
+    tight = world.with_objects([a_pool("p1", budget=price * 720 // 1_000_000 + 1), a_pool("p2")])
+    decided = decide_stages(tight, seen)
+    assert (
+        decided.paid_in_advance,
+        [(each.replicas, each.machines) for each in decided.remediations["default/api"]],
+    ) == (frozenset(), [(1, 0)])

@@ -1,0 +1,266 @@
+"""Clusters are filled, then grown, then made; their names are never given twice."""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.meta.base import Kind
+from lattice.placement.greedy.machine_choice import cluster_name
+from lattice.placement.model.current_state import EMPTY_LAYOUT
+from lattice.placement.model.world import World
+from lattice.placement.plan.plan import converge, plan
+
+LONG = os.environ.get("LATTICE_LONG") == "1"
+
+
+def clusters(*objects: Kind) -> dict[str, dict[str, int]]:
+    return {name: dict(counts) for name, counts in sorted(converge(a_world(*objects)).clusters.items())}
+
+
+@pytest.mark.parametrize(("objects", "found"), [
+    pytest.param([a_pool(), a_service(replicas=3)], {"p1-001": {"m": 1}}, id="a cluster is filled"),
+    pytest.param([a_pool(), a_service(replicas=5)], {"p1-001": {"m": 2}}, id="then it grows"),
+    pytest.param([a_pool(), a_service(cores=4, replicas=3), a_policy(clusters={"maxNodes": 2})], {"p1-001": {"m": 2}, "p1-002": {"m": 1}},
+                 id="as far as it may, then there is another"),
+    pytest.param([a_pool(), a_service(), a_policy(clusters={"minNodes": 3})], {"p1-001": {"m": 3}}, id="it begins with as many as it has to"),
+    pytest.param([a_cloud(regions={"r1": {"quotas": {"maxNodesPerCluster": 2}}}), a_service(cores=4, replicas=3)],
+                 {"cloud-r1-001": {"m": 2}, "cloud-r1-002": {"m": 1}}, id="a region's quota caps it"),
+    pytest.param([a_cloud(regions={"r1": {"quotas": {"maxNodesPerCluster": 2}}}), a_service(), a_policy(clusters={"minNodes": 3})],
+                 {"cloud-r1-001": {"m": 2}}, id="and what it begins with"),
+    pytest.param([a_pool(), a_service(cores=1, replicas=4), a_policy(clusters={"binPackingThreshold": 0.5})], {"p1-001": {"m": 2}},
+                 id="a cluster that is half full is not filled where half is the threshold"),
+    pytest.param([a_pool(capacity={"maxNodes": 1}), a_service(replicas=4), a_policy(clusters={"binPackingThreshold": 0.5})], {"p1-001": {"m": 1}},
+                 id="unless nothing else is possible: the threshold refuses nobody"),
+    pytest.param([a_pool(), a_service(replicas=4), a_policy(clusters={"binPackingThreshold": 1})], {"p1-001": {"m": 1}}, id="a threshold of 1 uses all"),
+    pytest.param([a_pool(), a_service("a"), a_service("b")], {"p1-001": {"m": 1}}, id="services share a cluster"),
+    pytest.param([a_pool(), a_service("a"), a_service("b", labels={"env": "prod"}), a_policy(selector={"env": "prod"}, clusters={"maxNodes": 7})],
+                 {"p1-001": {"m": 1}, "p1-002": {"m": 1}}, id="but only under equal rules"),
+    pytest.param([a_pool(), a_service("a"), a_service("b", labels={"env": "prod"}), a_policy(selector={"env": "prod"}, clusters={"maxNodes": 20})],
+                 {"p1-001": {"m": 1}}, id="equal is what comes out, not who said it"),
+    pytest.param([a_pool(), a_service(), a_policy(clusters={"namePrefix": "prod"})], {"p1-prod-001": {"m": 1}}, id="a policy names clusters"),
+])  # fmt: skip
+def test_filled_then_grown_then_made(objects: list[Kind], found: dict[str, dict[str, int]]) -> None:
+    assert clusters(*objects) == found
+
+
+SIZES = [
+    a_class("s", 2, 4, 0.1),
+    a_class("m", 4, 16, 0.2),
+    a_class("l", 16, 64, 0.7),
+    a_pool(classes=["s", "m", "l"]),
+]
+
+
+@pytest.mark.parametrize(("service", "chosen"), [
+    pytest.param(a_service(cores=1), {"s": 1}, id="the cheapest for one"),
+    pytest.param(a_service(cores=1.6, memory=1.6, replicas=16), {"l": 2}, id="the cheapest for all of them together"),
+    pytest.param(a_service(cores=2, replicas=16), {"s": 16}, id="two large ones would do, but for the fifth kept free it takes three"),
+    pytest.param(a_service(cores=3, memory=4, replicas=3), {"m": 3}, id="a large one that is half empty is dearer than three small ones"),
+    pytest.param(a_service(cores=3, memory=4, replicas=5), {"l": 1}, id="a large one that is full is not"),
+    pytest.param(a_service(cores=3, memory=4, replicas=6), {"m": 6}, id="nor is the second large one worth it for the sixth"),
+    pytest.param(a_service(cores=1, memory=8), {"m": 1}, id="of those that serve"),
+    pytest.param(a_service(cores=4, memory=16, replicas=2), {"m": 2}, id="two small ones if that is less"),
+])  # fmt: skip
+def test_the_cheapest_class_that_serves(service: Kind, chosen: dict[str, int]) -> None:
+    assert clusters(*SIZES, service) == {"p1-001": chosen}
+
+
+@settings(max_examples=400 if LONG else 60, deadline=None)
+@given(
+    st.integers(1, 60),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.sampled_from([0.1, 0.5, 0.75, 0.8, 0.95, 1]),
+)
+def test_a_class_is_chosen_by_the_machines_that_its_replicas_then_take(
+    replicas: int, cores: int, memory: int, threshold: float
+) -> None:
+    """Counted beforehand for each class as filling and growing will have it."""
+    rules = a_policy(clusters={"binPackingThreshold": threshold, "maxNodes": 1000})
+    service = a_service(replicas=replicas, cores=cores / 10, memory=memory / 10)
+    settled = converge(a_world(a_class("m", 4, 4, 0.2), a_pool(), rules, service))
+    counted = settled.fleet.table.quotes.machine_fit(settled.world.demands["default/api"]).machine_count
+    assert settled.clusters == {"p1-001": {"m": int(counted[0, 0])}}
+
+
+SCARCE = [
+    pytest.param(a_pool(classes=["s", "m", "l"], capacity={"maxNodes": 2}), {"l": 1}, id="two machines: a large one holds all"),
+    pytest.param(a_pool(classes=["s", "l"], budget=400), {"s": 5}, id="five small ones for less than a large one costs"),
+    pytest.param(a_pool(classes=["s", "l"], capacity={"maxCores": 12}), {"s": 6}, id="cores that a large one would not leave"),
+    pytest.param(a_cloud(regions={"r1": {"quotas": {"maxClusters": 1, "maxNodesPerCluster": 1}}}), {"l": 1}, id="one cluster of one machine"),
+    pytest.param(a_pool(classes=["s", "m"], capacity={"maxNodes": 2}), {"m": 2}, id="as many as fit, where not all do"),
+    pytest.param(a_pool(classes=["s", "m", "l"]), {"s": 6}, id="the cheapest where there is room enough"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("supply", "made"), SCARCE)
+def test_where_the_cheapest_class_does_not_hold_all_others_are_taken_that_hold_more(
+    supply: Kind, made: dict[str, int]
+) -> None:
+    assert list(clusters(*SIZES[:3], supply, a_service(cores=2, replicas=6)).values()) == [made]
+
+
+@settings(max_examples=2000 if LONG else 40, deadline=None)
+@given(
+    st.integers(1, 20),
+    st.sampled_from([0.5, 1, 1.5, 2, 3, 4, 9]),
+    st.sampled_from(
+        [
+            {},
+            {"maxNodes": 1},
+            {"maxNodes": 3},
+            {"maxNodes": 5},
+            {"maxCores": 20},
+            {"maxMemoryGi": 70},
+            {"maxCores": 18, "maxNodes": 4},
+        ]
+    ),
+    st.sampled_from([None, 100, 300, 500, 700, 1500]),
+    st.sampled_from([None, {"maxNodes": 1}, {"maxNodes": 2}, {"binPackingThreshold": 0.4}]),
+)
+def test_no_class_alone_would_hold_more(
+    replicas: int, cores: float, capacity: Any, budget: float | None, rules: Any
+) -> None:
+    def placed(*classes: str) -> int:
+        pool = a_pool(classes=list(classes), capacity=capacity, budget=budget)
+        settled = converge(
+            a_world(*SIZES[:3], pool, a_policy(clusters=rules), a_service(cores=cores, replicas=replicas))
+        )
+        return settled.replica_counts["default/api"].total() if settled.replica_counts else 0
+
+    assert placed("s", "m", "l") >= max(placed(each) for each in "sml")
+
+
+def test_equally_cheap_ones_go_by_name() -> None:
+    assert clusters(a_class("b"), a_class("a"), a_pool(classes=["a", "b"]), a_service()) == {
+        "p1-001": {"a": 1}
+    }
+
+
+@pytest.mark.parametrize(("objects", "found"), [
+    pytest.param([a_service(tolerations=[{"key": "only", "operator": "Exists"}])], {"p1-001": {"t": 1}}, id="a taint that is tolerated"),
+    pytest.param([a_service()], {"p1-001": {"m": 1}}, id="a taint that is not"),
+    pytest.param([a_service(nodeSelector={"disk": "ssd"})], {"p1-001": {"ssd": 1}}, id="a label of the class"),
+    pytest.param([a_service(gpu=1)], {"p1-001": {"g": 1}}, id="a GPU"),
+    pytest.param([a_service(gpu=0.3, replicas=7)], {"p1-001": {"g": 2}}, id="parts of GPUs: three thirds on each of two"),
+    pytest.param([a_service(gpu=0.6, replicas=3)], {"p1-001": {"g": 2}}, id="more than half of one takes it whole"),
+])  # fmt: skip
+def test_special_machines(objects: list[Kind], found: dict[str, dict[str, int]]) -> None:
+    classes = [
+        a_class(), a_class("t", price=0.1, taints=[{"key": "only", "effect": "NoSchedule"}]), a_class("ssd", price=0.3, labels={"disk": "ssd"}),
+        a_class("g", 16, 64, 2, gpu=2),
+    ]  # fmt: skip
+    assert clusters(*classes, a_pool(classes=["m", "t", "ssd", "g"]), *objects) == found
+
+
+def test_gpus_of_a_data_center_are_counted_by_model() -> None:
+    dc = a_static(
+        nodes=4,
+        cores=16,
+        memory="64Gi",
+        accelerators=[{"type": "a100", "count": 1}, {"type": "t4", "count": 2}],
+    )
+    found = converge(
+        a_world(
+            dc,
+            a_service("big", priority=9, gpu=1, gpuModel="a100", replicas=2),
+            a_service("any", gpu=1, replicas=3),
+        )
+    )
+    assert found.replica_counts["default/big"].total() == 1
+    assert found.replica_counts["default/any"].total() == 2
+    assert sorted(found.unplaced) == ["default/any", "default/big"]
+
+
+@pytest.mark.parametrize(("offer", "prefix", "number", "name"), [
+    ("us-east", "", 1, "us-east-001"), ("us-east", "prod", 12, "us-east-prod-012"), ("aws/us-east-1", "", 1000, "aws-us-east-1-1000"),
+])  # fmt: skip
+def test_names(offer: str, prefix: str, number: int, name: str) -> None:
+    assert cluster_name(offer, prefix, number) == name
+
+
+def without_clusters(world: World) -> World:
+    return world.with_objects([], [key for key in world.objects if key[0] == LatticeCluster.resource.kind])
+
+
+@pytest.mark.parametrize(("supply", "names"), [
+    pytest.param(a_pool(), ["p1-001", "p1-002", "p1-003"], id="of a pool"),
+    pytest.param(a_cloud(), ["cloud-r1-001", "cloud-r1-002", "cloud-r1-003"], id="of a cloud's region"),
+    pytest.param(a_static(), ["dc-001", "dc-002", "dc-003"], id="of a data center"),
+])  # fmt: skip
+def test_a_number_is_never_given_twice(supply: Kind, names: list[str]) -> None:
+    """Though its cluster is gone, and everything is read anew."""
+    given: list[str] = []
+    world = a_world(supply)
+    for _ in range(3):
+        with_it = converge(world.with_objects([a_service()]))
+        given += with_it.clusters
+        gone = plan(with_it.resulting_world(), [], [("LatticeService", "default", "api")]).state_after
+        assert gone is not None
+        assert not gone.clusters
+        world = World.of(replace(gone.resulting_world(), layout=EMPTY_LAYOUT).objects.values())
+    assert given == names
+
+
+def test_a_new_status_does_not_count_backwards() -> None:
+    """Clusters that are there count too, though nobody wrote down the next number."""
+    world = converge(a_world(a_pool(), a_service())).resulting_world()
+    bare = world.with_objects([a_pool()], with_status=True)
+    other = a_service("other", cores=4), a_policy(clusters={"maxNodes": 1})
+    assert sorted(converge(bare.with_objects(other)).clusters) == ["p1-001", "p1-002"]
+
+
+def test_scaling_down_removes_the_dearest_and_what_is_empty_then() -> None:
+    world = converge(a_world(a_class(), a_class("dear", price=0.9), a_pool("p1", capacity={"maxNodes": 2}), a_pool("p2", classes=["dear"]),
+                           a_service(cores=4, replicas=4))).resulting_world()  # fmt: skip
+    found = converge(world.with_objects([a_service(cores=4, replicas=2)]))
+    assert found.clusters == {"p1-001": {"m": 2}}
+
+
+def test_a_cluster_keeps_the_machines_that_it_begins_with() -> None:
+    rules = a_policy(clusters={"minNodes": 2})
+    world = converge(a_world(a_pool(), rules, a_service(cores=4, replicas=5))).resulting_world()
+    assert converge(world.with_objects([a_service(cores=4, replicas=1)])).clusters == {"p1-001": {"m": 2}}
+
+
+@pytest.mark.parametrize(("rule", "left"), [
+    pytest.param({"requiredRegions": ["p1", "p2"]}, {"p1": 1, "p2": 1}, id="the last one in a required region stays"),
+    pytest.param({"spread": [{"topologyKey": "pool", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}, {"p1": 1, "p2": 1},
+                 id="an even spread stays even"),
+])  # fmt: skip
+def test_scaling_down_keeps_the_rules(rule: dict[str, Any], left: dict[str, int]) -> None:
+    pools = a_class(), a_class("dear", price=0.9), a_pool("p1"), a_pool("p2", classes=["dear"])
+    world = converge(a_world(*pools, a_service(cores=4, replicas=6, **rule))).resulting_world()
+    found = converge(world.with_objects([a_service(cores=4, replicas=2, **rule)]))
+    assert {offer: count for (offer, _, _), count in found.replica_counts["default/api"].items()} == left
+
+
+def test_an_even_spread_over_three_stays_even_when_two_go() -> None:
+    even = {"spread": [{"topologyKey": "pool", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}
+    pools = [
+        a_class(),
+        a_class("dear", price=0.9),
+        a_pool("p1"),
+        a_pool("p2"),
+        a_pool("p3", classes=["dear"]),
+    ]
+    world = converge(a_world(*pools, a_service(cores=4, replicas=6, **even))).resulting_world()
+    found = converge(world.with_objects([a_service(cores=4, replicas=4, **even)]))
+    assert sorted(found.replica_counts["default/api"].values()) == [1, 1, 2]
+
+
+def test_a_pool_that_is_deleted_and_made_again_counts_on() -> None:
+    first = converge(a_world(a_pool("p1"), a_service())).resulting_world()
+    empty = plan(first, [], [("LatticeService", "default", "api")]).state_after
+    assert empty is not None
+    gone = plan(empty.resulting_world(), [], [("LatticePool", "", "p1")]).state_after
+    assert gone is not None
+    again = plan(gone.resulting_world(), [a_pool("p1"), a_service()]).state_after
+    assert again is not None
+    assert list(again.clusters) == ["p1-002"]

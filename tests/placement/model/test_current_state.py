@@ -1,0 +1,80 @@
+"""Where are replicas that are placed and not bound yet? Counted as a plain loop over all machines would count them."""
+
+from typing import TypeVar
+
+import msgspec
+from build.worlds import a_class, a_pool, a_service, a_world, made
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.node import LatticeNode
+from lattice.placement.greedy.machine_choice import pick_machine
+from lattice.placement.model.assignments import assign
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.world import World
+
+K = TypeVar("K", bound=Kind)
+EXAMPLES = settings(max_examples=60, deadline=None)
+
+
+def a_yard(nodes: list[tuple[int, bool]], replicas: int) -> World:
+    """One cluster whose nodes have so many cores, and are ready or not; and a service placed there."""
+    service = a_service(replicas=replicas)
+    placed = [{"pool": "p1", "cluster": "p1-001", "node": "m", "replicas": replicas}]
+    cluster = made(
+        LatticeCluster,
+        "p1-001",
+        {"pool": "p1", "provider": "aws", "region": "p1-1", "nodes": {"m": len(nodes)}},
+    )
+    found = [
+        made(LatticeNode, f"n{number}", {"cluster": "p1-001", "nodeClass": "m"})
+        for number in range(len(nodes))
+    ]
+    ready = [
+        _with(
+            node,
+            {
+                "allocatable": {"cpu": 1000 * cores, "memory": 64 << 30},
+                "conditions": [{"type": "Ready", "status": str(is_ready)}],
+            },
+        )
+        for node, (cores, is_ready) in zip(found, nodes, strict=True)
+    ]
+    return a_world(
+        a_class(cores=8, memory=64), a_pool(), cluster, *ready, _with(service, {"placements": placed})
+    )
+
+
+def _with(obj: K, status: dict[str, object]) -> K:
+    return msgspec.convert({**msgspec.to_builtins(obj), "status": status}, type(obj), strict=False)
+
+
+def plainly(fleet: Fleet, world: World) -> None:
+    demand, machines = world.demands["default/api"], fleet.clusters["p1-001"].machines
+    free, names = fleet.machines.free, fleet.machines.names
+    for _ in range(demand.replicas):
+        machine = pick_machine(demand, fleet, machines)
+        if machine is None:
+            machine = min(machines, key=lambda each: (-int(free(0)[each]), -int(free(1)[each]), names[each]))
+        assign(demand, fleet, machine)
+
+
+@EXAMPLES
+@given(
+    nodes=st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=8),
+    replicas=st.integers(1, 30),
+)
+def test_replicas_that_are_not_bound_are_counted_where_they_would_go(
+    nodes: list[tuple[int, bool]], replicas: int
+) -> None:
+    world = a_yard(nodes, replicas)
+    guessed = world.build_fleet()
+    expected = World(
+        {key: each for key, each in world.objects.items() if key[0] != "LatticeService"}, world.price_book
+    ).build_fleet()
+    plainly(expected, world)
+    assert [seat.machine for seat in guessed.assignments["default/api"]] == [
+        seat.machine for seat in expected.assignments["default/api"]
+    ]

@@ -1,0 +1,426 @@
+"""What is there, read back from objects; and what one more replica would take, against a plain loop."""
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+import msgspec
+import pytest
+from build.crowds import crowd, dice
+from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.node import LatticeNode
+from lattice.kinds.service import LatticeService
+from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.greedy.place import remove_assignments
+from lattice.placement.greedy.place_all import place_all_once
+from lattice.placement.model.demand import Demand, ReplicaAsk
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.machine_catalog import UNPRICED_COST, is_type_allowed
+from lattice.placement.model.offer import NO_LIMIT, MachineType
+from lattice.placement.model.world import World, placed_counts
+from lattice.placement.plan.plan import converge
+
+LONG = os.environ.get("LATTICE_LONG") == "1"
+SOME = settings(max_examples=3000 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
+API = "default/api"
+
+
+# --- quotes ---
+
+
+def _takes(fleet: Fleet, demand: Demand, machine: int) -> bool:
+    machines = fleet.machines
+    row = machines.cluster[machine].offer_row
+    if any(
+        int(machines.free(machines.add_resource(name))[machine]) < amount
+        for name, amount in demand.effective_needs.items()
+    ):
+        return False
+    if demand.max_per_node and machines.replica_counts[machine][demand.name] >= demand.max_per_node:
+        return False
+    if _openable(fleet, demand, row) < 0:
+        return False
+    return is_type_allowed(demand, machines.machine_type[machine]) and _gpus(fleet, demand, row)
+
+
+def _gpus(fleet: Fleet, demand: Demand, row: int) -> bool:
+    limits = fleet.offers[row].limits.gpus
+    if not demand.needs.get("gpu") or not limits:
+        return True
+    models = [model for model in limits if demand.gpu_model in ("", model)]
+    return any(
+        fleet.table.free(fleet.table.resource_index[f"gpu:{model}"])[row] >= demand.effective_needs["gpu"]
+        for model in models
+    )
+
+
+def _serves(demand: Demand, offer: Any) -> list[MachineType]:
+    def holds(kind: MachineType) -> bool:
+        return all(kind.size.get(name, 0) >= amount for name, amount in demand.effective_needs.items())
+
+    has_model = (
+        not offer.limits.gpus
+        or not demand.gpu_model
+        or not demand.needs.get("gpu")
+        or demand.gpu_model in offer.limits.gpus
+    )
+    return [kind for kind in offer.types if has_model and is_type_allowed(demand, kind) and holds(kind)]
+
+
+def _on_one(demand: Demand, kind: MachineType) -> int:
+    """Replicas that a machine of this class holds."""
+    held = [kind.size[name] // amount for name, amount in demand.effective_needs.items() if amount]
+    return max(1, min([demand.max_per_node or demand.replicas, *held]))
+
+
+def _all_of_them(demand: Demand, kind: MachineType) -> int:
+    """What machines of this class for all replicas cost, one more whenever those before are past the threshold, or have no room."""
+    if not kind.is_priced:
+        return UNPRICED_COST
+    machines = 0
+    for others in range(demand.replicas):
+        taken = [
+            Fraction(others * demand.effective_needs.get(name, 0), max(1, machines) * kind.size[name])
+            for name in ("cpu", "memory")
+        ]
+        if others >= machines * _on_one(demand, kind) or max(taken) * 1_000_000 >= demand.rules.packing:
+            machines += 1
+    return machines * kind.rate
+
+
+def _held(fleet: Fleet, ask: ReplicaAsk, row: int, kind: MachineType) -> int:
+    """How many of the replicas that room is wanted for, when machines of this class are made until there may be no more."""
+    demand, offer = ask.demand, fleet.offers[row]
+    left = {
+        name: int(fleet.table.free(fleet.table.resource_index[name])[row])
+        for name in ("nodes", "clusters", "cpu", "memory")
+    }
+    left["nodes"] = min(left["nodes"], _openable(fleet, demand, row))
+    left["clusters"] = min(left["clusters"], _spillable(fleet, ask))
+    money, group = fleet.headroom(row, ask.overflow_source), fleet.group_of(demand, ask.overflow_source, row)
+    grow = sum(
+        each.max_nodes - len(each.machines)
+        for each in fleet.clusters.values()
+        if each.offer_row == row and each.group == group
+    )
+    held = 0
+    while held < ask.capacity_target:
+        if grow < 1:
+            grow, left["clusters"] = (
+                grow + min(demand.rules.max_nodes, offer.limits.nodes_per_cluster),
+                left["clusters"] - 1,
+            )
+        left["nodes"], grow, money = left["nodes"] - 1, grow - 1, money - kind.rate
+        for name in ("cpu", "memory"):
+            left[name] -= kind.size[name] if kind.size[name] < NO_LIMIT else 0
+        if min(left.values()) < 0 or (kind.rate and money < 0):
+            break
+        held += _on_one(demand, kind)
+    return min(held, ask.capacity_target)
+
+
+def _openable(fleet: Fleet, demand: Demand, row: int) -> int:
+    """Machines that it may open, where some are kept for others."""
+    offer = fleet.offers[row]
+    is_free = not offer.reserved_nodes or offer.name in demand.usable_reserves
+    others = sum(
+        len(each.machines)
+        for each in fleet.clusters.values()
+        if each.offer_row == row and not each.is_reserved
+    )
+    return NO_LIMIT if is_free else offer.limits.nodes - offer.reserved_nodes - others
+
+
+def _spillable(fleet: Fleet, ask: ReplicaAsk) -> int:
+    """Clusters that may be made for the data center that it is the overflow of."""
+    source = fleet.offers[fleet.row(ask.overflow_source)].overflow if ask.overflow_source else None
+    most = source.limits.max_clusters if source else None
+    return NO_LIMIT if most is None else most - fleet.overflow_clusters[ask.overflow_source]
+
+
+def _at_least(count: int, demand: Demand, kind: MachineType) -> int:
+    return max(_all_of_them(demand, kind), kind.rate * count)
+
+
+def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
+    demand, offer = ask.demand, fleet.offers[row]
+    group = fleet.group_of(demand, ask.overflow_source, row)
+    own = [
+        cluster for cluster in fleet.clusters.values() if cluster.offer_row == row and cluster.group == group
+    ]
+    grows = any(len(cluster.machines) < cluster.max_nodes for cluster in own)
+    count = 1 if grows else max(1, min(demand.rules.min_nodes, offer.limits.nodes_per_cluster))
+    left = {
+        name: int(fleet.table.free(fleet.table.resource_index[name])[row])
+        for name in ("nodes", "clusters", "cpu", "memory")
+    }
+    left["nodes"] = min(left["nodes"], _openable(fleet, demand, row))
+    may_open = min(left["clusters"], _spillable(fleet, ask)) >= 1
+    serving = _serves(demand, offer)
+    fitting = [
+        kind for kind in serving
+        if left["nodes"] >= count and (grows or may_open) and _gpus(fleet, demand, row)
+        and all(kind.size[name] >= NO_LIMIT or kind.size[name] * count <= left[name] for name in ("cpu", "memory"))
+    ]  # fmt: skip
+    money, needs_price = (
+        fleet.headroom(row, ask.overflow_source),
+        fleet.has_budget_limit(row, ask.overflow_source),
+    )
+    paid = [kind for kind in fitting if kind.rate * count <= money and (kind.is_priced or not needs_price)]
+    best = min(
+        paid,
+        key=lambda kind: (
+            -_held(fleet, ask, row, kind),
+            _at_least(count, demand, kind),
+            kind.rate,
+            kind.name,
+        ),
+        default=None,
+    )
+    shared = [
+        each
+        for each in fleet.clusters.values()
+        if each.offer_row == row and each.group in fleet.accepting_groups(demand, ask.overflow_source)
+    ]
+    has_room = any(_takes(fleet, demand, machine) for cluster in shared for machine in cluster.machines)
+    return {
+        "serves": bool(serving), "has_room": has_room, "fits": bool(fitting), "affordable": bool(paid),
+        "type": best.name if best else None, "count": 0 if has_room else count,
+        "rate": 0 if has_room or best is None else best.rate * count,
+    }  # fmt: skip
+
+
+def quoted(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
+    quote = fleet.table.quotes.quote_for(ask)
+    names = fleet.table.quotes.catalog.type_names
+    affordable = bool(quote.affordable[row])
+    return {
+        "serves": bool(quote.can_host[row]), "has_room": bool(quote.has_free_capacity[row]), "fits": bool(quote.within_limits[row]), "affordable": affordable,
+        "type": names[quote.type_id[row]] if affordable else None, "count": int(quote.machine_count[row]),
+        "rate": int(quote.rate[row]) if affordable or quote.has_free_capacity[row] else 0,
+    }  # fmt: skip
+
+
+@SOME
+@given(st.integers(0, 1 << 40))
+def test_a_quote_agrees_with_the_obvious_loop(number: int) -> None:
+    """Also after things changed, when only the offers where they did are looked at again."""
+    world, draw = crowd(number), dice(number)
+    fleet, demands = world.build_fleet(), list(world.demands.values())
+    for _ in range(5):
+        demand = draw.choice(demands)
+        seats = list(fleet.assignments.get(demand.name, ()))
+        if seats and draw.random() < 0.4:
+            remove_assignments(fleet, draw.sample(seats, draw.randint(1, len(seats))))
+        else:
+            place_all_once([demand], fleet)
+        for ask, row in [pair for each in demands for pair in _asks(fleet, each)]:
+            assert quoted(fleet, ask, row) == obvious(fleet, ask, row)
+
+
+def _asks(fleet: Fleet, demand: Demand) -> Iterator[tuple[ReplicaAsk, int]]:
+    """Of every offer, by cost and by room, and once more of those that a data center overflows to."""
+    for row, offer in enumerate(fleet.offers):
+        sources = [
+            each.name for each in fleet.offers if each.overflow and each.overflow.target == offer.owner
+        ]
+        for overflow, room_for in product(["", *sources], [0, 1, demand.replicas]):
+            yield ReplicaAsk(demand, overflow_source=overflow, capacity_target=room_for), row
+
+
+def test_regions_are_told_when_the_budget_of_a_data_center_that_overflows_to_them_is_altered() -> None:
+    def dc(spend: int) -> World:
+        overflow = {"enabled": True, "target": "cloud", "limits": {"maxMonthlySpend": spend}}
+        return a_world(
+            a_static(overflow=overflow), a_cloud(regions=["r1", "r2", "r3", "r4", "r5"]), a_service()
+        )
+
+    fleet, ask = dc(100).build_fleet(), ReplicaAsk(dc(100).demands[API], overflow_source="dc")
+    for spend in (100, 500, 100):
+        changed = dc(spend).supply
+        fleet.replace_offers(
+            [each for each in changed.offers if each.is_static], [changed.budgets["static.dc.overflow"]]
+        )
+        assert quoted(fleet, ask, fleet.row("cloud/r1"))["affordable"] == (spend == 500)
+
+
+# --- read back ---
+
+
+def node(name: str, cluster: str = "p1-001", *, ready: str = "True", **more: Any) -> LatticeNode:
+    found = made(
+        LatticeNode, name, {"cluster": cluster, "pool": "p1", "nodeClass": "m", **more.pop("spec", {})}
+    )
+    status = {"conditions": [{"type": "Ready", "status": ready}], **more}
+    return msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status)))
+
+
+def bound(name: str, on: str, service: str = "", cores: str = "1") -> LatticeWorkload:
+    spec = {"containers": {"main": {"image": "app:1"}}, "service": service, "requests": {"cpu": cores}}
+    found = made(LatticeWorkload, name, spec, namespace="default")
+    return msgspec.structs.replace(
+        found, status=msgspec.convert({"binding": {"node": on}}, type(found.status))
+    )
+
+
+def settled_world(*objects: Kind) -> World:
+    """As a server would have stored it: without what only a plan knows."""
+    applied = converge(a_world(*objects)).resulting_world()
+    return World(applied.objects, applied.price_book)
+
+
+def holds(fleet: Fleet) -> dict[str, dict[str, int]]:
+    return {
+        fleet.machines.names[row]: dict(held) for row, held in sorted(fleet.machines.replica_counts.items())
+    }
+
+
+def test_replicas_are_where_they_are_bound() -> None:
+    world = settled_world(a_pool(), a_service(replicas=6)).with_objects(
+        [
+            node("n1"),
+            node("n2"),
+            *(bound(f"api-{slot}", "n2", "api") for slot in range(4)),
+            bound("api-4", "n1", "api"),
+        ],
+        with_status=True,
+    )
+    assert holds(world.build_fleet()) == {"n1": {API: 2}, "n2": {API: 4}}
+
+
+def test_machines_that_are_still_to_come_are_counted() -> None:
+    world = settled_world(a_pool(), a_service(replicas=8)).with_objects([node("n1")], with_status=True)
+    assert len(holds(world.build_fleet())) == len(converge(world).fleet.machines.machine_type) == 3
+
+
+@pytest.mark.parametrize("broken", [
+    pytest.param(node("n1", ready="False"), id="not ready"),
+    pytest.param(node("n1", ready="Unknown"), id="not heard of"),
+    pytest.param(node("n1", spec={"unschedulable": True}), id="cordoned"),
+])  # fmt: skip
+def test_nothing_new_goes_to_a_machine_that_is(broken: LatticeNode) -> None:
+    world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
+        [broken, bound("api-0", "n1", "api")], with_status=True
+    )
+    found = converge(world.with_objects([a_service(replicas=2)]))
+    assert holds(found.fleet) == {"n1": {API: 1}, "p1-001/m/1": {API: 1}}
+
+
+def test_a_machine_has_what_it_says_it_has() -> None:
+    world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
+        [node("n1", allocatable={"cpu": 1500})], with_status=True
+    )
+    assert converge(world.with_objects([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
+
+
+def test_workloads_of_no_service_take_room_and_keep_their_machine() -> None:
+    world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
+        [node("n1"), bound("mine", "n1", cores="3")], with_status=True
+    )
+    assert converge(world.with_objects([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
+    gone = converge(world.with_objects([], [("LatticeService", "default", "api")]))
+    assert gone.clusters == {"p1-001": {"m": 1}}
+
+
+def test_a_service_that_is_being_deleted_is_not_placed() -> None:
+    service = a_service()
+    going = msgspec.structs.replace(
+        service, metadata=msgspec.structs.replace(service.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    )
+    assert not converge(a_world(a_pool(), going)).replica_counts
+
+
+def test_clusters_of_a_pool_that_is_gone_are_gone() -> None:
+    world = settled_world(a_pool("p1"), a_service())
+    assert not world.with_objects([], [("LatticePool", "", "p1")]).build_fleet().clusters
+
+
+def test_a_class_that_is_not_offered_any_more_takes_nothing_new() -> None:
+    world = settled_world(a_class(), a_class("n"), a_pool(classes=["m"]), a_service(replicas=2))
+    found = converge(world.with_objects([a_pool(classes=["n"]), a_service(replicas=3)]))
+    assert found.clusters == {"p1-001": {"m": 1, "n": 1}}
+
+
+def test_a_users_status_is_ignored() -> None:
+    world = settled_world(a_pool(), a_service(replicas=2))
+    invented = msgspec.structs.replace(
+        a_service(replicas=2), status=msgspec.convert({"placements": []}, type(a_service().status))
+    )
+    assert dict(placed_counts(world.with_objects([invented]).build_fleet(), API)) == {
+        ("p1", "p1-001", "m"): 2
+    }
+
+
+def test_a_cluster_keeps_its_threshold_when_it_is_read_back() -> None:
+    world = settled_world(a_pool(), a_policy(clusters={"binPackingThreshold": 0.5}), a_service(replicas=2))
+    assert converge(world.with_objects([a_service(replicas=3)])).clusters == {"p1-001": {"m": 2}}
+
+
+def test_worlds_do_not_change_one_another() -> None:
+    world = a_world(a_pool(), a_service())
+    assert converge(world.with_objects([a_service(replicas=9)])).replica_counts[API].total() == 9
+    assert converge(world).replica_counts[API].total() == 1
+    assert len(converge(world.with_objects([a_static(nodes=9, cores=36)])).world.supply.offers) == 2
+    assert len(world.supply.offers) == 1
+
+
+def test_policies_that_change_are_seen() -> None:
+    world = a_world(a_pool(), a_service(labels={"env": "prod"}))
+    assert world.demands[API].replicas == 1
+    assert world.with_objects([a_policy(minRegions=2)]).demands[API].replicas == 2
+    relabelled = world.with_objects([a_policy(minRegions=2, selector={"env": "prod"})])
+    assert relabelled.demands[API].replicas == 2
+    assert relabelled.with_objects([a_service(labels={"env": "dev"})]).demands[API].replicas == 1
+
+
+def a_ledger(spent: int, as_of: str = "2026-01-16T00:00:00.000000Z") -> LatticeLedger:
+    document = {
+        "apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeLedger", "metadata": {"name": "pool.p1"},
+        "spec": {"budget": {"kind": "LatticePool", "name": "p1"}, "limitMicros": 300_000_000},
+        "status": {"month": as_of[:7], "asOf": as_of, "spentMicros": spent},
+    }  # fmt: skip
+    return msgspec.convert(document, LatticeLedger)
+
+
+@pytest.mark.parametrize(("spent", "count"), [
+    pytest.param(0, 2, id="nothing spent: as much as 30 days of the rate allow"),
+    pytest.param(150_000_000, 1, id="half spent in half a month leaves half, of which one machine takes 76.80"),
+    pytest.param(290_000_000, 0, id="nearly all spent"),
+])  # fmt: skip
+def test_what_is_spent_of_the_month_is_counted(spent: int, count: int) -> None:
+    now = datetime(2026, 1, 16, tzinfo=UTC)
+    objects = a_world(a_pool(budget=300), a_ledger(spent), a_service(cores=4, replicas=3)).objects
+    found = converge(World(objects, now=now))
+    assert found.replica_counts.get(API, {}) == ({("p1", "p1-001", "m"): count} if count else {})
+
+
+@pytest.mark.parametrize("now", [
+    pytest.param(datetime(2026, 1, 16, 12, tzinfo=UTC), id="as it should be"),
+    pytest.param(datetime(2026, 1, 16, 11, tzinfo=UTC), id="the clock was set back by an hour"),
+])  # fmt: skip
+def test_what_a_month_will_cost_is_counted_from_where_what_it_has_cost_ends(now: datetime) -> None:
+    """An hour that is spent already is not spent once more."""
+    objects = a_world(a_pool(budget=300), a_ledger(5_000_000, "2026-01-16T12:00:00.000000Z")).objects
+    assert (
+        World(objects, now=now).projected_spend("pool.p1", 100_000)
+        == 5_000_000 + 100_000 * 15 * 24 + 100_000 * 12
+    )
+
+
+def test_services_of_one_name_in_two_namespaces_are_two() -> None:
+    other = msgspec.structs.replace(
+        a_service(), metadata=msgspec.structs.replace(a_service().metadata, namespace="team")
+    )
+    assert isinstance(other, LatticeService)
+    assert sorted(converge(a_world(a_pool(), a_service(), other)).replica_counts) == [
+        "default/api",
+        "team/api",
+    ]

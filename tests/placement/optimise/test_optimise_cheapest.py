@@ -1,0 +1,300 @@
+"""The optimiser against trying every fleet: nothing valid is cheaper than the bound it reports, and what it does is valid."""
+
+import os
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from build.checks import made_worse
+from build.exhaustive import fleet_of, truth
+from build.worlds import REGIONS, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from lattice.kinds.meta.base import Kind
+from lattice.placement.inputs.price_book import PriceBook
+from lattice.placement.model.world import World
+from lattice.placement.optimise.fleet_problem import useful_types
+from lattice.placement.optimise.optimise import FleetPlan, OptimiserOptions, optimise
+from lattice.placement.plan.plan import FleetState, converge
+from tests.placement.model.test_world import bound, node
+
+LONG = os.environ.get("LATTICE_LONG") == "1"
+SOME = settings(max_examples=1500 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
+NAMES = ("api", "batch", "cache", "web")
+QUICK = 5.0  # seconds; these worlds take milliseconds
+
+
+def small(number: int) -> FleetState:
+    """Services came while some pools were closed; now all are open."""
+    draw = Random(number)
+    sizes = draw.sample([(2, 4), (4, 16), (4, 8), (8, 16), (8, 32)], draw.randint(1, 3))
+    classes = [a_class(f"c{at}", *size, costPerHour=_prices(draw, size[0])) for at, size in enumerate(sizes)]
+    stated = [_pool(draw, f"p{at}", len(classes)) for at in range(draw.randint(2, 3))]
+    policies = [_policy(draw, f"rules{at}") for at in range(draw.choice([0, 1, 1, 2]))]
+    services = [_service(draw, name) for name in NAMES[: draw.randint(2, 4 if len(classes) == 1 else 3)]]
+    closed = [each | {"capacity": {"maxNodes": 0}} if draw.random() < 0.6 else each for each in stated]
+    before = converge(
+        World.of([*classes, *policies, *services, *(a_pool(**each) for each in closed)], PriceBook({}))
+    )
+    return converge(before.resulting_world().with_objects([a_pool(**each) for each in stated]))
+
+
+def _prices(draw: Random, cores: int) -> dict[str, float]:
+    return {provider: cores * draw.choice([0.03, 0.04, 0.05, 0.1]) for provider in ("aws", "gcp")}
+
+
+def _pool(draw: Random, name: str, classes: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "provider": draw.choice(["aws", "gcp"]),
+        "region": draw.choice(REGIONS),
+        "zone": draw.choice(["", "a", "b"]),
+        "classes": sorted(draw.sample([f"c{at}" for at in range(classes)], draw.randint(1, min(2, classes)))),
+        "labels": {"compliance": draw.choice([[], ["gdpr"]])},
+        "capacity": draw.choice(
+            [{}, {}, {}, {"maxNodes": 2}, {"maxNodes": 3}, {"maxCores": 16}, {"maxMemoryGi": 40}]
+        ),
+        "budget": draw.choice([None, None, None, 150, 300]),
+    }
+
+
+def _policy(draw: Random, name: str) -> Kind:
+    clusters = draw.choice(
+        [None, {"minNodes": 2}, {"minNodes": 3, "maxNodes": 4}, {"binPackingThreshold": 1}]
+    )
+    rules: dict[str, Any] = draw.choice(
+        [{}, {}, {"minRegions": 2}, {"spreadConstraint": {"topologyKey": "zone", "maxSkew": 1}}]
+    )
+    return a_policy(name, selector=draw.choice([None, {"env": "prod"}]), clusters=clusters, **rules)
+
+
+def _service(draw: Random, name: str) -> Kind:
+    skew = {
+        "topologyKey": draw.choice(["region", "zone", "pool"]),
+        "maxSkew": draw.randint(1, 2),
+        "whenUnsatisfiable": "DoNotSchedule",
+    }
+    demands: dict[str, Any] = {
+        "compliance": ["gdpr"],
+        "requiredRegions": [draw.choice([*REGIONS, "p0"])],
+        "spread": [skew],
+        "latency": {
+            draw.choice([each for each in NAMES[:2] if each != name]): {"maxMs": draw.choice([1, 2, 80])}
+        },
+    }
+    return a_service(
+        name,
+        replicas=draw.randint(1, 3),
+        cores=draw.choice([0.5, 1, 1.5, 2, 3]),
+        memory=draw.choice([1, 2, 3, 6]),
+        labels={"env": draw.choice(["prod", "dev"])},
+        **{key: value for key, value in demands.items() if draw.random() < 0.2},
+    )
+
+
+@SOME
+@given(
+    st.integers(0, 1 << 40),
+    st.sampled_from([(0, None), (0, 1), (0, 2), (36_000, None), (36_000_000, None), (36_000_000, 2)]),
+)
+def test_nothing_valid_is_cheaper_than_the_bound_and_what_is_done_is_valid(
+    number: int, moving: tuple[int, int | None]
+) -> None:
+    settled = small(number)
+    effort = OptimiserOptions(move_cost=moving[0], max_moves=moving[1], time_limit_s=QUICK, gap=0.0)
+    true = truth(settled, effort.move_price, effort.max_moves)
+    assume(true is not None and settled.replica_counts)
+    found = optimise(settled, effort)
+    assert true is not None
+    assert found.lower_bound <= true.total <= found.total
+    assert true.cost <= found.rate_after <= found.rate_before
+    assert found.gap >= (found.total - true.total) / max(1, found.total) - 1e-9
+    if found.status == "optimal":
+        assert found.total == true.total
+    after = found.plan.state_after
+    assert after is not None
+    assert {name: counts.total() for name, counts in fleet_of(after).now.items()} == {
+        name: counts.total() for name, counts in fleet_of(settled).now.items()
+    }
+    assert made_worse(settled, after) == []
+
+
+# --- named cases: what the numbers have to know so that the bound is true, and what they find by knowing it ---
+
+
+def improved(*objects: Kind, then: Sequence[Kind] = (), **effort: Any) -> FleetPlan:
+    """Settled with these, and optimised when those have come."""
+    return optimise(
+        converge(converge(a_world(*objects)).resulting_world().with_objects(then)),
+        OptimiserOptions(time_limit_s=QUICK, **effort),
+    )
+
+
+def offers(found: FleetPlan) -> dict[str, set[str]]:
+    assert found.plan.state_after is not None
+    return {
+        name.partition("/")[2]: {offer for offer, _, _ in where}
+        for name, where in found.plan.state_after.replica_counts.items()
+    }
+
+
+def clusters(found: FleetPlan) -> dict[str, dict[str, int]]:
+    assert found.plan.state_after is not None
+    return {name: dict(counts) for name, counts in sorted(found.plan.state_after.clusters.items())}
+
+
+DEAR = a_class("dear", price=2)
+EVEN: dict[str, Any] = {
+    "spread": [{"topologyKey": "pool", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+}
+
+
+def test_services_that_have_to_be_near_one_another_move_together() -> None:
+    dear = a_pool("p1", region="us-east-1", classes=["dear"])
+    pair = [a_service("db"), a_service("api", latency={"db": {"maxMs": 2}})]
+    found = improved(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")], gap=0.0)
+    assert offers(found) == {"api": {"p2"}, "db": {"p2"}}
+    assert (found.rate_before, found.rate_after, found.bound) == (2_000_000, 200_000, 200_000)
+
+
+def test_one_of_them_alone_does_not_leave() -> None:
+    """The other has to stay in its region."""
+    dear = a_pool("p1", region="us-east-1", classes=["dear"])
+    pair = [a_service("db", requiredRegions=["us-east-1"]), a_service("api", latency={"db": {"maxMs": 2}})]
+    found = improved(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")])
+    assert (found.moves, found.rate_after, found.bound) == (0, 2_000_000, 2_000_000)
+
+
+def test_machines_that_a_cluster_only_has_because_it_must_are_worth_a_move() -> None:
+    """Each of the two has a cluster of three for one replica; either would do for both."""
+    rules, pools = a_policy(clusters={"minNodes": 3}), [a_pool("p1", capacity={"maxNodes": 3}), a_pool("p2")]
+    found = improved(
+        *pools,
+        rules,
+        a_service("a", cores=4, replicas=3),
+        a_service("b", cores=4),
+        then=[a_service("a", cores=4)],
+        gap=0.0,
+    )
+    assert (found.rate_before, found.rate_after, found.bound, found.moves) == (1_200_000, 600_000, 600_000, 1)
+
+
+def test_services_under_other_rules_do_not_share_machines() -> None:
+    rules = a_policy(selector={"env": "prod"}, clusters={"maxNodes": 7})
+    found = improved(a_pool(), rules, a_service("a"), a_service("b", labels={"env": "prod"}))
+    assert (found.rate_after, found.bound, found.status) == (400_000, 400_000, "optimal")
+
+
+def test_a_class_that_has_become_cheaper_is_moved_to_within_its_pool() -> None:
+    service = a_service(cores=2, replicas=2)
+    classes = a_class("m", 4, 16, 0.2), a_class("n", 4, 16, 0.3)
+    found = improved(*classes, a_pool(classes=["m", "n"]), service, then=[a_class("n", 4, 16, 0.1)], gap=0.0)
+    assert (found.moves, found.rate_after, found.bound) == (2, 100_000, 100_000)
+    assert clusters(found) == {"p1-002": {"n": 1}}
+
+
+def test_half_empty_machines_become_fewer() -> None:
+    """Four that filled four machines; what is left of each fits on one."""
+    names = ("a", "b", "c", "d")
+    before = converge(a_world(a_pool(), *(a_service(name, cores=3) for name in names))).resulting_world()
+    settled = converge(before.with_objects([a_service(name, cores=1) for name in names]))
+    assert settled.clusters == {"p1-001": {"m": 4}}
+    found = optimise(settled, OptimiserOptions(time_limit_s=QUICK))
+    assert (found.moves, clusters(found)) == (3, {"p1-001": {"m": 1}})
+    assert optimise(settled, OptimiserOptions(time_limit_s=QUICK, max_moves=2)).rate_after == 400_000
+    assert optimise(settled, OptimiserOptions(time_limit_s=QUICK, move_cost=200_000 * 720)).moves == 0
+
+
+def test_a_spread_that_is_uneven_already_does_not_raise_the_bound() -> None:
+    found = improved(
+        a_class(),
+        DEAR,
+        a_pool("p1"),
+        a_service(cores=4, replicas=2, **EVEN),
+        then=[a_pool("p2", classes=["dear"])],
+    )
+    assert (found.moves, found.rate_after, found.bound) == (0, 400_000, 400_000)
+
+
+def test_a_spread_does_not_become_less_even_for_saving() -> None:
+    """Two and two and none since the third pool is there: as many in one pool, but not more."""
+    pools = [a_pool("p1", classes=["dear"]), a_pool("p2", classes=["dear"])]
+    found = improved(
+        a_class(), DEAR, *pools, a_service(cores=4, replicas=4, **EVEN), then=[a_pool("p3")], move_cost=0
+    )
+    assert (found.rate_after, found.bound) == (4_400_000, 4_400_000)
+    assert offers(found)["api"] == {"p1", "p3"}
+
+
+def test_zones_count_too() -> None:
+    even = {"spread": [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}
+    zones = [a_pool("p1", region="r", zone="a"), a_pool("p2", region="r", zone="b", classes=["dear"])]
+    found = improved(a_class(), DEAR, *zones, a_service(cores=4, replicas=4, **even))
+    assert (found.rate_after, found.bound, found.status) == (4_400_000, 4_400_000, "optimal")
+
+
+def test_room_beside_somebody_who_is_no_service_costs_nothing_more() -> None:
+    applied = converge(a_world(a_class(), a_pool(), a_service(replicas=1))).resulting_world()
+    world = World(applied.objects, applied.price_book).with_objects(
+        [node("n1"), bound("mine", "n1", cores="1")], with_status=True
+    )
+    found = optimise(converge(world), OptimiserOptions(time_limit_s=QUICK))
+    assert (found.rate_after, found.bound, found.status) == (200_000, 200_000, "optimal")
+
+
+def test_a_machine_that_is_larger_than_listed_holds_more() -> None:
+    applied = converge(a_world(a_class(), a_pool(), a_service(cores=4))).resulting_world()
+    big = node("n1", allocatable={"cpu": 8000, "memory": 64 << 30})
+    settled = converge(
+        World(applied.objects, applied.price_book)
+        .with_objects([big], with_status=True)
+        .with_objects([a_service(cores=4, replicas=2)])
+    )
+    found = optimise(settled, OptimiserOptions(time_limit_s=QUICK))
+    assert (found.rate_after, found.bound) == (200_000, 200_000)
+
+
+def test_machines_of_a_class_that_is_not_offered_any_more_may_stay() -> None:
+    old = a_class("old", price=0.1)
+    found = improved(
+        a_class(), old, a_pool(classes=["old"]), a_service(cores=3, replicas=2), then=[a_pool(classes=["m"])]
+    )
+    assert (found.moves, found.rate_after, found.bound) == (0, 200_000, 200_000)
+
+
+UNPRICED = a_class("unpriced", 8, 32, None)
+
+
+def test_a_class_without_a_price_does_not_hide_those_that_have_one() -> None:
+    offer = a_world(a_class(), UNPRICED, a_pool(classes=["m", "unpriced"])).supply.offers[0]
+    assert [each.name for each in useful_types(offer, ("cpu", "memory"))] == ["m"]
+    found = improved(
+        a_class(), UNPRICED, a_class("l", 16, 64, 0.7), a_pool(classes=["m", "l", "unpriced"]), a_service()
+    )
+    assert (found.rate_after, found.bound) == (200_000, 200_000)
+
+
+def test_what_runs_at_an_unknown_price_is_not_counted_against_the_bound() -> None:
+    found = improved(UNPRICED, a_class(), a_pool(classes=["unpriced"]), a_service(), then=[a_pool("p2")])
+    assert (found.moves, found.rate_after, found.bound) == (0, 0, 0)
+
+
+def test_nothing_is_saved_by_machines_of_unknown_price() -> None:
+    found = improved(
+        UNPRICED, a_class(), a_pool("p1"), a_service(), then=[a_pool("p2", classes=["unpriced"])]
+    )
+    assert (found.moves, found.rate_after, found.bound) == (0, 200_000, 200_000)
+
+
+def test_what_overflows_may_move_to_a_cheaper_class_there() -> None:
+    overflow = {"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 50}}
+    dear, cheap = a_class("m", costPerHour={"aws": 0.5}), a_class("n", costPerHour={"aws": 0.2})
+    first = [
+        dear,
+        a_static("dc", 1, 4, "16Gi", overflow=overflow),
+        a_cloud("cloud", {"r1": {}}),
+        a_service(cores=4, replicas=2),
+    ]
+    found = improved(*first, then=[cheap], gap=0.0)
+    assert (found.rate_before, found.rate_after, found.bound, found.moves) == (500_000, 200_000, 200_000, 1)

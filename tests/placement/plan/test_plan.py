@@ -1,0 +1,285 @@
+"""What a plan says is what happens: applied, it gives the same placements and the same bill, and nothing is left to do."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from build.checks import complaints
+from build.crowds import change, crowd, dice, service
+from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, worlds
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lattice.kinds.cluster import LatticeCluster
+from lattice.placement.model.current_state import EMPTY_LAYOUT
+from lattice.placement.model.world import World
+from lattice.placement.plan.plan import FleetState, Plan, compare, converge, plan
+
+LONG = os.environ.get("LATTICE_LONG") == "1"
+MANY = settings(max_examples=4000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=2000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
+numbers = st.integers(0, 1 << 40)
+ELSEWHERE = (" in ", "latency", "skew", "regions", "reserve")
+
+
+def where(settled: FleetState) -> Mapping[str, Mapping[Any, int]]:
+    return {name: dict(counts) for name, counts in settled.replica_counts.items()}
+
+
+def same(one: FleetState, other: FleetState) -> bool:
+    """The same placements, machines and money, to the micro-dollar."""
+    return (where(one), one.offer_rates, one.clusters, dict(one.service_rates), set(one.unplaced)) == (
+        where(other), other.offer_rates, other.clusters, dict(other.service_rates), set(other.unplaced),
+    )  # fmt: skip
+
+
+def ends(made: Plan) -> tuple[FleetState, FleetState]:
+    assert made.state_before is not None
+    assert made.state_after is not None
+    return made.state_before, made.state_after
+
+
+def is_kept(made: Plan) -> bool:
+    """Applied, it is what was planned, and there is nothing left to do."""
+    _, after = ends(made)
+    fresh = converge(after.resulting_world())
+    again = compare(after, fresh)
+    return same(fresh, after) and again.is_empty and again.total == (made.total[1], made.total[1])
+
+
+@MANY
+@given(numbers)
+def test_a_plan_applied_gives_the_same_placements_and_the_same_cost(number: int) -> None:
+    world = crowd(number)
+    assert is_kept(plan(world, *change(number, world)))
+
+
+@SOME
+@given(numbers)
+def test_so_it_does_after_a_series_of_changes(number: int) -> None:
+    world = crowd(number)
+    for step in range(5):
+        made = plan(world, *change(number + step, world))
+        assert is_kept(made)
+        world = ends(made)[1].resulting_world()
+
+
+@SOME
+@given(worlds(), numbers)
+def test_so_it_does_where_little_fits(world: World, number: int) -> None:
+    assert is_kept(plan(world, [service(dice(number), "api")]))
+
+
+@SOME
+@given(numbers)
+def test_no_limit_is_passed_and_every_rule_holds(number: int) -> None:
+    assert complaints(converge(crowd(number))) == []
+
+
+@SOME
+@given(numbers)
+def test_none_is_while_services_come_go_and_change_their_size(number: int) -> None:
+    """Rules over all replicas, nearness to others that move, and reserves are a matter of new placements: other limits are looked at."""
+    draw, world = dice(number), crowd(number)
+    for _ in range(3):
+        names = draw.sample(sorted(world.services), min(2, len(world.services)))
+        gone = [("LatticeService", "default", name.partition("/")[2]) for name in names[:1]]
+        settled = ends(plan(world, [service(draw, "web"), service(draw, "api")], gone))[1]
+        assert [each for each in complaints(settled) if not any(word in each for word in ELSEWHERE)] == []
+        world = settled.resulting_world()
+
+
+@SOME
+@given(numbers, st.randoms(use_true_random=False))
+def test_the_order_of_objects_does_not_matter(number: int, shuffled: Any) -> None:
+    world = crowd(number)
+    objects = list(world.objects.values())
+    shuffled.shuffle(objects)
+    assert same(converge(World.of(objects, world.price_book)), converge(world))
+
+
+@SOME
+@given(numbers)
+def test_settling_twice_is_settling_once(number: int) -> None:
+    once = converge(crowd(number))
+    assert same(converge(once.world), once)
+    assert compare(once, converge(once.resulting_world())).is_empty
+
+
+@SOME
+@given(numbers)
+def test_what_is_known_from_counts_alone_keeps_every_replica_and_every_dollar(number: int) -> None:
+    """Without nodes and bindings nobody knows which replica is on which machine; how many are where is known all the same."""
+    once = converge(crowd(number))
+    rebuilt = replace(once.resulting_world(), layout=EMPTY_LAYOUT)
+    fleet = rebuilt.build_fleet()
+    found = FleetState(rebuilt, fleet, {})
+    assert (where(found), found.offer_rates, found.clusters) == (where(once), once.offer_rates, once.clusters)
+
+
+def test_a_plan_tells_what_is_new_grown_and_gone() -> None:
+    world = a_world(a_pool(), a_service("api", replicas=3), a_service("old", cores=3))
+    start = converge(world).resulting_world()
+    made = plan(
+        start,
+        [a_service("api", replicas=8), a_service("web", cores=4)],
+        [("LatticeService", "default", "old")],
+    )
+    assert {each.name: each.mark for each in made.services} == {
+        "default/api": "~",
+        "default/web": "+",
+        "default/old": "-",
+    }
+    assert made.total[0] < made.total[1]
+    assert made.rates["p1"] == made.total
+    assert made.is_feasible
+    assert not made.is_empty
+
+
+CERTIFIED = {"compliance": ["soc2"]}
+
+
+@pytest.mark.parametrize(("before", "changed", "moving"), [
+    pytest.param([a_pool("p1", labels=CERTIFIED), a_pool("p2", labels=CERTIFIED, budget=1), a_service(compliance=["soc2"])],
+                 [a_pool("p1")], None,
+                 id="a pool that loses its certificate, with no other to go to"),
+    pytest.param([a_pool("p1", labels=CERTIFIED), a_pool("p2", labels=CERTIFIED, classes=["dear"]), a_class(), a_class("dear", price=0.5),
+                  a_service(compliance=["soc2"])],
+                 [a_pool("p1")], {("p2", "p2-001", "dear"): 1},
+                 id="a pool that loses its certificate, with another one that has it"),
+    pytest.param([a_pool("p1"), a_pool("p2", labels=CERTIFIED, classes=["dear"]), a_class(), a_class("dear", price=0.5), a_service()],
+                 [a_policy(compliance=["soc2"])], {("p2", "p2-001", "dear"): 1},
+                 id="a policy that asks for more"),
+])  # fmt: skip
+def test_a_healthy_replica_is_not_stopped_but_would_move(
+    before: list[Any], changed: list[Any], moving: dict[Any, int] | None
+) -> None:
+    made = plan(converge(a_world(*before)).resulting_world(), changed)
+    assert not made.services
+    assert [each.destination for each in made.would_move] == [moving]
+    assert made.would_move[0].reasons == ("p1: compliance: need soc2, have none",)
+    assert plan(ends(made)[1].resulting_world(), []).is_empty
+
+
+@pytest.mark.parametrize(("before", "changed", "risk"), [
+    pytest.param([a_pool(budget=200), a_service(cores=4)], [], None, id="none at 72 percent"),
+    pytest.param([a_pool(budget=350), a_service(cores=4)], [a_service("b", cores=4)], "budget of latticepool/p1 reaches its alert: 82 % of its limit",
+                 id="a budget that reaches its alert"),
+    pytest.param([a_cloud(budget={"monthly": 200}), a_service(cores=4)], [a_service("b", cores=4)],
+                 "budget of cloudinfrastructure/cloud is passed: 144 % of its limit; it is soft and only warns", id="a soft budget that is passed"),
+    pytest.param([a_pool(capacity={"maxNodes": 5}), a_service(cores=4, replicas=3)], [a_service("b", cores=4)], "p1 is 80 % full",
+                 id="a pool that is nearly full"),
+    pytest.param([a_pool("p1"), a_pool("p2"), a_service(requiredRegions=["p1", "p2"])], [a_service(requiredRegions=["p1"])],
+                 "default/api is left in one region", id="a service that is left in one region"),
+])  # fmt: skip
+def test_a_plan_tells_new_risks(before: list[Any], changed: list[Any], risk: str | None) -> None:
+    made = plan(converge(a_world(*before)).resulting_world(), changed)
+    assert list(made.risks) == ([risk] if risk else [])
+    assert plan(ends(made)[1].resulting_world(), []).risks == ()
+
+
+def test_the_id_is_of_the_manifests_and_of_the_result() -> None:
+    world = a_world(a_pool("p1"), a_pool("p2"))
+    one, same_again = plan(world, [a_service()]), plan(world, [a_service()])
+    assert one.id == same_again.id
+    assert plan(world, [a_service(replicas=2)]).id != one.id
+    assert (
+        plan(
+            world.with_objects(
+                [a_pool("p1", capacity={"maxNodes": 0}), a_pool("p2", capacity={"maxNodes": 0})]
+            ),
+            [a_service()],
+        ).id
+        != one.id
+    )
+
+
+def test_what_was_waiting_before_is_not_the_changes_doing() -> None:
+    world = a_world(a_pool(), a_service("early"))
+    found = plan(world, [a_service("late")])
+    assert [each.name for each in found.services if each.placed_before != each.placed_after] == [
+        "default/late"
+    ]
+
+
+def test_an_infeasible_service_is_listed_with_what_it_has() -> None:
+    made = plan(a_world(a_pool(capacity={"maxNodes": 1})), [a_service(replicas=6)])
+    assert made.unplaced == ("default/api",)
+    assert [(each.mark, sum(each.placed_after.values()), each.is_placed) for each in made.services] == [
+        ("+", 4, False)
+    ]
+
+
+def test_machines_of_a_deleted_service_go() -> None:
+    made = plan(
+        converge(a_world(a_pool(), a_service(cores=4, replicas=3))).resulting_world(),
+        [],
+        [("LatticeService", "default", "api")],
+    )
+    assert [(each.mark, dict(each.nodes_before)) for each in made.clusters] == [("-", {"m": 3})]
+    assert made.total == (600_000, 0)
+    assert not any(
+        isinstance(each, LatticeCluster) for each in ends(made)[1].resulting_world().objects.values()
+    )
+
+
+def test_replicas_that_ask_for_more_than_their_machine_has_go_to_others() -> None:
+    start = converge(
+        a_world(
+            a_class("s", 2, 8, 0.1), a_class(), a_pool(classes=["s", "m"]), a_service(cores=2, replicas=2)
+        )
+    ).resulting_world()
+    made = plan(start, [a_service(cores=3, replicas=2)])
+    assert [(dict(each.nodes_before), dict(each.nodes_after)) for each in made.clusters] == [
+        ({"s": 2}, {"m": 2})
+    ]
+    assert [(each.mark, each.cost_before, each.cost_after) for each in made.services] == [
+        ("~", 200_000, 400_000)
+    ]
+    assert is_kept(made)
+
+
+def test_those_that_still_fit_stay() -> None:
+    start = converge(a_world(a_pool(), a_service(cores=1, replicas=4))).resulting_world()
+    assert [dict(each.nodes_after) for each in plan(start, [a_service(cores=2, replicas=4)]).clusters] == [
+        {"m": 2}
+    ]
+
+
+def test_a_late_service_may_open_an_overflow_for_an_early_one() -> None:
+    """a looks while the data center is half full, z fills it: one settling is enough all the same."""
+    dc = a_static(
+        nodes=2,
+        cores=8,
+        memory="32Gi",
+        overflow={"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 80}},
+    )
+    world = a_world(dc, a_cloud(), a_service("a", cores=3, replicas=3), a_service("z", cores=1))
+    settled = converge(world)
+    assert not settled.unplaced
+    assert same(converge(settled.resulting_world()), settled)
+
+
+def test_whose_cost_changes_is_listed_and_everything_adds_up() -> None:
+    world = converge(a_world(a_class("m", 4, 16, 0.2), a_pool(), a_service("a"))).resulting_world()
+    found = plan(world, [a_class("m", 4, 16, 0.4)])
+    assert [(each.name, each.cost_before, each.cost_after) for each in found.services] == [
+        ("default/a", 200_000, 400_000)
+    ]
+    beside = plan(world, [a_service("b")])
+    assert (
+        sum(each.cost_after - each.cost_before for each in beside.services)
+        == beside.total[1] - beside.total[0]
+        == 0
+    )
+
+
+def test_a_limit_below_what_is_in_use_is_a_risk_and_no_silent_nothing() -> None:
+    world = converge(a_world(a_class(), a_pool("p1"), a_service("a", replicas=2, cores=4))).resulting_world()
+    found = plan(world, [a_pool("p1", capacity={"maxNodes": 0})])
+    assert not found.is_empty
+    assert found.risks == (
+        "p1 has more nodes in use (2) than it may (0): nothing is removed, nothing more is made",
+    )

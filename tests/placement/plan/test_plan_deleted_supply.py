@@ -1,0 +1,97 @@
+"""A pool, region or data center that is deleted takes nothing with it that runs: a plan says that it stays, and where it would go."""
+
+from dataclasses import replace
+
+import pytest
+from build.worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world
+
+from lattice.kinds.meta.base import Kind
+from lattice.placement.model.world import ObjectKey, World
+from lattice.placement.plan.plan import FleetState, converge, plan
+from lattice.placement.plan.whatif import WhatIfEvent, plan_event
+
+P1: ObjectKey = ("LatticePool", "", "p1")
+API = "default/api"
+
+
+def running(*objects: Kind) -> World:
+    return converge(a_world(*objects)).resulting_world()
+
+
+def after_losing(world: World, *gone: ObjectKey) -> FleetState:
+    found = plan(world, [], gone).state_after
+    assert found is not None
+    return found
+
+
+GONE = [
+    pytest.param([a_pool("p1")], P1, {("p1", "p1-001", "m"): 2}, 200_000, id="a pool"),
+    pytest.param([a_cloud(regions=["r1"])], ("CloudInfrastructure", "", "cloud"), {("cloud/r1", "cloud-r1-001", "m"): 2}, 200_000, id="a cloud"),
+    pytest.param([a_static("dc", region="us")], ("StaticInfrastructure", "", "dc"), {("dc", "dc-001", "static"): 2}, 0, id="a data center"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("supply", "gone", "where", "rate"), GONE)
+def test_what_runs_there_stays_and_would_move(
+    supply: list[Kind], gone: ObjectKey, where: dict[tuple[str, str, str], int], rate: int
+) -> None:
+    before = running(*supply, a_service(replicas=2))
+    made = plan(before, [a_pool("p2", classes=["l"]), a_class("l", 8, 32, 0.4)], [gone])
+    assert made.services == made.clusters == made.unplaced == ()
+    assert made.total == (rate, rate)
+    (moving,) = made.would_move
+    (place,) = where
+    assert moving.reasons == (f"{place[0]}: is not offered any more",)
+    assert moving.destination == {("p2", "p2-001", "l"): 2}
+    assert made.state_after is not None
+    assert made.state_after.replica_counts == {API: where}
+
+
+def test_where_nothing_else_would_take_it_the_plan_is_not_feasible() -> None:
+    made = plan(running(a_pool("p1"), a_service()), [], [P1])
+    assert [each.destination for each in made.would_move] == [None]
+    assert not made.is_feasible
+
+
+def test_what_was_left_behind_is_no_news_to_the_next_plan() -> None:
+    left = after_losing(running(a_pool("p1"), a_pool("p2"), a_service()), P1).resulting_world()
+    made = plan(left, [a_pool("p3")])
+    assert replace(made, manifest_changes=()).is_empty
+
+
+def test_only_those_that_lack_a_place_get_one_elsewhere() -> None:
+    left = after_losing(running(a_pool("p1"), a_service(cores=4, replicas=2)), P1).resulting_world()
+    made = plan(left, [a_pool("p2"), a_service(cores=4, replicas=3)])
+    assert made.state_after is not None
+    assert made.state_after.replica_counts[API] == {("p1", "p1-001", "m"): 2, ("p2", "p2-001", "m"): 1}
+
+
+def test_fewer_are_those_that_were_left_behind() -> None:
+    left = after_losing(running(a_pool("p1"), a_service(cores=4, replicas=3)), P1).resulting_world()
+    made = plan(left, [a_service(cores=4, replicas=1)])
+    assert made.state_after is not None
+    assert made.state_after.replica_counts[API] == {("p1", "p1-001", "m"): 1}
+
+
+def test_machines_go_with_the_last_who_is_in_their_cluster() -> None:
+    made = plan(running(a_pool("p1"), a_service()), [], [P1, ("LatticeService", "default", "api")])
+    assert ([each.mark for each in made.services], [each.mark for each in made.clusters]) == (["-"], ["-"])
+    assert made.total == (200_000, 0)
+
+
+def test_a_loss_is_no_deletion() -> None:
+    """`whatif` is about what is not there any more: it does not stay. What was left behind before does."""
+    settled = converge(running(a_pool("p1"), a_pool("p2"), a_service()))
+    lost = plan_event(settled, WhatIfEvent(lost_offers=("p1",))).state_after
+    assert lost is not None
+    assert lost.replica_counts == {API: {("p2", "p2-001", "m"): 1}}
+    left = converge(after_losing(settled.resulting_world(), P1).resulting_world())
+    lost = plan_event(left, WhatIfEvent(lost_offers=("p2",))).state_after
+    assert lost is not None
+    assert lost.replica_counts == {API: {("p1", "p1-001", "m"): 1}}
+
+
+def test_a_pool_that_is_declared_again_has_its_own_back() -> None:
+    left = after_losing(running(a_pool("p1"), a_pool("p2"), a_service()), P1).resulting_world()
+    made = plan(left, [a_pool("p1")])
+    assert (made.services, made.clusters, made.would_move) == ((), (), ())

@@ -1,0 +1,63 @@
+"""A budget's limit binds by the hour, over 30 days: what is left for machines is told beside what the month will come to."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from build.worlds import a_cloud, a_pool, a_service, a_world
+
+from lattice.cli.output.plan_tables import plan_lines
+from lattice.cli.output.table_renderer import TableRenderer
+from lattice.kinds.meta.base import Kind
+from lattice.placement.queries.dispatch import answer_query
+from lattice.placement.queries.plan_document import Document
+
+LATE = datetime(2026, 11, 28, tzinfo=UTC)  # three days of the month are left
+USED_UP = (
+    "! budget of latticepool/p1 has no headroom for one more machine: need $0.20/h, have $0.077777/h, missing $0.122223/h; "
+    "the limit applies to 30 days at the current rate, USED covers this calendar month"
+)
+
+
+def planned(supply: Kind, replicas: int) -> Document:
+    return answer_query(
+        {"ask": "plan"}, replace(a_world(supply), now=LATE), [a_service(cores=4, replicas=replicas)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("supply", "replicas", "left", "is_used_up"),
+    [
+        pytest.param(
+            a_pool(budget=200),
+            1,
+            77_777,
+            True,
+            id="one machine of $144 in 30 days leaves no room for another",
+        ),
+        pytest.param(a_pool(budget=300), 1, 216_666, False, id="room for another"),
+        pytest.param(a_cloud(budget={"monthly": 200}), 1, None, False, id="soft: nothing is refused"),
+    ],
+)
+def test_what_is_left_for_machines(supply: Kind, replicas: int, left: int | None, is_used_up: bool) -> None:
+    (budget,) = (
+        each
+        for each in planned(supply, replicas)["budgets"]
+        if each["subject"] != "cloudinfrastructure/cloud/r1"
+    )
+    assert budget["percentAfter"] < 10, "the month alone would allow it"
+    assert (budget["left"] and budget["left"]["hourlyMicros"], budget["isUsedUp"]) == (left, is_used_up)
+    assert budget["cheapestMachine"]["hourlyMicros"] == 200_000
+
+
+def test_a_budget_that_refuses_the_next_machine_is_marked_with_need_have_and_missing() -> None:
+    lines = plan_lines(planned(a_pool(budget=200), 1), TableRenderer())
+    (row,) = (line for line in lines if "latticepool/p1 " in line and "hard" in line)
+    assert row.startswith("! ")
+    assert row.endswith("$0.077777")
+    assert USED_UP in lines
+
+
+def test_a_budget_with_room_is_not_marked() -> None:
+    lines = plan_lines(planned(a_pool(budget=300), 1), TableRenderer())
+    assert not any(line.startswith("!") for line in lines)

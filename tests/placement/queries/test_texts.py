@@ -1,0 +1,324 @@
+"""What people read when something does not go: what closed a pool, what an overflow lacks, what is behind a dependency, which name was meant."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
+
+from lattice.errors import Invalid, NotFound
+from lattice.kinds.meta.base import Kind
+from lattice.kinds.pool import LatticePool
+from lattice.placement.inputs.latency import Place, validate_latency_csv
+from lattice.placement.model.world import World
+from lattice.placement.queries.dispatch import answer_query, require_namespace
+from lattice.placement.queries.plan_diff import plan_differences
+from lattice.placement.queries.plan_document import Document
+from lattice.placement.status.supply_conditions import budget_condition
+
+API = "default/api"
+THREE = a_service(cores=4, replicas=3)
+
+
+def why(world: World, service: str = API) -> Document:
+    return answer_query({"ask": "why", "service": service}, world)
+
+
+def grounds(document: Document, pool: str) -> list[tuple[str, str, str, str]]:
+    (found,) = (each for each in document["pools"] if each["name"] == pool)
+    return [(each["what"], each["need"], each["have"], each["missing"]) for each in found["reasons"]]
+
+
+# --- overflow ---
+
+
+def a_spilling(**overflow: Any) -> Kind:
+    """Two machines of four cores, and a cloud to overflow to."""
+    return a_static(nodes=2, cores=8, memory="32Gi", overflow={"target": "cloud", **overflow})
+
+
+@pytest.mark.parametrize(
+    ("overflow", "reason", "row"),
+    [
+        pytest.param(
+            {"enabled": False},
+            "1 closed, since overflow of dc is not enabled",
+            ("overflow of dc", "enabled: true", "enabled: false", "enabled: true"),
+            id="off",
+        ),
+        pytest.param(
+            {"enabled": True, "limits": {"maxClusters": 0}},
+            "1 full for what overflows from dc",
+            ("overflow clusters of dc", "1 more", "0 of maxClusters 0", "1"),
+            id="without clusters",
+        ),
+    ],
+)
+def test_an_overflow_that_takes_nothing_says_why_in_words_and_numbers(
+    overflow: dict[str, Any], reason: str, row: tuple[str, ...]
+) -> None:
+    found = why(a_world(a_class(), a_spilling(**overflow), a_cloud(), THREE))
+    assert found["reason"] == f"replica 3 of 3: 0 of 2 pools: 1 full; {reason}"
+    assert grounds(found, "cloud/r1")[-1] == row
+
+
+@pytest.mark.parametrize(
+    ("is_enabled", "told"),
+    [
+        pytest.param(False, "overflow of dc to be enabled", id="off"),
+        pytest.param(True, "dc to be full enough to overflow", id="not full"),
+    ],
+)
+def test_what_an_overflow_is_waited_for_with(is_enabled: bool, told: str) -> None:
+    """An even spread keeps the second replica out of the data center, and its rule keeps the cloud shut."""
+    even = a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})
+    world = a_world(
+        a_class(), a_spilling(enabled=is_enabled), a_cloud(), even, a_service(cores=1, replicas=2)
+    )
+    assert why(world)["waits"] == [told]
+
+
+# --- closed ---
+
+
+def test_a_closed_pool_says_what_closed_it_and_how_to_open_it() -> None:
+    foreign = {
+        "provider": {"type": "aws", "region": "r1"},
+        "nodeClasses": ["m"],
+        "budget": {"maxMonthlyCost": 100, "currency": "EUR"},
+    }
+    found = why(a_world(made(LatticePool, "p1", foreign), a_service()))
+    assert found["reason"] == "0 of 1 pool: 1 closed (state the budget in USD)"
+    assert grounds(found, "p1") == [
+        ("open", "an open pool", "budget is in EUR, prices are in USD", "state the budget in USD")
+    ]
+
+
+def test_pools_closed_for_different_causes_are_counted_apart() -> None:
+    login = {"type": "aws", "region": "r1", "credentials": {"secretRef": "login"}}
+    twin = made(LatticePool, "twin", {"provider": login, "nodeClasses": ["m"]})
+    foreign = made(
+        LatticePool,
+        "far",
+        {"provider": {"type": "aws", "region": "r2"}, "nodeClasses": ["m"], "budget": {"currency": "EUR"}},
+    )
+    cloud = a_cloud(
+        "aaa",
+        credentialsRef={"name": "login", "namespace": "lattice-system"},
+        regions={"r1": {"quotas": {"maxClusters": 0}}},
+    )
+    found = why(a_world(twin, foreign, cloud, a_service()))
+    assert "1 closed (give it credentials of its own, or delete one of the two)" in found["reason"]
+    assert "1 closed (state the budget in USD)" in found["reason"]
+
+
+def test_a_provider_without_an_adapter_is_told_with_those_that_have_one() -> None:
+    world = World({**a_world(a_pool(), a_service()).objects}, adapters=frozenset({"local", "manual"}))
+    assert (
+        why(world)["reason"]
+        == "0 of 1 pool: 1 closed (name a provider of this server's --providers: local, manual)"
+    )
+
+
+# --- what is behind a dependency ---
+
+
+def needing(name: str, *others: str) -> Kind:
+    return a_service(name, latency={each: {"maxMs": 5} for each in others})
+
+
+TOGETHER = "wait for one another: they are placed together or not at all"
+
+
+@pytest.mark.parametrize(
+    ("services", "told"),
+    [
+        pytest.param(
+            ["a b", "b a ghost"],
+            f"; ghost, which b needs, is not defined; a and b {TOGETHER}",
+            id="behind a circle",
+        ),
+        pytest.param(
+            ["a b ghost", "b a"], f"; ghost is not defined; a and b {TOGETHER}", id="beside a circle"
+        ),
+        pytest.param(
+            ["a b", "b c", "c a ghost"],
+            f"; ghost, which c needs, is not defined; a, b and c {TOGETHER}",
+            id="a wider circle",
+        ),
+        pytest.param(["a b", "b ghost"], "; ghost, which b needs, is not defined", id="without a circle"),
+        pytest.param(["a ghost"], "; ghost is not defined", id="its own"),
+    ],
+)
+def test_an_undefined_dependency_and_the_circle_before_it_are_both_told(
+    services: list[str], told: str
+) -> None:
+    world = a_world(a_pool(), *(needing(*each.split()) for each in services))
+    reason = why(world, "default/a")["reason"]
+    assert reason == f"0 of 1 pool: 1 waiting for {services[0].split()[1]}, which is not placed{told}"
+
+
+def test_a_dependency_that_only_has_no_room_is_told_without_more() -> None:
+    world = a_world(a_pool(), needing("a", "b"), a_service("b", cores=99))
+    assert why(world, "default/a")["reason"] == "0 of 1 pool: 1 waiting for b, which is not placed"
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize(
+    ("asked", "services", "fix"),
+    [
+        pytest.param(
+            "default/nope", ["api", "cache"], "there are default/api, default/cache", id="nothing like it"
+        ),
+        pytest.param(
+            "default/cahce", ["api", "cache"], "did you mean default/cache?", id="two letters changed places"
+        ),
+        pytest.param("shop/api", ["api", "cache"], "did you mean default/api?", id="in another namespace"),
+        pytest.param("default/nope", ["api"], "there is default/api", id="the only one"),
+        pytest.param("default/nope", [], "there are no services here", id="none at all"),
+    ],
+)
+def test_the_name_that_was_meant(asked: str, services: list[str], fix: str) -> None:
+    with pytest.raises(NotFound) as refused:
+        why(a_world(a_pool(), *map(a_service, services)), asked)
+    assert (refused.value.message, refused.value.fix) == (f"there is no service {asked}", fix)
+
+
+def test_of_very_many_some_are_named_and_how_to_list_all() -> None:
+    with pytest.raises(NotFound) as refused:
+        why(a_world(a_pool(), *(a_service(f"web-{number:02}") for number in range(15))), "default/nope")
+    assert refused.value.fix.endswith("default/web-09, and 5 more: `lattice get services` lists them")
+
+
+def test_a_namespace_that_nobody_declared_is_refused() -> None:
+    require_namespace("shop", {"default", "shop"})
+    with pytest.raises(NotFound, match="there is no namespace nope") as refused:
+        require_namespace("nope", {"default", "shop"})
+    assert refused.value.fix == "there are default, shop"
+
+
+PLACES = [Place("us-east", "aws", "us-east-1"), Place("dc", "vsphere", "here", "", "hall")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "where", "what"),
+    [
+        pytest.param("", "rtt.csv", "is empty", id="nothing in it"),
+        pytest.param("from,to,ms\n", "rtt.csv", "has no round trips, only their heads", id="only heads"),
+        pytest.param(
+            "from,to,ms\nus-east,hall,3\nus-esat,hall,3\n",
+            "rtt.csv line 3",
+            '"us-esat" is no place that is offered',
+            id="a typing error",
+        ),
+    ],
+)
+def test_a_latency_file_that_means_nothing_is_refused_with_its_line(
+    lines: str, where: str, what: str
+) -> None:
+    with pytest.raises(Invalid) as refused:
+        validate_latency_csv(lines, "rtt.csv", PLACES)
+    assert (refused.value.where, refused.value.message) == (where, what)
+
+
+def test_places_by_any_of_their_names_and_regions_that_nobody_uses_are_known() -> None:
+    validate_latency_csv(
+        "from,to,ms\nus-east,dc,3\naws-us-east-1,hall,4\nus-east-1,here,5\neu-west-1,gcp-us-central1,90\n",
+        "rtt.csv",
+        PLACES,
+    )
+
+
+# --- what is declared otherwise ---
+
+
+def declared(document: Document) -> list[tuple[str, str, list[tuple[str, Any, Any]]]]:
+    return [
+        (
+            each["mark"],
+            each["name"],
+            [(part["path"], part["before"], part["after"]) for part in each["fields"]],
+        )
+        for each in document["declared"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        pytest.param(
+            a_pool(budget=700), ("~", "p1", [("spec.budget.maxMonthlyCost", 600, 700)]), id="a budget"
+        ),
+        pytest.param(
+            a_service(labels={"team": "a"}),
+            ("~", "api", [("metadata.labels.team", None, "a")]),
+            id="a label that no rule looks at",
+        ),
+        pytest.param(a_class("spare"), ("+", "spare", []), id="a class that nobody offers"),
+    ],
+)
+def test_what_is_declared_otherwise_is_a_change_though_nothing_moves(
+    change: Kind, told: tuple[str, str, list[Any]]
+) -> None:
+    world = a_world(a_class(), a_pool(budget=600), a_service())
+    found = answer_query({"ask": "plan"}, world, [change])
+    assert declared(found) == [told]
+    assert (found["isEmpty"], found["services"], found["clusters"]) == (False, [], [])
+
+
+def test_what_is_declared_again_as_it_is_changes_nothing() -> None:
+    world = a_world(a_class(), a_pool(budget=600), a_service())
+    found = answer_query({"ask": "plan"}, world, [a_pool(budget=600), a_service()])
+    assert (found["isEmpty"], found["declared"]) == (True, [])
+
+
+def test_what_is_deleted_without_an_effect_is_a_change() -> None:
+    world = a_world(a_class(), a_class("spare"), a_pool(), a_service())
+    found = answer_query({"ask": "plan"}, world, [], [("LatticeNodeClass", "", "spare")])
+    assert (found["isEmpty"], declared(found)) == (False, [("-", "spare", [])])
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [{"ask": "plan"}, {"ask": "optimise"}, {"ask": "whatif", "priceMillionths": 1_100_000}],
+    ids=lambda each: each["ask"],
+)
+def test_what_is_paid_now_is_the_same_whatever_is_asked(ask: dict[str, Any]) -> None:
+    """Nothing is there yet, of what is declared or of what the manifests add."""
+    world = a_world(a_pool(), a_service(cores=3, replicas=2))
+    found = answer_query(ask, world, [a_service("more", cores=3)])
+    assert found["pending"]["cost"]["before"]["hourlyMicros"] == 0
+
+
+# --- numbers ---
+
+
+def test_money_in_sentences_has_cents_and_thousands() -> None:
+    assert (
+        budget_condition(91_200_000, 1_382_400_000, is_hard=True).message == "$91.20 projected of $1,382.40"
+    )
+
+
+def test_many_replicas_are_told_with_thousands() -> None:
+    found = why(a_world(a_pool(capacity={"maxNodes": 300}), a_service(cores=0.1, replicas=100_000)))
+    assert found["reason"] == "replica 4,801 of 100,000: 0 of 1 pool: 1 full"
+
+
+def test_a_month_that_is_counted_is_named_in_the_plan() -> None:
+    world = a_world(a_pool(budget=200), a_service())
+    assert answer_query({"ask": "plan"}, world)["month"] is None
+    assert (
+        answer_query({"ask": "plan"}, replace(world, now=datetime(2026, 11, 16, tzinfo=UTC)))["month"]
+        == "2026-11"
+    )
+
+
+def test_a_plan_that_lost_replicas_says_so_in_a_sentence() -> None:
+    then = answer_query({"ask": "plan"}, a_world(a_pool()), [a_service(cores=3, replicas=2)])
+    now = answer_query(
+        {"ask": "plan"}, a_world(a_pool(capacity={"maxNodes": 1})), [a_service(cores=3, replicas=2)]
+    )
+    assert any("its placement was complete, now not complete" in each for each in plan_differences(then, now))

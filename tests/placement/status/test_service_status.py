@@ -1,0 +1,242 @@
+"""What is written about services and supply: figures, sentences and conditions."""
+
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
+
+from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.meta.base import Condition, Kind
+from lattice.kinds.pool import LatticePool
+from lattice.kinds.service import LatticeService
+from lattice.placement.plan.plan import FleetState, converge
+from lattice.placement.status.placement_conditions import references_condition
+from lattice.placement.status.service_status import dollar_amount, fleet_digest, placed_because, spending
+from lattice.placement.status.supply_conditions import (
+    budget_condition,
+    highest_usage,
+    pressure_condition,
+    supply_conditions,
+)
+
+
+def settled(*objects: Kind) -> FleetState:
+    return converge(a_world(*objects), max_decisions=1)
+
+
+def status(found: FleetState, kind: str, name: str, namespace: str = "") -> Any:
+    """As the API sends it."""
+    return msgspec.json.decode(
+        msgspec.json.encode(found.resulting_world().objects[kind, namespace, name].status)
+    )  # type: ignore[attr-defined]
+
+
+def said(found: FleetState, kind: str, name: str) -> dict[str, Condition]:
+    supplier = found.world.objects[kind, "", name]
+    assert isinstance(supplier, LatticePool | CloudInfrastructure | StaticInfrastructure)
+    return {each.type: each for each in supply_conditions(supplier, found.fleet, found.world)}
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [(384_000, "0.384"), (414_720_000, "414.72"), (0, "0"), (1, "0.000001"), (5_000_000, "5")],
+)
+def test_dollars_have_no_needless_zeros(micros: int, text: str) -> None:
+    assert str(dollar_amount(micros)) == text
+
+
+def test_parts_of_a_machine_add_up() -> None:
+    found = settled(a_class(price=Decimal("0.1")), a_pool(), a_service("a"), a_service("b"), a_service("c"))
+    parts = [status(found, "LatticeService", name, "default")["totalCost"]["hourly"] for name in "abc"]
+    assert sum(map(Decimal, parts)) == Decimal("0.1")
+
+
+@pytest.mark.parametrize(("objects", "offers", "reason"), [
+    pytest.param([a_service()], {"p1": 1}, "Placed in p1", id="one"),
+    pytest.param([a_service()], {"p1": 1, "p2": 3}, "Placed in p2 and p1", id="two, the larger part first"),
+    pytest.param([a_service()], {"p1": 1, "p2": 1, "p3": 2}, "Placed in p3, p1 and p2", id="three"),
+    pytest.param([a_service(requiredRegions=["p1"])], {"p1": 1}, "Placed in p1 per requiredRegions constraint", id="required regions"),
+    pytest.param([a_service(), a_policy("ha", minRegions=2)], {"p1": 1, "p2": 1}, "Placed in p1 and p2 per minRegions of policy/ha", id="minRegions"),
+])  # fmt: skip
+def test_why_it_is_there(objects: list[Kind], offers: dict[str, int], reason: str) -> None:
+    assert placed_because(a_world(*objects).demands["default/api"], offers) == reason
+
+
+def test_alternatives_are_pools_that_are_ruled_out_for_good() -> None:
+    found = settled(a_pool("p1", labels={"compliance": ["gdpr"]}), a_pool("p2"), a_pool("p3", labels={"compliance": ["gdpr"]}, capacity={"maxNodes": 0}),
+                    a_service(compliance=["gdpr"]))  # fmt: skip
+    assert status(found, "LatticeService", "api", "default")["schedulerDecision"]["alternatives"] == [
+        {"pool": "p2", "rejected": "No GDPR compliance label"},
+        {"pool": "p3", "rejected": "nodes: need 1 more, have 0 of 0, missing 1"},
+    ]
+
+
+def test_a_cloud_says_what_it_has_in_each_region() -> None:
+    found = settled(
+        a_cloud(regions=["r1", "r2"]),
+        a_service("a", requiredRegions=["r1"]),
+        a_service("b", requiredRegions=["r2"], cores=4, replicas=2),
+    )
+    shown = status(found, "CloudInfrastructure", "cloud")
+    assert shown["clusters"] == {"total": 2, "byRegion": {"r1": 1, "r2": 1}}
+    assert shown["currentSpend"] == {"monthly": "0", "byRegion": {"r1": "0", "r2": "0"}, "projected": "432"}
+    assert shown["nextClusterSequence"] == {"r1": 2, "r2": 2}
+
+
+def test_a_data_center_says_what_is_used_and_what_is_left() -> None:
+    found = settled(a_static(nodes=4, cores=16, memory="64Gi"), a_service(cores=4, replicas=3))
+    shown = status(found, "StaticInfrastructure", "dc")
+    assert shown["utilization"] == {
+        "nodes": {"total": "4", "used": "3", "available": "1"},
+        "cores": {"total": "16", "used": "12", "available": "4"},
+        "memory": {"total": "64Gi", "used": "48Gi", "available": "16Gi"},
+    }
+    assert shown["clusters"] == {"total": 1, "names": ["dc-001"]}
+
+
+def test_a_pool_without_limits_has_no_shares() -> None:
+    shown = status(settled(a_pool(), a_service()), "LatticePool", "p1")
+    assert shown["capacity"] == {"allocatedNodes": 1, "allocatedCores": "4", "allocatedMemoryGi": "16"}
+    assert shown["utilization"] == {}
+    assert "budget" not in shown
+    assert shown["clusters"] == [{"name": "p1-001", "nodes": 1, "services": 1}]
+
+
+def test_a_cluster_says_what_it_holds() -> None:
+    shown = status(settled(a_pool(), a_service("a", replicas=2), a_service("b")), "LatticeCluster", "p1-001")
+    assert (shown["services"], shown["workloads"]) == (2, 3)
+    assert shown["utilization"] == {"cores": "0.75", "memory": "0.1875"}
+    assert shown["cost"] == {"hourly": "0.2", "projected30Day": "144"}
+
+
+@pytest.mark.parametrize(("spent", "projected", "limit", "share"), [
+    (4_523_500_000, 8_200_000_000, 10_000_000_000, "0.82"), (0, 0, 10, "0"), (0, 0, 0, "1"), (0, 15, 10, "1.5"),
+])  # fmt: skip
+def test_the_share_of_a_budget_is_what_is_projected(
+    spent: int, projected: int, limit: int, share: str
+) -> None:
+    assert Decimal(str(spending(spent, projected, limit).utilization_percent)) == Decimal(share)
+
+
+def test_the_digest_changes_with_what_a_decision_was_made_from() -> None:
+    one, other = settled(a_pool(), a_service()), settled(a_pool(), a_service(), a_service("more"))
+    assert fleet_digest(one.fleet) == fleet_digest(settled(a_pool(), a_service()).fleet)
+    assert fleet_digest(one.fleet) != fleet_digest(other.fleet)
+    digests = {
+        status(each, "LatticeService", "api", "default")["schedulerDecision"]["digest"]
+        for each in (one, other)
+    }
+    assert len(digests) == 2
+
+
+def test_writing_it_again_changes_nothing() -> None:
+    once = settled(a_pool(), a_cloud(), a_static(), a_service(replicas=30)).resulting_world()
+    twice = converge(once).resulting_world()
+    assert {
+        key: getattr(each, "status", None)
+        for key, each in twice.objects.items()
+        if key[0] != "LatticeService"
+    } == {
+        key: getattr(each, "status", None) for key, each in once.objects.items() if key[0] != "LatticeService"
+    }
+
+
+# --- conditions ---
+
+
+@pytest.mark.parametrize(("uses", "pressed", "message"), [
+    pytest.param([(72, 100), (580_000, 800_000), (2100, 3200)], "False", "28% capacity available", id="the printed example: 72 percent in use"),
+    pytest.param([(79, 100)], "False", "21% capacity available", id="just below 80 percent"),
+    pytest.param([(80, 100)], "True", "20% capacity available", id="at 80 percent"),
+    pytest.param([(0, 100), (10, 10)], "True", "0% capacity available", id="the scarcest counts"),
+    pytest.param([(12, 10)], "True", "0% capacity available", id="more in use than there is"),
+])  # fmt: skip
+def test_capacity_pressure(uses: list[tuple[int, int]], pressed: str, message: str) -> None:
+    use = highest_usage(uses)
+    assert use is not None
+    found = pressure_condition(use)
+    assert (found.type, found.status, found.message) == ("CapacityPressure", pressed, message)
+
+
+@pytest.mark.parametrize(("projected", "limit", "hard", "status_", "reason"), [
+    pytest.param(99, 100, True, "False", "WithinBudget", id="below"),
+    pytest.param(100, 100, True, "True", "HardLimit", id="at 100 percent, hard"),
+    pytest.param(100, 100, False, "True", "SoftLimit", id="at 100 percent, soft"),
+    pytest.param(0, 0, True, "True", "HardLimit", id="nothing of nothing"),
+])  # fmt: skip
+def test_budget_exceeded(projected: int, limit: int, hard: bool, status_: str, reason: str) -> None:
+    found = budget_condition(projected * 1_000_000, limit * 1_000_000, is_hard=hard)
+    assert (found.status, found.reason, found.message) == (
+        status_,
+        reason,
+        f"${projected}.00 projected of ${limit}.00",
+    )
+
+
+def test_what_is_said_of_a_budget_changes_by_cents_only() -> None:
+    said_now, said_later = (
+        budget_condition(each, 900_000_000, is_hard=True).message for each in (148_183_910, 148_183_752)
+    )
+    assert said_now == said_later == "$148.18 projected of $900.00"
+
+
+def test_a_pool_that_is_as_it_should_be() -> None:
+    found = said(settled(a_pool(budget=1000, capacity={"maxNodes": 5}), a_service()), "LatticePool", "p1")
+    assert {name: each.status for name, each in found.items()} == {
+        "Ready": "True", "ReferencesResolved": "True", "Overlaps": "False", "BudgetExceeded": "False", "CapacityPressure": "False",
+    }  # fmt: skip
+
+
+def test_a_soft_budget_that_is_passed_is_exceeded_too() -> None:
+    found = said(settled(a_cloud(budget={"monthly": 100}), a_service()), "CloudInfrastructure", "cloud")
+    assert (found["BudgetExceeded"].status, found["BudgetExceeded"].reason) == ("True", "SoftLimit")
+    assert found["BudgetExceeded"].message == "$144.00 projected of $100.00"
+
+
+def test_a_cloud_with_one_region_that_is_of_no_use_is_degraded() -> None:
+    twice = made(LatticePool, "a-pool", {"provider": {"type": "aws", "region": "r1"}, "nodeClasses": ["m"]})
+    found = said(settled(twice, a_cloud(regions=["r1", "r2"])), "CloudInfrastructure", "cloud")
+    assert (found["Ready"].status, found["Degraded"].status, found["Degraded"].message) == (
+        "True",
+        "True",
+        "nothing can be placed in r1",
+    )
+    assert found["Overlaps"].status == "True"
+    whole = said(settled(twice, a_cloud(regions=["r1"])), "CloudInfrastructure", "cloud")
+    assert (whole["Ready"].status, whole["Degraded"].status) == ("False", "False")
+    assert whole["Ready"].message == "latticepool/a-pool already offers aws r1 with the same credentials"
+
+
+@pytest.mark.parametrize(("supplier", "kind", "condition", "message"), [
+    pytest.param(a_pool(classes=["m", "huge"]), "LatticePool", "ReferencesResolved", "no LatticeNodeClass huge", id="a class that is not there"),
+    pytest.param(a_pool(classes=["huge"]), "LatticePool", "Ready", "no node class is available on provider aws", id="no class at all"),
+    pytest.param(a_static(overflow={"enabled": True, "target": "moon"}), "StaticInfrastructure", "ReferencesResolved",
+                 "no CloudInfrastructure moon to overflow to", id="an overflow to nowhere"),
+    pytest.param(a_cloud(provider="azure"), "CloudInfrastructure", "Ready", "no node class is available in r1 on provider azure", id="a cloud without classes"),
+])  # fmt: skip
+def test_what_is_wrong_is_a_condition(supplier: Kind, kind: str, condition: str, message: str) -> None:
+    found = said(settled(supplier), kind, supplier.metadata.name)[condition]
+    assert (found.status, found.message) == ("False", message)
+
+
+def test_one_name_for_a_pool_and_a_data_center_is_two_things() -> None:
+    found = settled(a_pool("same", classes=["huge"]), a_cloud("same"))
+    assert said(found, "LatticePool", "same")["Ready"].status == "False"
+    assert said(found, "CloudInfrastructure", "same")["Ready"].status == "True"
+
+
+@pytest.mark.parametrize(("service", "said"), [
+    pytest.param(a_service(latency={"ghost": {"maxMs": 5}}), ("False", "no LatticeService default/ghost"), id="a limit to what is not there"),
+    pytest.param(a_service(latency={"db": {"maxMs": 5}}), ("True", ""), id="a limit to what is there"),
+    pytest.param(a_service(dependencies={"ghost": {"type": "service", "direction": "outbound"}}, latency={"ghost": {"maxMs": 5}}),
+                 ("False", "no LatticeService default/ghost"), id="named twice, told once"),
+    pytest.param(a_service(latency={"api": {"maxMs": 5}}), ("True", ""), id="a limit to itself"),
+])  # fmt: skip
+def test_services_that_are_named_and_not_there_are_told(
+    service: LatticeService, said: tuple[str, str]
+) -> None:
+    world = a_world(a_pool(), a_service("db"), service)
+    found = references_condition(service, world.demands["default/api"], world.services)
+    assert (found.status, found.message) == said

@@ -1,0 +1,435 @@
+"""Three ways to bind: one event per attempt, nobody booked twice, and a rollback that may run twice."""
+
+import asyncio
+from itertools import cycle
+from typing import Any
+
+import pytest
+from build.book import Side, interleave, ledger, run, side
+from build.proofs import many
+from build.small import ask, check_capacity, where
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.scheduling.cycle.binder import BindEvent, BindingMode, ResourceUpdate
+from lattice.scheduling.cycle.reservations import Reservation
+
+MODES = list(BindingMode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_success_is_one_event_with_what_changed(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    one.reserve("before", 200)
+    event = run(one.binder.bind(one.reserve("w", 300)))
+    assert one.events == [event]
+    assert (event.workload, event.node, event.reservation, event.mode, event.outcome) == (
+        "default/w",
+        "n0",
+        "a-2",
+        mode,
+        "bound",
+    )
+    assert event.updates[0] == ResourceUpdate("cpu", used_before=200, used_after=500, total=1000)
+    assert one.book.table.placements["default/w"].state == "bound"
+    assert list(one.ledger.bound) == ["a-2"]
+    assert not one.ledger.prepared
+    assert not one.ledger.locks
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_expired_reservation_is_refused_and_gives_the_room_back(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    reservation = one.reserve("w", 300)
+    one.time = reservation.expires_at
+    event = run(one.binder.bind(reservation))
+    assert (event.outcome, event.is_retriable) == ("failed", True)
+    assert event.reason.startswith("reservation a-1 expired")
+    assert where(one.book.table) == {}
+    assert not one.ledger.bound
+    assert one.events == [event]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reservation_that_nobody_made_is_refused(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    event = run(one.binder.bind(Reservation("x-9", "default/w", "n0", (), 99.0)))
+    assert (event.outcome, event.is_retriable) == ("failed", False)
+    assert "no reservation x-9" in event.reason
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reservation_released_before_it_is_written_leaves_no_trace(mode: BindingMode) -> None:
+    one = Side(ledger(1000), "a", (1000,), mode, knows=False)
+    reservation = one.reserve("w", 300)
+    step = one.binder.bind(reservation)
+    step.send(None)
+    one.book.release(reservation.id)
+    event = interleave({"a": step}, lambda: "a")["a"]
+    assert event.outcome == "failed"
+    assert one.ledger.free["n0"]["cpu"] == 1000
+    assert not one.ledger.locks
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("gang", [False, True])
+@pytest.mark.parametrize("how", ["released", "expired", "dropped"])
+def test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile(
+    mode: BindingMode, gang: bool, how: str
+) -> None:
+    """Its node may run it already: taken back, and bound elsewhere, it would run twice."""
+    one = side(mode, 1000)
+    held = one.reserve("w", 300)
+    lost = {
+        "released": lambda: one.book.release(held.id),
+        "expired": lambda: one.pass_time(99.0),
+        "dropped": lambda: one.book.table.remove_node("n0"),
+    }
+    one.ledger.meanwhile = {"try_commit": lost[how], "commit_all": lost[how]}
+    events = run(one.binder.bind_gang([held], 1)) if gang else [run(one.binder.bind(held))]
+    assert [each.outcome for each in events] == ["bound"]
+    assert (list(one.ledger.bound), one.ledger.free["n0"]["cpu"]) == ([held.id], 700)
+    assert where(one.book.table) == ({"w": "n0"} if how == "expired" else {})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_changed_node_is_a_conflict(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    one.ledger.revisions["n0"] = 7
+    event = run(one.binder.bind(one.reserve("w", 300)))
+    assert (event.reason, event.is_retriable) == ("node n0 changed since it was chosen", True)
+    assert where(one.book.table) == {}
+    assert one.ledger.free["n0"]["cpu"] == 1000
+
+
+def test_a_locked_node_is_a_conflict() -> None:
+    one = side(BindingMode.PESSIMISTIC, 1000)
+    one.ledger.locks["n0"] = "other-1"
+    event = run(one.binder.bind(one.reserve("w", 300)))
+    assert (event.reason, event.is_retriable) == ("node n0 is locked by somebody else", True)
+    assert one.ledger.locks == {"n0": "other-1"}
+
+
+def test_pessimistic_verifies_what_the_ledger_says() -> None:
+    one = side(BindingMode.PESSIMISTIC, 1000)
+    one.ledger.free["n0"]["cpu"] = 200
+    event = run(one.binder.bind(one.reserve("w", 300)))
+    assert event.reason == "node n0 has 200m cpu free, 300m needed"
+    assert not one.ledger.locks
+
+
+def test_a_node_that_is_gone_is_said_to_be() -> None:
+    one = side(BindingMode.PESSIMISTIC, 1000)
+    del one.ledger.free["n0"]
+    assert run(one.binder.bind(one.reserve("w", 300))).reason == "node n0 is gone"
+
+
+NEEDED = {
+    BindingMode.OPTIMISTIC: {"try_commit"},
+    BindingMode.PESSIMISTIC: {"lock", "read", "try_commit"},
+    BindingMode.TWO_PHASE: {"prepare", "commit_all"},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("step", ["read", "try_commit", "lock", "prepare", "commit_all", "after commit_all"])
+def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace_of_what_is_not_bound(
+    mode: BindingMode, step: str
+) -> None:
+    one = side(mode, 1000)
+    one.ledger.fails = {step}
+    event = run(one.binder.bind(one.reserve("w", 300)))
+    assert one.events == [event]
+    is_bound = event.outcome == "bound"
+    assert is_bound or "store is away" in event.reason
+    assert where(one.book.table) == ({"w": "n0"} if is_bound else {})
+    assert one.ledger.free["n0"]["cpu"] == (700 if is_bound else 1000)
+    assert (len(one.ledger.bound), one.ledger.prepared) == (is_bound, {})
+    assert is_bound == (step not in NEEDED[mode])
+
+
+def test_while_the_ledger_cannot_be_asked_the_room_stays_held_until_it_expires() -> None:
+    one = side(BindingMode.OPTIMISTIC, 1000)
+    one.ledger.fails = {"try_commit", "abort_all"}
+    reservation = one.reserve("w", 300)
+    assert run(one.binder.bind(reservation)).outcome == "failed"
+    assert where(one.book.table) == {"w": "n0"}
+    assert one.book.expire(reservation.expires_at) == [reservation]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rolling_back_twice_is_rolling_back_once(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    kept, undone = one.reserve("kept", 100), one.reserve("w", 300)
+    run(one.binder.bind(kept))
+    assert run(one.binder.rollback(undone))
+    before = (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table))
+    assert not run(one.binder.rollback(undone))
+    assert (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table)) == before
+    assert before[2] == {"kept": "n0"}
+    assert not run(one.binder.rollback(kept)), "what is bound stays bound"
+    assert (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table)) == before
+
+
+def told(one: Side) -> tuple[Any, ...]:
+    """Everything durable, and everything in the table."""
+    free = {node: dict(left) for node, left in one.ledger.free.items()}
+    return (
+        dict(one.ledger.bound),
+        dict(one.ledger.prepared),
+        free,
+        dict(one.ledger.revisions),
+        where(one.book.table),
+    )
+
+
+PREPARING = [
+    pytest.param(BindingMode.TWO_PHASE, "prepare", gang, id=f"prepare, gang {gang}") for gang in (False, True)
+]
+WRITING = [
+    pytest.param(BindingMode.OPTIMISTIC, "try_commit", False, id="optimistic"),
+    pytest.param(BindingMode.PESSIMISTIC, "try_commit", False, id="pessimistic"),
+    pytest.param(BindingMode.PESSIMISTIC, "unlock", False, id="pessimistic, when all is done"),
+    pytest.param(BindingMode.TWO_PHASE, "commit_all", False, id="two-phase"),
+    pytest.param(BindingMode.TWO_PHASE, "commit_all", True, id="gang"),
+]
+
+
+def attempted(one: Side, held: list[Reservation], gang: bool) -> list[BindEvent]:
+    return run(one.binder.bind_gang(held, 1)) if gang else [run(one.binder.bind(held[0]))]
+
+
+@pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
+def test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace(
+    mode: BindingMode, step: str, gang: bool
+) -> None:
+    one = side(mode, 1000)
+    held = one.reserve("w", 300)
+    one.ledger.breaks[step] = OSError("connection reset")
+    events = attempted(one, [held], gang)
+    assert one.events == events
+    assert [(each.outcome, each.reason, each.is_retriable) for each in events] == [
+        ("failed", "OSError: connection reset", True)
+    ]
+    assert (where(one.book.table), one.ledger.bound, one.ledger.prepared, one.ledger.locks) == (
+        {},
+        {},
+        {},
+        {},
+    )
+    assert len(one.book) == 0
+
+
+@pytest.mark.parametrize(("mode", "step", "gang"), WRITING)
+def test_a_step_that_binds_and_then_breaks_has_bound_it(mode: BindingMode, step: str, gang: bool) -> None:
+    """The answer is lost, not the binding: a node may run it by now."""
+    one = side(mode, 1000)
+    held = one.reserve("w", 300)
+    one.ledger.breaks[step] = OSError("connection reset")
+    events = attempted(one, [held], gang)
+    assert one.events == events
+    assert [(each.outcome, each.reason) for each in events] == [("bound", "")]
+    assert (where(one.book.table), list(one.ledger.bound), one.ledger.prepared) == (
+        {"w": "n0"},
+        [held.id],
+        {},
+    )
+    assert (len(one.book), one.book.in_flight, one.ledger.locks) == (0, set(), {})
+
+
+@pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
+def test_who_is_cancelled_while_preparing_undoes_what_was_written(
+    mode: BindingMode, step: str, gang: bool
+) -> None:
+    one = side(mode, 1000)
+    held = [one.reserve(name, 300) for name in "ab"]
+    one.ledger.breaks[step] = asyncio.CancelledError()
+    with pytest.raises(asyncio.CancelledError):
+        attempted(one, held, gang)
+    left = {} if gang else {"b": "n0"}
+    assert (where(one.book.table), one.ledger.bound, one.ledger.prepared, one.ledger.locks) == (
+        left,
+        {},
+        {},
+        {},
+    )
+    assert [(each.outcome, each.reason) for each in one.events] == [("failed", "binding was cancelled")] * (
+        2 if gang else 1
+    )
+
+
+@pytest.mark.parametrize(("mode", "step", "gang"), WRITING)
+def test_who_is_cancelled_once_it_is_bound_stays_bound(mode: BindingMode, step: str, gang: bool) -> None:
+    one = side(mode, 1000)
+    held = [one.reserve(name, 300) for name in "ab"]
+    one.ledger.breaks[step] = asyncio.CancelledError()
+    with pytest.raises(asyncio.CancelledError):
+        attempted(one, held, gang)
+    assert where(one.book.table) == {"a": "n0", "b": "n0"}
+    assert len(one.ledger.bound) == (2 if gang else 1)
+    assert [each.outcome for each in one.events] == ["bound"] * (2 if gang else 1)
+    assert not one.ledger.locks
+
+
+@pytest.mark.parametrize(("mode", "step", "gang"), PREPARING + WRITING)
+def test_who_is_cancelled_while_undoing_a_failure_is_told_of_once(
+    mode: BindingMode, step: str, gang: bool
+) -> None:
+    one = side(mode, 1000)
+    held = [one.reserve(name, 300) for name in "ab"]
+    one.ledger.breaks = {step: OSError("reset"), "abort_all": asyncio.CancelledError()}
+    with pytest.raises(asyncio.CancelledError):
+        attempted(one, held, gang)
+    assert [each.workload.partition("/")[2] or each.workload for each in one.events] == ["a", "b"][
+        : 2 if gang else 1
+    ]
+    assert [each.outcome for each in one.events] == (
+        ["bound"] * 2 if gang and step == "commit_all" else ["failed"] * len(one.events)
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_room_of_a_binding_that_is_being_written_is_nobody_elses(mode: BindingMode) -> None:
+    """Neither when its time is over nor when its owner wants it back: it may be bound by then."""
+    one = side(mode, 1000)
+    held = one.reserve("w", 600)
+    there: list[dict[str, str]] = []
+
+    def lose() -> None:
+        one.pass_time(99.0)
+        one.book.withdraw(held.id)
+        assert one.book.expire(one.time) == []
+        there.append(where(one.book.table))
+
+    one.ledger.meanwhile = {"try_commit": lose, "commit_all": lose}
+    assert run(one.binder.bind(held)).outcome == "bound"
+    assert there == [{"w": "n0"}]
+    assert where(one.book.table) == {"w": "n0"}
+    assert (one.book.expire(999.0), len(one.book)) == ([], 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_was_withdrawn_before_it_is_written_is_not_bound(mode: BindingMode) -> None:
+    one = Side(ledger(1000), "a", (1000,), mode, knows=False)
+    held = one.reserve("w", 300)
+    attempt = one.binder.bind(held)
+    attempt.send(None)
+    one.book.withdraw(held.id)
+    assert where(one.book.table) == {"w": "n0"}
+    event = interleave({"a": attempt}, lambda: "a")["a"]
+    assert (event.outcome, event.reason) == ("failed", f"reservation {held.id} was withdrawn")
+    assert (where(one.book.table), one.ledger.bound, one.ledger.prepared) == ({}, {}, {})
+
+
+def test_rolling_back_what_is_bound_by_then_keeps_it() -> None:
+    one = side(BindingMode.OPTIMISTIC, 1000)
+    held = one.reserve("w", 300)
+    one.ledger.fails = {"abort_all"}
+    one.ledger.breaks["try_commit"] = OSError("reset")
+    assert run(one.binder.bind(held)).outcome == "failed"
+    one.ledger.fails.clear()
+    assert not run(one.binder.rollback(held)), "the answer was lost, and it is bound"
+    assert (where(one.book.table), len(one.book), one.book.expire(999.0)) == ({"w": "n0"}, 0, [])
+
+
+def test_an_attempt_that_nobody_goes_on_with_keeps_the_room_until_it_expires() -> None:
+    one = side(BindingMode.OPTIMISTIC, 1000)
+    attempt = one.binder.bind(one.reserve("w", 300))
+    attempt.send(None)
+    attempt.close()
+    assert where(one.book.table) == {"w": "n0"}
+    assert one.book.expire(1000.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_binding_once_more_fails_and_undoes_nothing(mode: BindingMode) -> None:
+    one = side(mode, 1000)
+    reservation = one.reserve("w", 600)
+    first = run(one.binder.bind(reservation))
+    before = told(one)
+    second = run(one.binder.bind(reservation))
+    (third,) = run(one.binder.bind_gang([reservation], 1))
+    assert [each.outcome for each in (first, second, third)] == ["bound", "failed", "failed"]
+    assert second.reason == "no reservation a-1: it was bound, released or never made"
+    assert not second.is_retriable
+    assert one.events == [first, second, third]
+    assert told(one) == before
+    assert list(before[0]) == ["a-1"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("ahead", range(1, 6))
+def test_binding_the_same_reservation_while_it_is_being_bound_leaves_the_first_attempt_alone(
+    mode: BindingMode, ahead: int
+) -> None:
+    one = side(mode, 1000)
+    reservation = one.reserve("w", 600)
+    turns = iter("a" * ahead + "b" * 9)
+    events = interleave(
+        {"a": one.binder.bind(reservation), "b": one.binder.bind(reservation)}, lambda: next(turns, "a")
+    )
+    assert (events["a"].outcome, events["b"].outcome) == ("bound", "failed")
+    assert list(one.ledger.bound) == ["a-1"]
+    assert one.ledger.free["n0"]["cpu"] == 400
+    assert where(one.book.table) == {"w": "n0"}
+
+
+@many
+@given(
+    mode=st.sampled_from(MODES),
+    gang=st.booleans(),
+    turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=20),
+)
+def test_rolling_back_while_binding_ends_with_the_ledger_and_the_table_of_one_mind(
+    mode: BindingMode, gang: bool, turns: list[str]
+) -> None:
+    one, whose = side(mode, 1000), cycle(turns)
+    reservation = one.reserve("w", 600)
+    binding = one.binder.bind_gang([reservation], 1) if gang else one.binder.bind(reservation)
+    interleave({"a": binding, "b": one.binder.rollback(reservation)}, lambda: next(whose))
+    (event,) = one.events
+    is_bound = event.outcome == "bound"
+    assert one.ledger.free["n0"]["cpu"] == (400 if is_bound else 1000)
+    assert len(one.ledger.bound) == len(one.book.table.placements) == is_bound
+    assert not one.ledger.prepared
+
+
+@many
+@given(
+    modes=st.tuples(st.sampled_from(MODES), st.sampled_from(MODES)),
+    knows=st.booleans(),
+    sizes=st.lists(st.tuples(st.integers(0, 1), st.integers(100, 900)), min_size=1, max_size=6),
+    turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=40),
+)
+def test_two_interleaved_binders_never_book_a_node_twice(
+    modes: tuple[BindingMode, BindingMode], knows: bool, sizes: list[tuple[int, int]], turns: list[str]
+) -> None:
+    shared = ledger(1000)
+    sides = {name: Side(shared, name, (1000,), mode, knows) for name, mode in zip("ab", modes, strict=True)}
+    whose = cycle(turns)
+
+    async def bind_all(name: str) -> int:
+        tried = 0
+        for number, (owner, cpu) in enumerate(sizes):
+            if "ab"[owner] == name:
+                made = sides[name].book.reserve(ask(sides[name].book.table, f"{name}{number}", cpu), 0, 0.0)
+                if isinstance(made, Reservation):
+                    await sides[name].binder.bind(made)
+                    tried += 1
+        return tried
+
+    tried = interleave({name: bind_all(name) for name in "ab"}, lambda: next(whose))
+    assert shared.free["n0"]["cpu"] >= 0
+    assert not shared.prepared
+    assert not shared.locks
+    for name, each in sides.items():
+        assert len(each.events) == tried[name]
+        check_capacity(each.book.table)
+        bound = {
+            request.workload for request in shared.bound.values() if request.reservation.startswith(name)
+        }
+        assert (
+            bound
+            == {event.workload for event in each.events if event.outcome == "bound"}
+            == set(each.book.table.placements)
+        )

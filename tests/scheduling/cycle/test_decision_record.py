@@ -1,0 +1,98 @@
+"""What is kept of a decision: the best three, counts per reason, what the nearest node lacks, and never more than 2 KB."""
+
+from collections.abc import Sequence
+
+import pytest
+from build.node_tables import a_node, a_workload, ask, nodes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.engine.batch_result import BatchResult
+from lattice.engine.decide import Decision, decide
+from lattice.kinds.meta.json_body import encode
+from lattice.scheduling.cycle.cycle import CompositeScheduler
+from lattice.scheduling.cycle.decision_record import (
+    MAX_RECORD_BYTES,
+    DecisionRecord,
+    chosen_records,
+    input_digest,
+    rejected_record,
+)
+from lattice.scheduling.cycle.profile import compile_profile, preset
+from lattice.scheduling.cycle.reservations import Reservations
+from lattice.scheduling.table.ask import WorkloadAsk
+
+PROFILE = preset("balanced")
+COMPILED = compile_profile(PROFILE)
+
+
+def test_of_a_choice_the_best_three_are_kept_with_what_ruled_out_the_others() -> None:
+    table = nodes(*(a_node(f"n{number}", {"cpu": number, "memory": "16Gi"}) for number in range(6)))
+    (kept,) = chosen_records(decide(ask(table, a_workload({"cpu": 2})), table, COMPILED), PROFILE, 7)
+    assert len(kept["best"]) == 3
+    assert list(kept["best"].values()) == sorted(kept["best"].values(), reverse=True)
+    assert kept["reasons"] == {"without 2 cpu free": 2}
+    assert (kept["profile"], kept["revision"]) == ("balanced", 7)
+
+
+def test_of_those_decided_together_each_is_told_as_of_its_own_turn() -> None:
+    kept: dict[str, DecisionRecord] = {}
+
+    def tell(asks: Sequence[WorkloadAsk], found: Decision | BatchResult) -> None:
+        kept.update(zip((ask.name for ask in asks), chosen_records(found, PROFILE, 7), strict=False))
+
+    together, alone = (
+        nodes(*(a_node(f"n{number}", {"cpu": 4, "memory": "16Gi"}) for number in range(6))) for _ in range(2)
+    )
+    run = [ask(together, a_workload({"cpu": 1}), f"default/w{number}") for number in range(30)]
+    cycle = CompositeScheduler(COMPILED, Reservations(together), on_decided=tell).cycle([run], 0.0)
+    assert len(cycle.scheduled) == 24
+    assert len(kept) == 24
+    for placed in cycle.scheduled:
+        one = ask(alone, a_workload({"cpu": 1}), placed.ask.name)
+        decision = decide(one, alone, COMPILED)
+        (expected,) = chosen_records(decision, PROFILE, 7)
+        best = dict(list(expected["best"].items())[:2])
+        assert kept[placed.ask.name] == {
+            **expected,
+            "best": pytest.approx(best, abs=0.02),
+            "parts": pytest.approx(expected["parts"], abs=0.2),
+        }
+        assert next(iter(kept[placed.ask.name]["best"])) == placed.node == decision.name
+        assert placed.score == pytest.approx(expected["best"][placed.node], abs=0.02)
+        alone.assume(one, decision.chosen)
+
+
+def test_of_a_refusal_the_node_that_lacks_least_is_named_with_need_have_and_missing() -> None:
+    table = nodes(
+        a_node("far", {"cpu": 1, "memory": "1Gi"}, is_cordoned=True),
+        a_node("near", {"cpu": 1, "memory": "16Gi"}),
+    )
+    kept = rejected_record(
+        decide(ask(table, a_workload({"cpu": 2, "memory": "2Gi"})), table, COMPILED), PROFILE, 1
+    )
+    assert kept["nearest"] == {
+        "node": "near",
+        "short": [{"what": "cpu", "need": "2", "have": "1", "missing": "1"}],
+    }
+
+
+def test_without_nodes_there_is_no_nearest() -> None:
+    table = nodes()
+    assert "nearest" not in rejected_record(decide(ask(table), table, COMPILED), PROFILE, 1)
+
+
+def test_the_digest_is_of_what_was_asked_and_not_of_who_asked() -> None:
+    table = nodes(a_node())
+    same, other = ask(table, name="default/a"), ask(table, name="default/b")
+    assert input_digest(same, PROFILE) == input_digest(other, PROFILE)
+    assert input_digest(same, PROFILE) != input_digest(ask(table, a_workload({"cpu": 3})), PROFILE)
+    assert input_digest(same, PROFILE) != input_digest(same, preset("fullest-first"))
+
+
+@given(st.lists(st.text("ä€x", min_size=1, max_size=1000), unique=True, min_size=1, max_size=6))
+def test_it_is_never_larger_than_allowed(names: list[str]) -> None:
+    table = nodes(*(a_node(name) for name in names))
+    fits, fails = (decide(ask(table, a_workload({"cpu": cpu})), table, COMPILED) for cpu in (1, 99))
+    assert len(encode(next(chosen_records(fits, PROFILE, 1)))) <= MAX_RECORD_BYTES
+    assert len(encode(rejected_record(fails, PROFILE, 1))) <= MAX_RECORD_BYTES

@@ -1,0 +1,167 @@
+"""The phases put together: exchangeable, in order, safe beside others, and each attempt told once."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from build.book import Side, ledger, side
+from build.node_tables import a_node, a_workload, near
+from build.node_tables import nodes as table_of
+from build.small import ask, dice, nodes, packing, put, where
+
+from lattice.engine.decide import Decision, decide
+from lattice.engine.plugin import Profile
+from lattice.scheduling import CompositeScheduler, Preemptor, Reservations, Selection, Selector, TieBreaker
+from lattice.scheduling.cycle.binder import Binder, BindEvent, BindingMode
+from lattice.scheduling.cycle.cycle import compose
+from lattice.scheduling.cycle.profile import FILTERS, ProfileSpec, compile_preset
+
+FIT: Any = (FILTERS["Fit"],)
+
+
+def test_round_robin_without_scores_deals_workloads_out_in_turn() -> None:
+    table = nodes(1000, 1000, 1000)
+    one = compose(ProfileSpec("simple", {}, tie_breaker="round-robin"), table, dice(1))
+    cycle = one.cycle([[ask(table, f"w{number}", 100) for number in range(6)]], 0.0)
+    assert sorted(each.node for each in cycle.scheduled) == ["n0", "n0", "n1", "n1", "n2", "n2"]
+
+
+def test_without_nodes_everybody_is_told_that_there_are_none() -> None:
+    table = nodes()
+    cycle = compose(ProfileSpec("simple", {}), table, dice(1)).cycle(
+        [[ask(table, "a"), ask(table, "b")]], 0.0
+    )
+    assert [each.reason for each in cycle.unschedulable] == ["0 of 0 nodes: there are none"] * 2
+
+
+@dataclass
+class TakesTheSecond(Selector):
+    """A selector of somebody else's."""
+
+    def select(self, decision: Decision) -> Selection:
+        return Selection(decision.runner_up, 50.0)
+
+
+def test_the_selector_can_be_exchanged() -> None:
+    table = nodes(1000, 4000)
+    cycle = CompositeScheduler(packing(), Reservations(table), TakesTheSecond()).cycle(
+        [[ask(table, "a", 500)]], 0.0
+    )
+    assert [(each.node, each.score) for each in cycle.scheduled] == [("n1", 50.0)]
+
+
+def test_the_filters_of_the_profile_rule_out() -> None:
+    table = table_of(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
+    far = a_workload(labels={"app": "web"}, far=(near("zone", app="web"),))
+    asks = [table.make_ask(f"default/w{number}", far) for number in range(3)]
+    cycle = CompositeScheduler(compile_preset(), Reservations(table)).cycle([asks], 0.0)
+    assert (
+        len({table.domain_codes("zone")[table.row_of[each.node]] for each in cycle.scheduled})
+        == len(cycle.scheduled)
+        == 2
+    )
+    assert cycle.unschedulable[0].reason == "0 of 3 nodes: 3 with a workload app=web in the same zone"
+
+
+def test_the_scores_of_the_profile_decide() -> None:
+    table = table_of(
+        a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"), a_node("d", zone="y")
+    )
+    asks = [
+        table.make_ask(f"default/w{number}", a_workload({"cpu": "100m"}, service="s")) for number in range(4)
+    ]
+    cycle = CompositeScheduler(compile_preset("high-availability"), Reservations(table)).cycle([asks], 0.0)
+    assert sorted(each.node for each in cycle.scheduled) == ["a", "b", "c", "d"]
+
+
+def test_the_selected_one_is_taken() -> None:
+    table = nodes(*[1000] * 4)
+    rows = [Selector(TieBreaker.RANDOM, dice(seed)) for seed in range(8)]
+    taken = set()
+    for number, selector in enumerate(rows):
+        cycle = CompositeScheduler(Profile("indifferent", FIT, ()), Reservations(table), selector).cycle(
+            [[ask(table, f"w{number}", 1)]], 0.0
+        )
+        taken.add(cycle.scheduled[0].node)
+    assert len(taken) > 1
+
+
+def test_weighted_random_without_scores_reaches_everybody() -> None:
+    table, selector = nodes(*[1000] * 3), Selector(TieBreaker.WEIGHTED_RANDOM, dice(3))
+    decision = decide(ask(table, "any"), table, Profile("indifferent", FIT, ()))
+    assert {selector.select(decision).row for _ in range(50)} == {0, 1, 2}
+
+
+def test_what_is_placed_is_bound() -> None:
+    table, told = nodes(1000), list[BindEvent]()
+    reservations = Reservations(table)
+    binder = Binder(ledger(1000), reservations, lambda: 5.0, BindingMode.OPTIMISTIC, {"n0": 0}, told.append)
+    one = CompositeScheduler(packing(), reservations, binder=binder)
+    events = asyncio.run(one.bind(one.cycle([[ask(table, "a", 100)]], 5.0)))
+    assert told == events
+    assert [(event.workload, event.node, event.outcome, event.at) for event in events] == [
+        ("default/a", "n0", "bound", 5.0)
+    ]
+
+
+def test_our_own_write_on_top_of_unknown_ones_is_not_mistaken_for_knowing_them() -> None:
+    one = Side(ledger(1000), "a", (1000,), BindingMode.PESSIMISTIC, knows=False)
+    one.ledger.revisions["n0"] = 7
+    assert asyncio.run(one.binder.bind(one.reserve("w", 100))).outcome == "bound"
+    assert one.binder.node_revisions == {}, "what else is on the node has not been heard of"
+
+
+def test_the_mode_is_obeyed() -> None:
+    seen = []
+    for mode in BindingMode:
+        one = side(mode, 1000)
+        one.ledger.locks["n0"] = "other-1"
+        seen.append(asyncio.run(one.binder.bind(one.reserve("w", 100))).outcome)
+    assert seen == ["bound", "failed", "bound"]
+
+
+def test_each_attempt_is_an_event_of_its_own() -> None:
+    one = side(BindingMode.OPTIMISTIC, 1000)
+    one.ledger.revisions["n0"] = 7
+    for time in (1.0, 2.0):
+        one.time = time
+        asyncio.run(one.binder.bind(one.reserve("w", 100)))
+    assert [event.id for event in one.events] == ["default/w.a-1", "default/w.a-2"]
+    assert [event.at for event in one.events] == [1.0, 2.0]
+
+
+def test_equals_are_never_victims_even_if_fewer_would_do() -> None:
+    table = nodes(1000)
+    put(table, "n0", [ask(table, "a", 250), ask(table, "b", 250), ask(table, "equal", 500, 5)])
+    one = CompositeScheduler(packing(), Reservations(table), preemptor=Preemptor(table, packing()))
+    cycle = one.cycle([[ask(table, "new", 500, 5)]], 0.0)
+    assert sorted(victim for victim, _ in cycle.evictions) == ["default/a", "default/b"]
+    assert where(table) == {"equal": "n0", "new": "n0"}
+
+
+def test_a_batch_keeps_its_order() -> None:
+    table = nodes(1000)
+    one = CompositeScheduler(packing(), Reservations(table))
+    cycle = one.cycle(
+        [[ask(table, "first", 700)], [ask(table, "second", 600)], [ask(table, "third", 300)]], 0.0
+    )
+    assert [each.ask.name for each in cycle.scheduled] == ["default/first", "default/third"]
+    assert [(each.ask.name, each.reason) for each in cycle.unschedulable] == [
+        ("default/second", "0 of 1 node: 1 without 600m cpu free")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gone"),
+    [
+        pytest.param((1000,), ["low"], id="room is made on the only node"),
+        pytest.param((1000, 1000), [], id="nobody goes while there is room elsewhere"),
+    ],
+)
+def test_preemption_comes_last(cpus: tuple[int, ...], gone: list[str]) -> None:
+    table = nodes(*cpus)
+    put(table, "n0", [ask(table, "low", 800)])
+    one = CompositeScheduler(packing(), Reservations(table), preemptor=Preemptor(table, packing()))
+    cycle = one.cycle([[ask(table, "high", 500, 1)]], 0.0)
+    assert [victim.removeprefix("default/") for victim, _ in cycle.evictions] == gone

@@ -1,0 +1,614 @@
+"""Deciding everything offline: who goes where, how full it gets, and what is said about the rest."""
+
+import msgspec
+import pytest
+from build.offline import GIB, a_node, a_workload, near, odd, reasons, simulated, with_gpus
+
+from lattice.errors import NotFound
+from lattice.kinds.workload import LatticeWorkload
+from lattice.scheduling.cycle.input_checks import node_problems, workload_problems
+
+
+def test_everything_that_fits_is_placed_and_counted():
+    report = simulated([a_node("n1"), a_node("n2")], [a_workload(f"w{i}") for i in range(4)])
+    assert sorted(report.placements) == [f"default/w{i}" for i in range(4)]
+    assert sorted(report.placements.values()) == ["n1", "n1", "n2", "n2"], "balanced spreads"
+    cpu = next(each for each in report.usage if each.resource == "cpu")
+    assert (cpu.total, cpu.used_before, cpu.used_after, cpu.mean, cpu.highest) == (8000, 0, 4000, 0.5, 0.5)
+    assert (report.node_count, report.decided_count, report.unschedulable) == (2, 4, ())
+
+
+def test_those_refused_for_one_reason_are_told_together():
+    report = simulated([a_node("n1")], [a_workload(f"w{i}", cpu="3") for i in range(5)])
+    assert len(report.placements) == 1
+    (only,) = report.unschedulable
+    assert len(only.names) == 4
+    assert only.reason == "0 of 1 node: 1 without 3 cpu free"
+
+
+def test_the_important_go_first_whatever_the_order_given():
+    nodes = [a_node("n1", cpu=1000)]
+    report = simulated(
+        nodes, [a_workload("low"), a_workload("high", priority=10), a_workload("middle", priority=5)]
+    )
+    assert report.placements == {"default/high": "n1"}
+
+
+def test_sums_over_all_nodes_are_exact_however_large():
+    many = [a_node(f"n{number}", memory=1 << 53) for number in range(1100)]
+    report = simulated(
+        many, [a_workload(f"w{number}", cpu="1m", memory="8Pi", on=f"n{number}") for number in range(1100)]
+    )
+    usage = next(each for each in report.usage if each.resource == "memory")
+    assert (usage.total, usage.used_after) == (1100 << 53, 1100 << 53)
+
+
+def test_ports_are_not_given_out_beyond_the_range_of_the_node():
+    node = a_node(
+        "n",
+        status={
+            "capacity": {"cpu": 4000, "memory": GIB * 32, "ports": 5},
+            "portRange": {"first": 30000, "last": 30001},
+        },
+    )
+    asking = [
+        a_workload(f"w{n}", cpu="1m", containers={"c": {"command": ["x"], "ports": [{"name": "http"}]}})
+        for n in range(5)
+    ]
+    report = simulated([node], asking)
+    assert len(report.placements) == 2
+    assert set(reasons(report).values()) == {"0 of 1 node: 1 without a free port"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        pytest.param(
+            [("5", "1Gi")],
+            "default/w0 asks for more than any node has even when empty: 5 cpu of at most 4",
+            id="too much cpu",
+        ),
+        pytest.param(
+            [("4", "20Gi")] * 3,
+            "default/w0 asks for more than any node has even when empty (and so do 2 others): no node has 4 cpu and 20Gi memory together",
+            id="no node has both",
+        ),
+        pytest.param([("4", "1Gi")] * 2, "", id="a full node would do if it were empty"),
+    ],
+)
+def test_who_would_not_even_fit_on_an_empty_node_is_told(asked, told):
+    nodes = [a_node("broad", cpu=4000, memory=GIB), a_node("tall", cpu=1000, memory=32 * GIB)]
+    report = simulated(nodes, [a_workload(f"w{number}", *each) for number, each in enumerate(asked)])
+    assert odd(report) == ([f"workload {told}"] if told else [])
+
+
+def needing(name, *others, **more):
+    return a_workload(
+        name,
+        labels={"app": name},
+        constraints={
+            "affinity": {
+                "workload": {
+                    "required": [
+                        {"selector": {"matchLabels": {"app": other}}, "topologyKey": "node"}
+                        for other in others
+                    ]
+                }
+            }
+        },
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("workloads", "told"),
+    [
+        pytest.param(
+            [needing("a", "b"), needing("b", "a")],
+            "default/a waits for default/b, which waits for it",
+            id="two",
+        ),
+        pytest.param(
+            [needing("a", "b"), needing("b", "c"), needing("c", "a")],
+            "default/a waits for default/b, which waits for default/c, which waits for it",
+            id="three",
+        ),
+        pytest.param([needing("a", "b"), a_workload("b", labels={"app": "b"})], "", id="no circle"),
+        pytest.param([needing("a", "a")], "", id="the first of its kind may start"),
+        pytest.param(
+            [needing("a", "b"), needing("b", "a"), a_workload("c", labels={"app": "b"})],
+            "",
+            id="somebody else will do",
+        ),
+        pytest.param(
+            [needing("a", "b"), needing("b", "gone")], "", id="one of them waits for somebody unknown"
+        ),
+    ],
+)
+def test_who_waits_in_a_circle_is_told(workloads, told):
+    how = ": none can be the first; with the same spec.group they are placed together"
+    assert odd(simulated([a_node("n1")], workloads)) == ([f"workload {told}{how}"] if told else [])
+
+
+def test_the_advice_against_a_circle_works():
+    group = {"group": {"name": "g", "minMember": 2}}
+    assert not simulated(
+        [a_node("n1")], [needing("a", "b", **group), needing("b", "a", **group)]
+    ).unschedulable
+
+
+def test_every_workload_has_a_class_of_service_and_every_node_a_utilisation():
+    limits = {"limits": {"cpu": "1", "memory": "1Gi"}}
+    workloads = [
+        a_workload("g", on="n1", **limits),
+        a_workload("b", cpu="3", on="n2"),
+        a_workload("e", cpu="0", memory="0", on="n1"),
+    ]
+    report = simulated([a_node("n1"), a_node("n2"), a_node("n3")], workloads)
+    assert {name: qos.name for name, qos in report.qos.items()} == {
+        "default/g": "Guaranteed",
+        "default/b": "Burstable",
+        "default/e": "BestEffort",
+    }
+    assert report.node_utilisation == {"n1": 0.25, "n2": 0.75, "n3": 0.0}
+
+
+def test_a_number_of_gpus_alone_is_told_not_to_count():
+    (told,) = odd(simulated([a_node("n1", status={"capacity": {"cpu": 4000, "gpu": 2000}})], []))
+    assert told == "node n1 says 2 gpu, yet none counts: list each one under status.gpus, with its model"
+
+
+def test_who_is_displaced_is_told_with_by_whom():
+    workloads = [a_workload("low", cpu="4", on="n1"), a_workload("high", cpu="2", priority=100)]
+    report = simulated([a_node("n1")], workloads, explained_workload="default/high")
+    assert {name: (each.node, each.preempted_by) for name, each in report.preempted.items()} == {
+        "default/low": ("n1", "default/high")
+    }
+    assert report.explanation["summary"].startswith(
+        "n1, by displacing default/low (priority 0 < 100); else 0 of 1 node: "
+    )
+    assert (report.explanation["chosen"], report.explanation["displaced"]) == ("n1", ["default/low"])
+
+
+def test_a_member_explained_says_what_became_of_its_group():
+    gang = [a_workload(f"g{number}", cpu="3", group={"name": "g", "minMember": 2}) for number in range(2)]
+    report = simulated([a_node("n1")], gang, explained_workload="default/g0")
+    assert report.explanation["chosen"] is None
+    why, place, beside = report.explanation["summary"].split("; ")
+    assert (why, place) == ("1 of 2 would fit, minMember is 2", "the next: 0 of 1 node: 1 without 3 cpu free")
+    assert beside == "nodes are shown with the other of its group that fits in place"
+    assert report.explanation["ranked"] == []
+    assert report.explanation["refused"] == {
+        "n1": [{"what": "cpu", "need": "3", "have": "1", "missing": "2"}]
+    }
+
+
+def test_a_member_of_a_half_seated_group_is_explained_beside_the_others():
+    gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}) for number in range(3)]
+    report = simulated(
+        [a_node("n1"), a_node("n2", unschedulable=True)], gang, explained_workload="default/g2"
+    )
+    assert sorted(report.placements) == ["default/g0", "default/g1"]
+    assert report.explanation["summary"] == "0 of 2 nodes: 1 cordoned; 1 without 2 cpu free"
+    assert report.explanation["refused"]["n1"] == [{"what": "cpu", "need": "2", "have": "0", "missing": "2"}]
+
+
+def test_whoever_is_displaced_is_explained():
+    workloads = [a_workload("old", cpu="4", on="n1"), a_workload("high", cpu="4", priority=9)]
+    told = simulated([a_node("n1")], workloads, explained_workload="default/old").explanation
+    assert told["chosen"] is None
+    assert told["summary"] == "0 of 1 node: 1 without 4 cpu free; default/high displaced it from n1"
+    assert told["refused"] == {"n1": [{"what": "cpu", "need": "4", "have": "0", "missing": "4"}]}
+    elsewhere = simulated(
+        [a_node("n1"), a_node("n2", cpu=1000)],
+        [a_workload("old", on="n1"), workloads[1]],
+        explained_workload="default/old",
+    ).explanation
+    assert elsewhere["chosen"] == "n2"
+    assert elsewhere["summary"].startswith("n2: best of 1 that fit")
+    assert elsewhere["summary"].endswith("; default/high displaced it from n1")
+
+
+def test_the_fewest_are_displaced_by_each_whatever_these_displace_in_turn():
+    bound = [
+        a_workload("a", cpu="4", priority=1, on="n1"),
+        *(a_workload(name, cpu="2", on="n2") for name in "bc"),
+    ]
+    report = simulated([a_node("n1"), a_node("n2")], [*bound, a_workload("high", cpu="4", priority=9)])
+    assert {name: each.preempted_by for name, each in report.preempted.items()} == {
+        "default/a": "default/high",
+        "default/b": "default/a",
+        "default/c": "default/a",
+    }
+
+
+def test_a_group_without_members_to_spare_goes_as_a_whole():
+    gang = [
+        a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}, on="n1") for number in range(2)
+    ]
+    report = simulated([a_node("n1")], [*gang, a_workload("high", cpu="2", priority=9)])
+    assert sorted(report.preempted) == ["default/g0", "default/g1"]
+
+
+def test_equal_reasons_are_one_entry_in_the_order_given():
+    workloads = [
+        a_workload("a", cpu="9"),
+        a_workload("b", cpu="5", memory="2Gi"),
+        a_workload("c", cpu="9", priority=3, labels={"x": "y"}),
+    ]
+    report = simulated([a_node("n1")], workloads)
+    assert [each.names for each in report.unschedulable] == [("default/a", "default/c"), ("default/b",)]
+
+
+def test_nodes_without_any_gpu_are_told_apart_from_those_whose_gpus_are_busy():
+    nodes = [a_node("n1"), a_node("n2", cpu=500), with_gpus("n3"), with_gpus("n4")]
+    held = [a_workload("old", requests={"gpu": 1}, on="n3")]
+    report = simulated(
+        nodes, [*held, a_workload("new", requests={"gpu": 2})], explained_workload="default/new"
+    )
+    assert reasons(report) == {"default/new": "0 of 4 nodes: 2 without a GPU; 2 without 2 gpu free"}
+    assert report.explanation["reasons"][0] == {"plugin": "Gpu", "reason": "without a GPU", "count": 2}
+    assert report.explanation["refused"]["n1"] == [{"what": "gpu", "need": "2", "have": "0", "missing": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        pytest.param({"requests": {"gpu": 4}}, "4 gpu of at most 2", id="more GPUs than any node has"),
+        pytest.param(
+            {"requests": {"gpu": 2}, "constraints": {"gpuModels": ["a100"]}},
+            "2 gpu of model a100 of at most 0",
+            id="of another model",
+        ),
+        pytest.param(
+            {"requests": {"ports": 2, "workloads": 3}, "constraints": {"nodeSelector": {"x": "y"}}},
+            "",
+            id="no more than there is",
+        ),
+        pytest.param({"requests": {"ports": 3}}, "3 ports of at most 2", id="ports asked for by name"),
+        pytest.param({"ports": 3}, "3 ports of at most 2", id="more ports than any range has"),
+        pytest.param(
+            {"requests": {"gpu": 2}, "ports": 2},
+            "no node has 1 cpu and 1Gi memory and 2 gpu and 2 ports together",
+            id="both",
+        ),
+        pytest.param({"requests": {"gpu": "500m"}}, "", id="a part of one will do when it is free"),
+    ],
+)
+def test_who_would_not_even_find_gpus_or_ports_on_an_empty_node_is_told(asked, told):
+    ports = [{"name": f"p{number}"} for number in range(asked.pop("ports", 0))]
+    wanted = a_workload("w", containers={"main": {"command": ["run"], "ports": ports}}, **asked)
+    narrow = {"portRange": {"first": 30000, "last": 30000}}
+    gpus = a_node("gpus", status={"gpus": [{"model": "t4"}] * 2, **narrow})
+    others = a_node("ports", status={"portRange": {"first": 30000, "last": 30001}})
+    holders = [a_workload(f"h{number}", cpu="1m", requests={"gpu": 1}, on="gpus") for number in range(2)]
+    found = odd(simulated([gpus, others], [*holders, wanted]))
+    assert found == (
+        [f"workload default/w asks for more than any node has even when empty: {told}"] if told else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        pytest.param(
+            {"reserved": {"cpu": 5000}},
+            "keeps 5 cpu, more than the 4 it has: status.reserved must be at most status.capacity",
+            id="more kept than there is",
+        ),
+        pytest.param(
+            {"allocatable": {"cpu": 4000, "memory": 64 * GIB}},
+            "gives workloads 64Gi memory, more than the 32Gi it has for them: only these count; "
+            "status.allocatable must be at most status.capacity less status.reserved",
+            id="more given than there is",
+        ),
+        pytest.param(
+            {"allocatable": {"cpu": 4000}, "reserved": {"cpu": 500}},
+            "gives workloads 4 cpu, more than the 3500m it has for them: only these count; "
+            "status.allocatable must be at most status.capacity less status.reserved",
+            id="more given than is left",
+        ),
+        pytest.param(
+            {"capacity": {"cpu": 4000, "gpu": 1000}, "gpus": [{"model": "t4"}] * 2},
+            "says 1 gpu, but lists 2: the list counts; of 2, capacity.gpu is 2000",
+            id="another number of GPUs than listed",
+        ),
+        pytest.param(
+            {"capacity": {"cpu": 4}},
+            "has 4 milli-cores of cpu: amounts of nodes are milli-cores, so 4 cores are 4000",
+            id="cores for milli",
+        ),
+        pytest.param(
+            {"capacity": {"memory": 16}},
+            "has 16 bytes of memory: amounts of nodes are bytes, so 16Gi is 17179869184",
+            id="GiB for bytes",
+        ),
+        pytest.param(
+            {"capacity": {"hugepages-2Mi": 512}},
+            "has 512 bytes of hugepages-2Mi: amounts of nodes are bytes, not pages",
+            id="pages for bytes",
+        ),
+        pytest.param(
+            {"reserved": {"cpu": 4000}, "capacity": {"cpu": 4000, "hugepages-x": 1}}, "", id="all of it kept"
+        ),
+    ],
+)
+def test_figures_of_a_node_that_cannot_be_right_are_told(status, told):
+    assert odd(simulated([a_node("n1", status=status)], [])) == ([f"node n1 {told}"] if told else [])
+
+
+def test_half_a_gang_is_never_left():
+    gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 3}) for number in range(3)]
+    others = [a_workload("high", cpu="2", priority=9), a_workload("huge", cpu="6", priority=8)]
+    report = simulated(
+        [a_node("n1", cpu=6000)],
+        [*(msgspec.structs.replace(each, status=on("n1")) for each in gang), *others],
+    )
+    assert report.placements == {"default/high": "n1"}
+    assert {name: (each.node, each.preempted_by) for name, each in report.preempted.items()} == {
+        f"default/g{number}": ("n1", "default/high") for number in range(3)
+    }
+    left_over = sorted(name for each in report.unschedulable for name in each.names)
+    assert left_over == [*(f"default/g{number}" for number in range(3)), "default/huge"]
+
+
+def test_a_gang_that_has_to_go_from_several_nodes_finds_new_ones_together():
+    rules = {"name": "g", "minMember": 2}
+    gang = [
+        msgspec.structs.replace(a_workload(f"g{n}", cpu="2", group=rules), status=on(f"n{n}"))
+        for n in range(2)
+    ]
+    late = a_workload("g2", cpu="4", group=rules)
+    machines = [a_node("n0", cpu=3000), a_node("n1", cpu=2000), a_node("n2", cpu=2000)]
+    report = simulated(machines, [*gang, late, a_workload("high", cpu="3", priority=9)])
+    assert report.placements["default/high"] == "n0"
+    assert {name: each.node for name, each in report.preempted.items()} == {
+        "default/g0": "n0",
+        "default/g1": "n1",
+    }
+    assert sorted(report.placements[f"default/g{n}"] for n in range(2)) == ["n1", "n2"]
+    assert [each.names for each in report.unschedulable] == [("default/g2",)]
+
+
+def on(node):
+    return msgspec.convert({"binding": {"node": node}}, type(a_workload("x").status))
+
+
+@pytest.mark.parametrize(
+    ("needs", "placed"),
+    [
+        pytest.param({"x": "y", "y": "x"}, {"n2"}, id="two that need each other"),
+        pytest.param({"x": "y", "y": "z", "z": "x"}, {"n2"}, id="three in a circle"),
+        pytest.param({"x": "y", "y": "x", "z": "nobody"}, set(), id="one of them needs somebody else"),
+    ],
+)
+def test_a_gang_whose_members_need_one_another_is_seated_together(needs, placed):
+    gang = [
+        a_workload(
+            name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": len(needs)}
+        )
+        for name, other in needs.items()
+    ]
+    report = simulated([a_node("n1", cpu=1000), a_node("n2", cpu=3000)], gang, "resource-efficiency")
+    assert set(report.placements.values()) == placed
+    assert len(report.placements) in (0, len(needs))
+
+
+def test_a_circle_that_fits_nowhere_says_so():
+    gang = [
+        a_workload(name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": 2})
+        for name, other in (("x", "y"), ("y", "x"))
+    ]
+    report = simulated([a_node("n1", cpu=1000), a_node("n2", cpu=1000)], gang)
+    assert "it must be near others of its own group" in reasons(report)["default/x"]
+
+
+def test_what_lasts_is_told_before_room():
+    nodes = [a_node("n1", cpu=100), a_node("n2", cpu=100), a_node("n3", unschedulable=True)]
+    assert reasons(simulated(nodes, [a_workload("a")])) == {
+        "default/a": "0 of 3 nodes: 1 cordoned; 2 without 1 cpu free"
+    }
+
+
+def test_a_node_of_another_model_is_told_before_a_busy_one():
+    nodes = [with_gpus("n1"), with_gpus("n2"), a_node("n3")]
+    workloads = [
+        a_workload(f"w{number}", requests={"gpu": 1}, constraints={"gpuModels": ["t4"]})
+        for number in range(3)
+    ]
+    (reason,) = reasons(simulated(nodes, workloads)).values()
+    assert reason == "0 of 3 nodes: 1 without a GPU of model t4; 2 without 1 gpu free"
+
+
+def test_what_should_not_run_is_not_placed():
+    report = simulated([a_node("n1")], [a_workload("a", desiredState="Stopped")])
+    assert (report.stopped_count, report.placements) == (1, {})
+
+
+@pytest.mark.parametrize("nodes", [[], [a_node("n1", cpu=0)]], ids=["no nodes at all", "a node without room"])
+def test_no_room_is_an_answer(nodes):
+    report = simulated(nodes, [a_workload("a")])
+    assert report.placements == {}
+    assert reasons(report)["default/a"].startswith(f"0 of {len(nodes)} node")
+
+
+@pytest.mark.parametrize(
+    ("workloads", "placed"),
+    [
+        pytest.param(
+            [a_workload("a", labels={"app": "a"}, constraints=near("b"))],
+            [],
+            id="near something that is not there",
+        ),
+        pytest.param(
+            [
+                a_workload("a", labels={"app": "a"}, constraints=near("b")),
+                a_workload("b", labels={"app": "b"}, constraints=near("a")),
+            ],
+            [],
+            id="each near the other, and none is placed",
+        ),
+        pytest.param(
+            [
+                a_workload("a", labels={"app": "a"}, constraints=near("b")),
+                a_workload("b", labels={"app": "b"}, constraints=near("a"), on="n1"),
+            ],
+            ["default/a"],
+            id="each near the other, and one is there",
+        ),
+        pytest.param(
+            [a_workload("a", labels={"app": "a"}, constraints=near("a", "planet"))],
+            [],
+            id="near over a topology key that no node has",
+        ),
+        pytest.param(
+            [
+                a_workload(
+                    "a",
+                    labels={"app": "a"},
+                    constraints={
+                        "spread": [{"topologyKey": "planet", "selector": {"matchLabels": {"app": "a"}}}]
+                    },
+                )
+            ],
+            [],
+            id="spread over a topology key that no node has",
+        ),
+        pytest.param(
+            [a_workload("a", constraints={"nodeSelector": {"disk": "ssd"}})],
+            [],
+            id="a label that no node has",
+        ),
+        pytest.param(
+            [a_workload("a", requests={"example.com/fpga": 1})], [], id="a resource that no node has"
+        ),
+        pytest.param([a_workload("a", cpu="900k")], [], id="more than any node has"),
+    ],
+)
+def test_what_cannot_be_met_is_refused_with_a_reason_never_placed_wrongly(workloads, placed):
+    report = simulated([a_node("n1", zone="z1"), a_node("n2", zone="z2")], workloads)
+    assert sorted(report.placements) == placed
+    if placed:
+        assert report.placements == {"default/a": "n1"}
+    for reason in reasons(report).values():
+        assert reason.startswith("0 of 2 nodes: ")
+        assert len(reason) > len("0 of 2 nodes: ")
+
+
+@pytest.mark.parametrize(
+    ("node", "problem"),
+    [
+        pytest.param(
+            a_node("n", cpu=-1),
+            "status.capacity.cpu: must be from 0 to 2^53, got -1",
+            id="room below nothing",
+        ),
+        pytest.param(
+            a_node("n", memory=1 << 61),
+            "status.capacity.memory: must be from 0 to 2^53",
+            id="room beyond measure",
+        ),
+        pytest.param(
+            a_node("n", status={"reserved": {"cpu": -5}}),
+            "status.reserved.cpu: must be from 0 to 2^53, got -5",
+            id="less reserved",
+        ),
+        pytest.param(
+            a_node("n", labels={"lattice.dev/price-per-hour": "cheap"}),
+            'must be dollars an hour such as 0.192, got "cheap"',
+            id="no price",
+        ),
+        pytest.param(
+            a_node("n", labels={"lattice.dev/price-per-hour": "NaN"}),
+            'got "NaN"',
+            id="a price that is not a number",
+        ),
+        pytest.param(a_node("n"), "", id="an ordinary node"),
+    ],
+)
+def test_nodes_that_nobody_can_decide_with(node, problem):
+    assert problem in "".join(map(str, node_problems(node)))
+    assert bool(problem) == bool(list(node_problems(node)))
+
+
+def test_containers_that_ask_for_too_much_all_together():
+    half = {"command": ["run"], "resources": {"requests": {"memory": "0.8Ei"}}}
+    value = msgspec.to_builtins(a_workload("a"))
+    value["spec"] = {"containers": {"a": half, "b": half}}
+    (problem,) = workload_problems(msgspec.convert(value, LatticeWorkload))
+    assert "of memory all together, more than any node has" in str(problem)
+
+
+def test_the_order_of_the_nodes_does_not_matter_and_the_seed_does():
+    nodes = [a_node(f"n{i}") for i in range(12)]
+    workloads = [a_workload(f"w{i}") for i in range(6)]
+    first = simulated(nodes, workloads).placements
+    assert simulated(nodes[::-1], workloads).placements == first
+    assert any(simulated(nodes, workloads, seed=seed).placements != first for seed in range(1, 5))
+
+
+def test_equal_ones_together_go_where_one_at_a_time_would():
+    nodes = [a_node(f"n{i}", cpu=1000 + 700 * i) for i in range(7)]
+    together = simulated(nodes, [a_workload(f"w{i}", cpu="300m") for i in range(60)])
+    labelled = [
+        a_workload(f"w{i}", cpu="300m", labels={"number": str(i)}) for i in range(60)
+    ]  # no two have one shape
+    alone = simulated(nodes, labelled)
+    assert together.placements == alone.placements
+    assert [len(each.names) for each in together.unschedulable] == (
+        [60 - len(alone.placements)] if alone.unschedulable else []
+    )
+
+
+def test_explaining_one_lists_every_node():
+    nodes = [a_node("n1", cpu=500), a_node("n2"), a_node("n3", unschedulable=True)]
+    report = simulated(nodes, [a_workload("a")], explained_workload="default/a")
+    assert report.explanation is not None
+    assert [each["name"] for each in report.explanation["ranked"]] == ["n2"]
+    assert report.explanation["ranked"][0]["parts"]
+    assert set(report.explanation["refused"]) == {"n1", "n3"}
+    (cpu,) = report.explanation["refused"]["n1"]
+    assert (cpu["need"], cpu["have"], cpu["missing"]) == ("1", "500m", "500m")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        pytest.param("default/nobody", "there is no such workload to decide", id="unknown"),
+        pytest.param("default/old", "is on node n1 already: nothing is decided", id="bound already"),
+    ],
+)
+def test_only_what_is_decided_can_be_explained(name, problem):
+    with pytest.raises(NotFound, match=problem):
+        simulated([a_node("n1")], [a_workload("old", on="n1")], explained_workload=name)
+
+
+def test_progress_and_time_are_told():
+    told, ticks = [], iter(range(10))
+    report = simulated(
+        [a_node("n1")],
+        [a_workload("a"), a_workload("b")],
+        on_progress=told.append,
+        clock=lambda: float(next(ticks)),
+    )
+    assert told[-1] == 2
+    assert report.decide_seconds == 1.0
+
+
+@pytest.mark.parametrize(
+    ("containers", "asked"),
+    [
+        pytest.param(
+            [{"requests": {"cpu": "2"}}, {"requests": {"cpu": "1"}}], 3000, id="all of them state requests"
+        ),
+        pytest.param([{"requests": {"cpu": "2"}}, {}], 2000, id="one of them does"),
+        pytest.param([{"limits": {"cpu": "2"}}, {}], 500, id="none does"),
+    ],
+)
+def test_requests_of_containers_win_over_those_of_the_workload(containers, asked):
+    value = msgspec.to_builtins(a_workload("a", cpu="500m"))
+    value["spec"]["containers"] = {
+        f"c{number}": {"command": ["run"], "resources": each} for number, each in enumerate(containers)
+    }
+    report = simulated([a_node("n1")], [msgspec.convert(value, LatticeWorkload)])
+    assert next(each.used_after for each in report.usage if each.resource == "cpu") == asked

@@ -1,0 +1,126 @@
+"""Each score that looks at one node at a time: what it likes best."""
+
+from typing import Any
+
+import pytest
+from build.node_tables import (
+    a_node,
+    a_taint,
+    a_toleration,
+    a_workload,
+    ask,
+    likes_nodes,
+    nodes,
+    place,
+    requirement,
+    scores,
+)
+
+from lattice.scheduling.plugins.scores.balanced_resources import BalancedResources
+from lattice.scheduling.plugins.scores.bin_packing import BinPacking
+from lattice.scheduling.plugins.scores.least_allocated import LeastAllocated
+from lattice.scheduling.plugins.scores.node_preference import NodePreference
+from lattice.scheduling.plugins.scores.price import Price
+from lattice.scheduling.plugins.scores.taint_preference import TaintPreference
+from lattice.scheduling.plugins.scores.tightest_fit import TightestFit
+
+TEN = {"cpu": 10, "memory": "10Gi"}
+
+
+def half_full() -> Any:
+    """n1 is empty; n2 has 5 of 10 cpu and nothing of its memory taken."""
+    table = nodes(a_node("n1", TEN), a_node("n2", TEN))
+    place(table, a_workload({"cpu": 5}), "n2")
+    return table
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        pytest.param(
+            {"cpu": 1, "memory": "1Gi"},
+            {"n1": 1.0, "n2": 0.5},
+            id="an even node scores full, a lopsided one less",
+        ),
+        pytest.param(
+            {"cpu": 1, "memory": "6Gi"}, {"n1": 0.5, "n2": 1.0}, id="what evens a node out is liked"
+        ),
+    ],
+)
+def test_balanced_resources(requests: dict[str, Any], expected: dict[str, float]) -> None:
+    assert scores(BalancedResources(), half_full(), a_workload(requests)) == expected
+
+
+def test_balance_of_three_is_between_the_fullest_and_the_emptiest() -> None:
+    table = nodes(a_node("n1", {**TEN, "fpga": 10}))
+    assert scores(BalancedResources(), table, a_workload({"cpu": 1, "memory": "5Gi", "fpga": 9})) == {
+        "n1": 0.2
+    }
+
+
+def test_balance_counts_gpus_and_says_nothing_about_a_single_resource() -> None:
+    table = nodes(a_node("n1", TEN, gpus=("v100", "v100")))
+    assert scores(BalancedResources(), table, a_workload({"cpu": 5}, gpu=1)) == {"n1": 1.0}
+    assert scores(BalancedResources(), table, a_workload({"cpu": 5}, gpu="500m")) == {"n1": 0.75}
+    assert not BalancedResources().applies(ask(table, a_workload({"cpu": 1})))
+
+
+def test_bin_packing_and_least_taken_are_each_other_s_opposite() -> None:
+    demands = a_workload({"cpu": 1, "memory": "1Gi"})
+    assert scores(BinPacking(), half_full(), demands) == {"n1": 0.1, "n2": 0.35}
+    assert scores(LeastAllocated(), half_full(), demands) == {"n1": 0.9, "n2": 0.65}
+
+
+def test_who_asks_for_nothing_is_judged_by_cpu_and_memory_as_they_are() -> None:
+    assert scores(BinPacking(), half_full(), a_workload({})) == {"n1": 0.0, "n2": 0.25}
+
+
+def test_idle_gpus_do_not_make_a_node_look_empty_to_a_cpu_job() -> None:
+    table = nodes(a_node("n1", TEN), a_node("n2", TEN, gpus=("v100",) * 8))
+    place(table, a_workload({"cpu": 5}), "n2")
+    assert scores(BinPacking(), table, a_workload({"cpu": 1})) == {"n1": 0.1, "n2": 0.6}
+
+
+def test_packing_counts_gpus_for_who_asks_for_them() -> None:
+    table = nodes(a_node("n1", TEN, gpus=("v100", "v100")), a_node("n2", TEN, gpus=("v100",)))
+    assert scores(BinPacking(), table, a_workload({"cpu": 1}, gpu=1)) == {"n1": 0.3, "n2": 0.55}
+
+
+def test_the_tightest_fit_leaves_least_over_by_the_measure_of_the_largest_node() -> None:
+    table = nodes(a_node("small", {"cpu": 4}), a_node("large", {"cpu": 16}))
+    assert scores(TightestFit(), table, a_workload({"cpu": 4})) == {"large": 0.625, "small": 1.0}
+
+
+def test_the_tightest_fit_for_a_cpu_job_strands_no_gpus() -> None:
+    table = nodes(a_node("plain", {"cpu": 8}), a_node("gpus", {"cpu": 8}, gpus=("v100", "v100")))
+    found = scores(TightestFit(), table, a_workload({"cpu": 1}))
+    assert found["plain"] > found["gpus"]
+
+
+def test_preferred_nodes_count_by_weight() -> None:
+    liked = (likes_nodes(30, requirement("disk", "In", "ssd")), likes_nodes(10, requirement("gpu", "Exists")))
+    table = nodes(a_node("n1", labels={"disk": "ssd"}), a_node("n2", labels={"gpu": "1"}), a_node("n3"))
+    assert scores(NodePreference(), table, a_workload(node_preferences=liked)) == {
+        "n1": 0.75,
+        "n2": 0.25,
+        "n3": 0.0,
+    }
+
+
+def test_soft_taints_count_unless_tolerated() -> None:
+    soft = [a_taint(key, "PreferNoSchedule") for key in "ab"]
+    table = nodes(
+        a_node("n0"),
+        a_node("n1", taints=tuple(soft[:1])),
+        a_node("n2", taints=tuple(soft)),
+        a_node("n3", taints=(a_taint("c"),)),
+    )
+    assert scores(TaintPreference(), table, a_workload()) == {"n0": 1.0, "n1": 0.5, "n2": 0.3333, "n3": 1.0}
+    patient = a_workload(tolerations=(a_toleration("a", "Exists"),))
+    assert scores(TaintPreference(), table, patient) == {"n0": 1.0, "n1": 1.0, "n2": 0.5, "n3": 1.0}
+
+
+def test_cheaper_nodes_are_better() -> None:
+    table = nodes(a_node("n1", price=100), a_node("n2", price=25), a_node("n3"))
+    assert scores(Price(), table, a_workload()) == {"n1": 0.0, "n2": 0.75, "n3": 1.0}
+    assert scores(Price(), nodes(a_node("n1")), a_workload()) == {"n1": 1.0}

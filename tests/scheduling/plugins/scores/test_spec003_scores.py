@@ -1,0 +1,191 @@
+"""Each wish of node scheduling by itself: which node it prefers, and how scores become one."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from build.node_tables import (
+    a_node,
+    a_spread,
+    a_taint,
+    a_workload,
+    ask,
+    likes_nodes,
+    likes_workloads,
+    nodes,
+    place,
+    requirement,
+    scores,
+)
+
+from lattice.engine.decide import decide
+from lattice.engine.explain import top_candidates
+from lattice.engine.plugin import Profile
+from lattice.scheduling.cycle.profile import FILTERS, PRESETS, SCORES, ProfileSpec, compile_profile
+from lattice.scheduling.cycle.tie_break import score_of
+
+WEB = {"app": "web"}
+
+
+@pytest.mark.parametrize("name", list(SCORES))
+def test_every_score_can_be_named_in_a_profile(name: str) -> None:
+    assert [each.name for each, _ in compile_profile(ProfileSpec("mine", {name: 2.0})).scores] == [name]
+
+
+def test_all_scores_are_there() -> None:
+    wanted = "BalancedResources BinPacking LeastTaken SpreadService SoftSpread PreferredNodes PreferredWorkloads AntiPreferred"
+    assert set(wanted.split()) | {"TaintPreference", "Price"} <= set(SCORES)
+
+
+@pytest.mark.parametrize(
+    ("preset", "chosen"),
+    [
+        pytest.param("fullest-first", "full", id="packing fills what is begun"),
+        pytest.param("lowest-utilisation", "empty", id="the emptiest first"),
+        pytest.param("high-availability", "empty", id="spreading avoids its own replicas"),
+    ],
+)
+def test_a_preset_decides_by_its_weights(preset: str, chosen: str) -> None:
+    table = nodes(a_node("full"), a_node("empty"))
+    place(table, a_workload({"cpu": 2, "memory": "8Gi"}, service="s"), "full")
+    assert decide(ask(table, a_workload(service="s")), table, compile_profile(PRESETS[preset])).name == chosen
+
+
+@pytest.mark.parametrize(
+    ("weights", "chosen"),
+    [
+        pytest.param({"BinPacking": 3.0, "LeastTaken": 1.0}, "full", id="the heavier wins"),
+        pytest.param({"BinPacking": 1.0, "LeastTaken": 3.0}, "empty", id="the other way round"),
+    ],
+)
+def test_weights(weights: dict[str, float], chosen: str) -> None:
+    table = nodes(a_node("full"), a_node("empty"))
+    place(table, a_workload({"cpu": 2}), "full")
+    assert (
+        decide(ask(table, a_workload({"cpu": 1})), table, compile_profile(ProfileSpec("mine", weights))).name
+        == chosen
+    )
+
+
+def test_the_best_come_first_with_what_their_score_is_made_of() -> None:
+    table = nodes(a_node("a", {"cpu": 8}), a_node("b", {"cpu": 4}), a_node("c", {"cpu": 2}))
+    profile = compile_profile(ProfileSpec("mine", {"BinPacking": 3.0, "LeastTaken": 1.0}))
+    found = top_candidates(decide(ask(table, a_workload({"cpu": 1})), table, profile))
+    assert [(each.name, each.score) for each in found] == [("c", 50.0), ("b", 37.5), ("a", 31.25)]
+    assert [(part.plugin, part.score, part.weight) for part in found[1].parts] == [
+        ("BinPacking", 25.0, 3.0),
+        ("LeastTaken", 75.0, 1.0),
+    ]
+
+
+def test_a_score_is_shown_as_the_weighted_mean_from_0_to_100() -> None:
+    table = nodes(a_node("n", {"cpu": 4}))
+    decision = decide(
+        ask(table, a_workload({"cpu": 3})),
+        table,
+        compile_profile(ProfileSpec("mine", {"BinPacking": 5.0, "Price": 3.0})),
+    )
+    assert score_of(decision, decision.chosen) == pytest.approx((5 * 75 + 3 * 100) / 8)
+    silent = decide(
+        ask(table, a_workload({"cpu": 3})), table, compile_profile(ProfileSpec("mine", {"SoftSpread": 5.0}))
+    )
+    assert score_of(silent, silent.chosen) == 0
+
+
+@pytest.mark.parametrize(
+    ("used", "score"),
+    [
+        pytest.param({"cpu": 1, "memory": "4Gi"}, 1.0, id="both in step"),
+        pytest.param({"cpu": 3}, 0.25, id="cpu used up, memory idle"),
+        pytest.param({"memory": "12Gi"}, 0.25, id="memory used up, cpu idle"),
+    ],
+)
+def test_balance(used: Any, score: float) -> None:
+    table = nodes(a_node("n", {"cpu": 4, "memory": "16Gi"}))
+    place(table, a_workload(used), "n")
+    assert scores(SCORES["BalancedResources"], table, a_workload({"cpu": "1", "memory": "4Gi"})) == {
+        "n": score
+    }
+
+
+def test_spreading_is_over_nodes_and_zones() -> None:
+    table = nodes(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
+    place(table, a_workload(service="s"), "a")
+    place(table, a_workload(service="other"), "c", "c")
+    assert scores(SCORES["SpreadService"], table, a_workload(service="s")) == {"a": 0.5, "b": 0.75, "c": 1.0}
+
+
+def test_packing_looks_at_what_is_asked_for() -> None:
+    table = nodes(a_node("a", {"cpu": 4}), a_node("b", {"cpu": 2, "memory": "64Gi"}))
+    assert scores(SCORES["BinPacking"], table, a_workload({"cpu": 1})) == {"a": 0.25, "b": 0.5}
+
+
+def test_liked_labels_count_by_their_weight() -> None:
+    table = nodes(a_node("a", labels={"disk": "ssd"}), a_node("b", labels={"gen": "2"}), a_node("c"))
+    wishes = (likes_nodes(3, requirement("disk", "In", "ssd")), likes_nodes(1, requirement("gen", "Gt", "1")))
+    assert scores(SCORES["PreferredNodes"], table, a_workload(node_preferences=wishes)) == {
+        "a": 0.75,
+        "b": 0.25,
+        "c": 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("plugin", "wish", "expected"),
+    [
+        pytest.param(
+            "PreferredWorkloads",
+            "near_preferences",
+            {"a": 0.6667, "b": 0.6667, "c": 0.0},
+            id="liked neighbours draw it",
+        ),
+        pytest.param(
+            "AntiPreferred",
+            "far_preferences",
+            {"a": 0.3333, "b": 0.3333, "c": 1.0},
+            id="disliked neighbours repel it",
+        ),
+    ],
+)
+def test_neighbours_are_liked_or_not(plugin: str, wish: str, expected: dict[str, float]) -> None:
+    table = nodes(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
+    place(table, a_workload(labels=WEB), "a", "b")
+    assert (
+        scores(SCORES[plugin], table, a_workload(**{wish: (likes_workloads(10, "zone", **WEB),)})) == expected
+    )
+
+
+def test_a_soft_spread_prefers_domains_that_are_not_ahead() -> None:
+    table = nodes(a_node("a", zone="x"), a_node("b", zone="y"), a_node("c", zone="z"), a_node("d"))
+    place(table, a_workload(labels=WEB), "a", "a", "a", "b", "b", "c")
+    wanted = a_workload(labels=WEB, spread=(a_spread("zone", soft=True, labels=WEB),))
+    assert scores(SCORES["SoftSpread"], table, wanted) == {"a": 0.3333, "b": 0.5, "c": 1.0, "d": 0.0}
+
+
+def test_soft_taints_and_prices_only_move_the_score() -> None:
+    table = nodes(
+        a_node("a", taints=(a_taint("t", "PreferNoSchedule"),), price=2), a_node("b", price=4), a_node("c")
+    )
+    assert scores(SCORES["TaintPreference"], table, a_workload()) == {"a": 0.5, "b": 1.0, "c": 1.0}
+    assert scores(SCORES["Price"], table, a_workload()) == {"a": 0.5, "b": 0.0, "c": 1.0}
+
+
+@dataclass(frozen=True)
+class ByNumber:
+    name: ClassVar[str] = "ByNumber"
+    scope: ClassVar[Any] = "table"
+
+    def applies(self, ask: object) -> bool:
+        return True
+
+    def score(self, ask: object, rows: Any) -> Any:
+        return np.array([int(name[1:]) / 10 for name in rows.table.names], np.float32)
+
+
+@pytest.mark.parametrize("scope", ["fixed", "table"])
+def test_anybody_can_write_a_score(scope: str) -> None:
+    table = nodes(*(a_node(f"n{number}") for number in range(4)), load=False)
+    plugin: Any = type("ByNumber", (ByNumber,), {"scope": scope})()
+    decision = decide(ask(table), table, Profile("mine", (FILTERS["Fit"],), ((plugin, 1.0),)))  # type: ignore[arg-type]
+    assert (decision.name, table.names[decision.runner_up]) == ("n3", "n2")

@@ -1,0 +1,273 @@
+"""Filters and scores that count other workloads: affinity, anti-affinity, spread."""
+
+import pytest
+from build.node_tables import (
+    a_node,
+    a_spread,
+    a_workload,
+    ask,
+    likes_workloads,
+    near,
+    nodes,
+    place,
+    ruled_out,
+    scores,
+)
+
+from lattice.kinds.constraint import WorkloadTerm
+from lattice.kinds.meta.selector import LabelSelector
+from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity, WorkloadAntiAffinity
+from lattice.scheduling.plugins.filters.topology_spread import TopologySpread
+from lattice.scheduling.plugins.scores.preferred_affinity import PreferredAffinity, PreferredAntiAffinity
+from lattice.scheduling.plugins.scores.service_spread import ServiceSpread
+from lattice.scheduling.plugins.scores.soft_spread import SoftSpread
+from lattice.scheduling.table.node_table import NodeTable
+
+DB = a_workload(labels={"app": "db"})
+WEB = a_workload(labels={"app": "web"})
+
+
+def two_zones() -> NodeTable:
+    """a1 and a2 in zone a, b1 in zone b, c1 in none."""
+    return nodes(a_node("a1", zone="a"), a_node("a2", zone="a"), a_node("b1", zone="b"), a_node("c1"))
+
+
+def test_affinity_allows_the_whole_domain_of_a_match() -> None:
+    table = two_zones()
+    place(table, DB, "a1")
+    found = ruled_out(WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"),)))
+    assert found == {
+        "b1": ["without a workload app=db in the same zone"],
+        "c1": ["without topology key zone"],
+    }
+
+
+def test_affinity_by_node_allows_the_node_only() -> None:
+    table = two_zones()
+    place(table, DB, "a1")
+    assert set(ruled_out(WorkloadAffinity(), table, a_workload(near=(near("node", app="db"),)))) == {
+        "a2",
+        "b1",
+        "c1",
+    }
+
+
+def test_affinity_needs_every_term() -> None:
+    table = two_zones()
+    place(table, DB, "a1")
+    place(table, WEB, "b1")
+    assert set(
+        ruled_out(
+            WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"), near("zone", app="web")))
+        )
+    ) == {
+        "a1",
+        "a2",
+        "b1",
+        "c1",
+    }
+
+
+def test_affinity_looks_into_its_own_namespace_only() -> None:
+    table = two_zones()
+    place(table, a_workload(labels={"app": "db"}, namespace="other"), "a1")
+    assert len(ruled_out(WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"),)))) == 4
+
+
+def test_the_first_of_a_group_may_start_wherever_the_topology_key_is() -> None:
+    group = a_workload(labels={"app": "db"}, near=(near("zone", app="db"),))
+    table = two_zones()
+    assert set(ruled_out(WorkloadAffinity(), table, group)) == {"c1"}
+    place(table, group, "b1")
+    assert set(ruled_out(WorkloadAffinity(), table, group)) == {"a1", "a2", "c1"}
+
+
+def test_affinity_to_somebody_else_who_is_not_there_is_a_no() -> None:
+    assert (
+        len(
+            ruled_out(
+                WorkloadAffinity(),
+                two_zones(),
+                a_workload(labels={"app": "web"}, near=(near("zone", app="db"),)),
+            )
+        )
+        == 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("plugin", "demands"),
+    [
+        pytest.param(
+            WorkloadAffinity(),
+            a_workload(labels={"app": "db"}, near=(near("rack", app="db"),)),
+            id="affinity",
+        ),
+        pytest.param(WorkloadAntiAffinity(), a_workload(far=(near("rack", app="db"),)), id="anti-affinity"),
+        pytest.param(TopologySpread(), a_workload(service="s", spread=(a_spread("rack"),)), id="spread"),
+    ],
+)
+def test_a_topology_key_that_no_node_has_is_said_and_never_passes(plugin: object, demands: object) -> None:
+    found = ruled_out(plugin, two_zones(), demands)  # type: ignore[arg-type]
+    assert found == {
+        key: ["without topology key rack, which no node has"] for key in ["a1", "a2", "b1", "c1"]
+    }
+
+
+def test_anti_affinity_keeps_out_of_the_whole_domain() -> None:
+    table = two_zones()
+    place(table, DB, "a1")
+    found = ruled_out(WorkloadAntiAffinity(), table, a_workload(far=(near("zone", app="db"),)))
+    assert found == {
+        "a1": ["with a workload app=db in the same zone"],
+        "a2": ["with a workload app=db in the same zone"],
+        "c1": ["without topology key zone"],
+    }
+
+
+def test_who_must_keep_apart_does_not_go_where_there_is_no_domain() -> None:
+    loner = a_workload(labels={"app": "db"}, far=(near("zone", app="db"),))
+    table = two_zones()
+    assert ruled_out(WorkloadAntiAffinity(), table, loner) == {"c1": ["without topology key zone"]}
+    place(table, loner, "c1")
+    assert set(ruled_out(WorkloadAntiAffinity(), table, loner)) == {"c1"}
+    assert ruled_out(WorkloadAntiAffinity(), table, DB) == {}, "who is in no domain keeps nobody away"
+
+
+def test_anti_affinity_of_who_is_there_keeps_others_out_too() -> None:
+    table = two_zones()
+    place(table, a_workload(labels={"app": "loner"}, far=(near("zone", app="web"),)), "a1")
+    found = ruled_out(WorkloadAntiAffinity(), table, WEB)
+    assert found == {
+        key: ["with a workload in the same zone that keeps app=web away"] for key in ["a1", "a2"]
+    }
+    assert ruled_out(WorkloadAntiAffinity(), table, DB) == {}
+    table.forget("default/placed-0")
+    assert ruled_out(WorkloadAntiAffinity(), table, WEB) == {}
+
+
+def test_anti_affinity_against_everybody_names_nobody_in_particular() -> None:
+    table = two_zones()
+    place(table, DB, "b1")
+    everybody = WorkloadTerm(selector=LabelSelector(), topology_key="node")
+    assert ruled_out(WorkloadAntiAffinity(), table, a_workload(far=(everybody,))) == {
+        "b1": ["with a workload of any kind in the same node"]
+    }
+
+
+def test_anti_affinity_is_silent_while_nobody_repels_anybody() -> None:
+    table = two_zones()
+    place(table, DB, "a1")
+    assert WorkloadAntiAffinity().filter(ask(table, WEB), table) == {}
+
+
+def spread_over(a: int, b: int, **demands: object) -> dict[str, list[str]]:
+    table = nodes(
+        a_node("a1", zone="a", room={"cpu": 64}),
+        a_node("b1", zone="b", room={"cpu": 64}),
+        a_node("c1", room={"cpu": 64}),
+    )
+    wanted = a_workload({"cpu": 1}, service="s", **demands)
+    place(table, wanted, *["a1"] * a, *["b1"] * b)
+    return ruled_out(TopologySpread(), table, wanted)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "skew", "refused"),
+    [
+        pytest.param(3, 1, 1, ["a1"], id="3 against 1 with skew 1: no more for the 3"),
+        pytest.param(3, 1, 2, ["a1"], id="3 against 1 with skew 2: a fourth would make 3 more"),
+        pytest.param(3, 1, 3, [], id="3 against 1 with skew 3: a fourth is just allowed"),
+        pytest.param(1, 1, 1, [], id="even: either will do"),
+        pytest.param(1, 0, 1, ["a1"], id="an empty zone counts"),
+    ],
+)
+def test_topology_spread(a: int, b: int, skew: int, refused: list[str]) -> None:
+    found = spread_over(a, b, spread=(a_spread("zone", skew),))
+    assert found.pop("c1") == ["without topology key zone"]
+    assert sorted(found) == refused
+
+
+def test_spread_by_selector_counts_whom_it_selects() -> None:
+    table = nodes(a_node("a1", zone="a"), a_node("b1", zone="b"))
+    place(table, DB, "a1")
+    wanted = a_workload(labels={"app": "web"}, spread=(a_spread("zone", labels={"app": "db"}),))
+    assert (
+        ruled_out(TopologySpread(), table, wanted) == {}
+    )  # it is not counted itself, so nothing gets less even
+    itself = a_workload(labels={"app": "db"}, spread=(a_spread("zone", labels={"app": "db"}),))
+    assert list(ruled_out(TopologySpread(), table, itself)) == ["a1"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param({"is_ready": False}, id="not ready"),
+        pytest.param({"is_cordoned": True}, id="cordoned"),
+        pytest.param({"labels": {"disk": "hdd"}}, id="not selected"),
+    ],
+)
+def test_zones_that_it_could_not_use_anyway_do_not_count_as_empty(facts: dict[str, object]) -> None:
+    table = nodes(
+        a_node("a1", zone="a", labels={"disk": "ssd"}),
+        a_node("b1", **{"zone": "b", "labels": {"disk": "ssd"}, **facts}),
+    )
+    wanted = a_workload(service="s", node_selector={"disk": "ssd"}, spread=(a_spread("zone"),))
+    place(table, wanted, "a1")
+    assert "a1" not in ruled_out(TopologySpread(), table, wanted)
+
+
+def test_spread_tells_the_counts() -> None:
+    table = nodes(a_node("a1", zone="a"), a_node("b1", zone="b"))
+    wanted = a_workload(service="s", spread=(a_spread("zone"),))
+    place(table, wanted, "a1")
+    (reason,) = [
+        reason for reason, mask in TopologySpread().filter(ask(table, wanted), table).items() if mask.any()
+    ]
+    assert reason.summary() == "in a zone that is 1 or more ahead of the emptiest"
+    assert str(reason.detail(table, table.row_of["a1"])) == (
+        "skew over zone: need at most 1, have 2 (2 in zone a with this one, 0 in zone b), missing 1 fewer"
+    )
+
+
+def test_replicas_of_a_service_prefer_nodes_and_zones_with_fewer() -> None:
+    table = nodes(a_node("a1", zone="a"), a_node("a2", zone="a"), a_node("b1", zone="b"))
+    service = a_workload(service="s")
+    place(table, service, "a1")
+    assert scores(ServiceSpread(), table, service) == {"a1": 0.5, "a2": 0.75, "b1": 1.0}
+    assert not ServiceSpread().applies(ask(table, a_workload()))
+
+
+def test_without_zones_a_service_is_spread_over_nodes() -> None:
+    table = nodes(a_node("n1"), a_node("n2"))
+    place(table, a_workload(service="s"), "n1")
+    assert scores(ServiceSpread(), table, a_workload(service="s")) == {"n1": 0.5, "n2": 1.0}
+
+
+def test_liked_neighbours_draw_and_disliked_ones_repel_the_more_the_more_there_are() -> None:
+    table = two_zones()
+    place(table, DB, "a1", "a2", "b1")
+    drawn = scores(
+        PreferredAffinity(), table, a_workload(near_preferences=(likes_workloads(10, "zone", app="db"),))
+    )
+    assert drawn == {"a1": 0.6667, "a2": 0.6667, "b1": 0.5, "c1": 0.0}
+    repelled = scores(
+        PreferredAntiAffinity(), table, a_workload(far_preferences=(likes_workloads(10, "zone", app="db"),))
+    )
+    assert repelled == {"a1": 0.3333, "a2": 0.3333, "b1": 0.5, "c1": 1.0}
+
+
+def test_preferences_count_by_weight() -> None:
+    table = two_zones()
+    place(table, DB, "a1")
+    both = (likes_workloads(30, "zone", app="db"), likes_workloads(10, "nowhere", app="db"))
+    assert scores(PreferredAffinity(), table, a_workload(near_preferences=both))["a1"] == 0.375
+    assert scores(PreferredAntiAffinity(), table, a_workload(far_preferences=both))["a1"] == 0.625
+
+
+def test_soft_spread_prefers_the_emptiest_domain_and_refuses_nobody() -> None:
+    table = two_zones()
+    wanted = a_workload(service="s", spread=(a_spread("zone", soft=True),))
+    place(table, wanted, "a1", "a2")
+    assert scores(SoftSpread(), table, wanted) == {"a1": 0.3333, "a2": 0.3333, "b1": 1.0, "c1": 0.0}
+    assert not TopologySpread().applies(ask(table, wanted))

@@ -1,0 +1,466 @@
+"""Whoever sleeps is woken by everything that could let it in: for each filter a no, one change, and a yes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from build.node_tables import (
+    a_node,
+    a_spread,
+    a_taint,
+    a_workload,
+    ask,
+    near,
+    node_term,
+    nodes,
+    place,
+    requirement,
+    ruled_out,
+)
+from build.proofs import many
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lattice.engine.decide import decide
+from lattice.kinds.cluster import RESERVE_LABEL
+from lattice.kinds.constraint import MachineImage, Volume
+from lattice.scheduling.cycle.cycle import wakes_on
+from lattice.scheduling.cycle.profile import FILTERS, compile_preset
+from lattice.scheduling.cycle.scheduling_queue import UNSCHEDULABLE_RETRY_S, SchedulingQueue
+from lattice.scheduling.plugins.cluster_events import ClusterEvent
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable
+
+BALANCED = compile_preset()
+
+
+@dataclass(frozen=True)
+class Case:
+    filter: str
+    change: ClusterEvent
+    wants: Demands
+    table: Callable[[], NodeTable]
+    apply: Callable[[NodeTable], object]
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.filter} - {self.change.value}{self.note and f', {self.note}'}"
+
+
+ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[ClusterEvent, dict[str, Any]]]] = [
+    ("Ready", a_workload(), {"cordoned": True}, {ClusterEvent.NODE_READY: {"cordoned": False}}),
+    ("Ready", a_workload(), {"ready": False}, {ClusterEvent.NODE_READY: {"ready": True}}),
+    ("Ready", a_workload(), {"draining": True}, {ClusterEvent.NODE_READY: {"draining": False}}),
+    ("InCluster", a_workload(cluster="c"), {"cluster": "b"}, {ClusterEvent.NODE_CHANGED: {"cluster": "c"}}),
+    ("Kept", a_workload(), {"labels": {RESERVE_LABEL: "dc"}}, {ClusterEvent.NODE_CHANGED: {"labels": {}}}),
+    (
+        "NodeSelector",
+        a_workload(node_selector={"disk": "ssd"}),
+        {},
+        {ClusterEvent.NODE_CHANGED: {"labels": {"disk": "ssd"}}},
+    ),
+    (
+        "NodeAffinity",
+        a_workload(node_terms=(node_term(requirement("disk", "Exists")),)),
+        {},
+        {ClusterEvent.NODE_CHANGED: {"labels": {"disk": "ssd"}}},
+    ),
+    ("Taints", a_workload(), {"taints": (a_taint("t"),)}, {ClusterEvent.NODE_CHANGED: {"taints": ()}}),
+    (
+        "Runtime",
+        a_workload(runtime="container"),
+        {"runtimes": frozenset({"process"})},
+        {ClusterEvent.NODE_CHANGED: {"runtimes": frozenset({"container"})}},
+    ),
+    (
+        "MachineImage",
+        a_workload(image=MachineImage(pattern="b*")),
+        {"image": "a-1"},
+        {ClusterEvent.NODE_CHANGED: {"image": "b-1"}},
+    ),
+    (
+        "Licence",
+        a_workload(licences=("pro",)),
+        {},
+        {ClusterEvent.NODE_CHANGED: {"licences": frozenset({"pro"})}},
+    ),
+    (
+        "VolumeZone",
+        a_workload(volumes=(Volume(name="v", zone="a"),)),
+        {"zone": "b"},
+        {ClusterEvent.NODE_CHANGED: {"zone": "a"}},
+    ),
+    ("Fit", a_workload({"cpu": 8}), {}, {ClusterEvent.NODE_GREW: {"room": {"cpu": 8, "memory": "16Gi"}}}),
+    ("Fit", a_workload({"fpga": 1}), {}, {ClusterEvent.NODE_GREW: {"room": {"cpu": 4, "fpga": 1}}}),
+    ("Fit", a_workload(ports=3), {"ports": (1, 2)}, {ClusterEvent.NODE_GREW: {"ports": (1, 3)}}),
+    ("Gpu", a_workload(gpu=2), {"gpus": ("T4",)}, {ClusterEvent.NODE_GREW: {"gpus": ("T4", "T4")}}),
+    (
+        "Gpu",
+        a_workload(gpu=1, models=("A100",)),
+        {"gpus": ("T4",)},
+        {ClusterEvent.NODE_CHANGED: {"gpus": ("A100",)}},
+    ),
+    (
+        "HostPorts",
+        a_workload(host_ports=((80, "TCP"),), ports=1),
+        {"ports": (80, 80)},
+        {ClusterEvent.NODE_GREW: {"ports": (80, 81)}},
+    ),
+]
+
+
+def one_node_cases() -> Iterator[Case]:
+    """The node becomes what is wanted, or another one comes that is."""
+    for name, wants, bad, changes in ONE_NODE:
+        for change, good in changes.items():
+            yield Case(
+                name,
+                change,
+                wants,
+                lambda bad=bad: nodes(a_node("n", **bad)),
+                lambda table, good=good: table.put_node(a_node("n", **good)),
+            )
+            yield Case(
+                name,
+                ClusterEvent.NODE_ADDED,
+                wants,
+                lambda bad=bad: nodes(a_node("n", **bad)),
+                lambda table, good=good: table.put_node(a_node("new", **good)),
+            )
+
+
+def with_one(wants: Demands, **facts: Any) -> Callable[[], NodeTable]:
+    def made() -> NodeTable:
+        table = nodes(a_node("n", **facts))
+        place(table, wants, "n")
+        return table
+
+    return made
+
+
+def first_leaves(table: NodeTable) -> object:
+    return table.forget("default/placed-0")
+
+
+PORT = a_workload(host_ports=((80, "TCP"),))
+SPREAD = a_workload(labels={"app": "a"}, spread=(a_spread("zone", labels={"app": "a"}),))
+FAR = a_workload(labels={"app": "a"}, far=(near("zone", app="a"),))
+NEAR = a_workload(near=(near("zone", app="a"),))
+NEAR_ITS_OWN = a_workload(labels={"app": "a"}, near=(near("zone", app="a"),))
+PLAIN = a_workload(labels={"app": "a"})
+
+
+def two_zones(*placed: str, unready: tuple[str, ...] = ()) -> Callable[[], NodeTable]:
+    """Nodes x1 and x2 in zone x, y1 in zone y, and a workload on each of these."""
+
+    def made() -> NodeTable:
+        table = nodes(
+            *(a_node(name, zone=name[0], is_ready=name not in unready) for name in ("x1", "x2", "y1"))
+        )
+        place(table, PLAIN, *placed)
+        return table
+
+    return made
+
+
+TWO_ZONES = [
+    Case(
+        "Fit",
+        ClusterEvent.WORKLOAD_GONE,
+        a_workload({"cpu": 3}),
+        with_one(a_workload({"cpu": 3})),
+        first_leaves,
+    ),
+    Case(
+        "Gpu",
+        ClusterEvent.WORKLOAD_GONE,
+        a_workload(gpu=1),
+        with_one(a_workload(gpu="500m"), gpus=("T4",)),
+        first_leaves,
+    ),
+    Case("HostPorts", ClusterEvent.WORKLOAD_GONE, PORT, with_one(PORT), first_leaves),
+    Case(
+        "HostPorts",
+        ClusterEvent.NODE_ADDED,
+        PORT,
+        with_one(PORT),
+        lambda table: table.put_node(a_node("new")),
+    ),
+    Case(
+        "TopologySpread",
+        ClusterEvent.NODE_UNAVAILABLE,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.remove_node("y1"),
+        "of the emptiest domain",
+    ),
+    Case(
+        "TopologySpread",
+        ClusterEvent.NODE_UNAVAILABLE,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put_node(a_node("y1", zone="y", is_cordoned=True)),
+        "cordon",
+    ),
+    Case(
+        "TopologySpread",
+        ClusterEvent.NODE_UNAVAILABLE,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put_node(a_node("y1", zone="y", is_ready=False)),
+        "unready",
+    ),
+    Case(
+        "TopologySpread",
+        ClusterEvent.NODE_UNAVAILABLE,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put_node(a_node("y1", zone="y", is_draining=True)),
+        "drain",
+    ),
+    Case(
+        "TopologySpread",
+        ClusterEvent.NODE_UNAVAILABLE,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.remove_node("x1"),
+        "with what was on it",
+    ),
+    Case(
+        "TopologySpread",
+        ClusterEvent.NODE_CHANGED,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put_node(a_node("x2", zone="y")),
+        "into another zone",
+    ),
+    Case(
+        "TopologySpread",
+        ClusterEvent.NODE_CHANGED,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put_node(a_node("y1", zone="x")),
+        "the emptiest ends",
+    ),
+    Case(
+        "TopologySpread",
+        ClusterEvent.NODE_ADDED,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: table.put_node(a_node("y2", zone="y")),
+    ),
+    Case(
+        "TopologySpread",
+        ClusterEvent.WORKLOAD_ADDED,
+        SPREAD,
+        two_zones("x1"),
+        lambda table: place(table, PLAIN, "y1"),
+    ),
+    Case("TopologySpread", ClusterEvent.WORKLOAD_GONE, SPREAD, two_zones("x1"), first_leaves),
+    Case(
+        "TopologySpread",
+        ClusterEvent.NODE_READY,
+        SPREAD,
+        two_zones("x1", "y1", unready=("x1", "x2", "y1")),
+        lambda table: table.put_node(a_node("x1", zone="x")),
+    ),
+    Case(
+        "WorkloadAffinity",
+        ClusterEvent.WORKLOAD_ADDED,
+        NEAR,
+        two_zones(),
+        lambda table: place(table, PLAIN, "y1"),
+    ),
+    Case(
+        "WorkloadAffinity",
+        ClusterEvent.NODE_ADDED,
+        NEAR,
+        two_zones("x1"),
+        lambda table: table.put_node(a_node("x3", zone="x")),
+    ),
+    Case(
+        "WorkloadAffinity",
+        ClusterEvent.NODE_CHANGED,
+        NEAR,
+        two_zones("x1"),
+        lambda table: table.put_node(a_node("y1", zone="x")),
+    ),
+    Case(
+        "WorkloadAffinity",
+        ClusterEvent.WORKLOAD_GONE,
+        NEAR_ITS_OWN,
+        two_zones("x1"),
+        first_leaves,
+        "so it is the first of them",
+    ),
+    Case(
+        "WorkloadAffinity",
+        ClusterEvent.NODE_UNAVAILABLE,
+        NEAR_ITS_OWN,
+        two_zones("x1"),
+        lambda table: table.remove_node("x1"),
+        "so it is the first of them",
+    ),
+    Case("WorkloadAntiAffinity", ClusterEvent.WORKLOAD_GONE, FAR, two_zones("x1", "y1"), first_leaves),
+    Case(
+        "WorkloadAntiAffinity",
+        ClusterEvent.NODE_UNAVAILABLE,
+        FAR,
+        two_zones("x1", "y1"),
+        lambda table: table.remove_node("x1"),
+        "with whom it kept away",
+    ),
+    Case(
+        "WorkloadAntiAffinity",
+        ClusterEvent.NODE_ADDED,
+        FAR,
+        two_zones("x1", "y1"),
+        lambda table: table.put_node(a_node("z1", zone="z")),
+    ),
+    Case(
+        "WorkloadAntiAffinity",
+        ClusterEvent.NODE_CHANGED,
+        FAR,
+        two_zones("x1", "y1"),
+        lambda table: table.put_node(a_node("x2", zone="z")),
+    ),
+]
+CASES = [*one_node_cases(), *TWO_ZONES]
+
+
+def welcome(case: Case, table: NodeTable) -> set[str]:
+    return set(table.row_of) - set(ruled_out(FILTERS[case.filter], table, case.wants))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_turns_a_no_into_a_yes_wakes(case: Case) -> None:
+    table = case.table()
+    before = welcome(case, table)
+    case.apply(table)
+    assert welcome(case, table) - before, "it is no help"
+    assert case.change in FILTERS[case.filter].wakes_on
+
+
+def test_no_filter_names_a_change_that_is_no_help() -> None:
+    assert {name: set(each.wakes_on) for name, each in FILTERS.items()} == {
+        name: {case.change for case in CASES if case.filter == name} for name in FILTERS
+    }
+
+
+def test_a_sleeper_is_woken_when_the_emptiest_zone_is_lost() -> None:
+    table, queue = nodes(a_node("x", zone="x"), a_node("y", {"cpu": "10m"}, zone="y")), SchedulingQueue()
+    place(table, SPREAD, "x")
+    asked = ask(table, SPREAD)
+    queue.add(asked)
+    queue.pop(0.0)
+    decision = decide(asked, table, BALANCED)
+    assert not decision.fits
+    queue.requeue_unschedulable(asked.name, wakes_on(decision), 0.0)
+    table.put_node(a_node("y", {"cpu": "10m"}, zone="y", is_cordoned=True))
+    assert queue.wake(ClusterEvent.NODE_UNAVAILABLE, 2.0) == 1
+    assert queue.pop(2.0) == asked, f"not after {UNSCHEDULABLE_RETRY_S} seconds"
+    assert decide(asked, table, BALANCED).name == "x"
+
+
+def changes(before: NodeInfo | None, after: NodeInfo | None) -> set[ClusterEvent]:
+    """What is said to have happened when a node was that and is this."""
+    if before is None or after is None:
+        return {ClusterEvent.NODE_ADDED if before is None else ClusterEvent.NODE_UNAVAILABLE}
+    could, can = (each.is_ready and not each.is_cordoned and not each.is_draining for each in (before, after))
+    found = (
+        {ClusterEvent.NODE_READY}
+        if can and not could
+        else {ClusterEvent.NODE_UNAVAILABLE}
+        if could and not can
+        else set()
+    )
+    if any(after.allocatable.get(name, 0) > before.allocatable.get(name, 0) for name in after.allocatable):
+        found.add(ClusterEvent.NODE_GREW)
+    same = replace(
+        after,
+        allocatable=before.allocatable,
+        is_ready=before.is_ready,
+        is_cordoned=before.is_cordoned,
+        is_draining=before.is_draining,
+    )
+    return found if same == before else found | {ClusterEvent.NODE_CHANGED}
+
+
+def facts(name: str) -> st.SearchStrategy[NodeInfo]:
+    return st.builds(
+        lambda cpu, zone, cordoned, unready, taint: a_node(
+            name,
+            {"cpu": cpu, "memory": "16Gi"},
+            zone=zone,
+            is_cordoned=cordoned,
+            is_ready=not unready,
+            taints=(a_taint("t"),) * taint,
+        ),
+        st.integers(1, 3),
+        st.sampled_from("xyz"),
+        *([st.sampled_from([False, False, False, True])] * 3),
+    )
+
+
+WANTS = st.sampled_from(
+    [
+        SPREAD,
+        FAR,
+        NEAR,
+        NEAR_ITS_OWN,
+        PORT,
+        PLAIN,
+        a_workload({"cpu": 2}, spread=SPREAD.spread, labels={"app": "a"}),
+    ]
+)
+NAMES = ("n0", "n1", "n2", "n3")
+
+
+@many
+@given(
+    there=st.tuples(*(facts(name) for name in NAMES)),
+    placed=st.lists(st.tuples(st.sampled_from(NAMES), WANTS), max_size=5),
+    wants=WANTS,
+    news=st.one_of(
+        st.sampled_from(NAMES),
+        st.sampled_from([*NAMES, "new"]).flatmap(facts),
+        st.tuples(st.sampled_from(NAMES), WANTS),
+        st.integers(0, 4),
+    ),
+)
+def test_nothing_that_helps_goes_unheard(
+    there: tuple[NodeInfo, ...],
+    placed: list[tuple[str, Demands]],
+    wants: Demands,
+    news: str | NodeInfo | tuple[str, Demands] | int,
+) -> None:
+    table = nodes(*there)
+    for node, demands in placed:
+        place(table, demands, node)
+    asked = ask(table, wants)
+    decision = decide(asked, table, BALANCED)
+    if decision.fits:
+        return
+    hears, happened = wakes_on(decision), apply(table, news)
+    assert not decide(asked, table, BALANCED).fits or hears & happened, f"{happened} helps, and is not heard"
+
+
+def apply(table: NodeTable, news: str | NodeInfo | tuple[str, Demands] | int) -> set[ClusterEvent]:
+    """One piece of news: a node goes, comes or changes, a workload comes or goes."""
+    match news:
+        case str():
+            table.remove_node(news)
+            return {ClusterEvent.NODE_UNAVAILABLE}
+        case NodeInfo():
+            before = table.node_infos[table.row_of[news.name]] if news.name in table.row_of else None
+            table.put_node(news)
+            return changes(before, news)
+        case (node, demands):
+            place(table, demands, node)
+            return {ClusterEvent.WORKLOAD_ADDED}
+        case int():
+            if news < len(table.placements):
+                table.forget(list(table.placements)[news])
+            return {ClusterEvent.WORKLOAD_GONE}

@@ -1,0 +1,442 @@
+"""Every no says what was needed, what is there instead and what is missing, whichever filter says it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from build.node_tables import (
+    a_node,
+    a_spread,
+    a_taint,
+    a_toleration,
+    a_workload,
+    ask,
+    near,
+    node_term,
+    nodes,
+    place,
+    requirement,
+)
+
+from lattice.engine.decide import decide
+from lattice.engine.explain import all_rejections, reason_details
+from lattice.engine.plugin import Shortfall
+from lattice.kinds.cluster import RESERVE_LABEL
+from lattice.kinds.constraint import MachineImage as Image
+from lattice.kinds.constraint import Volume
+from lattice.scheduling.cycle.profile import FILTERS, compile_preset
+from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.table.label_codes import LabelCodes
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable
+
+PORT = a_workload(host_ports=((8080, "TCP"),))
+WEB = a_workload(labels={"app": "web"})
+KEPT = a_workload(node_selector={"disk": "ssd"})
+
+
+def alone(node: NodeInfo) -> Callable[[], NodeTable]:
+    return lambda: nodes(node)
+
+
+def crowd(demands: Demands, *on: str, **more: Any) -> Callable[[], NodeTable]:
+    """a1 and a2 in zone a, b1 in zone b, c1 in none; such workloads on some of them."""
+
+    def table() -> NodeTable:
+        found = nodes(
+            *(a_node(name, room={"cpu": 64, "memory": "64Gi"}, **where, **more) for name, where in ZONES),
+            load=False,
+        )
+        place(found, demands, *on)
+        return found
+
+    return table
+
+
+ZONES: list[tuple[str, dict[str, Any]]] = [
+    ("a1", {"zone": "a"}),
+    ("a2", {"zone": "a"}),
+    ("b1", {"zone": "b"}),
+    ("c1", {}),
+]
+REPELS_WEB = a_workload(labels={"app": "loner"}, far=(near("zone", app="web"),))
+SPREAD = a_workload(service="s", spread=(a_spread("zone"),))
+OPEN = "open to new workloads"
+
+# By filter: how the nodes look, what is asked for, which node is looked at (the first if none is named), what it says.
+CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] = [
+    (
+        "Ready",
+        "not ready",
+        alone(a_node(is_ready=False)),
+        a_workload(),
+        "n1",
+        ["node: need ready, have not ready"],
+    ),
+    (
+        "Ready",
+        "cordoned",
+        alone(a_node(is_cordoned=True)),
+        a_workload(),
+        "n1",
+        [f"node: need {OPEN}, have cordoned"],
+    ),
+    (
+        "Ready",
+        "draining",
+        alone(a_node(is_draining=True)),
+        a_workload(),
+        "n1",
+        [f"node: need {OPEN}, have draining"],
+    ),
+    (
+        "InCluster",
+        "another cluster",
+        alone(a_node(cluster="west")),
+        a_workload(cluster="east"),
+        "n1",
+        ["cluster: need east, have west"],
+    ),
+    (
+        "InCluster",
+        "no cluster",
+        alone(a_node()),
+        a_workload(cluster="east"),
+        "n1",
+        ["cluster: need east, have none"],
+    ),
+    (
+        "Kept",
+        "a reserve",
+        alone(a_node(labels={RESERVE_LABEL: "dc"})),
+        a_workload(),
+        "n1",
+        ["reserve: need a service that it is for, have a workload of no service"],
+    ),
+    (
+        "NodeSelector",
+        "another value",
+        alone(a_node(labels={"disk": "hdd"})),
+        KEPT,
+        "n1",
+        ["label: need disk=ssd, have disk=hdd"],
+    ),
+    ("NodeSelector", "no label", alone(a_node()), KEPT, "n1", ["label: need disk=ssd, have no label disk"]),
+    (
+        "NodeAffinity",
+        "some are there, some are not",
+        alone(a_node(zone="c")),
+        a_workload(
+            node_terms=(
+                node_term(requirement("zone", "In", "a", "b")),
+                node_term(requirement("gpu", "Exists")),
+            )
+        ),
+        "n1",
+        ["labels: need zone in (a,b) or gpu, have zone=c, no label gpu"],
+    ),
+    (
+        "Taints",
+        "nothing tolerated",
+        alone(a_node(taints=(a_taint("gpu", value="true"),))),
+        a_workload(tolerations=(a_toleration("other", "Exists"),)),
+        "n1",
+        ["toleration: need gpu=true:NoSchedule, have none"],
+    ),
+    (
+        "Taints",
+        "nearly tolerated",
+        alone(a_node(taints=(a_taint("gpu", value="true"),))),
+        a_workload(
+            tolerations=(a_toleration("gpu", value="yes"), a_toleration("gpu", "Exists", effect="NoExecute"))
+        ),
+        "n1",
+        ["toleration: need gpu=true:NoSchedule, have gpu=yes, gpu:NoExecute"],
+    ),
+    (
+        "Taints",
+        "everything tolerated of another effect",
+        alone(a_node(taints=(a_taint("gpu"),))),
+        a_workload(tolerations=(a_toleration("", "Exists", effect="NoExecute"),)),
+        "n1",
+        ["toleration: need gpu:NoSchedule, have any:NoExecute"],
+    ),
+    (
+        "Runtime",
+        "another runtime",
+        alone(a_node(runtimes=frozenset({"process"}))),
+        a_workload(runtime="container"),
+        "n1",
+        ["runtime: need container, have process"],
+    ),
+    (
+        "MachineImage",
+        "another image",
+        alone(a_node(image="B-3")),
+        a_workload(image=Image(pattern="A-*")),
+        "n1",
+        ["machine image: need A-*, have B-3"],
+    ),
+    (
+        "MachineImage",
+        "too old",
+        alone(a_node(image="A-2.8.0")),
+        a_workload(image=Image(min_version="2.9")),
+        "n1",
+        ["machine image version: need 2.9 or later, have 2.8 (A-2.8.0)"],
+    ),
+    (
+        "MachineImage",
+        "unknown",
+        alone(a_node()),
+        a_workload(image=Image(min_version="2.9")),
+        "n1",
+        ["machine image version: need 2.9 or later, have unknown"],
+    ),
+    (
+        "Licence",
+        "another",
+        alone(a_node(licences=frozenset({"lite"}))),
+        a_workload(licences=("max", "pro")),
+        "n1",
+        ["licence: need max or pro, have lite"],
+    ),
+    (
+        "VolumeZone",
+        "another zone",
+        alone(a_node(zone="a")),
+        a_workload(volumes=(Volume(name="v", zone="b"),)),
+        "n1",
+        ["volume v: need zone=b, have zone=a"],
+    ),
+    (
+        "VolumeZone",
+        "no region",
+        alone(a_node()),
+        a_workload(volumes=(Volume(name="v", region="r"),)),
+        "n1",
+        ["volume v: need region=r, have no region"],
+    ),
+    (
+        "Fit",
+        "too little",
+        alone(a_node(room={"cpu": 1})),
+        a_workload({"cpu": 3}),
+        "n1",
+        ["cpu: need 3, have 1, missing 2"],
+    ),
+    (
+        "Gpu",
+        "too few",
+        alone(a_node(gpus=("t4",))),
+        a_workload(gpu=2),
+        "n1",
+        ["gpu: need 2, have 1, missing 1"],
+    ),
+    (
+        "Gpu",
+        "another model",
+        alone(a_node(gpus=("t4",))),
+        a_workload(gpu=1, models=("a100",)),
+        "n1",
+        ["gpu model: need a100, have t4"],
+    ),
+    (
+        "Gpu",
+        "none at all",
+        alone(a_node()),
+        a_workload(gpu=1, models=("a100",)),
+        "n1",
+        ["gpu model: need a100, have none"],
+    ),
+    (
+        "HostPorts",
+        "in use",
+        crowd(PORT, "a1"),
+        PORT,
+        "a1",
+        ["host port: need 8080/TCP free, have in use by default/placed-0"],
+    ),
+    (
+        "WorkloadAffinity",
+        "elsewhere",
+        crowd(WEB, "b1", "b1"),
+        a_workload(near=(near("zone", app="web"),)),
+        "a1",
+        ["workloads app=web in zone a: need 1 or more, have none, 2 elsewhere, missing 1"],
+    ),
+    (
+        "WorkloadAffinity",
+        "nowhere",
+        crowd(WEB),
+        a_workload(near=(near("zone", app="web"),)),
+        "a1",
+        ["workloads app=web in zone a: need 1 or more, have none anywhere, missing 1"],
+    ),
+    (
+        "WorkloadAffinity",
+        "in no zone",
+        crowd(WEB, "b1"),
+        a_workload(near=(near("zone", app="web"),)),
+        "c1",
+        ["topology key: need zone, have no zone"],
+    ),
+    (
+        "WorkloadAffinity",
+        "no such key",
+        crowd(WEB, "b1"),
+        a_workload(near=(near("rack", app="web"),)),
+        "a1",
+        ["topology key: need rack, have none on any node"],
+    ),
+    (
+        "WorkloadAntiAffinity",
+        "one of them is there",
+        crowd(WEB, "b1"),
+        a_workload(far=(near("zone", app="web"),)),
+        "b1",
+        ["workloads app=web in zone b: need none, have 1: default/placed-0, missing 1 fewer"],
+    ),
+    (
+        "WorkloadAntiAffinity",
+        "many are there",
+        crowd(WEB, "a1", "a1", "b1", "a2", "a2"),
+        a_workload(far=(near("zone", app="web"),)),
+        "a2",
+        [
+            "workloads app=web in zone a: need none, have 4: default/placed-0, default/placed-1, default/placed-3, …, missing 4 fewer"
+        ],
+    ),
+    (
+        "WorkloadAntiAffinity",
+        "kept away",
+        crowd(REPELS_WEB, "a1"),
+        WEB,
+        "a2",
+        ["workloads that keep app=web away in zone a: need none, have 1: default/placed-0, missing 1 fewer"],
+    ),
+    (
+        "TopologySpread",
+        "too many here",
+        crowd(SPREAD, "a1", "a2", "a2", "b1"),
+        SPREAD,
+        "a1",
+        ["skew over zone: need at most 1, have 3 (4 in zone a with this one, 1 in zone b), missing 2 fewer"],
+    ),
+    (
+        "TopologySpread",
+        "in no zone",
+        crowd(SPREAD),
+        SPREAD,
+        "c1",
+        ["topology key: need zone, have no zone"],
+    ),
+    (
+        "TopologySpread",
+        "no such key",
+        crowd(WEB),
+        a_workload(service="s", spread=(a_spread("rack"),)),
+        "a1",
+        ["topology key: need rack, have none on any node"],
+    ),
+]
+
+
+def test_no_filter_is_forgotten() -> None:
+    told = {name for name, *_ in CASES}
+    assert told == {each.name for each in compile_preset().filters} == set(FILTERS)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "table", "demands", "node", "words"),
+    [pytest.param(FILTERS[name], *rest, id=f"{name}: {about}") for name, about, *rest in CASES],
+)
+def test_a_no_says_need_have_and_missing(
+    plugin: Any, table: Any, demands: Demands, node: str, words: list[str]
+) -> None:
+    made = table()
+    row = made.row_of[node]
+    found = [reason for reason, mask in plugin.filter(ask(made, demands), made).items() if mask[row]]
+    told: list[Shortfall] = [reason.detail(made, row) for reason in found]
+    assert [str(each) for each in told] == words
+    assert all(each.what and each.need and each.have and each.missing for each in told)
+    assert all(reason.plugin == plugin.name and reason.summary() for reason in found)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "table", "demands"),
+    [
+        pytest.param(FILTERS[name], table, demands, id=f"{name}: {about}")
+        for name, about, table, demands, *_ in CASES
+    ],
+)
+def test_what_is_told_of_many_nodes_at_once_is_what_is_told_of_each(
+    plugin: Any, table: Any, demands: Demands
+) -> None:
+    made = table()
+    for reason, mask in plugin.filter(ask(made, demands), made).items():
+        rows = np.flatnonzero(mask)
+        assert list(reason_details(reason, made, rows)) == [reason.detail(made, row) for row in rows.tolist()]
+        assert list(reason_details(reason, made, rows[:0])) == []
+
+
+class Watched(NodeTable):
+    """Counts how often a whole column is looked at."""
+
+    looks = 0
+
+    def coded(self, key: str) -> LabelCodes:
+        self.looks += 1
+        return super().label_codes(key)
+
+    def free(self, resource: int) -> Any:
+        self.looks += 1
+        return super().free(resource)
+
+    def column(self, name: str) -> Any:
+        self.looks += 1
+        return super().column(name)
+
+
+APART = a_workload(labels={"app": "web"}, far=(near("node", app="web"),))
+
+
+@pytest.mark.parametrize(
+    "demands",
+    [
+        pytest.param(a_workload({"cpu": 99}), id="no room"),
+        pytest.param(a_workload(gpu=1, models=("v100", "a100")), id="no GPU free"),
+        pytest.param(APART, id="too near, by node"),
+        pytest.param(a_workload(labels={"app": "web"}), id="kept away, by node"),
+        pytest.param(a_workload(far=(near("zone", app="web"),)), id="too near, by zone"),
+        pytest.param(a_workload(near=(near("zone", app="nobody"),)), id="nobody to be near to"),
+        pytest.param(
+            a_workload(labels={"app": "web"}, spread=(a_spread("node", labels={"app": "web"}),)), id="uneven"
+        ),
+    ],
+)
+def test_columns_are_looked_at_as_often_for_few_nodes_as_for_many(demands: Demands) -> None:
+    looks = []
+    for count in (10, 40):
+        table = Watched()
+        table.load(
+            a_node(f"n{number}", zone=f"z{number % 3}", gpus=("v100", "a100")) for number in range(count)
+        )
+        place(table, APART, *table.names[1:])
+        place(table, a_workload({}, gpu=2), *table.names)
+        decision = decide(ask(table, demands), table, compile_preset())
+        table.looks = 0
+        assert len(list(all_rejections(decision))) >= count - 1
+        looks.append(table.looks)
+    assert looks[0] == looks[1] > 0
+
+
+def test_what_a_reason_shows_is_no_part_of_what_it_is() -> None:
+    """Many shapes share the answers of a filter, by its reasons."""
+    tainted = nodes(a_node(taints=(a_taint("gpu"),)))
+    patient = a_workload(tolerations=(a_toleration("other", "Exists"),))
+    first, second = (
+        list(FILTERS["Taints"].filter(ask(tainted, each), tainted)) for each in (a_workload(), patient)
+    )
+    assert first == second

@@ -1,0 +1,65 @@
+"""A node is told anew what its workloads are told of others when these move, though the workloads themselves are as they were."""
+
+from build.links import Leader, a_workload, applied
+from build.speakers import Speaker, peer, play
+from build.virtual import VirtualClock
+
+from lattice.controllers.runtime.object_writes import with_status
+from lattice.kinds.agreement import AgreementStatus, Endpoint, LatticeAgreement
+from lattice.kinds.workload import LatticeWorkload
+from lattice.lifecycle.agreements import Name, Pair, build_agreement, environment
+from lattice.store.protocol import Delete, Key
+
+PAIR = Pair(Name("default", "web"), Name("default", "api"))
+KEY = Key(LatticeAgreement.resource.id, "default", PAIR.object_name)
+
+
+def at(*addresses: str) -> AgreementStatus:
+    return AgreementStatus(
+        active=True, endpoints=tuple(Endpoint(address=each, port=80) for each in addresses)
+    )
+
+
+def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        assert leader.office is not None
+        agreements = leader.office.cache(LatticeAgreement)
+
+        def told(workload: LatticeWorkload) -> dict[str, str]:
+            return environment(agreements.objects("default")) if workload.spec.service == "web" else {}
+
+        leader.links.environment = told
+        for name, service in (("web-0", "web"), ("other", "")):
+            await leader.add(a_workload(name, service=service))
+            await leader.bind(name, applied("n1"))
+        await clock.advance(0.1)
+        agent = Speaker(leader, peer())
+        await agent.welcomed()
+        await leader.add(build_agreement(PAIR, at("10.0.0.1")))
+        await clock.advance(0.1)
+        assert await agent.orders() == [], "many changes in a short time are told once"
+        leader.links.sweep()
+        [order] = await agent.orders()
+        assert [(each.workload, each.env["API_HOST"]) for each in order.assignments] == [
+            ("default/web-0", "10.0.0.1")
+        ]
+        for addresses in (("10.0.0.2",), ("10.0.0.2", "10.0.0.3")):
+            entry = await leader.store.get(KEY)
+            assert entry is not None
+            await leader.store.commit([with_status(entry, at(*addresses))])
+        await clock.advance(0.1)
+        leader.links.sweep()
+        [order] = await agent.orders()
+        assert order.assignments[0].env["API_ENDPOINTS"] == "10.0.0.2:80,10.0.0.3:80"
+        run = order.assignments[0].run
+        await leader.store.commit([Delete(KEY)])
+        await clock.advance(0.1)
+        leader.links.sweep()
+        [order] = await agent.orders()
+        assert (dict(order.assignments[0].env), order.assignments[0].run) == ({}, run), (
+            "the same run: nothing is started anew"
+        )
+        leader.links.sweep()
+        assert await agent.orders() == []
+
+    play(story)

@@ -1,0 +1,81 @@
+"""Rooms that cannot be, and others each time: refused, and the node is marked so that nothing is put there (abuse case 4)."""
+
+import msgspec
+import pytest
+from build.links import Leader, a_registration
+from build.speakers import Speaker, peer, play
+from build.virtual import VirtualClock
+
+from lattice.kinds.node import LatticeNode
+from lattice.server.agents.join import node_key
+from lattice.server.agents.registration import MAX_CHANGES_PER_WINDOW
+from lattice.wire import agent_pb2 as pb
+
+
+def test_a_node_that_says_something_else_each_time_is_refused() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        for number in range(MAX_CHANGES_PER_WINDOW):
+            await Speaker(leader, peer()).welcomed(
+                registration=a_registration(capacity={"cpu": 1000 + number})
+            )
+        agent = Speaker(leader, peer())
+        await agent.hello(registration=a_registration(capacity={"cpu": 1}))
+        assert [each.refusal.reason for each in await agent.answers()] == ["REGISTRATION"]
+        assert "it said something else 10 times" in await quarantine(leader)
+        await clock.advance(61)
+        await Speaker(leader, peer()).welcomed(registration=a_registration(capacity={"cpu": 1}))
+        assert await quarantine(leader) == ""
+
+    play(story)
+
+
+async def quarantine(leader: Leader, node: str = "n1") -> str:
+    """Why nothing is put on it; "" if it is not marked."""
+    entry = await leader.store.get(node_key(node))
+    assert entry is not None
+    found = msgspec.json.decode(entry.value, type=LatticeNode).status.conditions
+    return next((each.message for each in found if (each.type, each.status) == ("Quarantined", "True")), "")
+
+
+IMPOSSIBLE = [
+    pytest.param(a_registration(capacity={"cpu": 10**12}), "cpu is 1000000000000, which no machine has: it must be 0 to 10000000", id="a thousand million cores"),
+    pytest.param(a_registration(capacity={"cpu": -1}), "cpu is -1", id="less than no cores"),
+    pytest.param(a_registration(reserved={"cpu": 5000}), "5000 of cpu are reserved, and there are 4000", id="more reserved than there is"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "words"), IMPOSSIBLE)
+def test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until_it_says_better(
+    said: pb.Registration, words: str
+) -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        before = Speaker(leader, peer())
+        await before.welcomed()
+        agent = Speaker(leader, peer())
+        await agent.hello(registration=said)
+        [answer] = await agent.answers()
+        assert answer.refusal.reason == "REGISTRATION"
+        assert words in answer.refusal.message
+        await before.ended()
+        assert leader.links.sessions == {}, "what it said before does not keep it connected"
+        assert words in await quarantine(leader)
+        revision = await leader.store.revision()
+        again = Speaker(leader, peer())
+        await again.hello(registration=a_registration(capacity={"cpu": -2}))
+        await again.ended()
+        assert await leader.store.revision() == revision, "it is marked once"
+        await Speaker(leader, peer()).welcomed()
+        assert await quarantine(leader) == ""
+
+    play(story)
+
+
+def test_nobody_quarantines_another_node() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        revision = await leader.store.revision()
+        agent = Speaker(leader, peer("n1", key="another"))
+        await agent.hello(registration=a_registration(capacity={"cpu": -1}))
+        assert [each.refusal.reason for each in await agent.answers()] == ["UNKNOWN_NODE"]
+        assert await leader.store.revision() == revision
+
+    play(story)

@@ -1,0 +1,234 @@
+"""A server that does not lead passes on what only the leader knows, over TLS, as one of Lattice's own; and who may not ask is not helped."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from build.apis import ADMIN, SERVER, VIEWER, about, an_api, text
+from build.links import AUTHORITY, Leader, a_machine, a_node, a_workload, applied
+from build.virtual import VirtualClock
+
+from lattice.agent.host.runtime_protocol import Usage
+from lattice.agent.runtimes.fake import Behaviour
+from lattice.errors import Denied, Malformed, Unavailable
+from lattice.server.access.authentication import TokenAuthenticator
+from lattice.server.access.certificate_authority import ensure_server_certificate, new_authority
+from lattice.server.agents.leader_proxy import LeaderProxy, leader_proxy_tls
+from lattice.server.app import App
+from lattice.server.discovery.documents import DiscoveryDocuments
+from lattice.server.live.logs import WorkloadLogs
+from lattice.server.live.top_and_spending import SPENDING_PATH, UsageService
+from lattice.server.requests.call import Call, Reply, User
+from lattice.server.resources.api import Api
+from lattice.store.memory import MemoryStore
+
+HOME = "leader:7444"
+
+
+@dataclass
+class Pair:
+    """A leader that listens, and a follower that does not: its answers are looked at as they are."""
+
+    leader: Leader
+    api: Api
+    url: str
+    follower: UsageService
+    clock: VirtualClock
+
+    async def read(self, user: User = VIEWER, **query: str) -> Reply:
+        return await self.follower.workload_logs.read(self.api, Call("GET", about("web", "log"), user, query))
+
+    async def top(self, user: User = VIEWER, **query: str) -> Any:
+        return msgspec.json.decode(await text(await self.follower.read_top(user, query)))
+
+
+def server_tls(folder: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*ensure_server_certificate(AUTHORITY, folder, ["127.0.0.1"]))
+    context.load_verify_locations(cadata=AUTHORITY.pem.decode())
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+@contextlib.asynccontextmanager
+async def listening(app: App, tls: ssl.SSLContext) -> AsyncIterator[str]:
+    runner = web.ServerRunner(web.Server(app.handle, access_log=None), shutdown_timeout=0.2)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+    await site.start()
+    try:
+        yield f"https://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def live_of(
+    clock: VirtualClock, leader: Leader, leading: Callable[[], Any], relay: LeaderProxy
+) -> UsageService:
+    return UsageService(clock, leading, relay, WorkloadLogs(leading, leader.links.logs, relay))
+
+
+@contextlib.asynccontextmanager
+async def a_pair(folder: Path, tls: ssl.SSLContext | None = None) -> AsyncIterator[Pair]:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    leader = Leader(store, clock)
+    await leader.lead()
+    await leader.add(a_node("n1", "key-n1"))
+    await leader.add(a_workload())
+    await leader.bind("web", applied("n1", last_log="bye"))
+    await clock.advance(0.1)
+    node = a_machine(clock, {HOME: leader})
+    node.machine.behaviours["default/web"] = Behaviour(
+        prints="one\ntwo\n", exits_after=60, uses=Usage(250, 1 << 20, 0)
+    )
+    node.agent.node_usage = lambda: Usage(700, 1 << 30, 0)
+    node.start()
+    await clock.advance(25)
+    api = await an_api(store, clock)
+    own = LeaderProxy(
+        lambda: "https://elsewhere", lambda: "https://elsewhere", leader_proxy_tls(AUTHORITY, folder)
+    )
+    app = App(
+        api,
+        TokenAuthenticator(store, clock),
+        DiscoveryDocuments(api.catalog, lambda: ""),
+        dict,
+        usage=live_of(clock, leader, lambda: leader.office, own),
+    )
+    async with listening(app, server_tls(folder / "server")) as url:
+        relay = LeaderProxy(lambda: url, lambda: "https://me", tls or leader_proxy_tls(AUTHORITY, folder))
+        yield Pair(leader, api, url, live_of(clock, leader, lambda: None, relay), clock)
+        await relay.close()
+    await own.close()
+    await node.kill()
+    await leader.close()
+
+
+def play(story: Callable[[Pair], Awaitable[None]], folder: Path, tls: ssl.SSLContext | None = None) -> None:
+    async def whole() -> None:
+        async with a_pair(folder, tls) as pair:
+            await story(pair)
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+def test_a_log_is_passed_on(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        reply = await pair.read(tail="1")
+        assert (reply.status, await text(reply)) == (200, "two\n")
+        assert reply.content_type == "text/plain; charset=utf-8"
+
+    play(story, tmp_path)
+
+
+def test_with_the_word_that_it_is_not_fresh(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        pair.leader.links.sessions.clear()
+        reply = await pair.read()
+        assert await text(reply) == "bye\n"
+        assert reply.warnings == ("node n1 is not connected: these are the last lines that were heard of it",)
+
+    play(story, tmp_path)
+
+
+def test_a_log_that_is_followed_is_let_go_at_the_leader_too(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        reply = await pair.read(follow="true")
+        pieces: Any = reply.body
+        assert await anext(pieces) == b"one\ntwo\n"
+        assert len(pair.leader.links.logs._readers) == 1
+        await pieces.aclose()
+        while pair.leader.links.logs._readers:
+            await asyncio.sleep(0.02)
+
+    play(story, tmp_path)
+
+
+def test_what_is_used_is_passed_on(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        found = await pair.top(of="nodes")
+        assert set(found) == {"kind", "apiVersion", "at", "term", "nodes"}
+        assert found["nodes"][0]["cpu"]["used"] == 700
+
+    play(story, tmp_path)
+
+
+def test_what_was_paid_is_passed_on(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        reply = await pair.follower.read(SPENDING_PATH, VIEWER, {"by": "service"})
+        told = msgspec.json.decode(await text(reply))
+        assert (told["kind"], told["by"], told["series"]) == ("Spending", "service", [])
+        with pytest.raises(Denied):
+            await pair.follower.read(SPENDING_PATH, User("eve"), {})
+
+    play(story, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "user", [User("eve"), User("node:n1", frozenset({"lattice:nodes"}))], ids=["a stranger", "a node"]
+)
+def test_who_may_not_look_is_not_helped(user: User, tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        with pytest.raises(Denied):
+            await pair.top(user)
+
+    play(story, tmp_path)
+
+
+def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        with pytest.raises(Malformed, match="no table 'cows'"):
+            await pair.top(ADMIN, of="cows")
+
+    play(story, tmp_path)
+
+
+def test_a_question_is_passed_on_once(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        with pytest.raises(Unavailable, match="no server leads just now"):
+            await pair.top(SERVER)
+        pair.leader.step_down()
+        reply = await pair.follower.read_top(ADMIN, {})
+        assert reply.status == 503
+        assert "no server leads just now" in await text(reply)
+
+    play(story, tmp_path)
+
+
+def test_a_leader_that_does_not_answer(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        pair.follower.leader_proxy.leader_url = lambda: "https://127.0.0.1:1"
+        with pytest.raises(Unavailable, match="the leader at https://127.0.0.1:1 does not answer"):
+            await pair.top()
+
+    play(story, tmp_path)
+
+
+def test_nobody_else_is_taken_for_the_leader(tmp_path: Path) -> None:
+    stranger, _ = new_authority()
+
+    async def story(pair: Pair) -> None:
+        with pytest.raises(Unavailable, match="does not answer"):
+            await pair.top()
+
+    play(story, tmp_path, leader_proxy_tls(stranger, tmp_path))
+
+
+def test_a_log_that_breaks_off_is_no_log_that_ended(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        reply = await pair.read(follow="true")
+        pieces: Any = reply.body
+        assert await anext(pieces) == b"one\ntwo\n"
+        pair.leader.links.logs.session_closed(pair.leader.links.sessions["n1"])
+        with pytest.raises(Unavailable, match="the connection with the leader broke"):
+            await anext(pieces)
+
+    play(story, tmp_path)

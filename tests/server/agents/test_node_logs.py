@@ -1,0 +1,137 @@
+"""Logs over the connection that is there already: pieces in order, and nobody waits for somebody who went away."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from build.links import Leader, a_leader, a_machine, a_workload, applied
+from build.virtual import VirtualClock, settle
+
+from lattice.agent.runtimes.fake import Behaviour
+from lattice.errors import LatticeError, NotFound, Unavailable
+from lattice.kinds.container import Container
+from lattice.server.agents.node_logs import MAX_BUFFERED_PIECES, LogRequest
+from lattice.wire import agent_pb2 as pb
+
+HOME = "leader:7444"
+
+
+def play(story: Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]], **containers: Container) -> None:
+    async def whole() -> None:
+        clock = VirtualClock()
+        async with a_leader(clock, 10.0, "n1") as leader:
+            await leader.add(a_workload(containers=containers or {"main": Container(command=("serve",))}))
+            await leader.bind("web", applied("n1"))
+            await clock.advance(0.1)
+            node = a_machine(clock, {HOME: leader})
+            node.machine.behaviours["default/web"] = Behaviour(prints="one\ntwo\nthree\n", exits_after=60)
+            node.start()
+            await clock.advance(2)
+            await story(leader, clock)
+            await node.kill()
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+def asked(**rest: Any) -> LogRequest:
+    given: dict[str, Any] = {"node": "n1", "workload": "default/web", "uid": "uid-web"} | rest
+    return LogRequest(**given)
+
+
+async def read(leader: Leader, question: LogRequest) -> str:
+    return "".join([text async for text in leader.links.logs.read(question)])
+
+
+def test_the_last_lines_are_read() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        assert await read(leader, asked(tail_lines=2)) == "two\nthree\n"
+        assert await read(leader, asked(tail_lines=100, container="main")) == "one\ntwo\nthree\n"
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("question", "error", "words"),
+    [
+        pytest.param(
+            asked(uid="uid-earlier"),
+            NotFound,
+            "the node does not have it",
+            id="an earlier workload of that name",
+        ),
+        pytest.param(
+            asked(container="side"), NotFound, "no container side; there are main", id="no such container"
+        ),
+        pytest.param(
+            asked(node="n9"), Unavailable, "node n9 is not connected", id="a node that is not connected"
+        ),
+    ],
+)
+def test_what_cannot_be_read_says_why(question: LogRequest, error: type[LatticeError], words: str) -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        with pytest.raises(error, match=words):
+            await read(leader, question)
+
+    play(story)
+
+
+def test_of_several_containers_one_is_named() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        with pytest.raises(NotFound, match="more than one container: a, b; name one"):
+            await read(leader, asked())
+        assert await read(leader, asked(container="b", tail_lines=1)) == "three\n"
+
+    play(story, a=Container(command=("a",)), b=Container(command=("b",)))
+
+
+def test_following_ends_when_it_ends() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        reading = asyncio.create_task(read(leader, asked(follow=True, tail_lines=1)))
+        await clock.advance(30)
+        assert not reading.done()
+        await clock.advance(40)
+        assert await reading == "three\n"
+
+    play(story)
+
+
+def test_who_follows_and_loses_the_node_is_told() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        reading = asyncio.create_task(read(leader, asked(follow=True)))
+        await clock.advance(1)
+        leader.step_down()
+        await settle()
+        with pytest.raises(Unavailable, match="connection with the node was lost"):
+            await reading
+
+    play(story)
+
+
+def test_who_stops_reading_ends_the_reading_on_the_node() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        pieces = leader.links.logs.read(asked(follow=True))
+        assert await anext(pieces) == "one\ntwo\nthree\n"
+        await pieces.aclose()  # type: ignore[attr-defined]
+        line = leader.links.sessions["n1"]
+        assert [each.end for each in line.pending_log_requests] == [True]
+        await settle()
+        assert line.pending_log_requests == []
+
+    play(story)
+
+
+def test_a_reader_that_does_not_keep_up_is_let_go() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        pieces = leader.links.logs.read(asked(follow=True, tail_lines=0))
+        first = asyncio.ensure_future(anext(pieces))
+        await settle()
+        line = leader.links.sessions["n1"]
+        for number in range(MAX_BUFFERED_PIECES + 10):
+            leader.links.logs.deliver(line, pb.LogPiece(id=1, text=f"{number}\n"))
+        assert await first == "0\n"
+        with pytest.raises(LatticeError, match="faster than it was read"):
+            async for _ in pieces:
+                pass
+
+    play(story)

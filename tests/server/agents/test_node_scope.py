@@ -1,0 +1,124 @@
+"""All that a node can get over its connection: its own orders, while they are its own. There is nothing that it could ask for."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from build.links import Leader, a_leader, a_workload, applied
+from build.speakers import Speaker, peer
+from build.virtual import VirtualClock, settle
+from structlog.testing import capture_logs
+
+from lattice.kinds.container import Container
+from lattice.server.agents.node_logs import LogRequest
+from lattice.store.protocol import Delete, Key
+from lattice.wire import agent_pb2 as pb
+
+SECRET = "k3Zq-only-for-n2"
+
+
+def play(story: Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        clock = VirtualClock()
+        async with a_leader(clock, 10.0, "n1", "n2") as leader:
+            container = Container(command=("serve",), env={"PASSWORD": SECRET})
+            await leader.add(a_workload(containers={"main": container}))
+            await clock.advance(0.1)
+            await story(leader, clock)
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+def text(said: list[pb.ToAgent]) -> str:
+    return "".join(str(each) for each in said)
+
+
+def test_a_node_can_say_who_it_is_and_how_it_is_and_nothing_that_asks_for_anything() -> None:
+    assert [field.name for field in pb.FromAgent.DESCRIPTOR.fields] == ["hello", "beat", "log"]
+    asks = {"hello": {"protocol", "version", "term", "registration"}, "log": {"id", "text", "end", "problem"}}
+    for part, names in asks.items():
+        assert {
+            field.name for field in pb.FromAgent.DESCRIPTOR.fields_by_name[part].message_type.fields
+        } == names
+
+
+def test_what_a_replica_is_given_goes_to_its_node_while_it_is_bound_there_and_to_no_other() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        assert SECRET not in text(await one.welcomed() + await two.welcomed()), "bound to nobody yet"
+        await leader.bind("web", applied("n2"))
+        await clock.advance(0.1)
+        assert SECRET in text(await two.answers())
+        assert SECRET not in text(await one.answers())
+        await leader.bind("web", applied("n1"))
+        await clock.advance(0.1)
+        assert SECRET in text(await one.answers())
+        assert SECRET not in text(await two.answers()), "told to drop it, no more"
+        again = Speaker(leader, peer("n2"))
+        assert SECRET not in text(await again.welcomed()), "what it was told once it is not told again"
+
+    play(story)
+
+
+def test_saying_that_one_has_it_does_not_make_it_ones_own() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await leader.bind("web", applied("n2"))
+        await clock.advance(0.1)
+        revision = await leader.store.revision()
+        thief = Speaker(leader, peer("n1"))
+        said = await thief.welcomed()
+        await thief.beat(
+            1, reports=[pb.Report(workload="default/web", uid="uid-web", state="Running")], is_whole=True
+        )
+        await thief.beat(2, gone=["default/web"], order=99)
+        said += await thief.answers()
+        assert SECRET not in text(said)
+        assert await leader.store.revision() == revision + 1, "its own registration, and nothing else"
+
+    play(story)
+
+
+def test_what_a_log_says_is_heard_from_the_node_that_was_asked() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await leader.bind("web", applied("n2"))
+        thief, asked = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        await thief.welcomed()
+        await asked.welcomed()
+        reading = asyncio.create_task(_read(leader))
+        await settle()
+        question = next(each.log for each in await asked.answers() if each.WhichOneof("said") == "log")
+        assert not any(each.WhichOneof("said") == "log" for each in await thief.answers()), (
+            "what others are asked is not shown"
+        )
+        await thief.say(log=pb.LogPiece(id=question.id, text="forged", end=True))
+        await settle()
+        assert not reading.done()
+        await asked.say(log=pb.LogPiece(id=question.id, text="true", end=True))
+        assert await reading == "true"
+
+    play(story)
+
+
+async def _read(leader: Leader) -> str:
+    return "".join(
+        [piece async for piece in leader.links.logs.read(LogRequest("n2", "default/web", "uid-web"))]
+    )
+
+
+def test_a_node_that_was_removed_gets_nothing_more_and_the_log_says_why() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        speaker = Speaker(leader, peer("n2"))
+        await speaker.welcomed()
+        await leader.store.commit([Delete(Key("latticenodes.lattice.dev", "", "n2"))])
+        await clock.advance(0.1)
+        revision = await leader.store.revision()
+        with capture_logs() as logs:
+            await speaker.beat(1)
+            *_, last = await speaker.answers()
+        assert last.refusal.reason == "UNKNOWN_NODE"
+        assert [(each["event"], each["node"], each["reason"]) for each in logs] == [
+            ("agent refused", "n2", "UNKNOWN_NODE")
+        ]
+        assert await leader.store.revision() == revision
+
+    play(story)

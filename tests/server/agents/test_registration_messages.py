@@ -1,0 +1,200 @@
+"""Whom the server lets in, and what it believes of what an agent says of itself: hellos, registrations, and talk that cannot be right."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from build.links import ROLE, Leader, a_node, a_registration
+from build.speakers import Speaker, peer, play
+from build.virtual import VirtualClock
+
+from lattice.errors import Fenced, Unavailable
+from lattice.kinds.meta.base import Metadata
+from lattice.kinds.node import LatticeNode, NodeSpec
+from lattice.kinds.node_class import ClassResources, LatticeNodeClass, NodeClassSpec
+from lattice.server.access.node_certificates import NodeIdentity
+from lattice.server.agents.join import node_key
+from lattice.store.protocol import Delete
+from lattice.wire import agent_pb2 as pb
+from lattice.wire.connection import PROTOCOL_VERSION
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason", "words"),
+    [
+        pytest.param({"protocol": PROTOCOL_VERSION + 1, "version": "9.9"}, "PROTOCOL", f"agent 9.9 speaks protocol {PROTOCOL_VERSION + 1}", id="a later protocol"),
+        pytest.param({"protocol": 0}, "PROTOCOL", "speaks protocol 0", id="no protocol"),
+        pytest.param({"registration": a_registration(labels={"compliance": "hipaa"})}, "REGISTRATION", "may only set labels agent.lattice.dev/", id="a label that attracts work"),
+        pytest.param({"registration": a_registration(labels={"region": "eu"})}, "REGISTRATION", "may only set labels", id="another region"),
+        pytest.param({"registration": a_registration(labels={"agent.lattice.dev/a b": "x"})}, "REGISTRATION", "label", id="a label that is none"),
+        pytest.param({"registration": a_registration(runtimes=["magic"])}, "REGISTRATION", 'no runtime "magic"', id="an unknown runtime"),
+        pytest.param({"registration": a_registration(first_port=9, last_port=70000)}, "REGISTRATION", "no range of ports", id="ports that there are not"),
+        pytest.param({"registration": a_registration(addresses=[pb.Address(type="InternalIP", address="x; rm")])}, "REGISTRATION", "is no InternalIP", id="an address that is none"),
+    ],
+)  # fmt: skip
+def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
+    hello: dict[str, Any], reason: str, words: str
+) -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        revision = await leader.store.revision()
+        agent = Speaker(leader, peer())
+        await agent.hello(**hello)
+        [answer] = await agent.answers()
+        assert answer.refusal.reason == reason
+        assert words in answer.refusal.message
+        await agent.ended()
+        assert await leader.store.revision() == revision
+        assert leader.links.sessions == {}
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("who", "reason"),
+    [
+        pytest.param(peer("n9"), "UNKNOWN_NODE", id="a node that is not there"),
+        pytest.param(peer("n1", key="another"), "UNKNOWN_NODE", id="a key that did not join as it"),
+    ],
+)
+def test_a_certificate_counts_only_for_the_node_that_joined_with_its_key(
+    who: NodeIdentity, reason: str
+) -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        agent = Speaker(leader, who)
+        await agent.hello()
+        [answer] = await agent.answers()
+        assert answer.refusal.reason == reason
+        await agent.ended()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("beat", "words"),
+    [
+        pytest.param({"reports": [pb.Report(workload="default/w", state="Dancing")]}, "no state of a workload", id="a state that is none"),
+        pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", failure="rm -rf")]}, "no state of a workload", id="a failure that is no word"),
+        pytest.param({"reports": [pb.Report(workload="../../etc", state="Running")]}, "is no workload", id="a path that is none"),
+        pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", log="x" * 5000)]}, "at most 4096", id="too long a log"),
+        pytest.param({"gone": ["default/w"] * 5000}, "more than 4096 workloads", id="too many"),
+    ],
+)  # fmt: skip
+def test_a_beat_that_cannot_be_right_ends_the_connection(beat: dict[str, Any], words: str) -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        agent = Speaker(leader, peer())
+        await agent.welcomed()
+        await agent.beat(**beat)
+        *_, last = await agent.answers()
+        assert (last.refusal.reason, words in last.refusal.message) == ("TOO_MUCH", True)
+        await agent.ended()
+
+    play(story)
+
+
+def test_an_agent_that_talks_without_end_is_refused() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        agent = Speaker(leader, peer())
+        await agent.welcomed()
+        for number in range(1, 2000):
+            await agent.end.send(pb.FromAgent(beat=pb.Beat(number=number)))
+            await clock.advance(0.05)  # twenty a second, for as long as it likes
+            await agent.answers()
+        with suppress(Unavailable):
+            for _ in range(1000):
+                await agent.end.send(pb.FromAgent(log=pb.LogPiece(id=1)))
+        *_, last = await agent.answers()
+        assert last.refusal.reason == "TOO_MUCH"
+        await agent.ended()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "said", [{"beat": pb.Beat(number=1)}, {"log": pb.LogPiece(id=1)}, {}], ids=["a beat", "a log", "nothing"]
+)
+def test_an_agent_says_hello_first(said: dict[str, Any]) -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        agent = Speaker(leader, peer())
+        await agent.say(**said)
+        [answer] = await agent.answers()
+        assert answer.refusal.reason == "OUT_OF_TURN"
+        await agent.ended()
+
+    play(story)
+
+
+def test_who_says_nothing_is_not_waited_for() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        agent = Speaker(leader, peer())
+        await clock.advance(11)
+        assert [each.refusal.reason for each in await agent.answers()] == ["OUT_OF_TURN"]
+        await agent.ended()
+
+    play(story)
+
+
+def test_registration_is_written_once_and_only_what_an_agent_may_say() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await leader.add(a_node("n3", "key-n3", spec=NodeSpec(cluster="east", zone="a", unschedulable=True)))
+        said = a_registration(
+            labels={"agent.lattice.dev/disk": "ssd"},
+            reserved={"cpu": 500},
+            addresses=[pb.Address(type="InternalIP", address="10.0.0.7")],
+        )
+        await Speaker(leader, peer("n3")).welcomed(registration=said)
+        revision = await leader.store.revision()
+        await clock.advance(0.1)
+        assert leader.office is not None
+        node = leader.office.cache(LatticeNode).get("/n3")
+        assert node is not None
+        assert (node.spec.cluster, node.spec.zone, node.spec.unschedulable) == ("east", "a", True)
+        assert (node.status.capacity["cpu"], node.status.allocatable["cpu"]) == (4000, 3500)
+        assert node.metadata.labels == {"agent.lattice.dev/disk": "ssd"}
+        assert (node.status.agent_version, node.status.runtimes) == ("1", ("process",))
+        await Speaker(leader, peer("n3")).welcomed(registration=said)
+        assert await leader.store.revision() == revision, "nothing new was said"
+
+    play(story)  # fmt: skip
+
+
+def test_a_machine_of_a_class_has_no_more_room_than_that_class() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        metadata, resources = Metadata(name="small"), ClassResources(cores=2, memory_gi=4)  # type: ignore[arg-type]
+        await leader.add(
+            LatticeNodeClass(
+                api_version="lattice.dev/v1alpha1",
+                kind="LatticeNodeClass",
+                metadata=metadata,
+                spec=NodeClassSpec(resources=resources),
+            )
+        )
+        await leader.add(a_node("n3", "key-n3", spec=NodeSpec(node_class="small", provider="aws")))
+        await clock.advance(0.1)
+        said = a_registration(
+            capacity={"cpu": 64000, "memory": 3 << 30, "gpu": 8000},
+            gpus=[pb.Gpu(model="a100", milli_free=1000)],
+        )
+        await Speaker(leader, peer("n3")).welcomed(registration=said)
+        await clock.advance(0.1)
+        assert leader.office is not None
+        node = leader.office.cache(LatticeNode).get("/n3")
+        assert node is not None
+        assert node.status.allocatable == {"cpu": 2000, "gpu": 0, "memory": 3 << 30}
+        assert node.status.gpus == ()
+
+    play(story)  # fmt: skip
+
+
+def test_a_former_leader_registers_nobody() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await clock.advance(20)  # its lease is over, and it has not noticed
+        assert await leader.store.campaign(ROLE, "another", 15.0) is not None
+        assert leader.office is not None
+        with pytest.raises(Fenced):
+            await leader.office.commit([Delete(node_key("n2"))])
+        agent = Speaker(leader, peer())
+        await agent.hello()
+        assert [each.refusal.reason for each in await agent.answers()] == ["UNAVAILABLE"]
+        assert leader.links.sessions == {}
+
+    play(story)

@@ -1,0 +1,391 @@
+"""What the server says to an agent, and what it makes of what an agent says: the conversation word by word, in virtual time."""
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from build.links import REVISION, Leader, a_registration, a_workload, applied
+from build.speakers import Speaker, peer, play
+from build.virtual import VirtualClock, settle
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lattice.errors import Unavailable
+from lattice.kinds.container import Container, Disconnect, Port
+from lattice.kinds.workload import Binding, DesiredRun
+from lattice.server.agents.join import node_key
+from lattice.store.protocol import Delete
+from lattice.wire import agent_pb2 as pb
+from lattice.wire.connection import PROTOCOL_VERSION
+
+
+async def bound(leader: Leader, clock: VirtualClock, name: str, node: str, **rest: Any) -> None:
+    await leader.add(a_workload(name, **rest))
+    await leader.bind(name, applied(node))
+    await clock.advance(0.1)
+
+
+def told(orders: pb.Orders) -> dict[str, str]:
+    return {each.workload: each.state for each in orders.assignments}
+
+
+def test_everything_is_told_first_and_then_what_changes() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await bound(leader, clock, "web", "n1")
+        await leader.add(a_workload("later"))
+        agent = Speaker(leader, peer())
+        welcome, first = await agent.welcomed()
+        assert (welcome.welcome.term, welcome.welcome.heartbeat, welcome.welcome.node) == (1, 10.0, "n1")
+        assert (first.orders.number, first.orders.is_whole, told(first.orders)) == (
+            1,
+            True,
+            {"default/web": "Running"},
+        )
+        await leader.bind("later", applied("n1"))
+        await clock.advance(0.1)
+        [second] = await agent.orders()
+        assert (second.number, second.is_whole, told(second), list(second.dropped)) == (
+            2,
+            False,
+            {"default/later": "Running"},
+            [],
+        )
+        await leader.bind("web", applied("n1", action="Delete"))
+        await clock.advance(0.1)
+        [third] = await agent.orders()
+        assert (third.number, told(third), list(third.dropped)) == (3, {}, ["default/web"])
+
+    play(story)
+
+
+def test_an_order_carries_what_the_node_needs() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        leader.links.environment = lambda workload: {"DB_URL": f"tcp://10.0.0.7:{workload.spec.slot}"}
+        container = Container(command=("serve",), ports=(Port(name="http"),))
+        await leader.add(
+            a_workload(
+                containers={"main": container},
+                limits={"cpu": "500m"},
+                disconnect=Disconnect(policy="stop", stop_after="30s"),
+            )
+        )
+        await leader.bind("web", applied("n1", run=3, allocated_ports={"http": 20001}))
+        await clock.advance(0.1)
+        agent = Speaker(leader, peer())
+        [order] = (await agent.welcomed())[1].orders.assignments
+        assert (order.uid, order.revision, order.run, dict(order.ports)) == (
+            "uid-web",
+            REVISION,
+            3,
+            {"http": 20001},
+        )
+        assert (order.cpu_limit, order.HasField("memory_limit"), dict(order.env)) == (
+            500,
+            False,
+            {"DB_URL": "tcp://10.0.0.7:0"},
+        )
+        assert (order.disconnect, order.stop_after_ms) == ("stop", 30_000)
+        leader.links.environment = lambda workload: {"DB_URL": "tcp://10.0.0.8:0"}
+        leader.links.mark_changed(["default/web"])
+        await settle()
+        [changed] = await agent.orders()
+        assert dict(changed.assignments[0].env) == {"DB_URL": "tcp://10.0.0.8:0"}
+
+    play(story)  # fmt: skip
+
+
+def test_what_changes_nothing_for_the_node_is_not_sent() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await bound(leader, clock, "web", "n1")
+        agent = Speaker(leader, peer())
+        await agent.welcomed()
+        await leader.bind("web", applied("n1", actual_state="Running", ready=True))
+        await clock.advance(0.1)
+        assert await agent.orders() == []
+
+    play(story)
+
+
+def test_a_node_is_told_of_its_own_workloads_only() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await bound(leader, clock, "mine", "n1")
+        await bound(leader, clock, "theirs", "n2")
+        await leader.add(a_workload("former"))
+        status = applied("n1")
+        status = type(status)(
+            binding=Binding(node="n1", uid="an-earlier-node"), retry=status.retry, last_action="Apply"
+        )
+        await leader.bind("former", status)
+        await clock.advance(0.1)
+        one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        assert told((await one.welcomed())[1].orders) == {"default/mine": "Running"}
+        assert told((await two.welcomed())[1].orders) == {"default/theirs": "Running"}
+        await leader.bind("mine", applied("n2"))
+        await clock.advance(0.1)
+        [taken], [given] = await one.orders(), await two.orders()
+        assert (list(taken.dropped), told(given)) == (["default/mine"], {"default/mine": "Running"})
+
+    play(story)
+
+
+def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await bound(leader, clock, "theirs", "n2")
+        agent, other = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        await agent.welcomed()
+        await other.welcomed()
+        report = pb.Report(
+            workload="default/theirs",
+            uid="uid-theirs",
+            state="Failed",
+            revision=REVISION,
+            run=1,
+            failure="INVALID_SPEC",
+        )
+        await agent.beat(reports=[report], is_whole=True)
+        presence = leader.office.presence if leader.office else None
+        assert presence is not None
+        one, two = presence.get("n1"), presence.get("n2")
+        assert one is not None
+        assert two is not None
+        assert list(one.workloads) == ["default/theirs"]  # seen as an orphan there
+        assert two.workloads == {}
+
+    play(story)
+
+
+def test_the_name_is_in_the_certificate_and_nowhere_else() -> None:
+    names = {
+        field.name
+        for message in (pb.Hello, pb.Registration, pb.Beat, pb.RenewRequest)
+        for field in message.DESCRIPTOR.fields
+    }
+    assert not {name for name in names if "node" in name or name in ("name", "host", "identity")}
+
+
+def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent_says_so() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await bound(leader, clock, "web", "n1")
+        agent = Speaker(leader, peer())
+        await agent.welcomed()
+        assert leader.office is not None
+        presence, wanted = leader.office.presence, DesiredRun("Running", REVISION, 1)
+        await agent.beat(1, is_whole=True)
+        assert [each.heard.beat for each in await agent.answers()] == [1]
+        assert not presence.has_applied("n1", "default/web", wanted)
+        await agent.beat(
+            2,
+            order=1,
+            reports=[
+                pb.Report(
+                    workload="default/web",
+                    uid="uid-web",
+                    state="Running",
+                    revision=REVISION,
+                    run=1,
+                    ready=True,
+                )
+            ],
+        )
+        assert [each.heard.beat for each in await agent.answers()] == [2]
+        assert presence.has_applied("n1", "default/web", wanted)
+        heard = presence.get("n1")
+        assert heard is not None
+        assert heard.workloads["default/web"].ready
+
+    play(story)  # fmt: skip
+
+
+def test_who_does_not_lead_says_who_does() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        leader.step_down("10.0.0.2:7444")
+        agent = Speaker(leader, peer())
+        await agent.hello()
+        assert [each.elsewhere.address for each in await agent.answers()] == ["10.0.0.2:7444"]
+        await agent.ended()
+
+    play(story)
+
+
+def test_an_agent_that_obeyed_a_later_leader_is_not_led() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        agent = Speaker(leader, peer())
+        await agent.hello(term=2)
+        assert [each.WhichOneof("said") for each in await agent.answers()] == ["elsewhere"]
+
+    play(story)
+
+
+def test_when_a_term_ends_its_agents_are_sent_on_at_once_and_no_beat_is_answered() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        await one.welcomed()
+        await two.welcomed()
+        former = leader.office
+        leader.office, leader.elsewhere = (
+            None,
+            "10.0.0.2:7444",
+        )  # its own clock says that the lease is over; nobody told the links
+        await one.beat(reports=[pb.Report(workload="default/web", uid="u", state="Running")])
+        assert former is not None
+        assert former.presence.get("n1").workloads == {}  # type: ignore[union-attr]
+        assert [each.WhichOneof("said") for each in await one.answers()] == ["elsewhere"]
+        await one.ended()
+        assert [each.WhichOneof("said") for each in await two.answers()] == ["elsewhere"]
+        await two.ended()
+
+    play(story)
+
+
+def test_a_new_connection_of_a_node_takes_the_place_of_the_former() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        first, second = Speaker(leader, peer()), Speaker(leader, peer())
+        await first.welcomed()
+        await second.welcomed()
+        assert [each.refusal.reason for each in await first.answers()] == ["REPLACED"]
+        await first.ended()
+        await second.beat()
+        assert [each.heard.beat for each in await second.answers()] == [1]
+        assert leader.office is not None
+        heard = leader.office.presence.get("n1")
+        assert heard is not None
+        assert heard.is_connected
+
+    play(story)
+
+
+def test_a_connection_ends_with_its_certificate() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        agent = Speaker(leader, peer(until=clock.now() + timedelta(seconds=30)))
+        await agent.welcomed()
+        for number in range(1, 4):
+            await clock.advance(9)
+            await agent.beat(number)
+        await agent.answers()
+        await clock.advance(10)
+        assert [each.refusal.reason for each in await agent.answers()] == ["EXPIRED"]
+        await agent.ended()
+
+    play(story)
+
+
+def test_a_connection_ends_with_its_node() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        agent = Speaker(leader, peer())
+        await agent.welcomed()
+        await leader.store.commit([Delete(node_key("n1"))])
+        await clock.advance(6)
+        assert [each.refusal.reason for each in await agent.answers()] == ["UNKNOWN_NODE"]
+        await agent.ended()
+
+    play(story)
+
+
+def test_a_silent_connection_is_given_up() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        agent = Speaker(leader, peer())
+        await agent.welcomed()
+        await clock.advance(39)
+        assert not agent.serving.done()
+        await clock.advance(7)
+        await agent.ended()
+        assert leader.office is not None
+        heard = leader.office.presence.get("n1")
+        assert heard is not None
+        assert not heard.is_connected
+
+    play(story)
+
+
+def test_an_agent_that_does_not_read_keeps_nobody_waiting_and_gets_the_latest_when_it_reads() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        for name in ("web", "api"):
+            await bound(leader, clock, name, "n1" if name == "web" else "n2")
+        slow, quick = Speaker(leader, peer("n1"), room=1), Speaker(leader, peer("n2"))
+        await slow.hello()
+        await quick.welcomed()
+        for run in range(2, 50):
+            await leader.bind("web", applied("n1", run=run))
+            await leader.bind("api", applied("n2", run=run))
+            await clock.advance(0.1)
+            assert [each.run for orders in await quick.orders() for each in orders.assignments] == [run]
+            await quick.beat(run)
+            assert [each.heard.beat for each in await quick.answers()] == [run]
+        line = leader.links.sessions["n1"]
+        assert len(line.changed_workloads) <= 1
+        runs = [each.run for orders in await slow.orders() for each in orders.assignments]
+        assert runs[-1] == 49
+        assert len(runs) <= 3, "what it missed is not told any more"
+
+    play(story)
+
+
+_texts = st.text(max_size=20) | st.sampled_from(
+    ["default/web", "default/x", "Running", "Failed", "RUNTIME_ERROR", REVISION]
+)
+_reports = st.builds(
+    pb.Report,
+    workload=_texts,
+    uid=_texts,
+    state=_texts,
+    revision=_texts,
+    run=st.integers(-5, 5),
+    failure=_texts,
+    log=_texts,
+)
+_usages = st.builds(pb.Usage, cpu=st.integers(-(2**63), 2**63 - 1), memory=st.integers(-1, 2**62))
+_beats = st.builds(
+    pb.Beat,
+    number=st.integers(0, 2**64 - 1),
+    order=st.integers(0, 2**64 - 1),
+    is_whole=st.booleans(),
+    reports=st.lists(_reports, max_size=3),
+    gone=st.lists(_texts, max_size=3),
+    usage=st.none() | _usages,
+)
+_registrations = st.builds(
+    pb.Registration,
+    capacity=st.dictionaries(_texts | st.just("cpu"), st.integers(-(2**63), 2**63 - 1), max_size=3),
+    labels=st.dictionaries(_texts | st.just("agent.lattice.dev/a"), _texts, max_size=2),
+    runtimes=st.lists(_texts | st.just("process"), max_size=2),
+    first_port=st.integers(0, 2**32 - 1),
+    last_port=st.integers(0, 2**32 - 1),
+)
+_hellos = st.builds(
+    pb.Hello,
+    protocol=st.sampled_from([PROTOCOL_VERSION, 0, 9]),
+    term=st.integers(0, 3),
+    registration=st.just(a_registration()) | _registrations,
+)
+_words = st.one_of(
+    st.builds(pb.FromAgent, hello=_hellos),
+    st.builds(pb.FromAgent, beat=_beats),
+    st.builds(pb.FromAgent, log=st.builds(pb.LogPiece, id=st.integers(0, 3), text=_texts, end=st.booleans())),
+    st.just(pb.FromAgent()),
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(said=st.lists(_words, max_size=6), is_polite=st.booleans())
+def test_whatever_an_agent_says_the_server_goes_on(said: list[pb.FromAgent], is_polite: bool) -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await bound(leader, clock, "web", "n1")
+        rude, good = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        await good.welcomed()
+        if is_polite:
+            await rude.welcomed()
+        for each in said:
+            with suppress(Unavailable):
+                await rude.end.send(each)
+            await settle()
+        await rude.answers()
+        rude.end.close()
+        await clock.advance(61)
+        assert rude.serving.done()
+        rude.serving.result()
+        again = Speaker(leader, peer("n2"))
+        await again.welcomed()
+        await again.beat()
+        assert [each.heard.beat for each in await again.answers()] == [1]
+
+    play(story)

@@ -1,0 +1,175 @@
+"""GET …/log: what a workload printed, from its node over the leader, or the last lines that were heard of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from build.apis import ADMIN, SERVER, VIEWER, about, an_api, text
+from build.links import AUTHORITY, Leader, Node, a_leader, a_machine, a_workload, applied
+from build.virtual import VirtualClock
+
+from lattice.agent.runtimes.fake import Behaviour
+from lattice.errors import Malformed, MethodNotAllowed, NotFound, Unavailable
+from lattice.kinds.container import Container
+from lattice.server.agents.leader_proxy import LeaderProxy, leader_proxy_tls
+from lattice.server.live import logs as worklogs
+from lattice.server.live.logs import WorkloadLogs
+from lattice.server.requests.call import Call, Reply, User
+from lattice.server.resources.api import Api
+
+HOME = "leader:7444"
+
+
+@dataclass
+class Desk:
+    leader: Leader
+    node: Node
+    clock: VirtualClock
+    api: Api
+    logs: WorkloadLogs
+
+    async def read(self, name: str = "web", method: str = "GET", user: User = ADMIN, **query: str) -> Reply:
+        return await self.logs.read(self.api, Call(method, about(name, "log"), user, query))
+
+
+def play(story: Callable[[Desk], Awaitable[None]], tmp_path: Path, *names: str, **status: Any) -> None:
+    async def whole() -> None:
+        clock = VirtualClock()
+        async with a_leader(clock, 10.0, "n1") as leader:
+            containers = {name: Container(command=("serve",)) for name in names or ("main",)}
+            await leader.add(a_workload(containers=containers))
+            await leader.add(a_workload("waiting"))
+            await leader.bind("web", applied("n1", **status))
+            await clock.advance(0.1)
+            node = a_machine(clock, {HOME: leader})
+            node.machine.behaviours["default/web"] = Behaviour(prints="one\ntwo\nthree\n", exits_after=60)
+            node.start()
+            await clock.advance(2)
+            relay = LeaderProxy(lambda: None, lambda: "https://me", leader_proxy_tls(AUTHORITY, tmp_path))
+            api = await an_api(leader.store, clock)
+            await story(
+                Desk(leader, node, clock, api, WorkloadLogs(lambda: leader.office, leader.links.logs, relay))
+            )
+            await node.kill()
+            await relay.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        pytest.param({}, "one\ntwo\nthree\n", id="everything"),
+        pytest.param({"tail": "2"}, "two\nthree\n", id="the last lines"),
+        pytest.param({"tailLines": "1", "container": "main"}, "three\n", id="as kubectl asks"),
+        pytest.param({"tail": "0"}, "", id="nothing"),
+        pytest.param({"tail": "-1"}, "one\ntwo\nthree\n", id="all, said otherwise"),
+    ],
+)
+def test_what_was_printed(query: dict[str, str], said: str, tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        reply = await desk.read(**query)
+        assert await text(reply) == said
+        assert (reply.content_type, reply.warnings) == ("text/plain; charset=utf-8", ())
+
+    play(story, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        pytest.param(
+            {"tail": "many", "container": "main"},
+            "must be a whole number of lines, got 'many'",
+            id="no number",
+        ),
+        pytest.param(
+            {"tail": "-5", "container": "main"}, "must be a whole number of lines, got '-5'", id="too few"
+        ),
+        pytest.param({}, "it has more than one container", id="which one?"),
+        pytest.param({"container": "third"}, "there is no container 'third'", id="no such one"),
+    ],
+)
+def test_questions_that_make_no_sense(query: dict[str, str], words: str, tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        with pytest.raises(Malformed) as refused:
+            await desk.read(**query)
+        assert words in refused.value.message
+
+    play(story, tmp_path, "main", "side")
+
+
+def test_it_is_read_and_nothing_else(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        with pytest.raises(MethodNotAllowed):
+            await desk.read(method="PUT", user=SERVER)
+        with pytest.raises(NotFound):
+            await desk.read("nope", user=VIEWER)
+        with pytest.raises(NotFound, match="it is on no node"):
+            await desk.read("waiting")
+
+    play(story, tmp_path)
+
+
+def test_of_a_node_that_is_gone_the_last_lines_are_shown(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.node.kill()
+        await desk.clock.advance(1)
+        reply = await desk.read()
+        assert await text(reply) == "bye\n"
+        assert reply.warnings == ("node n1 is not connected: these are the last lines that were heard of it",)
+
+    play(story, tmp_path, last_log="bye")
+
+
+def test_of_a_node_that_says_nothing_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worklogs, "LOG_ANSWER_TIMEOUT_S", 0.05)
+
+    async def story(desk: Desk) -> None:
+        line = desk.leader.links.sessions["n1"]
+        asks: list[object] = []
+        line.send_log_request = asks.append  # type: ignore[method-assign,assignment]
+        reply = await desk.read()
+        assert await text(reply) == "bye\n"
+        assert reply.warnings[0].startswith("node n1 does not answer")
+        assert [ask.end for ask in asks] == [False, True], "the question is taken back"  # type: ignore[attr-defined]
+
+    play(story, tmp_path, last_log="bye\n")
+
+
+def test_nothing_heard_is_an_error(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.node.kill()
+        await desk.clock.advance(1)
+        with pytest.raises(Unavailable, match="nothing to show: node n1 is not connected"):
+            await desk.read()
+
+    play(story, tmp_path)
+
+
+def test_a_log_is_followed_until_its_end_and_let_go_when_the_reader_leaves(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        reply = await desk.read(follow="true")
+        assert reply.is_idle_stream
+        pieces: Any = reply.body
+        assert await anext(pieces) == b"one\ntwo\nthree\n"
+        await pieces.aclose()
+        assert desk.leader.links.logs._readers == {}
+        reply = await desk.read(follow="true")
+        reading = asyncio.create_task(text(reply))
+        await desk.clock.advance(120)
+        assert await reading == "one\ntwo\nthree\n"
+
+    play(story, tmp_path)
+
+
+def test_a_server_that_does_not_lead_says_so_when_nobody_does(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        desk.leader.step_down()
+        with pytest.raises(Unavailable, match="no server leads just now"):
+            await desk.read()
+
+    play(story, tmp_path)

@@ -1,0 +1,155 @@
+"""What was paid is kept in the store: it outlives the server that saw it, and is written only when there is something new."""
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from build.links import Leader
+from build.virtual import VirtualClock
+
+from lattice.kinds.core import ConfigMap
+from lattice.kinds.meta.stored_encoding import pack
+from lattice.server.live.spend_history import RETENTION_S, CostSeries, SpendHistory
+from lattice.server.live.spend_recorder import (
+    MAX_STORED_BYTES,
+    OTHERS_SERIES,
+    SAMPLE_INTERVAL_S,
+    SPENDING_KEY,
+    WRITE_INTERVAL_S,
+    SpendRecorder,
+    decode_history,
+    encode_history,
+)
+from lattice.store.memory import MemoryStore
+from lattice.store.protocol import ABSENT, Entry, Put
+from tests.server.live.test_spend_history import a_cluster, a_service
+
+
+def play(story: Any) -> None:
+    async def whole() -> None:
+        clock = VirtualClock()
+        store = MemoryStore(clock)
+        leader = Leader(store, clock)
+        await leader.lead()
+        try:
+            await story(leader, clock)
+        finally:
+            await leader.close()
+
+    asyncio.run(whole())
+
+
+def a_book(leader: Leader) -> SpendRecorder:
+    uids = itertools.count()
+    return SpendRecorder(leader.clock, lambda: leader.office, lambda: f"uid-{next(uids)}")
+
+
+def test_the_next_leader_goes_on_where_the_last_one_ended() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await leader.add(a_cluster("north", 1))
+        await leader.add(a_service("web", 0.5, team="blue"))
+        book = a_book(leader)
+        running = asyncio.create_task(book.run())
+        await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
+        running.cancel()
+        first = book.history.document("label:team")
+        next_book = a_book(leader)
+        running = asyncio.create_task(next_book.run())
+        await clock.advance(SAMPLE_INTERVAL_S)
+        running.cancel()
+        then = next_book.history.document("label:team")
+        assert [each["name"] for each in first["series"]] == ["blue", "(empty nodes)"]
+        assert (then["since"], then["series"]) == (first["since"], first["series"])
+
+    play(story)
+
+
+def test_it_is_written_only_when_something_changed() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        await leader.add(a_cluster("north", 1))
+        running = asyncio.create_task(a_book(leader).run())
+        await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
+        kept = await leader.store.get(SPENDING_KEY)
+        await clock.advance(5 * WRITE_INTERVAL_S)
+        assert kept is not None
+        assert await leader.store.get(SPENDING_KEY) == kept
+        await leader.add(a_cluster("south", 2))
+        await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
+        assert "south" in (await leader.store.get(SPENDING_KEY) or kept).value.decode()
+        running.cancel()
+
+    play(story)
+
+
+def test_where_nothing_is_paid_and_after_a_hand_over_nothing_is_written() -> None:
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        running = asyncio.create_task(a_book(leader).run())
+        await clock.advance(3 * WRITE_INTERVAL_S)
+        assert await leader.store.get(SPENDING_KEY) is None
+        await leader.add(a_cluster("north", 1))
+        await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
+        kept = await leader.store.get(SPENDING_KEY)
+        running.cancel()
+        running = asyncio.create_task(a_book(leader).run())
+        await clock.advance(3 * WRITE_INTERVAL_S)
+        assert kept is not None
+        assert await leader.store.get(SPENDING_KEY) == kept
+        running.cancel()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{}, {"spending": "nonsense"}, {"spending": '{"since": "yesterday"}'}],
+    ids=["nothing", "no JSON", "other JSON"],
+)
+def test_what_cannot_be_read_begins_anew(data: dict[str, str]) -> None:
+    value = pack(ConfigMap.resource, {"metadata": {"name": SPENDING_KEY.name}, "data": data})
+    assert decode_history(Entry(SPENDING_KEY, value, 1)) == decode_history(None) == SpendHistory()
+
+
+def test_of_very_many_services_the_dearest_are_kept_and_the_rest_as_one() -> None:
+    services = {f"shop/service-{number:05}": CostSeries([(10, number)]) for number in range(1, 10_001)}
+    note = encode_history(SpendHistory(since=5, services=services))
+    assert MAX_STORED_BYTES / 2 < len(note) < MAX_STORED_BYTES + 1000
+    found = decode_history(
+        Entry(
+            SPENDING_KEY,
+            pack(ConfigMap.resource, {"metadata": {"name": SPENDING_KEY.name}, "data": {"spending": note}}),
+            1,
+        )
+    )
+    assert "shop/service-10000" in found.services
+    assert sum(track.rate for track in found.services.values()) == sum(range(1, 10_001))
+    assert found.services[OTHERS_SERIES].points[0][0] == 10
+
+
+def test_a_fleet_that_pays_by_the_hour_and_rests_writes_nothing_more_also_when_what_it_paid_before_is_forgotten() -> (
+    None
+):
+    async def story(leader: Leader, clock: VirtualClock) -> None:
+        first = int(clock.now().timestamp()) - RETENTION_S
+        paid = SpendHistory(since=first)
+        paid.pools["north"] = CostSeries([(first, 1_000_000), (first + 10, 2_000_000)])
+        paid.services["shop/gone"] = CostSeries([(first, 500_000), (first + 10, 0)])
+        value = pack(
+            ConfigMap.resource,
+            {
+                "metadata": {"name": SPENDING_KEY.name, "namespace": SPENDING_KEY.namespace},
+                "data": {"spending": encode_history(paid)},
+            },
+        )
+        await leader.store.commit([Put(SPENDING_KEY, value, ABSENT)])
+        kept = await leader.store.get(SPENDING_KEY)
+        await leader.add(a_cluster("north", 2))
+        book = a_book(leader)
+        for _ in range(3):
+            await book.sample(leader.office)
+            await clock.advance(WRITE_INTERVAL_S)
+        assert (list(book.history.pools), list(book.history.services)) == (["north"], [])
+        assert book.history.pools["north"].points == [(first + 10, 2_000_000)]
+        assert await leader.store.get(SPENDING_KEY) == kept
+
+    play(story)

@@ -1,0 +1,74 @@
+"""Somebody else writes between what a verb read and what it writes."""
+
+from typing import Any
+
+import pytest
+
+from lattice.errors import Conflict, NotFound
+from lattice.server.resources import verbs
+from tests.server.resources.test_verbs import MERGE, World, pool, run
+
+ROLE = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "notes", "namespace": "default"},
+    "data": {"a": "1"},
+}
+
+
+def raced(world: World, rival: Any) -> None:
+    """Before the next commit, somebody else's."""
+    commit = world.api.store.commit
+
+    async def after_another(*words: Any, **rest: Any) -> int:
+        world.api.store.commit = commit  # type: ignore[method-assign]
+        await rival()
+        revision: int = await commit(*words, **rest)
+        return revision
+
+    world.api.store.commit = after_another  # type: ignore[assignment, method-assign]
+
+
+def test_an_update_that_loses_is_refused_in_the_words_that_clients_know() -> None:
+    async def scenario(world: World) -> None:
+        made = await world.do(verbs.create, "pools", pool())
+        made["spec"]["capacity"] = {"maxNodes": 9}
+        raced(
+            world,
+            lambda: world.do(
+                verbs.patch, "pools/us-east", {"spec": {"capacity": {"maxNodes": 3}}}, content=MERGE
+            ),
+        )
+        with pytest.raises(
+            Conflict, match=r'on latticepools.lattice.dev "us-east": the object has been modified'
+        ):
+            await world.do(verbs.update, "pools/us-east", made)
+        assert (await world.do(verbs.get, "pools/us-east"))["spec"]["capacity"] == {"maxNodes": 3}
+
+    run(scenario)
+
+
+def test_an_update_of_what_is_deleted_meanwhile_finds_nothing() -> None:
+    async def scenario(world: World) -> None:
+        made = await world.do(verbs.create, "pools", pool())
+        made["spec"]["capacity"] = {"maxNodes": 9}
+        raced(world, lambda: world.do(verbs.delete, "pools/us-east"))
+        with pytest.raises(NotFound):
+            await world.do(verbs.update, "pools/us-east", made)
+
+    run(scenario)
+
+
+def test_an_update_that_names_no_revision_is_made_whoever_was_first() -> None:
+    async def scenario(world: World) -> None:
+        await world.do(verbs.create, "configmaps/default", ROLE)
+        raced(
+            world,
+            lambda: world.do(
+                verbs.patch, "configmaps/default/notes", {"data": {"a": "2", "b": "3"}}, content=MERGE
+            ),
+        )
+        await world.do(verbs.update, "configmaps/default/notes", ROLE | {"data": {"a": "4"}})
+        assert (await world.do(verbs.get, "configmaps/default/notes"))["data"] == {"a": "4"}
+
+    run(scenario)

@@ -1,0 +1,166 @@
+"""Spans for whoever listens: requests, looks, scheduling, commits, orders and starts; nothing at all where nobody does."""
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from build import links
+from build.apis import ADMIN, VIEWER, about, an_api, asked
+from build.scheduling_world import a_node, a_workload, a_world, acting
+from build.virtual import VirtualClock, settle
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from lattice.clock import SystemClock
+from lattice.controllers.runtime.loop import Loop, Requeue
+from lattice.errors import NotFound, Unavailable
+from lattice.server.access.authentication import TokenAuthenticator
+from lattice.server.app import App
+from lattice.server.discovery.documents import DiscoveryDocuments
+from lattice.store.memory import MemoryStore
+from lattice.tracing import NOOP_SPAN, TRACING
+
+SDK = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+trace.set_tracer_provider(TracerProvider())
+"""
+
+
+@pytest.fixture
+def heard() -> Iterator[InMemorySpanExporter]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    TRACING.enable(provider)
+    yield exporter
+    TRACING.disable()
+
+
+def said(heard: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
+    """Attributes of the spans of that name, without their prefix."""
+    found: tuple[ReadableSpan, ...] = heard.get_finished_spans()
+    return [
+        {key.removeprefix("lattice."): value for key, value in (each.attributes or {}).items()}
+        for each in found
+        if name in ("", each.name)
+    ]
+
+
+def test_a_request_tells_verb_resource_and_status(heard: InMemorySpanExporter) -> None:
+    async def main() -> None:
+        clock = SystemClock()
+        store = MemoryStore(clock)
+        api = await an_api(store, clock)
+        app = App(api, TokenAuthenticator(store, clock), DiscoveryDocuments(api.catalog, lambda: ""), dict)
+        assert (await app.handle(make_mocked_request("GET", "/healthz"))).status == 200
+        assert (await app.handle(make_mocked_request("GET", "/api/v1/secrets"))).status == 401
+        await asked(api, "GET", about("", namespace="default"), VIEWER)
+        with pytest.raises(NotFound):
+            await asked(api, "GET", about("web"), ADMIN)
+
+    asyncio.run(main())
+    assert said(heard, "request") == [{"method": "GET"}]  # of health nothing else is told
+    assert said(heard, "get") == [{"method": "GET", "verb": "get", "resource": "", "status": 401}]
+    workloads = "latticeworkloads.lattice.dev"
+    assert said(heard, f"list {workloads}") == [{"verb": "list", "resource": workloads, "status": 200}]
+    assert said(heard, f"get {workloads}") == [{"verb": "get", "resource": workloads, "status": 404}]
+
+
+def test_a_look_tells_controller_key_and_result(heard: InMemorySpanExporter) -> None:
+    class Controller:
+        name = "test"
+
+        async def reconcile(self, key: str) -> Requeue | None:
+            if key == "b":
+                raise Unavailable("not now")
+            return None
+
+    async def main() -> None:
+        clock = VirtualClock()
+        running = asyncio.create_task(Loop(Controller(), clock, random.Random(7), lambda: ["a", "b"]).run())
+        await clock.advance(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+    looks = {each["key"]: each for each in said(heard, "look")}
+    assert looks["a"] == {"controller": "test", "key": "a", "result": "done"}
+    assert looks["b"]["result"] == "failed"
+
+
+def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_belongs_to_it(
+    heard: InMemorySpanExporter,
+) -> None:
+    async def main() -> None:
+        async with a_world() as (world, clock):
+            await world.add(a_node("n1"), a_workload("w"))
+            async with acting(world.store, clock) as one:
+                await one.look()
+
+    asyncio.run(main())
+    assert said(heard, "schedule")[0] == {"term": 1, "workloads": ("default/w",), "placed": 1}
+    assert said(heard, "bind")[0] == {"term": 1, "workloads": ("default/w",)}
+    spans = heard.get_finished_spans()
+    bind = next(each for each in spans if each.name == "bind")
+    inside = [
+        each
+        for each in spans
+        if each.name == "commit" and each.parent is not None and each.parent.span_id == bind.context.span_id
+    ]
+    assert len(inside) == 1
+    assert inside[0].attributes is not None
+    assert (inside[0].attributes["lattice.term"], inside[0].attributes["lattice.writes"]) == (1, 3)
+
+
+def test_an_order_and_the_start_that_follows_name_the_same_workload_and_term(
+    heard: InMemorySpanExporter,
+) -> None:
+    async def main() -> None:
+        clock = VirtualClock()
+        async with links.a_leader(clock, 10.0, "n1") as leader:
+            machine = links.a_machine(clock, {"here": leader})
+            machine.start()
+            await leader.add(links.a_workload())
+            await leader.bind("web", links.applied("n1"))
+            await clock.advance(5)
+            await settle()
+            await machine.kill()
+
+    asyncio.run(main())
+    ordered = [each for each in said(heard, "order") if "default/web" in each["workloads"]]
+    assert [(each["node"], each["term"]) for each in ordered] == [("n1", 1)]
+    started = said(heard, "start")
+    assert len(started) == 1
+    assert {key: started[0][key] for key in ("workload", "revision", "container", "term", "failure")} == {
+        "workload": "default/web",
+        "revision": links.REVISION,
+        "container": "main",
+        "term": 1,
+        "failure": "",
+    }
+
+
+def test_where_nobody_listens_nothing_is_made() -> None:
+    assert TRACING.span("look", controller="x", key="y") is NOOP_SPAN
+    TRACING.enable(None)
+    assert TRACING.span("look") is NOOP_SPAN, "an API without an SDK behind it"
+
+
+@pytest.mark.parametrize(
+    ("before", "is_loaded"),
+    [
+        pytest.param("", False, id="without an SDK nothing is loaded"),
+        pytest.param(SDK, True, id="an SDK is found"),
+    ],
+)
+def test_listening_at_the_start(before: str, is_loaded: bool) -> None:
+    script = f"{before}import sys, lattice.app.serve\nfrom lattice.tracing import NOTHING, TRACES\nTRACES.listen()\n"
+    script += "print('opentelemetry.trace' in sys.modules, TRACES.span('x') is not NOTHING)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(is_loaded), str(is_loaded)]
