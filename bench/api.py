@@ -3,13 +3,14 @@
 import asyncio
 from pathlib import Path
 
+from build.etcd_server import running_etcd
+from build.servers import Server, running_server
+
 from bench import objects
 from bench.load import Result, drive, target
 from bench.machine import etcd_version
 from bench.report import Report
 from bench.scale import Scale
-from build.etcd_server import running_etcd
-from build.servers import Server, running_server
 
 CLIENTS = 16
 AIMS = {"SQLite": (800, 2_500), "etcd": (500, 1_500)}

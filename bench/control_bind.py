@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from build.etcd_server import running_etcd
 
 from bench.machine import etcd_version
 from bench.report import Report
@@ -32,7 +33,6 @@ from lattice.scheduling.cycle.profile import preset
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Put, Store
 from lattice.store.sqlite.store import SqliteStore
-from build.etcd_server import running_etcd
 
 HEAD = {"apiVersion": "lattice.dev/v1alpha1"}
 _uids = itertools.count(1)

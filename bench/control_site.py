@@ -14,14 +14,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from build.etcd_server import EtcdServer, free_port, running_etcd
+from build.servers import LATTICE
+
 from bench.load import Target, target
 from bench.machine import resident_mib
 from bench.wire import Line
 from lattice.clock import SystemClock
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put, Store
 from lattice.store.sqlite.store import SqliteStore
-from build.etcd_server import EtcdServer, free_port, running_etcd
-from build.servers import LATTICE
 
 API = "/apis/lattice.dev/v1alpha1"
 NODES = f"{API}/latticenodes"

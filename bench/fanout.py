@@ -7,12 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+from build.servers import Server, running_server
+
 from bench import objects
 from bench.load import drive, target
 from bench.report import Report
 from bench.scale import Scale
 from bench.wire import Line
-from build.servers import Server, running_server
 
 
 def measure(report: Report, scale: Scale, folder: Path) -> None:

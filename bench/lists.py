@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from build.servers import Server, running_server
+
 from bench import objects
 from bench.load import drive, target
 from bench.prober import probing
 from bench.report import Report
 from bench.scale import Scale
 from bench.wire import Line
-from build.servers import Server, running_server
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 PAGE = 500  # objects: what kubectl asks for

@@ -4,12 +4,13 @@ import asyncio
 import time
 from pathlib import Path
 
+from build.servers import running_server
+
 from bench import objects
 from bench.load import drive, target
 from bench.machine import resident_mib
 from bench.report import Report
 from bench.scale import Scale
-from build.servers import running_server
 
 SETTLE = 1.0  # seconds until everything that starts has started
 

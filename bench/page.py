@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from build.browsing import CHROMIUM, EXAMPLES, Shop, a_browser, read_until, until
-from playwright.sync_api import Browser
 from build.servers import running_server
+from playwright.sync_api import Browser
 
 from bench import machine
 from bench.page_visits import VIEWS, Blocked, Change, View, change, newcomer, open_view, watched

@@ -3,12 +3,13 @@
 import time
 from pathlib import Path
 
+from build.servers import running_server
+
 from bench import objects
 from bench.load import target
 from bench.report import Report
 from bench.scale import Scale
 from bench.wire import Line
-from build.servers import running_server
 
 POOLS = "/apis/lattice.dev/v1alpha1/latticepools"
 POOL = b'{"apiVersion":"lattice.dev/v1alpha1","kind":"LatticePool","metadata":{"name":"%b"},"spec":{"provider":{"type":"aws"}%b}}'

@@ -5,9 +5,10 @@ import sys
 import time
 from pathlib import Path
 
+from build.servers import running_server
+
 from bench.report import Report
 from bench.scale import Scale
-from build.servers import running_server
 
 LATTICE = Path(sys.executable).with_name("lattice")
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from build.etcd_server import running_etcd
+
 from bench.machine import etcd_version
 from bench.report import Report
 from bench.scale import Scale
@@ -13,7 +15,6 @@ from lattice.clock import SystemClock
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Key, Put, Store
 from lattice.store.sqlite.store import SqliteStore
-from build.etcd_server import running_etcd
 
 VALUE = b"v" * 1024
 COMMITTERS = 64

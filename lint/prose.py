@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import click
 
-from lint.language import PEOPLE
 from lattice.cli.main import COMMANDS
+from lint.language import PEOPLE
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("docs", "changes", "deploy", "examples")

@@ -104,7 +104,10 @@ def test_every_command_that_asks_a_server_can_be_told_which(lattice, command):
         pytest.param(["get", "pools", "--nope"], 2, "No such option", id="an unknown flag"),
         pytest.param(["gett"], 2, "there is no command 'gett'; did you mean 'get'?", id="an unknown command"),
         pytest.param(
-            ["get", "pools", "-o", "xml"], 2, "'xml' is not an output format of this command", id="an unknown form"
+            ["get", "pools", "-o", "xml"],
+            2,
+            "'xml' is not an output format of this command",
+            id="an unknown form",
         ),
         pytest.param(["get", "pools", "-o", "jsonpath={.a"], 2, "at character 4", id="a bad template"),
         pytest.param(["get", "pools", "--sort-by", "a["], 2, "at character 3", id="a bad path"),

@@ -161,7 +161,9 @@ def test_what_is_made_from_the_whole_table_is_made_once_until_something_fixed_ch
 @pytest.mark.parametrize(
     ("change", "looked_at"),
     [
-        pytest.param(lambda table: table.allocate(0, [(0, 1)]), [], id="taking changes nothing that is fixed"),
+        pytest.param(
+            lambda table: table.allocate(0, [(0, 1)]), [], id="taking changes nothing that is fixed"
+        ),
         pytest.param(lambda table: table.set(3, "marked", True), [3], id="a fixed column changes its row"),
         pytest.param(lambda table: table.add("new", {"x": 1}), [9], id="a new row is looked at alone"),
         pytest.param(lambda table: table.remove("r1"), [1], id="so is one that goes"),

@@ -105,4 +105,6 @@ def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(
     expect(page.get_by_role("dialog")).to_contain_text(
         "If no other node of the cluster has enough free capacity, Lattice creates new machines"
     )
-    expect(page.get_by_role("dialog")).to_contain_text("When the node is empty, its cluster lab-001 may decommission it")
+    expect(page.get_by_role("dialog")).to_contain_text(
+        "When the node is empty, its cluster lab-001 may decommission it"
+    )

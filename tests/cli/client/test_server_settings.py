@@ -160,7 +160,9 @@ def test_an_agent_has_a_file_too_with_lists_where_a_flag_can_be_repeated(tmp_pat
         pytest.param("port: 1\nport: 2\n", "f.yaml:2", "", id="said twice"),
         pytest.param("- port\n", "f.yaml:1", "", id="no mapping"),
         pytest.param("a: b: c\n", "f.yaml:1: is not YAML", "", id="no YAML"),
-        pytest.param("port: 1\n---\nport: 2\n", "a settings file holds one document", "---", id="two documents"),
+        pytest.param(
+            "port: 1\n---\nport: 2\n", "a settings file holds one document", "---", id="two documents"
+        ),
     ],
 )
 def test_what_is_wrong_in_a_file_is_refused_with_its_line(lattice, tmp_path, command, text, problem, fix):

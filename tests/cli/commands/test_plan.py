@@ -200,7 +200,9 @@ def test_before_is_called_hypothetical_where_it_is(lattice, tmp_path):
     """Nothing of this world runs yet: a plan of a deletion begins where all of it would."""
     ran = lattice("plan", "--world", SEED_000, "--delete", "pool/us-east")
     assert "$1.536/h as before" in ran.out
-    told = "! The baseline assumes all pending services are placed (3 services still wait). You pay $0.00/h now."
+    told = (
+        "! The baseline assumes all pending services are placed (3 services still wait). You pay $0.00/h now."
+    )
     assert told in ran.out.splitlines()
     pending = json.loads(lattice("plan", "--world", SEED_000, "--delete", "pool/us-east", "-o", "json").out)[
         "pending"

@@ -301,9 +301,7 @@ def test_optimise_lists_moves_that_pay_for_themselves(lattice, running):
         ),
         pytest.param(["fit", "service/"], "no service is named", id="fit of nothing"),
         pytest.param(["whatif"], "no event is given", id="what if nothing"),
-        pytest.param(
-            ["whatif", "--price", "20"], "is not a price change", id="a price that is no change"
-        ),
+        pytest.param(["whatif", "--price", "20"], "is not a price change", id="a price that is no change"),
         pytest.param(["whatif", "--price", "-200%"], "prices can change by", id="a price below nothing"),
         pytest.param(
             ["whatif", "--lose-pool", "nope"],
@@ -321,9 +319,7 @@ def test_optimise_lists_moves_that_pay_for_themselves(lattice, running):
             id="a certificate that it has not",
         ),
         pytest.param(["cost", "--by", "team"], "is not pool, service or label:KEY", id="cost by anything"),
-        pytest.param(
-            ["optimise", "--payback", "5s"], "--payback must be 1h or more", id="a payback at once"
-        ),
+        pytest.param(["optimise", "--payback", "5s"], "--payback must be 1h or more", id="a payback at once"),
         pytest.param(
             ["optimise", "--move-cost", "x"],
             "must be an amount in dollars",

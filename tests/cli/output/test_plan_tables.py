@@ -265,8 +265,5 @@ def test_a_fit_that_takes_many_changes_at_once_says_so_and_not_that_there_is_a_w
     document = answer_query({"ask": "fit", "service": "default/api-gateway"}, world)
     assert document["suggestions"] == []
     told = " ".join(" ".join(fit_lines(document, TableRenderer(False, 0, False))).split())
-    assert (
-        "no tried change places the service: 7 requirements would have to change together"
-        in told
-    )
+    assert "no tried change places the service: 7 requirements would have to change together" in told
     assert "no tried change places the service;" not in told

@@ -283,7 +283,8 @@ class Fussy:
 
     def filter(self, ask: WorkloadAsk, rows: Any) -> dict[Any, Any]:
         company = [
-            {each.ask.labels["app"] for each in rows.table.placements_by_row[row].values()} for row in rows_of(rows)
+            {each.ask.labels["app"] for each in rows.table.placements_by_row[row].values()}
+            for row in rows_of(rows)
         ]
         return {
             StaticReason(self.name, "with bad company"): np.array(
