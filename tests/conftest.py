@@ -1,5 +1,7 @@
-"""Which foreign programs and clients really ran: the log says so, whatever was selected."""
+"""Run `async def` tests, and report which foreign programs and clients really ran."""
 
+import asyncio
+import inspect
 import re
 import shutil
 import subprocess
@@ -7,7 +9,19 @@ from importlib.metadata import version
 
 import pytest
 
+ASYNC_TEST_TIMEOUT_S = 120.0
 CLIENTS = ("kopf", "kubernetes", "kubernetes-asyncio", "kr8s", "lightkube")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an `async def` test on an event loop of its own; a test that hangs fails after the timeout."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(asyncio.wait_for(test(**arguments), ASYNC_TEST_TIMEOUT_S))
+    return True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
