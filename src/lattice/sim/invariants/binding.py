@@ -107,7 +107,7 @@ def _with_smallest_requests(
     ]
     amounts = workload.spec.request_amounts
     least = {
-        name: min([amount, *(known.get(name, 0) for known in known_amounts)])
+        name: min([amount, *(version_amounts.get(name, 0) for version_amounts in known_amounts)])
         for name, amount in amounts.items()
     }
     if least == amounts:
