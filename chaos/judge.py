@@ -53,8 +53,10 @@ class RealChecker(Checker):
             if when:
                 yield (
                     "I-10",
-                    f"a new term began {when[0] - fault.at:.1f} s after the wall clock"
-                    f" of {', '.join(fault.victims)} was set",
+                    (
+                        f"a new term began {when[0] - fault.at:.1f} s after the wall clock"
+                        f" of {', '.join(fault.victims)} was set"
+                    ),
                 )
 
     def copies(self) -> Findings:

@@ -21,8 +21,10 @@ def check_assignments_obeyed(context: CheckerContext) -> Findings:
         for at, spec in machine.ground.starts_without_assignments[:3]:
             yield (
                 "I-19",
-                f"{machine.name} started {spec.workload} at {machine.clock.to_sim_time(at):.2f} s,"
-                " before its agent was told anything",
+                (
+                    f"{machine.name} started {spec.workload} at {machine.clock.to_sim_time(at):.2f} s,"
+                    " before its agent was told anything"
+                ),
             )
         terms = machine.state_file.accepted_terms
         if terms != sorted(terms):

@@ -408,8 +408,10 @@ def check_binding_modes(
         ):
             yield (
                 "I-16",
-                f"{change.key.path} was prepared by {reservation.reservation}"
-                f" and bound by {binding_reservation(change.new)}",
+                (
+                    f"{change.key.path} was prepared by {reservation.reservation}"
+                    f" and bound by {binding_reservation(change.new)}"
+                ),
             )
         elif mode == "two-phase" and reservation is not None and not reservation.gang:
             reserved_s = (
@@ -418,8 +420,10 @@ def check_binding_modes(
             if reserved_s > RESERVATION_TIMEOUT_S / context.clock_rate(record):
                 yield (
                     "I-16",
-                    f"{change.key.path} was bound {reserved_s:.1f} s after it was prepared,"
-                    f" which holds for {RESERVATION_TIMEOUT_S:g} s",
+                    (
+                        f"{change.key.path} was bound {reserved_s:.1f} s after it was prepared,"
+                        f" which holds for {RESERVATION_TIMEOUT_S:g} s"
+                    ),
                 )
         if (
             mode == "pessimistic"
@@ -478,8 +482,10 @@ def check_preemption(context: CheckerContext, record: CommitRecord, changes: lis
         if not any(not infeasible_reason(workload, node) for workload, node in product(preemptors, nodes)):
             yield (
                 "I-18",
-                f"{change.key.path} of priority {change.new.spec.priority} must make room,"
-                " and nobody more important waits for that",
+                (
+                    f"{change.key.path} of priority {change.new.spec.priority} must make room,"
+                    " and nobody more important waits for that"
+                ),
             )
 
 

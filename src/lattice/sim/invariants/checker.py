@@ -153,8 +153,10 @@ class Checker:
         if record.blind_writes and record.actor:
             yield (
                 "I-01",
-                f"{record.actor} wrote over {', '.join(map(str, record.blind_writes[:3]))}"
-                " without having seen what was there",
+                (
+                    f"{record.actor} wrote over {', '.join(map(str, record.blind_writes[:3]))}"
+                    " without having seen what was there"
+                ),
             )
         if record.revision <= self.last_revision:
             yield "I-05", f"revision {record.revision} after {self.last_revision}"
@@ -182,8 +184,10 @@ class Checker:
             if operation.outcome == "refused" and operation.operation in self.operation_revisions:
                 yield (
                     "I-03",
-                    f"{request} was refused ({operation.error[:80]})"
-                    f" and written at revision {self.operation_revisions[operation.operation]}",
+                    (
+                        f"{request} was refused ({operation.error[:80]})"
+                        f" and written at revision {self.operation_revisions[operation.operation]}"
+                    ),
                 )
             if (
                 operation.was_not_found
@@ -207,8 +211,10 @@ class Checker:
                 if former != [operation.expected_revision]:
                     yield (
                         "I-01",
-                        f"{request} was written over revision {former},"
-                        f" and was meant for {operation.expected_revision}",
+                        (
+                            f"{request} was written over revision {former},"
+                            f" and was meant for {operation.expected_revision}"
+                        ),
                     )
             if operation.method == "DELETE" and not any(
                 is_being_deleted(entry[2]) for entry in (*before, *during)
@@ -242,8 +248,10 @@ class Checker:
         if number != record.current_term:
             yield (
                 "I-09",
-                f"{record.actor} wrote {_keys(changes)} in term {number}"
-                f" while term {record.current_term} had begun",
+                (
+                    f"{record.actor} wrote {_keys(changes)} in term {number}"
+                    f" while term {record.current_term} had begun"
+                ),
             )
         if self.writers_by_term.setdefault(number, record.actor) != record.actor:
             yield "I-08", f"{record.actor} wrote in term {number}, which is {self.writers_by_term[number]}'s"
@@ -286,8 +294,10 @@ class Checker:
             if workload.metadata.deletion_timestamp:
                 yield (
                     "I-32",
-                    f"{path} is being deleted still: {status.last_action},"
-                    f" {status.actual_state} on {node_of(workload)}",
+                    (
+                        f"{path} is being deleted still: {status.last_action},"
+                        f" {status.actual_state} on {node_of(workload)}"
+                    ),
                 )
             if workload.spec.desired_state != "Running":
                 continue
@@ -308,8 +318,10 @@ class Checker:
                 )
                 yield (
                     "I-32",
-                    f"{path} is {status.actual_state} on {assignment[0] or 'no node'}"
-                    f" ({status.last_action}): {reason[:200]}",
+                    (
+                        f"{path} is {status.actual_state} on {assignment[0] or 'no node'}"
+                        f" ({status.last_action}): {reason[:200]}"
+                    ),
                 )
         uids = {service.metadata.uid for service in self.snapshot.services.values()}
         for path, workload in self.snapshot.workloads.items():
@@ -328,8 +340,10 @@ class Checker:
                 )
                 yield (
                     "I-32",
-                    f"{key} has {ready} ready and wants {service.spec.desired_replicas()}:"
-                    f" {placed.message[:200] if placed else 'not placed'}",
+                    (
+                        f"{key} has {ready} ready and wants {service.spec.desired_replicas()}:"
+                        f" {placed.message[:200] if placed else 'not placed'}"
+                    ),
                 )
         late = [
             record
@@ -364,8 +378,10 @@ class Checker:
                 words = " ".join(container.command) if container else "nothing of that name"
                 yield (
                     "I-32",
-                    f"{run.spec.workload} on {run.node} runs {' '.join(run.spec.container.command)},"
-                    f" and is to run {words}",
+                    (
+                        f"{run.spec.workload} on {run.node} runs {' '.join(run.spec.container.command)},"
+                        f" and is to run {words}"
+                    ),
                 )
 
     def _month_changes(self) -> Counter[Key]:
@@ -442,8 +458,10 @@ class Checker:
             if worst.informed_attempts > MAX_INFORMED_REJECTIONS:
                 yield (
                     "I-35",
-                    f"{server} wrote the same {worst.informed_attempts} times in a row in vain,"
-                    f" knowing what was there: {worst.keys}",
+                    (
+                        f"{server} wrote the same {worst.informed_attempts} times in a row in vain,"
+                        f" knowing what was there: {worst.keys}"
+                    ),
                 )
             elif worst.attempts > MAX_REJECTIONS:
                 yield "I-35", f"{server} wrote the same {worst.attempts} times in a row in vain: {worst.keys}"

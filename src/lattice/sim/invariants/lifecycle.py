@@ -172,8 +172,10 @@ def check_disruption(context: CheckerContext, record: CommitRecord, changes: lis
             number, action = ("I-24", "stopped") if is_stopped else ("I-28", "told to make room")
             yield (
                 number,
-                f"{change.key.path} was {action} while it was needed: {len(ready)} others are ready"
-                f" and {desired} are wanted",
+                (
+                    f"{change.key.path} was {action} while it was needed: {len(ready)} others are ready"
+                    f" and {desired} are wanted"
+                ),
             )
 
 
@@ -217,8 +219,10 @@ def check_replacement(context: CheckerContext, record: CommitRecord, changes: li
         ):
             yield (
                 "I-25",
-                f"{change.key.path} was made though the {len(live)} that {key} wants are ready, as asked,"
-                " and on nodes that stay",
+                (
+                    f"{change.key.path} was made though the {len(live)} that {key} wants are ready, as asked,"
+                    " and on nodes that stay"
+                ),
             )
 
 

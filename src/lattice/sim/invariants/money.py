@@ -98,8 +98,10 @@ def _check_prices(context: CheckerContext, record: CommitRecord, change: ObjectC
         if prices and micros not in {int(Decimal(str(price)) * 1_000_000) for price in prices}:
             yield (
                 "I-22",
-                f"{change.key.name} pays {micros} an hour for {kind} in {cluster},"
-                f" whose price is {', '.join(map(str, prices))}",
+                (
+                    f"{change.key.name} pays {micros} an hour for {kind} in {cluster},"
+                    f" whose price is {', '.join(map(str, prices))}"
+                ),
             )
 
 
@@ -196,8 +198,10 @@ def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
     if status.committed_micros * MONTH_HOURS > limit:
         yield (
             "I-20",
-            f"{ledger.metadata.name} commits {status.committed_micros} an hour,"
-            f" {MONTH_HOURS} of which are more than {limit}",
+            (
+                f"{ledger.metadata.name} commits {status.committed_micros} an hour,"
+                f" {MONTH_HOURS} of which are more than {limit}"
+            ),
         )
     now = _parse_time(status.as_of)
     due = (
@@ -208,8 +212,10 @@ def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
     if due > limit * HOUR_US:
         yield (
             "I-20",
-            f"{ledger.metadata.name} would have spent {due // HOUR_US} by the end of the month,"
-            f" and may spend {limit}",
+            (
+                f"{ledger.metadata.name} would have spent {due // HOUR_US} by the end of the month,"
+                f" and may spend {limit}"
+            ),
         )
 
 
