@@ -2,6 +2,7 @@
 unchanged."""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -114,11 +115,8 @@ def cut(part: str) -> list[Rule]:
 
 def cut_port(part: str, port: int) -> list[Rule]:
     """Drop all traffic of a TCP port of the part, in both directions, except with the harness."""
-    rules = []
-    for side in (INWARD, OUTWARD):
-        for end in ("--dport", "--sport"):
-            rules.append(Rule(part, (*side, "-p", "tcp", end, str(port), *DROP)))
-    return rules
+    ports = itertools.product((INWARD, OUTWARD), ("--dport", "--sport"))
+    return [Rule(part, (*side, "-p", "tcp", end, str(port), *DROP)) for side, end in ports]
 
 
 def lossy(part: str, share: float) -> list[Rule]:

@@ -164,6 +164,7 @@ def fork_worker(work: Callable[[], object]) -> tuple[int, int]:
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    # A fork shares the imported modules.
     pid = os.fork()
     if pid:
         os.close(writer)
@@ -178,6 +179,7 @@ def fork_worker(work: Callable[[], object]) -> tuple[int, int]:
             answer.write(msgspec.json.encode(work()))
         code = 0
     finally:
+        # Skips cleanup: exit handlers belong to the parent process.
         os._exit(code)
 
 
@@ -227,6 +229,7 @@ def run_seeds(
             running[reader] = (pid, seed, bytearray())
         if not running:
             return
+        # Read results as they come: a full pipe would block its worker.
         for reader in select.select(list(running), [], [])[0]:
             chunk = os.read(reader, 1 << 20)
             running[reader][2].extend(chunk)

@@ -78,6 +78,7 @@ def check_bindings(context: CheckerContext, record: CommitRecord, changes: list[
         for workload in next_workloads.values()
         if workload.spec.service
     )
+    # A slot names a replica, so a slot has a single workload.
     for (namespace, service, slot), count in slots.items():
         if count > 1:
             yield "I-11", f"{count} replicas have slot {slot} of {namespace}/{service}"
@@ -205,6 +206,7 @@ def _anti_affinity_conflict(
         path = path_of(neighbour)
         versions = (
             []
+            # The writer knows the workloads of its own commit.
             if path in together
             else context.snapshot.versions(LatticeWorkload, path, context.unseen_since(record))
         )
@@ -382,6 +384,7 @@ def check_gangs(context: CheckerContext, record: CommitRecord, changes: list[Obj
             bool(node_of(member)) or context.snapshot.bound_at.get(path_of(member), -inf) >= since
             for member in members
         )
+        # Members above the minimum may be bound later.
         if bound < group.min_member:
             yield "I-15", f"{bound} of group {group.name} are bound, which needs {group.min_member}"
 
@@ -446,6 +449,7 @@ def _lock_violation(context: CheckerContext, record: CommitRecord, node: str) ->
     )
     if not holder.startswith(writer_prefix):
         return f"which {holder or 'nobody'} had locked"
+    # The lock must hold when the commit is sent; delivery may take longer.
     held_s = (record.at if record.sent_at is None else record.sent_at) - context.snapshot.locked_at[path]
     lease_s = (lock.spec.lease_duration_seconds or 0) / context.clock_rate(record)
     return f"whose lock had ended {held_s - lease_s:.1f} s before" if held_s > lease_s else ""
@@ -461,6 +465,7 @@ def check_preemption(context: CheckerContext, record: CommitRecord, changes: lis
             or is_preempted(change.old)
         ):
             continue
+        # Nodes and waiting workloads count as at any time that the writer may have known.
         since = context.unseen_since(record)
         group = change.old.spec.group.name if change.old.spec.group else ""
         group = change.old.spec.group.name if change.old.spec.group else ""

@@ -105,6 +105,7 @@ class Checker:
         ]
 
     def check(self) -> list[Violation]:
+        # I-00 is no invariant of the list: the run itself failed.
         if self.run.error:
             self.violations.append(
                 Violation("I-00", f"the run broke off: {self.run.error}", self.world.loop.time())
@@ -207,6 +208,7 @@ class Checker:
             if operation.expected_revision and operation.revision in (
                 written_at := [entry[0] for entry in entries]
             ):
+                # A PUT replaces exactly the revision that the client read.
                 former = written_at[: written_at.index(operation.revision)][-1:]
                 if former != [operation.expected_revision]:
                     yield (
@@ -255,6 +257,7 @@ class Checker:
             )
         if self.writers_by_term.setdefault(number, record.actor) != record.actor:
             yield "I-08", f"{record.actor} wrote in term {number}, which is {self.writers_by_term[number]}'s"
+        # A leader of an ended term must not write after its successor.
         if number < max(self.writers_by_term):
             yield "I-08", f"{record.actor} wrote in term {number} after term {max(self.writers_by_term)}"
 
@@ -330,6 +333,7 @@ class Checker:
             ):
                 yield "I-32", f"{path} is left of a service that is gone"
         yield from self._outdated_instances(live_runs, waiting)
+        # Instances that no workload desires must have stopped.
         for node, uid in sorted(running - desired):
             yield "I-32", f"{node} runs a copy of {uid} that nobody wants"
         for key, service in self.snapshot.services.items():

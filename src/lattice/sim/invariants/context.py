@@ -47,6 +47,7 @@ class CheckerContext:
         """The simulation time from which writes may have been unknown to the writer of `record`."""
         if record.writer_revision is None:
             return record.at - MAX_STALENESS_S
+        # The first revision after the writer's cache is the oldest unknown change.
         first_unseen = bisect_right(self._revisions, record.writer_revision)
         unseen_at = [unseen.at for unseen in self.world.store.history[first_unseen : first_unseen + 1]]
         return min([record.at, *unseen_at]) - MAX_DECISION_S
@@ -67,6 +68,7 @@ class CheckerContext:
     def clock_rate(self, record: CommitRecord) -> float:
         """The rate of the clock on the writer's host; 1 if the host is unknown."""
         hosts = {host.name: host.clock.rate for host in self.world.hosts}
+        # The actor is a process name: host and start count.
         return hosts.get(record.actor.partition("#")[0], 1.0)
 
 

@@ -188,6 +188,7 @@ class StateSnapshot:
                 objects.pop(change.key.path, None)
             else:
                 objects[change.key.path] = change.new
+            # A state that ends with the commit held until now.
             for version in (change.old, change.new):
                 self._record_state(change.key.path, version, at)
             if isinstance(change.new, Lease):
@@ -204,6 +205,7 @@ class StateSnapshot:
     def _record_binding(self, change: ObjectChange, at: float) -> None:
         if change.old is None:
             self.created_at[change.key.path] = at
+        # The time of the first binding counts, not of later status writes.
         if node_of(change.new) and not node_of(change.old):
             self.bound_since[change.key.path] = at
         reservation = reservation_record(change.new)
@@ -326,6 +328,7 @@ def describe_change(old_raw: bytes | None, new_raw: bytes | None) -> str:
 def _changed_fields(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
     if old == new or path in VOLATILE_FIELDS:
         return
+    # Descend to the smallest changed field.
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted({*old, *new}):
             yield from _changed_fields(f"{path}.{name}" if path else name, old.get(name), new.get(name))

@@ -109,6 +109,7 @@ def check_instances(context: CheckerContext) -> Findings:
         runs.sort(key=lambda run: run.start)
         for index, run in enumerate(runs):
             for later_run in runs[index + 1 :]:
+                # Containers of a workload run side by side.
                 if later_run.start >= run.end or later_run.instance_id.container != run.instance_id.container:
                     continue
                 words = f"{run.spec.workload} ran on {run.node} from {run.start:.2f} to {run.end:.2f} s"
@@ -152,6 +153,7 @@ def check_disruption(context: CheckerContext, record: CommitRecord, changes: lis
             or _is_evicted_by_taint(context, record, change.old)
         ):
             continue
+        # Replicas that the same commit disrupts do not cover for each other.
         disrupted.add(change.key.path)
         key = f"{change.key.namespace}/{change.old.spec.service}"
         service = context.snapshot.services.get(key)
@@ -276,6 +278,7 @@ def check_node_removal(
                 for workload in context.snapshot.workloads_on(change.key.name)
                 if not is_bound_to_former_node(workload, change.old)
             ]
+            # A node that was heard again during the removal still counts as silent.
             was_silent = not all(
                 map(
                     is_ready,

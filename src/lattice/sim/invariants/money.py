@@ -46,6 +46,7 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
             ),
             None,
         )
+        # A budget that changes in the same commit counts as changed.
         pool = pool or context.snapshot.pools.get(f"/{pool_name}")
         if (
             new.committed_micros > (old.committed_micros if old else 0)
@@ -62,6 +63,7 @@ def _check_spending(name: str, old: LedgerStatus, new: LedgerStatus) -> Findings
     month goes into the next month."""
     at, until = _parse_time(old.as_of), max(_parse_time(old.as_of), _parse_time(new.as_of))
     spent_parts, past = old.spent_micros * HOUR_US + old.remainder, dict(old.past)
+    # An ended month is closed by itself, and its remainder moves on.
     while (month_end := _month_end(at)) <= until:
         past[f"{at:%Y-%m}"], spent_parts = divmod(
             spent_parts + old.committed_micros * _microseconds(month_end - at), HOUR_US
@@ -118,6 +120,7 @@ def check_machines_paid(context: CheckerContext, record: CommitRecord) -> Findin
         ledgers = [
             ledger for ledger in context.snapshot.ledgers.values() if cluster in ledger.status.machines
         ]
+        # Every ledger that pays for the cluster must cover the machines.
         covered = min(
             (
                 sum(lot.count for lot in ledger.status.machines.get(cluster, ()) if lot.node_class == kind)

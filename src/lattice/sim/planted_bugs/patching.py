@@ -15,6 +15,7 @@ def patch_attribute(owner: object, name: str, replacement: Any) -> None:
             for parameter in parameters
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
+        # A replacement with another signature would crash instead of planting the bug.
         inspect.signature(replacement).bind(
             *positional,
             **{

@@ -65,6 +65,7 @@ def swallowed_gap() -> None:
         try:
             await follow(self)
         except Gone:
+            # Pretends that the cache is current.
             self._listed_revision = await self.store.revision()
 
     patch_attribute(cache.Cache, "_follow_watch", skip_gap)

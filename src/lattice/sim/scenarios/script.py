@@ -135,6 +135,7 @@ def _split_command(command: str) -> tuple[str, CommandHandler, list[str]]:
         words = shlex.split(command)
     except ValueError as error:
         raise Malformed(f"it cannot be read: {error}", fix="close the quotation") from error
+    # Commands of two words, such as `show nodes`, come first.
     for length in (2, 1):
         if handler := COMMANDS.get(verb := " ".join(words[:length])):
             return verb, handler, words[length:]

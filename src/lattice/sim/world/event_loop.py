@@ -178,6 +178,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.killed_work += [
             task for task in asyncio.all_tasks(self) if isinstance(task, SimTask) and task.process is process
         ]
+        # No destructor may run code of the killed process.
         self.killed_work += process.deferred
         process.deferred = []
 
@@ -189,6 +190,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if process.state is ProcessState.PAUSED:
             process.state = ProcessState.ALIVE
             deferred, process.deferred = process.deferred, []
+            # Deferred callbacks become ready together and run in a random order, like any other.
             self._ready.extend(deferred)
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":  # type: ignore[override]
@@ -204,6 +206,7 @@ class SimLoop(asyncio.BaseEventLoop):
         error = context.get("exception")
         self.unhandled_errors.append(f"{context.get('message', '')}: {error!r}")
 
+    # The base class would close abandoned generators and so run code of killed processes.
     def _asyncgen_firstiter_hook(self, agen: Any) -> None:
         return None
 
@@ -222,6 +225,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._rounds = self._rounds + 1 if self._ready else 0
         if not self._ready:
             self._advance()
+        # A retry loop without a sleep must not stop the clock.
         elif self._rounds % MAX_ROUNDS_PER_INSTANT == 0:
             self._now += INSTANT_S
         ready = list(self._ready)
@@ -253,6 +257,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _advance(self) -> None:
         """Advance virtual time to the next timer; all timers that are due become ready."""
         scheduled = self._scheduled
+        # A cancelled timer must not advance the clock.
         while scheduled and scheduled[0][2]._cancelled:
             heapq.heappop(scheduled)
         if not scheduled:

@@ -161,6 +161,7 @@ class FaultInjector:
         for heal in self._heals:
             heal()
         self._heals.clear()
+        # Permanent faults have no heal function.
         world.net.loss_rate = world.net.duplicate_rate = 0.0
         for host in world.hosts:
             world.start_server(host)
@@ -247,6 +248,7 @@ class FaultInjector:
             return
 
         def on_assignments() -> None:
+            # Crash only once per fault.
             machine.state_file.listeners.remove(on_assignments)
             self.world.log_fault(f"agent of {machine.name} crashes when it has taken orders")
             machine.kill_agent()
@@ -272,6 +274,7 @@ class FaultInjector:
         if server is not None and server.process.is_alive:
             self.world.log_fault(f"stop {server.process.name}")
             self.world.loop.spawn(server.process, server.stop())
+            # A graceful stop that does not end is killed.
             self._heal_later(3.0, lambda: self.world.kill_server(host))
             self._heal_later(4.0 + min(seconds, 8.0), lambda: self.world.start_server(host))
 
@@ -335,6 +338,7 @@ class FaultInjector:
         self._be_slow(machine.name, SLOW_LINK_DELAY_S, SLOW_BEFORE_CUT_S + SLOW_LINK_DELAY_S)
         self.world.loop.schedule_external(
             self.world.loop.time() + SLOW_BEFORE_CUT_S,
+            # The cut must not start after all faults were healed.
             lambda: None if self._is_healed else self._cut(pairs, seconds),
         )
 

@@ -70,6 +70,7 @@ class Ground(FakeMachine):
 
     def _end(self, process: FakeProcess, at: float, end: tuple[int, str, Failure | None]) -> None:
         FakeMachine._end(self, process, at, end)
+        # A stop after a disconnection is no failure for the back-off (I-35).
         if end[2] is not None and end[2].reason != "DISCONNECTED":
             self.failures.append((at, process.spec.id))
 
@@ -155,6 +156,7 @@ class SimMachine:
         executor = Executor(
             FakeRuntime(self.ground, self.state_file), self.state_file, self.clock, grace=STOP_GRACE_S
         )
+        # Agents try the servers in different orders.
         addresses = [host.address for host in self.world.hosts]
         self.rng.shuffle(addresses)
         agent = Agent(
@@ -335,6 +337,7 @@ class Cloud:
 
     def machine_counts(self, at: float) -> list[tuple[str, str, int]]:
         """Machines at simulation time `at` by cluster and class; call with growing times."""
+        # Replays changes only once: the checker asks with growing times.
         while self._position < len(self.count_changes) and self.count_changes[self._position][0] <= at:
             _, cluster, kind, change = self.count_changes[self._position]
             self._machine_counts[cluster, kind] += change

@@ -63,6 +63,7 @@ class Network:
 
     def heal(self, src: str, dst: str) -> None:
         self.cuts.discard((src, dst))
+        # Late requests arrive although their callers have timed out.
         for deliver in self._waiting.pop((src, dst), ()):
             self.loop.schedule_external(self.loop.time() + self.latency(src, dst), deliver)
         for stream in self.streams:
@@ -155,6 +156,7 @@ class _StreamDirection(MessagePipe[T]):
     def _send(self, item: T | None) -> None:
         """Send an item, or None to hang up; the order of items is always kept."""
         net = self.stream.net
+        # Items behind a stalled item wait too, to keep the order.
         if self.stalled or net.is_cut(self.src, self.dst):
             if not self.stalled:
                 net.loop.schedule_external(net.loop.time() + KEEPALIVE_S, self._give_up)

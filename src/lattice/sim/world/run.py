@@ -133,6 +133,7 @@ async def _drive(run: Run, injector: FaultInjector, rng: random.Random) -> None:
     await world.sleep_until(run.duration.faults_end)
     for task in tasks:
         task.cancel()
+    # Wait for the cancelled tasks before the faults are healed.
     await asyncio.gather(*tasks, return_exceptions=True)
     injector.heal_all()
     await world.sleep_until(run.duration.faults_end + REQUESTS_SETTLED_AFTER_S)
@@ -209,5 +210,6 @@ async def _retry_failed(client: Client) -> None:
         if workload.status.actual_state == "Failed" or (
             workload.status.retry and workload.status.retry.attempts
         ):
+            # The workload may be gone since the list.
             with contextlib.suppress(AssertionError):
                 await client.retry(entry.key.name, entry.key.namespace)

@@ -152,6 +152,7 @@ class SimServer:
             lambda: host.address,
             lambda: f"https://{host.name}",
         )
+        # Names, uids and jitter must come from the seed.
         self.leadership.rng, self.leadership.new_uid, self.leadership.freezes_caches = rng, new_uid, False
         self.leadership.lease_cache.rng = rng
         self.sessions = AgentSessions(

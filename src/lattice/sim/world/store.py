@@ -107,6 +107,7 @@ class HistoryStore(MemoryStore):
             if isinstance(write, Put) and self._revision_of(write.key) not in (write.expect, ABSENT)
         )
         revision = await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
+        # A repeated request_id returns the earlier revision and is no new commit.
         if revision > previous_revision:
             self._record_commit(revision, tuple(self._log[-len(writes) :]), fence, request_id, blind)
         return revision
@@ -282,11 +283,13 @@ class StoreClient:
         async def work() -> int:
             nonlocal stored_revision
             stored_revision = self.store.latest_revision_of(write.key for write in (*writes, *checks))
+            # The store attributes the commit to the revision that the writer knew when the commit was sent.
             self.store.writer_revision, self.store.sent_at = read_revision, sent_at
             return await self.store.commit(writes, checks=checks, fence=fence, request_id=request_id)
 
         try:
             revision: int = await self._request(work)
+        # The conflicting revision decides whether the writer could have known (I-35).
         except RevisionConflict:
             self._record_rejection(keys, was_informed=stored_revision <= read_revision)
             raise
@@ -343,6 +346,7 @@ class StoreClient:
         if not self.watches or not self.process.is_alive or self.are_watches_paused:
             return
         now, host = self.net.loop.time(), self.process.host
+        # A cut in either direction stalls the TCP connection of the watches.
         if self.net.is_cut(STORE_HOST, host) or self.net.is_cut(host, STORE_HOST):
             if self._stalled_since is None:
                 self._stalled_since = now
@@ -351,6 +355,7 @@ class StoreClient:
         # The network healed before the connection broke.
         if self._stalled_since is not None:
             self._stalled_since = None
+        # Deliveries keep their order although latencies are random.
         self._next_delivery_at = max(
             self._next_delivery_at, now + self.net.latency(STORE_HOST, host) + self.lag()
         )

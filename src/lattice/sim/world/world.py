@@ -131,12 +131,14 @@ class World:
             process = host.server.process
             self.loop.kill(process)
             self.net.process_died(process)
+            # The store must not deliver to a dead process.
             self.store.listeners.remove(host.server.store._on_commit)
 
     def heal(self, src: str, dst: str) -> None:
         self.net.heal(src, dst)
         for host in self.hosts:
             if host.server is not None and host.name in (src, dst):
+                # A healed connection delivers the missed changes.
                 host.server.store.on_healed()
 
     def add_machine(self, name: str, size: MachineSize, token: str) -> SimMachine:
