@@ -1,4 +1,5 @@
-"""`python -m bench [--quick] [subject...]`: measure speed and memory, print a table, keep it in bench/results."""
+"""`python -m bench [--quick] [subject...]`: measures speed and memory, prints a table, and saves the table in
+bench/results."""
 
 import argparse
 import sys
@@ -29,24 +30,20 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="everything small, to see that it runs; nothing is kept"
     )
-    asked = parser.parse_args()
-    if unknown := [name for name in asked.subjects if name not in SUBJECTS]:
+    options = parser.parse_args()
+    if unknown := [name for name in options.subjects if name not in SUBJECTS]:
         parser.error(f"no such subject: {unknown[0]}; there are {', '.join(SUBJECTS)}")
     report = Report(machine.facts())
     print("; ".join(f"{fact} {value}" for fact, value in report.machine.items()))
-    for name in asked.subjects or SUBJECTS:
+    for name in options.subjects or SUBJECTS:
         report.begin(name)
-        # Not in the system's temporary folder: that may be memory, where nothing is durable and everything is fast.
+        # The system's temporary folder may be memory, where no write is durable and every write is fast.
         with tempfile.TemporaryDirectory(prefix=".lattice-bench-", dir=Path.cwd()) as folder:
-            SUBJECTS[name](report, asked_scale(asked.quick), Path(folder))
-    if not asked.quick and not asked.subjects:
+            SUBJECTS[name](report, QUICK if options.quick else FULL, Path(folder))
+    if not options.quick and not options.subjects:
         report.save("latest")
     print(f"\n{len(report.missed)} aims missed" if report.missed else "\nevery aim reached")
     return 0
-
-
-def asked_scale(quick: bool) -> Scale:
-    return QUICK if quick else FULL
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How many requests a second does the API answer, over TLS, on each store?"""
+"""Measures requests per second of the API over TLS, by store."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ AIMS = {"SQLite": (800, 2_500), "etcd": (500, 1_500)}
 
 def measure(report: Report, scale: Scale, folder: Path) -> None:
     with running_server(folder / "sqlite") as server:
-        _both(report, scale, server, "SQLite")
+        _measure_store(report, scale, server, "SQLite")
     if not etcd_version():
         report.add("API on etcd", None, note="no etcd on the PATH")
         return
@@ -27,19 +27,19 @@ def measure(report: Report, scale: Scale, folder: Path) -> None:
         running_etcd(folder / "etcd") as etcd,
         running_server(folder / "on-etcd", "--store", etcd.url("bench")) as server,
     ):
-        _both(report, scale, server, "etcd")
+        _measure_store(report, scale, server, "etcd")
 
 
-def _both(report: Report, scale: Scale, server: Server, store: str) -> None:
+def _measure_store(report: Report, scale: Scale, server: Server, store: str) -> None:
     at, (fewest_creates, fewest_gets) = target(server.kubeconfig), AIMS[store]
     asyncio.run(drive(at, objects.creates("warm", 50), CLIENTS))
     created = asyncio.run(drive(at, objects.creates("bench", scale.creates), CLIENTS))
-    _tell(report, f"creates on {store}", created, fewest_creates)
+    _add_figure(report, f"creates on {store}", created, fewest_creates)
     read = asyncio.run(drive(at, objects.gets("bench", scale.creates, scale.gets), CLIENTS))
-    _tell(report, f"gets on {store}", read, fewest_gets)
+    _add_figure(report, f"gets on {store}", read, fewest_gets)
 
 
-def _tell(report: Report, what: str, result: Result, fewest: int) -> None:
+def _add_figure(report: Report, name: str, result: Result, fewest: int) -> None:
     assert not result.refused, result.refused
     delays = f"p50 {result.quantile(0.5):.1f} ms, p99 {result.quantile(0.99):.1f} ms"
-    report.add(f"{what}, {CLIENTS} clients over TLS", result.rate, "/s", at_least=fewest, note=delays)
+    report.add(f"{name}, {CLIENTS} clients over TLS", result.rate, "/s", at_least=fewest, note=delays)

@@ -1,4 +1,4 @@
-"""Worlds to schedule in: nodes, and workloads of each kind that the benchmark is about."""
+"""Nodes and workloads of the scheduling benchmark."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ GROUPS = 10
 
 CROWD = (("app", "crowd"),)
 NEAR_CROWD = LabelSelector(match_labels=dict(CROWD))
-REFUSED = {  # by why: what fits on no node that the crowd is on
+# By reason: demands that fit on no node of the crowd.
+REFUSED = {
     "no room": Demands(requests=HUGE),
     "anti-affinity by zone": Demands(
         requests=SMALL, far=(WorkloadTerm(selector=NEAR_CROWD, topology_key="zone"),)
@@ -41,7 +42,7 @@ REFUSED = {  # by why: what fits on no node that the crowd is on
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of one node."""
+    """Capacity of a node."""
 
     cpu: int = 4000
     memory: int = 32 * GIB
@@ -57,10 +58,10 @@ def node_table(count: int, size: Size | None = None) -> NodeTable:
 
 
 def joined_table(count: int) -> NodeTable:
-    """The same nodes as they come, one by one, and not in the order that decides among equals."""
+    """The same nodes in order of joining, not in the order that breaks ties."""
     table = NodeTable()
-    for facts in sorted((each for each in node_table(count).node_infos if each), key=lambda each: each.name):
-        table.put_node(facts)
+    for info in sorted((node for node in node_table(count).node_infos if node), key=lambda node: node.name):
+        table.put_node(info)
     return table
 
 
@@ -74,7 +75,8 @@ def plain(table: NodeTable, count: int, prefix: str = "w") -> list[WorkloadAsk]:
 
 
 def of_services(table: NodeTable, count: int, services: int) -> list[WorkloadAsk]:
-    """Replicas of services in turn: the default profile spreads each softly over nodes and zones."""
+    """Replicas of services in turn; the default profile spreads the replicas of a service softly over nodes
+    and zones."""
     demands = [
         Demands(requests=SMALL, service=f"s{number}", labels=(("app", f"s{number}"),))
         for number in range(services)
@@ -83,7 +85,7 @@ def of_services(table: NodeTable, count: int, services: int) -> list[WorkloadAsk
 
 
 def different_of_a_service(table: NodeTable, count: int) -> list[WorkloadAsk]:
-    """No two ask for the same, and all are replicas of one service."""
+    """Replicas of a single service, all with different requests."""
     sizes = [(("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB)) for number in range(count)]
     return [
         table.make_ask(f"default/d-{number}", Demands(requests=size, service="s"))
@@ -92,7 +94,7 @@ def different_of_a_service(table: NodeTable, count: int) -> list[WorkloadAsk]:
 
 
 def different(table: NodeTable, count: int) -> list[WorkloadAsk]:
-    """No two ask for the same."""
+    """Workloads that all have different requests."""
     return [
         table.make_ask(
             f"default/d-{number}",
@@ -103,15 +105,15 @@ def different(table: NodeTable, count: int) -> list[WorkloadAsk]:
 
 
 def choosy(table: NodeTable, count: int) -> list[WorkloadAsk]:
-    """No two ask for the same, and each has a demand on node labels that was never heard before: nothing at all is remembered of it."""
-    made = []
+    """Workloads with different requests and a new label demand each, so that no cached answer applies."""
+    asks = []
     for number in range(count):
         term = NodeTerm(
             match_expressions=(Requirement(key="zone", operator="NotIn", values=(f"other-{number}",)),)
         )
         requests = (("cpu", 50 + number % 100), ("memory", (200 + number // 100) * MIB))
-        made.append(table.make_ask(f"default/c-{number}", Demands(requests=requests, node_terms=(term,))))
-    return made
+        asks.append(table.make_ask(f"default/c-{number}", Demands(requests=requests, node_terms=(term,))))
+    return asks
 
 
 def _member(number: int) -> tuple[tuple[tuple[str, str], ...], LabelSelector]:
@@ -120,7 +122,7 @@ def _member(number: int) -> tuple[tuple[tuple[str, str], ...], LabelSelector]:
 
 
 def spread(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
-    """As evenly as demanded over the zones, each of ten groups by itself."""
+    """Workloads of ten groups, each group spread over the zones."""
     for number in range(count):
         labels, selector = _member(number)
         rule = Spread(topology_key="zone", max_skew=MAX_SKEW, selector=selector)
@@ -128,7 +130,7 @@ def spread(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
 
 
 def apart(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
-    """No two of a group on one node."""
+    """Workloads of ten groups; a node takes a single workload of a group."""
     for number in range(count):
         labels, selector = _member(number)
         term = WorkloadTerm(selector=selector, topology_key="node")
@@ -136,7 +138,7 @@ def apart(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
 
 
 def together(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
-    """Each group in one zone."""
+    """Workloads of ten groups, each group in a single zone."""
     for number in range(count):
         labels, selector = _member(number)
         term = WorkloadTerm(selector=selector, topology_key="zone")
@@ -144,7 +146,8 @@ def together(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
 
 
 def mixed(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
-    """Every eleventh is important, fits nowhere, and has to be told so each time: twenty kinds of them."""
+    """Every eleventh workload has a high priority, fits on no node, and is rejected anew; twenty kinds of
+    such workloads."""
     fitting = iter(plain(table, count, "m"))
     for number in range(count + count // 10):
         if number % 11:
@@ -155,17 +158,17 @@ def mixed(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
 
 
 def fill(table: NodeTable, share: float, seed: int = 1) -> None:
-    """One workload on each node, which takes about so much of it."""
+    """Place a workload on every node that takes about `share` of the node."""
     shares = np.random.default_rng(seed).uniform(share - 0.15, min(1.0, share + 0.15), table.count)
     for row, part in enumerate(shares.tolist()):
-        facts = table.node_infos[row]
-        assert facts is not None
-        requests = tuple((name, int(facts.allocatable[name] * part)) for name in ("cpu", "memory"))
+        info = table.node_infos[row]
+        assert info is not None
+        requests = tuple((name, int(info.allocatable[name] * part)) for name in ("cpu", "memory"))
         table.assume(table.make_ask(f"default/filler-{row}", Demands(requests=requests)), row)
 
 
 def jobs(table: NodeTable, count: int, tasks: int) -> Iterator[list[WorkloadAsk]]:
-    """Jobs of equal tasks; each job has its own labels and one of ten sizes."""
+    """Jobs of equal tasks; a job has labels of its own and one of ten sizes."""
     for job in range(count):
         labels = (("job", f"job-{job}"),)
         demands = Demands(

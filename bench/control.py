@@ -1,9 +1,10 @@
-"""`python -m bench.control [--quick] [--only PART ...]`: what does the control plane cost at rest, and how soon is work placed, durably?
+"""`python -m bench.control [--quick] [--only PART ...]`: measures the control plane at rest, and the time
+until work is durably placed.
 
-Parts: `rest` (agents in processes of their own: CPU, memory, writes, and a restart of the server), `bare` (workloads of no service through
-the API: latency and throughput), `service` (one service of many replicas), these two on SQLite and etcd at each number of nodes, and
-`bind` (the scheduling controller alone, on the same stores).
-Everything that was placed is read back and added up at the end of each measurement.
+Parts: `rest` (agents in separate processes: CPU, memory, writes, and a restart of the server), `bare`
+(workloads without a service through the API: latency and throughput), `service` (a service of many replicas),
+these two on SQLite and etcd at each number of nodes, and `bind` (the scheduling controller alone, on the same
+stores). Every placement is read back and added up at the end of a measurement.
 """
 
 import argparse
@@ -30,37 +31,33 @@ PARTS: dict[str, Part] = {
 }
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    asked = _parser().parse_args(words)
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
     agents, work = rest.Size(), place.Size()
-    if asked.quick:
+    if options.quick:
         agents, work = rest.Size(50, rest=20.0), place.Size((200,), 1000, seconds=5.0)
-    if asked.agents:
-        agents = replace(agents, agents=asked.agents)
+    if options.agents:
+        agents = replace(agents, agents=options.agents)
     work = replace(
         work,
-        nodes=asked.nodes or work.nodes,
-        workloads=asked.workloads or work.workloads,
-        stores=tuple(asked.store or work.stores),
+        nodes=options.nodes or work.nodes,
+        workloads=options.workloads or work.workloads,
+        stores=tuple(options.store or work.stores),
     )
     report = Report(machine.facts())
     print("; ".join(f"{fact} {value}" for fact, value in report.machine.items()), flush=True)
-    for name in asked.only or PARTS:
-        # Not in the system's temporary folder: that may be memory, where nothing is durable and everything is fast.
+    for name in options.only or PARTS:
+        # The system's temporary folder may be memory, where no write is durable and every write is fast.
         with tempfile.TemporaryDirectory(prefix=".lattice-bench-", dir=Path.cwd()) as folder:
             PARTS[name](report, agents, work, Path(folder))
-    is_whole = (agents, work) == (rest.Size(), place.Size()) and not asked.only
+    is_whole = (agents, work) == (rest.Size(), place.Size()) and not options.only
     if is_whole and not report.unmeasured:
         report.save("control")
-    return _told(report)
-
-
-def _told(report: Report) -> int:
-    """What could not be measured is no aim reached."""
-    for each in report.unmeasured:
-        print(f"not measured: {each.subject}: {each.what}: {each.note}")
-    whole = "every aim that was measured is reached" if report.unmeasured else "every aim reached"
-    print(f"\n{len(report.missed)} aims missed" if report.missed else f"\n{whole}")
+    # A figure that could not be measured is no reached aim.
+    for figure in report.unmeasured:
+        print(f"not measured: {figure.subject}: {figure.what}: {figure.note}")
+    verdict = "every aim that was measured is reached" if report.unmeasured else "every aim reached"
+    print(f"\n{len(report.missed)} aims missed" if report.missed else f"\n{verdict}")
     return 1 if report.missed or report.unmeasured else 0
 
 

@@ -1,7 +1,8 @@
-"""`python -m bench.control_agents FOLDER SERVER`: many agents in one process, each with a key, a certificate and a connection of its own.
+"""`python -m bench.control_agents FOLDER SERVER`: many agents in a process, each with its own key,
+certificate and connection.
 
-Names of nodes and their join tokens come on standard input, one pair a line. The agents are those of the product, with the fake runtime;
-their folders are in memory, since a thousand machines share no disk.
+Names of nodes and their join tokens come on standard input, a pair per line. The agents are the product's
+agents with the fake runtime; their folders are in memory, since a thousand machines share no disk.
 """
 
 import asyncio
@@ -37,16 +38,17 @@ from lattice.agent.transport import GrpcTransport
 from lattice.clock import SystemClock, format_timestamp
 from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
 
-ROOM = {"cpu": 4000, "memory": 32 << 30, "storage": 100 << 30, "workloads": 110}
-IN_ONE = 250  # agents of one process
-AT_ONCE = 4  # joins under way in one process
+CAPACITY = {"cpu": 4000, "memory": 32 << 30, "storage": 100 << 30, "workloads": 110}
+AGENTS_PER_PROCESS = 250
+# Parallel joins of a process.
+PARALLEL_JOINS = 4
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
-PATIENCE = 600.0
+TIMEOUT_S = 600.0
 
 
 @dataclass
 class Crowd:
-    """So many agents of one server, a few hundred to a process."""
+    """Agents of a server, several hundred per process."""
 
     site: Site
     count: int
@@ -55,48 +57,51 @@ class Crowd:
     def start(self, folder: Path) -> None:
         names = [f"agent-{number:05}" for number in range(self.count)]
         pairs = list(zip(names, self._tokens(names), strict=True))
-        for start in range(0, self.count, IN_ONE):
+        for start in range(0, self.count, AGENTS_PER_PROCESS):
             command = [sys.executable, "-m", "bench.control_agents", str(folder), self.site.url]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             self.processes.append(process)
             assert process.stdin is not None
             process.stdin.write(
-                "".join(f"{name} {token}\n" for name, token in pairs[start : start + IN_ONE]) + "\n"
+                "".join(f"{name} {token}\n" for name, token in pairs[start : start + AGENTS_PER_PROCESS])
+                + "\n"
             )
             process.stdin.flush()
         for process in self.processes:
             assert process.stdout is not None
             assert process.stdout.readline() == "joined\n", "agents could not join"
-        until(lambda: self.connected() == self.count, "all agents are connected", PATIENCE)
+        until(lambda: self.connected() == self.count, "all agents are connected", TIMEOUT_S)
 
     def _tokens(self, names: Sequence[str]) -> list[str]:
-        """One for each, made through the API as `lattice tokens create` does."""
+        """Join tokens of the nodes, created through the API as `lattice tokens create` does."""
         authority = fingerprint(b64decode(self.site.ask(f"{SECRETS}/lattice-ca")["data"]["tls.crt"]))
-        made = [JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), authority) for _ in names]
+        tokens = [JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), authority) for _ in names]
         expires = format_timestamp(datetime.now(UTC) + timedelta(hours=1))
         bodies = (
             json.dumps(token_secret(token, Grant(expires=expires, node=name)))
-            for token, name in zip(made, names, strict=True)
+            for token, name in zip(tokens, names, strict=True)
         )
         created = asyncio.run(
             drive(self.site.at, (request("POST", SECRETS, body.encode()) for body in bodies))
         )
         assert created.count == len(names), created.refused
-        return [str(token) for token in made]
+        return [str(token) for token in tokens]
 
     def connected(self) -> int:
-        """As the server counts them."""
+        """Connected agents by the server's metric."""
         return int(self.site.metric("lattice_agents_connected"))
 
     def streams(self) -> int:
-        """TCP connections open at the server's port for agents: one each, unless they shared one."""
+        """TCP connections at the server's port for agents; a connection per agent unless agents share
+        connections."""
         port = f"{self.site.ports[1]:04X}"
-        lines = [
-            line.split()
-            for table in ("tcp", "tcp6")
-            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-        ]
-        return sum(words[1].endswith(f":{port}") and words[3] == "01" for words in lines)
+        count = 0
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                # State 01 is an established connection.
+                count += fields[1].endswith(f":{port}") and fields[3] == "01"
+        return count
 
     def cpu(self) -> float:
         return cpu_seconds([process.pid for process in self.processes])
@@ -112,7 +117,7 @@ class Crowd:
 
 @contextlib.contextmanager
 def a_crowd(site: Site, count: int) -> Iterator[Crowd]:
-    """All of them connected."""
+    """Agents that are all connected."""
     crowd = Crowd(site, count)
     with tempfile.TemporaryDirectory(prefix="lattice-agents-", dir="/dev/shm") as folder:
         try:
@@ -129,14 +134,14 @@ def _joined(folder: Path, server: str, name: str, token: str) -> Identity:
 
 
 async def _live(identity: Identity, server: str) -> None:
-    """One agent, as `lattice agent --runtime fake` wires it."""
+    """Run an agent, wired as by `lattice agent --runtime fake`."""
     clock, rng, memory = SystemClock(), random.Random(), StateFile(identity.folder)
-    work = Executor(FakeRuntime(FakeMachine(clock, rng), memory), memory, clock)
+    executor = Executor(FakeRuntime(FakeMachine(clock, rng), memory), memory, clock)
     machine = MachineInfo(
-        ROOM, ("process", "container"), (20_000, 29_999), addresses=[("InternalIP", "127.0.0.1")]
+        CAPACITY, ("process", "container"), (20_000, 29_999), addresses=[("InternalIP", "127.0.0.1")]
     )
     agent = Agent(
-        work,
+        executor,
         GrpcTransport(lambda: identity),
         clock,
         rng,
@@ -156,10 +161,10 @@ async def _live(identity: Identity, server: str) -> None:
 
 
 async def _run(folder: Path, server: str, pairs: Sequence[tuple[str, str]]) -> None:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(PARALLEL_JOINS) as pool:
         identities = list(pool.map(lambda pair: _joined(folder, server, *pair), pairs))
     print("joined", flush=True)
-    await asyncio.gather(*(_live(each, server) for each in identities))
+    await asyncio.gather(*(_live(identity, server) for identity in identities))
 
 
 def main() -> None:

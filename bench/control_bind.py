@@ -1,8 +1,9 @@
-"""`python -m bench.control_bind [--store memory|sqlite|etcd] [--nodes N] [--workloads M]`: how fast does the controller bind?
+"""`python -m bench.control_bind [--store memory|sqlite|etcd] [--nodes N] [--workloads M]`: measures bindings
+by the scheduling controller alone.
 
-Nodes and workloads are objects in a store; the scheduling controller runs in its own loop over copies of them, and nothing else does.
-Bound a second: from the first look until every workload is durably bound, all of them there at the start. Latency: workloads created one
-at a time at a steady rate, from when the store acknowledged each until its binding is seen in a copy.
+Nodes and workloads are objects in a store; only the scheduling controller runs, over caches. Throughput: from
+the first reconcile until every workload is durably bound, with all workloads present at the start. Latency:
+workloads are created at a steady rate, from the store's acknowledgement until a cache shows the binding.
 """
 
 import argparse
@@ -42,8 +43,10 @@ _uids = itertools.count(1)
 class Size:
     nodes: int = 5000
     workloads: int = 10_000
-    service: str = "web"  # empty: workloads of nobody
-    rate: float = 30.0  # created a second, for the latency
+    # Empty: workloads without a service.
+    service: str = "web"
+    # Workloads created per second, for the latency.
+    rate: float = 30.0
     seconds: float = 10.0
     profile: str = "balanced"
 
@@ -100,38 +103,38 @@ class Run:
 
     @asynccontextmanager
     async def acting(self) -> AsyncIterator[ControllerContext]:
-        """The copies are filled, and nothing is looked at yet."""
+        """A controller context with filled caches; the controller has not started."""
         clock = SystemClock()
         term = await self.store.campaign("leader", "bench", 60.0)
         assert term is not None
-        self.office = ControllerContext(self.store, clock, term, random.Random(1), Presence(clock))
-        self.controller = SchedulingController(self.office, preset(self.size.profile))
-        feeds = [asyncio.create_task(copy.run()) for copy in self.office.caches]
-        for copy in self.office.caches:
-            await copy.wait_for()
+        self.context = ControllerContext(self.store, clock, term, random.Random(1), Presence(clock))
+        self.controller = SchedulingController(self.context, preset(self.size.profile))
+        feeds = [asyncio.create_task(cache.run()) for cache in self.context.caches]
+        for cache in self.context.caches:
+            await cache.wait_for()
         try:
-            yield self.office
+            yield self.context
         finally:
             for feed in feeds:
                 feed.cancel()
             await asyncio.gather(*feeds, return_exceptions=True)
 
     async def throughput(self) -> tuple[float, float]:
-        """Durable bindings a second, and a second of this process's own time."""
+        """Durable bindings per second, and per second of the process's own CPU time."""
         await self.fill([a_node(number) for number in range(self.size.nodes)])
         await self.fill([a_workload(number, self.size.service) for number in range(self.size.workloads)])
-        async with self.acting() as office:
+        async with self.acting() as context:
             bound: set[str] = set()
             done = asyncio.Event()
 
-            def seen(change: Change) -> None:
-                found = office.cache(LatticeWorkload).get(change.key.path)
-                if found and found.status.binding:
+            def on_change(change: Change) -> None:
+                workload = context.cache(LatticeWorkload).get(change.key.path)
+                if workload and workload.status.binding:
                     bound.add(change.key.path)
                     if len(bound) == self.size.workloads:
                         done.set()
 
-            office.cache(LatticeWorkload).on_change(seen)
+            context.cache(LatticeWorkload).on_change(on_change)
             began, own = time.perf_counter(), time.process_time()
             acting = asyncio.create_task(run_all([self.controller.loop()]))
             await asyncio.wait_for(done.wait(), 120)
@@ -141,28 +144,28 @@ class Run:
         return self.size.workloads / seconds, self.size.workloads / own
 
     async def latency(self) -> list[float]:
-        """Milliseconds from created to bound, sorted."""
-        took: list[float] = []
-        made: dict[str, float] = {}
-        async with self.acting() as office:
+        """Milliseconds from creation to binding, sorted."""
+        latencies: list[float] = []
+        created_at: dict[str, float] = {}
+        async with self.acting() as context:
 
-            def seen(change: Change) -> None:
-                found = office.cache(LatticeWorkload).get(change.key.path)
-                if found and found.status.binding and change.key.path in made:
-                    took.append(1000 * (time.perf_counter() - made.pop(change.key.path)))
+            def on_change(change: Change) -> None:
+                workload = context.cache(LatticeWorkload).get(change.key.path)
+                if workload and workload.status.binding and change.key.path in created_at:
+                    latencies.append(1000 * (time.perf_counter() - created_at.pop(change.key.path)))
 
-            office.cache(LatticeWorkload).on_change(seen)
+            context.cache(LatticeWorkload).on_change(on_change)
             acting = asyncio.create_task(run_all([self.controller.loop()]))
             await asyncio.sleep(1)
             for number in range(int(self.size.rate * self.size.seconds)):
                 put = a_workload(1_000_000 + number, self.size.service)
-                made[put.key.path] = time.perf_counter()
+                created_at[put.key.path] = time.perf_counter()
                 await self.store.commit([put])
                 await asyncio.sleep(1 / self.size.rate)
             await asyncio.sleep(0.5)
             acting.cancel()
             await asyncio.gather(acting, return_exceptions=True)
-        return sorted(took)
+        return sorted(latencies)
 
 
 @asynccontextmanager
@@ -186,7 +189,7 @@ async def opened(name: str, folder: Path) -> AsyncIterator[Store]:
 
 
 def measure_all(report: Report, stores: Sequence[str], counts: tuple[int, int], folder: Path) -> None:
-    """The scheduling controller alone: what of the rates through the API is its own."""
+    """The scheduling controller alone: its own share of the rates through the API."""
     size = Size(*counts, seconds=0.0)
     report.begin(f"The scheduling controller alone, {size.nodes:,} nodes")
     for store in stores:
@@ -214,13 +217,16 @@ async def measure(name: str, size: Size) -> str:
         async with opened(name, Path(folder)) as store:
             run = Run(store, size)
             rate, own = await run.throughput()
-            took = await run.latency() if size.seconds else []
-    whose = "one service" if size.service else "nobody"
-    what = f"{name}, {size.nodes:,} nodes, {size.workloads:,} of {whose}: {rate:,.0f} bound/s, {own:,.0f} per CPU-second"
-    if not took:
-        return what
-    share = [took[int(len(took) * part)] for part in (0.5, 0.99)]
-    return f"{what}; at {size.rate:g}/s p50 {share[0]:.1f} ms, p99 {share[1]:.1f} ms ({len(took)} bound)"
+            latencies = await run.latency() if size.seconds else []
+    owner = "one service" if size.service else "nobody"
+    summary = (
+        f"{name}, {size.nodes:,} nodes, {size.workloads:,} of {owner}:"
+        f" {rate:,.0f} bound/s, {own:,.0f} per CPU-second"
+    )
+    if not latencies:
+        return summary
+    quantiles = [latencies[int(len(latencies) * part)] for part in (0.5, 0.99)]
+    return f"{summary}; at {size.rate:g}/s p50 {quantiles[0]:.1f} ms, p99 {quantiles[1]:.1f} ms ({len(latencies)} bound)"
 
 
 def main() -> None:
@@ -231,15 +237,15 @@ def main() -> None:
     parser.add_argument("--bare", action="store_true", help="workloads of no service")
     parser.add_argument("--seconds", type=float, default=10.0, help="of steady creation; 0 for none")
     parser.add_argument("--profile", default="balanced")
-    given = parser.parse_args()
+    options = parser.parse_args()
     size = Size(
-        given.nodes,
-        given.workloads,
-        "" if given.bare else "web",
-        seconds=given.seconds,
-        profile=given.profile,
+        options.nodes,
+        options.workloads,
+        "" if options.bare else "web",
+        seconds=options.seconds,
+        profile=options.profile,
     )
-    print(asyncio.run(measure(given.store, size)))
+    print(asyncio.run(measure(options.store, size)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the control plane is loaded with: nodes on paper, bare workloads, and a service with the pool that it needs."""
+"""Load of the control-plane benchmark: nodes without agents, bare workloads, and a service with its pool."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ _uids = itertools.count(1)
 
 
 def paper_node(number: int) -> Put:
-    """As if its agent had registered and been heard."""
+    """A node in the state after registration and a heartbeat, without an agent."""
     body = {
         **HEAD,
         "kind": "LatticeNode",
@@ -52,7 +52,7 @@ def paper_status() -> Object:
 
 
 def workload(name: str) -> bytes:
-    """Bare: of no service."""
+    """A workload without a service, as JSON."""
     container = {"command": ["serve"], "ports": [{"name": "http"}], "resources": {"requests": REQUESTS}}
     metadata = {"name": name, "namespace": "default", "labels": {"app": "bench"}}
     return json.dumps(
@@ -66,7 +66,7 @@ def creates(prefix: str, count: int) -> Iterator[bytes]:
 
 
 def offer(site: Site, nodes: int) -> None:
-    """A pool of the fake provider, its class of machines, and a policy by which the cluster keeps all of them."""
+    """A pool of the fake provider, its node class, and a policy with a fixed number of nodes."""
     site.send(
         "POST",
         f"{API}/latticenodeclasses",
@@ -126,17 +126,18 @@ def service(name: str, replicas: int) -> Object:
 
 
 async def register_all(site: Site) -> None:
-    """What the agents of all nodes would have written by registering; the server does not run meanwhile."""
+    """Write the status that the agents of all nodes would have written at registration; the server must be
+    stopped."""
     status = msgspec.convert(paper_status(), NodeStatus)
     async with opened(site) as store:
-        after = ""
+        last_path = ""
         while True:
-            page = await store.list(LatticeNode.resource.id, limit=MAX_COMMIT_OPERATIONS, after=after)
+            page = await store.list(LatticeNode.resource.id, limit=MAX_COMMIT_OPERATIONS, after=last_path)
             if page.entries:
                 await store.commit([with_status(entry, status) for entry in page.entries])
             if not page.has_more:
                 return
-            after = page.entries[-1].key.path
+            last_path = page.entries[-1].key.path
 
 
 def apply_service(site: Site, name: str, replicas: int) -> None:

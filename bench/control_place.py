@@ -1,7 +1,8 @@
-"""How soon is what was asked for bound, durably, through the API: many at once, one after the other, and one service of many replicas?
+"""Measures the time until workloads are durably bound through the API: many at once, at a steady rate, and a
+service of many replicas.
 
-Nodes are on paper: in the store as if their agents had registered, and no agent behind them, as in the peer's benchmark. So that their
-silence means nothing, the server is told to wait for a day; everything else is as shipped.
+Nodes are in the store as if their agents had registered, without agents, as in the peer's benchmark. The
+server waits a day for silent nodes; everything else has the default settings.
 """
 
 import asyncio
@@ -20,10 +21,11 @@ from bench.machine import etcd_version
 from bench.report import Report
 
 CLIENTS = 16
-SPARE = 8  # connections of the steady client, open before it begins
-DAY, LONGER = "86400", "172800"
-PATIENT = ("--node-lost-after", DAY, "--replace-after", LONGER)
-PATIENCE = 600.0
+# Connections of the steady client that are open at the start.
+SPARE_CONNECTIONS = 8
+DAY_S, TWO_DAYS_S = "86400", "172800"
+PATIENT = ("--node-lost-after", DAY_S, "--replace-after", TWO_DAYS_S)
+TIMEOUT_S = 600.0
 # Kubernetes on two such cores, quiet: placements a second, and create → bound at 30/s, p50 and p99 in milliseconds.
 PEER_RATES = {1000: (164, 180), 5000: (90, 118)}
 PEER_DELAYS = {1000: (15, 36), 5000: (28, 88)}
@@ -34,7 +36,8 @@ STORES = {"sqlite": "SQLite", "etcd": "etcd"}
 class Size:
     nodes: tuple[int, ...] = (1000, 5000)
     workloads: int = 10_000
-    rate: float = 30.0  # created a second, for the latency
+    # Workloads created per second, for the latency.
+    rate: float = 30.0
     seconds: float = 30.0
     stores: tuple[str, ...] = tuple(STORES)
 
@@ -56,10 +59,10 @@ def measure_service(report: Report, size: Size, folder: Path) -> None:
             asyncio.run(_service(report, site, size))
 
 
-def _worlds(report: Report, size: Size, what: str) -> Iterator[tuple[str, int]]:
+def _worlds(report: Report, size: Size, subject: str) -> Iterator[tuple[str, int]]:
     for store in size.stores:
         for nodes in size.nodes:
-            report.begin(f"{STORES[store]}, {nodes:,} nodes on paper, {what}")
+            report.begin(f"{STORES[store]}, {nodes:,} nodes on paper, {subject}")
             if store == "etcd" and not etcd_version():
                 report.add("all of it", None, note="no etcd on the PATH")
                 continue
@@ -67,38 +70,44 @@ def _worlds(report: Report, size: Size, what: str) -> Iterator[tuple[str, int]]:
 
 
 async def _latency(report: Report, site: Site, size: Size, nodes: int) -> None:
-    """Each is sent at its time, whether or not those before are answered."""
+    """Send every request at its time, whether or not earlier requests are answered."""
     count = int(size.rate * size.seconds)
     names = [f"steady-{number:06d}" for number in range(count)]
     async with Bindings(site.at, site.revision()) as bindings:
         sent, result = await _steadily(site, names, size.rate)
-        await bindings.wait_for(count, PATIENCE)
-        took = sorted(1000 * (bindings.seen[name][0] - sent[name]) for name in names)
-        p50, p99, peer = took[count // 2], took[count * 99 // 100], PEER_DELAYS.get(nodes)
-        theirs = (
+        await bindings.wait_for(count, TIMEOUT_S)
+        latencies = sorted(1000 * (bindings.seen[name][0] - sent[name]) for name in names)
+        p50, p99, peer = latencies[count // 2], latencies[count * 99 // 100], PEER_DELAYS.get(nodes)
+        peer_notes = (
             [
-                f"; the peer's {each} ms: {each / own:.1f} times as long"
-                for each, own in zip(peer, (p50, p99), strict=True)
+                f"; the peer's {peer_delay} ms: {peer_delay / own:.1f} times as long"
+                for peer_delay, own in zip(peer, (p50, p99), strict=True)
             ]
             if peer
             else ["", ""]
         )
-        note = f"{count} created, one every {1000 / size.rate:.0f} ms; answered p50 {result.quantile(0.5):.1f} ms"
-        report.add(f"create → bound at {size.rate:g}/s, p50", p50, "ms", at_most=15, note=note + theirs[0])
+        note = (
+            f"{count} created, one every {1000 / size.rate:.0f} ms;"
+            f" answered p50 {result.quantile(0.5):.1f} ms"
+        )
+        report.add(
+            f"create → bound at {size.rate:g}/s, p50", p50, "ms", at_most=15, note=note + peer_notes[0]
+        )
         report.add(
             f"create → bound at {size.rate:g}/s, p99",
             p99,
             "ms",
             at_most=40,
-            note=f"longest {took[-1]:.1f} ms{theirs[1]}",
+            note=f"longest {latencies[-1]:.1f} ms{peer_notes[1]}",
         )
         check(site, names, bindings)
 
 
 async def _steadily(site: Site, names: list[str], rate: float) -> tuple[dict[str, float], Result]:
-    """When each was due, and how long after that it was answered: one that is late because others are late is late all the same."""
+    """Due times by name, and latencies counted from the due time: a request that is late because of earlier
+    requests counts as late."""
     result, line = Result(), Line(site.at)
-    await line.open(SPARE)
+    await line.open(SPARE_CONNECTIONS)
     began = time.perf_counter()
     due = {name: began + number / rate for number, name in enumerate(names)}
     async with asyncio.TaskGroup() as sending:
@@ -117,7 +126,7 @@ async def _create(line: "Line", name: str, due: float, result: Result) -> None:
 
 @dataclass
 class Line:
-    """Connections to one server, each for one request at a time; as many as it takes for none to wait for another."""
+    """Connections to a server for parallel requests; opens a connection whenever no idle connection is left."""
 
     at: Target
     _idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
@@ -126,7 +135,7 @@ class Line:
         self._idle += await asyncio.gather(*(self._connected() for _ in range(count)))
 
     async def ask(self, request: bytes) -> bytes:
-        """The head of the answer, in small letters."""
+        """The head of the response in lower case."""
         reader, writer = self._idle.pop() if self._idle else await self._connected()
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -148,16 +157,16 @@ async def _throughput(report: Report, site: Site, size: Size, nodes: int) -> Non
     count = size.workloads
     async with Bindings(site.at, site.revision()) as bindings:
         server, store, began = site.cpu(), site.store_cpu(), time.perf_counter()
-        made = await drive(site.at, objects.creates("bare", count), CLIENTS)
-        assert made.count == count, made.refused
-        last = await bindings.wait_for(count, PATIENCE)
+        created = await drive(site.at, objects.creates("bare", count), CLIENTS)
+        assert created.count == count, created.refused
+        last = await bindings.wait_for(count, TIMEOUT_S)
         seconds = last - began
         used = f"server {1000 * (site.cpu() - server) / count:.2f} ms of CPU each" + _store_share(
             site, store, count
         )
         low, high = PEER_RATES.get(nodes, (0, 0))
         peer = f"; {count / seconds / high:.1f} times the peer's {low} to {high}/s" if high else ""
-        note = f"acknowledged at {made.rate:,.0f}/s, p50 {made.quantile(0.5):.0f} ms; {used}{peer}"
+        note = f"acknowledged at {created.rate:,.0f}/s, p50 {created.quantile(0.5):.0f} ms; {used}{peer}"
         report.add(
             f"{count:,} created by {CLIENTS} clients over TLS → all bound",
             count / seconds,
@@ -172,16 +181,17 @@ async def _throughput(report: Report, site: Site, size: Size, nodes: int) -> Non
 
 
 def _supply(site: Site, nodes: int) -> None:
-    """A cluster of so many machines, made by the controllers for a service of one replica; then they register, on paper."""
+    """A cluster of `nodes` machines, created by the controllers for a service of a single replica, whose
+    nodes then register on paper."""
     objects.offer(site, nodes)
     objects.apply_service(site, "first", 1)
-    until(lambda: len(site.everything(NODES)) == nodes, f"{nodes} nodes are made", PATIENCE, 1.0)
+    until(lambda: len(site.everything(NODES)) == nodes, f"{nodes} nodes are made", TIMEOUT_S, 1.0)
     calm(site)
     site.stop()
     asyncio.run(objects.register_all(site))
     site.start()
     until(
-        lambda: all(map(_is_bound, site.everything(WORKLOADS))), "the first service is bound", PATIENCE, 0.5
+        lambda: all(map(_is_bound, site.everything(WORKLOADS))), "the first service is bound", TIMEOUT_S, 0.5
     )
     calm(site)
 
@@ -195,8 +205,8 @@ async def _service(report: Report, site: Site, size: Size) -> None:
     async with Bindings(site.at, site.revision()) as bindings:
         server, store, began = site.cpu(), site.store_cpu(), time.perf_counter()
         await asyncio.to_thread(objects.apply_service, site, "many", count)
-        first = await bindings.wait_for(1, PATIENCE) - began
-        last = await bindings.wait_for(count, PATIENCE)
+        first = await bindings.wait_for(1, TIMEOUT_S) - began
+        last = await bindings.wait_for(count, TIMEOUT_S)
         seconds = last - began
         used = f"server {1000 * (site.cpu() - server) / count:.2f} ms of CPU each" + _store_share(
             site, store, count
@@ -214,8 +224,8 @@ async def _service(report: Report, site: Site, size: Size) -> None:
     report.add(f"server's memory with {checked:,} workloads", _megabytes(site), "MB")
 
 
-def _store_share(site: Site, before: float, count: int) -> str:
-    return f", etcd {1000 * (site.store_cpu() - before) / count:.2f} ms" if site.etcd else ""
+def _store_share(site: Site, cpu_before: float, count: int) -> str:
+    return f", etcd {1000 * (site.store_cpu() - cpu_before) / count:.2f} ms" if site.etcd else ""
 
 
 def _megabytes(site: Site) -> float:

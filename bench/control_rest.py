@@ -1,4 +1,4 @@
-"""What does a converged system cost at rest, and how soon are all agents back when its server was restarted?"""
+"""Measures a converged system at rest, and the reconnection of all agents after a restart of the server."""
 
 import asyncio
 import time
@@ -14,17 +14,19 @@ from bench.report import Report
 EVENTS = "/api/v1/events"
 LOST = ("NodeLost", "NodeNotReady")
 SMALL = 20
-CALM = 5.0  # seconds without any write
-PATIENCE = 600.0
-HEARTBEAT = 10.0
-BACK_WITHIN = 30.0
+# Seconds without any write.
+CALM_S = 5.0
+TIMEOUT_S = 600.0
+HEARTBEAT_S = 10.0
+BACK_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     agents: int = 1000
     workloads_each: int = 1
-    rest: float = 60.0  # seconds measured
+    # Seconds of the measurement at rest.
+    rest: float = 60.0
 
 
 def measure(report: Report, size: Size, folder: Path) -> None:
@@ -45,12 +47,12 @@ def _rest(report: Report, size: Size, folder: Path, agents: int) -> None:
 
 def _run_workloads(report: Report, site: Site, count: int) -> None:
     began = time.perf_counter()
-    made = asyncio.run(drive(site.at, objects.creates("calm", count)))
-    assert made.count == count, made.refused
-    until(lambda: all(map(_runs, site.everything(WORKLOADS))), "all workloads run", PATIENCE, 1.0)
+    created = asyncio.run(drive(site.at, objects.creates("calm", count)))
+    assert created.count == count, created.refused
+    until(lambda: all(map(_runs, site.everything(WORKLOADS))), "all workloads run", TIMEOUT_S, 1.0)
     seconds = time.perf_counter() - began
-    found = site.everything(WORKLOADS)
-    assert len(found) == count, f"{count} were acknowledged, {len(found)} are there"
+    workloads = site.everything(WORKLOADS)
+    assert len(workloads) == count, f"{count} were acknowledged, {len(workloads)} are there"
     report.add(
         f"{count:,} workloads: created, bound, started, told to be running",
         count / seconds,
@@ -66,30 +68,33 @@ def _runs(workload: Object) -> bool:
 
 
 def calm(site: Site) -> None:
-    """Until nothing was written for a while."""
-    ends, since, revision = time.monotonic() + PATIENCE, time.monotonic(), site.revision()
-    while time.monotonic() - since < CALM:
-        assert time.monotonic() < ends, "it does not come to rest"
+    """Wait until the store has had no write for CALM_S."""
+    deadline, since, revision = time.monotonic() + TIMEOUT_S, time.monotonic(), site.revision()
+    while time.monotonic() - since < CALM_S:
+        assert time.monotonic() < deadline, "it does not come to rest"
         time.sleep(0.5)
-        if (now := site.revision()) != revision:
-            since, revision = time.monotonic(), now
+        if (current := site.revision()) != revision:
+            since, revision = time.monotonic(), current
 
 
 def _measure_rest(report: Report, size: Size, site: Site, crowd: Crowd) -> None:
     revision, server, agents, began = site.revision(), site.cpu(), crowd.cpu(), time.perf_counter()
     time.sleep(size.rest)
     seconds = time.perf_counter() - began
-    used, theirs, writes = (
+    used, agents_used, writes = (
         (site.cpu() - server) / seconds,
         (crowd.cpu() - agents) / seconds,
         site.revision() - revision,
     )
-    share = 3 if crowd.count <= SMALL else 15
-    what = f"{crowd.count:,} agents, {crowd.count * size.workloads_each:,} workloads"
-    note = f"heartbeats every {HEARTBEAT:g} s, {seconds:.0f} s"
-    report.add(f"server's CPU, {what}", 100 * used, "% of a core", at_most=share, note=note)
+    max_percent = 3 if crowd.count <= SMALL else 15
+    subject = f"{crowd.count:,} agents, {crowd.count * size.workloads_each:,} workloads"
+    note = f"heartbeats every {HEARTBEAT_S:g} s, {seconds:.0f} s"
+    report.add(f"server's CPU, {subject}", 100 * used, "% of a core", at_most=max_percent, note=note)
     report.add(
-        "agents' CPU, all together", 100 * theirs, "% of a core", note=f"{len(crowd.processes)} processes"
+        "agents' CPU, all together",
+        100 * agents_used,
+        "% of a core",
+        note=f"{len(crowd.processes)} processes",
     )
     report.add("revisions of the store besides leases", writes, at_most=0, note=f"in {seconds:.0f} s")
     report.add("server's memory", site.resident_mib(), "MiB", at_most=300)
@@ -98,16 +103,16 @@ def _measure_rest(report: Report, size: Size, site: Site, crowd: Crowd) -> None:
 
 
 def _reconnect(report: Report, site: Site, crowd: Crowd) -> None:
-    """The server is stopped and started again on its data; agents come back as they find out."""
-    before = {each["metadata"]["name"]: _since(each) for each in site.everything(NODES)}
+    """Restart the server on its data and measure until all agents are connected."""
+    previous_times = {node["metadata"]["name"]: _since(node) for node in site.everything(NODES)}
     site.stop()
     stopped = time.perf_counter()
     site.start()
     served = time.perf_counter()
     first = until(
-        lambda: crowd.connected() and time.perf_counter(), "the first agent is back", PATIENCE, 0.05
+        lambda: crowd.connected() and time.perf_counter(), "the first agent is back", TIMEOUT_S, 0.05
     )
-    until(lambda: crowd.connected() == crowd.count, "all agents are back", PATIENCE, 0.1)
+    until(lambda: crowd.connected() == crowd.count, "all agents are back", TIMEOUT_S, 0.1)
     back = time.perf_counter()
     server = site.cpu()
     calm(site)
@@ -119,11 +124,11 @@ def _reconnect(report: Report, site: Site, crowd: Crowd) -> None:
         f"then until all {crowd.count:,} agents are back",
         back - served,
         "s",
-        at_most=BACK_WITHIN,
+        at_most=BACK_WITHIN_S,
         note=spread,
     )
     lost = _no_node_lost(site, crowd.count)
-    changed = sum(_since(each) != before[each["metadata"]["name"]] for each in site.everything(NODES))
+    changed = sum(_since(node) != previous_times[node["metadata"]["name"]] for node in site.everything(NODES))
     report.add("nodes told to be lost, though they were not", lost + changed, at_most=0)
     assert all(map(_runs, site.everything(WORKLOADS))), "a workload does not run after the restart"
     report.add("server's memory then", site.resident_mib(), "MiB", at_most=300)
@@ -136,19 +141,21 @@ def _reconnect(report: Report, site: Site, crowd: Crowd) -> None:
 
 
 def _since(node: Object) -> str:
-    """When its readiness last changed."""
+    """The time of the last change of the Ready condition."""
     return next(
-        str(each["lastTransitionTime"]) for each in node["status"]["conditions"] if each["type"] == "Ready"
+        str(condition["lastTransitionTime"])
+        for condition in node["status"]["conditions"]
+        if condition["type"] == "Ready"
     )
 
 
 def _no_node_lost(site: Site, nodes: int) -> int:
-    """Events that say so; and all of them are ready now."""
-    found = site.everything(NODES)
-    ready = sum(
-        each["type"] == "Ready" and each["status"] == "True"
-        for node in found
-        for each in node["status"]["conditions"]
-    )
+    """Events of lost nodes. Asserts that all nodes are ready now."""
+    ready = 0
+    for node in site.everything(NODES):
+        ready += sum(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in node["status"]["conditions"]
+        )
     assert ready == nodes, f"{ready} of {nodes} nodes are ready"
-    return sum(each.get("reason") in LOST for each in site.everything(EVENTS))
+    return sum(event.get("reason") in LOST for event in site.everything(EVENTS))

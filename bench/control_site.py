@@ -1,4 +1,4 @@
-"""A server in a process of its own, on either store: how it is started, ended and asked, and what it costs."""
+"""A server in a separate process on SQLite or etcd: start, stop, requests, CPU and memory."""
 
 import asyncio
 import contextlib
@@ -30,21 +30,22 @@ WORKLOADS = f"{API}/namespaces/default/latticeworkloads"
 SERVICES = f"{API}/namespaces/default/latticeservices"
 MERGE = "application/merge-patch+json"
 TICKS = os.sysconf("SC_CLK_TCK")
-Found = TypeVar("Found")
+T = TypeVar("T")
 Object = dict[str, Any]
 
 
-def until(found: Callable[[], Found | None], what: str, within: float, every: float = 0.1) -> Found:
-    """Whatever it finds, once it finds something; in vain, the run is worth nothing."""
-    ends = time.monotonic() + within
-    while not (answer := found()):
-        assert time.monotonic() < ends, f"waited {within:g} s in vain: {what}"
-        time.sleep(every)
-    return answer
+def until(attempt: Callable[[], T | None], goal: str, within: float, interval_s: float = 0.1) -> T:
+    """The first true result of `attempt`, which is repeated every `interval_s` seconds. Fails after `within`
+    seconds."""
+    deadline = time.monotonic() + within
+    while not (result := attempt()):
+        assert time.monotonic() < deadline, f"waited {within:g} s in vain: {goal}"
+        time.sleep(interval_s)
+    return result
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """User and system time that these processes have had."""
+    """User and system time of the processes."""
     total = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -54,7 +55,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 @dataclass
 class Site:
-    """One server; `etcd` is its store, if that is not a file."""
+    """A server; `etcd` is its store, unless the store is a SQLite file."""
 
     folder: Path
     flags: tuple[str, ...] = ()
@@ -75,15 +76,15 @@ class Site:
             str(self.ports[1]),
         ]
         log = self.folder / "server.log"
-        seen = log.stat().st_size if log.exists() else 0
+        offset = log.stat().st_size if log.exists() else 0
         with log.open("ab") as file:
             self.process = subprocess.Popen(
                 [*command, *store, *self.flags], stdout=file, stderr=file, stdin=subprocess.DEVNULL
             )
-        until(lambda: self._serves(log, seen), "the server serves", 60, 0.02)
+        until(lambda: self._serves(log, offset), "the server serves", 60, 0.02)
 
-    def _serves(self, log: Path, seen: int) -> bool:
-        text = log.read_bytes()[seen:]
+    def _serves(self, log: Path, offset: int) -> bool:
+        text = log.read_bytes()[offset:]
         assert self.process is not None
         assert self.process.poll() is None, text.decode()[-3000:]
         return b'"event": "serving"' in text
@@ -115,21 +116,21 @@ class Site:
 
     def ask(self, path: str) -> Object:
         with self.line() as line:
-            found: Object = json.loads(line.ask(path))
-            return found
+            answer: Object = json.loads(line.ask(path))
+            return answer
 
     def everything(self, path: str) -> list[Object]:
-        """All objects of a kind, page by page."""
-        found: list[Object] = []
-        rest = ""
+        """All objects of a kind, read in pages."""
+        items: list[Object] = []
+        continuation = ""
         with self.line() as line:
             while True:
-                page = json.loads(line.ask(f"{path}?limit=500{rest}"))
-                found += page["items"]
+                page = json.loads(line.ask(f"{path}?limit=500{continuation}"))
+                items += page["items"]
                 token = page["metadata"].get("continue", "")
                 if not token:
-                    return found
-                rest = f"&continue={token}"
+                    return items
+                continuation = f"&continue={token}"
 
     def send(self, method: str, path: str, body: Object, content: str = "application/json") -> None:
         with self.line() as line:
@@ -140,7 +141,7 @@ class Site:
         return int(self.ask(f"{NODES}?limit=1")["metadata"]["resourceVersion"])
 
     def metric(self, name: str) -> float:
-        """The sum over all labels."""
+        """The sum of a metric over all labels."""
         with self.line() as line:
             text = line.ask("/metrics", "text/plain").decode()
         return sum(
@@ -149,13 +150,14 @@ class Site:
 
     @property
     def pids(self) -> list[int]:
-        """The server and whatever it started."""
+        """The server and its child processes."""
         assert self.process is not None
-        found = [self.process.pid]
-        for pid in found:
+        pids = [self.process.pid]
+        # The loop also visits the children that are appended during the loop.
+        for pid in pids:
             children = Path(f"/proc/{pid}/task/{pid}/children")
-            found += [int(word) for word in children.read_text().split()] if children.exists() else []
-        return found
+            pids += [int(word) for word in children.read_text().split()] if children.exists() else []
+        return pids
 
     def cpu(self) -> float:
         return cpu_seconds(self.pids)
@@ -169,7 +171,7 @@ class Site:
 
 @contextlib.contextmanager
 def a_site(folder: Path, store: str, flags: tuple[str, ...] = (), puts: Sequence[Put] = ()) -> Iterator[Site]:
-    """A server on a store that holds `puts` already, and the end of it."""
+    """A started server on a store that contains `puts`; stopped at the end."""
     folder.mkdir()
     with contextlib.ExitStack() as stack:
         etcd = stack.enter_context(running_etcd(folder)) if store == "etcd" else None
@@ -189,7 +191,7 @@ async def _fill(site: Site, puts: Sequence[Put]) -> None:
 
 @contextlib.asynccontextmanager
 async def opened(site: Site) -> AsyncIterator[Store]:
-    """Its store, while the server does not run."""
+    """The store of a stopped server."""
     clock = SystemClock()
     store: Store
     if site.etcd:

@@ -1,4 +1,4 @@
-"""One watch of all workloads: when was each seen to be bound, and was it ever bound to anything else?"""
+"""A watch of all workloads: records the time and node of every binding, and workloads that were bound again."""
 
 import asyncio
 import time
@@ -30,23 +30,25 @@ class _Workload(msgspec.Struct, gc=False):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-class _Told(msgspec.Struct, gc=False):
+class _WatchEvent(msgspec.Struct, gc=False):
     type: str
     object: _Workload
 
 
-_told = msgspec.json.Decoder(_Told).decode
+_decode_event = msgspec.json.Decoder(_WatchEvent).decode
 
 
 @dataclass
 class Bindings:
-    """`async with` it: all that is bound after `revision` is noted, by the client's clock."""
+    """Use with `async with`: records every binding after `revision`, by the client's clock."""
 
     at: Target
     revision: int
-    seen: dict[str, tuple[float, str]] = field(default_factory=dict)  # by workload: when, and its node
-    moved: list[str] = field(default_factory=list)  # those that were bound twice, or lost their node
-    _wanted: int = 0
+    # By workload: time and node of the binding.
+    seen: dict[str, tuple[float, str]] = field(default_factory=dict)
+    # Workloads that were bound twice, or lost their node.
+    moved: list[str] = field(default_factory=list)
+    _expected: int = 0
     _enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __aenter__(self) -> "Bindings":
@@ -64,8 +66,8 @@ class Bindings:
         self._writer.close()
 
     async def wait_for(self, count: int, within: float) -> float:
-        """When so many had been bound."""
-        self._wanted = count
+        """The time of the last binding, once `count` workloads are bound."""
+        self._expected = count
         if len(self.seen) < count:
             self._enough.clear()
             waiting = asyncio.ensure_future(self._enough.wait())
@@ -76,20 +78,22 @@ class Bindings:
         return max(when for when, _ in self.seen.values())
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        chunks, rest = Chunks(), b""
+        chunks, incomplete = Chunks(), b""
         while data := await reader.read(PIECE):
-            *lines, rest = (rest + b"".join(chunks.feed(data))).split(b"\n")
+            *lines, incomplete = (incomplete + b"".join(chunks.feed(data))).split(b"\n")
             now = time.perf_counter()
             for line in lines:
                 self.note(line, now)
 
     def note(self, line: bytes, now: float) -> None:
-        told = _told(line)
-        name, binding = told.object.metadata.name, told.object.status.binding
-        known = self.seen.get(name)
-        if known is not None and (binding is None or binding.node != known[1] or told.type == "DELETED"):
+        event = _decode_event(line)
+        name, binding = event.object.metadata.name, event.object.status.binding
+        binding_seen = self.seen.get(name)
+        if binding_seen is not None and (
+            binding is None or binding.node != binding_seen[1] or event.type == "DELETED"
+        ):
             self.moved.append(name)
-        elif known is None and binding is not None:
+        elif binding_seen is None and binding is not None:
             self.seen[name] = (now, binding.node)
-            if len(self.seen) >= self._wanted:
+            if len(self.seen) >= self._expected:
                 self._enough.set()

@@ -1,4 +1,4 @@
-"""Does every watcher receive every change, and how soon?"""
+"""Measures the delivery of changes to many watchers."""
 
 import asyncio
 import json
@@ -24,15 +24,15 @@ def measure(report: Report, scale: Scale, folder: Path) -> None:
         written = asyncio.run(drive(target(server.kubeconfig), objects.creates("fan", scale.changes)))
         ended = time.time()
         assert written.count == scale.changes, written.refused
-        said, _ = child.communicate(timeout=120)
-    found = json.loads(said)
-    assert found["received"] == [scale.changes] * scale.watchers
-    delivered = sum(found["received"])
-    what = f"{scale.watchers} watchers x {scale.changes} changes: events delivered, none missing"
-    report.add(what, delivered / (found["last"] - began), "/s", note=f"{delivered:,} events")
+        output, _ = child.communicate(timeout=120)
+    summary = json.loads(output)
+    assert summary["received"] == [scale.changes] * scale.watchers
+    delivered = sum(summary["received"])
+    name = f"{scale.watchers} watchers x {scale.changes} changes: events delivered, none missing"
+    report.add(name, delivered / (summary["last"] - began), "/s", note=f"{delivered:,} events")
     report.add(
         "from the answer to the last write to the last delivery (0: before it)",
-        max(0.0, found["last"] - ended) * 1000,
+        max(0.0, summary["last"] - ended) * 1000,
         "ms",
     )
     report.add("writes meanwhile", written.rate, "/s", note=f"p99 {written.quantile(0.99):.0f} ms")

@@ -1,8 +1,10 @@
-"""`python -m bench.fleet [--quick] [cost speed]`: how cheap are fleet plans beside an independent optimum, and how fast is one?
+"""`python -m bench.fleet [--quick] [cost speed]`: measures the cost of fleet plans beside an independent
+optimum, and their speed.
 
-Cost: Q3's instances (data apart from the project), each a world of manifests: placed one after the other as they arrive, planned anew
-once, and optimised. The optimum comes from bench/optimum.py, which shares no code with the product. Speed: made-up fleets, each left
-alone by the garbage collector before the clock starts, as the server's own process does it with what it has read.
+Cost: Q3's instances (data apart from the project), each a world of manifests: placed in order of arrival,
+planned anew once, and optimised. The optimum comes from bench/optimum.py, which shares no code with the
+product. Speed: synthetic fleets, frozen for the garbage collector before the clock starts, as in the server's
+query process.
 """
 
 import argparse
@@ -37,7 +39,8 @@ from lattice.server.fleet_queries.process_tuning import freeze_heap
 
 SEEDS = range(1, 21)
 SOLVER_SECONDS = 60.0
-AIMS = {"online": 8, "re-planned": 1, "optimised": 0.1}  # per cent above the optimum
+# Per cent above the optimum.
+AIMS = {"online": 8, "re-planned": 1, "optimised": 0.1}
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -52,7 +55,8 @@ def cost(report: Report, quick: bool) -> None:
         report.add("all of it", None, note=f"no data at {DATA}; set LATTICE_BENCH_DATA")
         return
     print(
-        f"  the independent model agrees with enumeration on {check_small(10 if quick else 60)} cut-down instances",
+        f"  the independent model agrees with enumeration on {check_small(10 if quick else 60)}"
+        " cut-down instances",
         flush=True,
     )
     ratios: dict[str, list[float]] = {name: [] for name in AIMS}
@@ -79,38 +83,43 @@ def cost(report: Report, quick: bool) -> None:
 
 
 def _optimum(instance: Instance) -> int:
-    """Nothing is compared with a number that is not proven to be the least."""
+    """The proven optimum; the run ends without a proof."""
     best = least_cost(instance)
     if not best.is_proven:
         raise SystemExit(
-            f"seed {instance.seed}: {best.cost} was found, and {max(best.bound, best.priced)} proven: no optimum to compare with"
+            f"seed {instance.seed}: {best.cost} was found, and {max(best.bound, best.priced)} proven:"
+            " no optimum to compare with"
         )
     return best.cost
 
 
 def add_costs(report: Report, ratios: Mapping[str, Sequence[float]]) -> None:
-    """As per cents above the optimum: of 1.0702 and 1.08 three digits would leave nothing to tell apart."""
-    for name, most in AIMS.items():
-        values = [above(each) for each in ratios[name]]
+    """Add the ratios as per cent above the optimum: three digits could not tell 1.0702 from 1.08."""
+    for name, max_percent in AIMS.items():
+        values = [above(ratio) for ratio in ratios[name]]
         mean = statistics.mean(values)
-        note = f"{mean:+.4f} % of at most {most:+g} %; worst {max(values):+.4f} %"
+        note = f"{mean:+.4f} % of at most {max_percent:+g} %; worst {max(values):+.4f} %"
         report.add(
-            f"{name} above the optimum, mean of {len(values)} seeds", mean, "%", at_most=most, note=note
+            f"{name} above the optimum, mean of {len(values)} seeds",
+            mean,
+            "%",
+            at_most=max_percent,
+            note=note,
         )
 
 
 def above(ratio: float) -> float:
-    """1.07 is 7 % above."""
+    """Per cent above the optimum; 1.07 is 7 %."""
     return (ratio - 1) * 100
 
 
 def arrived(instance: Instance) -> FleetState:
-    """One service after the other, as they come, none of them knowing the next."""
+    """Place the services in order of arrival, without knowledge of later services."""
     world = q3_world(instance)
     fleet = world.build_fleet()
     placements = {}
-    for each in instance.services:
-        name = f"default/{each.name}"
+    for service in instance.services:
+        name = f"default/{service.name}"
         placements[name] = place(world.demands[name], fleet)
         if not placements[name].is_complete:
             raise SystemExit(f"seed {instance.seed}: {name} found no place")
@@ -127,12 +136,12 @@ def speed(report: Report, quick: bool) -> None:
     pools, services = (100, 500) if quick else (1000, 10_000)
     settled = _placements(report, pools, services, 30)
     rng = random.Random(2)
-    more = [large_service(f"new-{number:04}", rng) for number in range(100 if quick else 1000)]
+    new_services = [large_service(f"new-{number:04}", rng) for number in range(100 if quick else 1000)]
     fresh = World.of(large_world(pools, 0))
     freeze_heap()
     report.add(
-        f"plan of {len(more):,} services on {pools:,} pools",
-        milliseconds(lambda: plan(fresh, more)) / 1000,
+        f"plan of {len(new_services):,} services on {pools:,} pools",
+        milliseconds(lambda: plan(fresh, new_services)) / 1000,
         "s",
         at_most=2,
     )
@@ -147,33 +156,33 @@ def speed(report: Report, quick: bool) -> None:
     )
 
 
-def _placements(report: Report, pools: int, services: int, most: float) -> FleetState:
+def _placements(report: Report, pools: int, services: int, max_ms: float) -> FleetState:
     world = World.of(large_world(pools, services))
     settled = converge(world)
     rng = random.Random(3)
     freeze_heap()
-    taken = []
+    durations = []
     for number in range(1000):
         service = large_service(f"late-{number:04}", rng)
         assert isinstance(service, LatticeService)
         demand = world.demand_of(service)
-        taken.append(milliseconds(lambda demand=demand: place(demand, settled.fleet)))
-    taken.sort()
-    what = f"one service placed, {pools:,} pools with {services:,} services"
-    report.add(f"{what}, p50", taken[len(taken) // 2], "ms")
-    report.add(f"{what}, p99", taken[len(taken) * 99 // 100], "ms", at_most=most)
+        durations.append(milliseconds(lambda demand=demand: place(demand, settled.fleet)))
+    durations.sort()
+    name = f"one service placed, {pools:,} pools with {services:,} services"
+    report.add(f"{name}, p50", durations[len(durations) // 2], "ms")
+    report.add(f"{name}, p99", durations[len(durations) * 99 // 100], "ms", at_most=max_ms)
     return converge(world)
 
 
 def _fits(report: Report, settled: FleetState, pools: int) -> None:
-    """A service that no pool can take, while all others run."""
+    """Measure `fit` of a service that no pool accepts, beside all running services."""
     rng, applied = random.Random(4), settled.resulting_world()
     freeze_heap()
-    taken = []
+    durations = []
     for number in range(10):
         service = large_service(f"misfit-{number}", rng)
         assert isinstance(service, LatticeService)
-        taken.append(
+        durations.append(
             milliseconds(
                 lambda service=service: fit(
                     applied.with_objects([_impossible(service)]), f"default/{service.metadata.name}"
@@ -182,19 +191,20 @@ def _fits(report: Report, settled: FleetState, pools: int) -> None:
         )
     report.add(
         f"fit of a service that fits nowhere, {pools:,} pools, slowest of 10",
-        max(taken) / 1000,
+        max(durations) / 1000,
         "s",
         at_most=1,
     )
 
 
 def _tight_fits(report: Report, pools: int) -> None:
-    """A service that fits nowhere for want of machines, and one for want of money: every pool with one node, every pool with one dollar."""
+    """Measure `fit` of services without machines and without money: every pool has a single node, or a single
+    dollar."""
     full, poor = tight_world(pools, nodes=1), tight_world(pools, dollars=1)
     for words, world, replicas in (("machines", full, pools * 11 // 10), ("money", poor, 3)):
         applied, service = converge(World.of(world)).resulting_world(), hungry_service("misfit", replicas)
         freeze_heap()
-        took = (
+        seconds = (
             milliseconds(
                 lambda applied=applied, service=service: fit(
                     applied.with_objects([service]), "default/misfit"
@@ -204,7 +214,7 @@ def _tight_fits(report: Report, pools: int) -> None:
         )
         report.add(
             f"fit of a service that lacks {words}, {replicas:,} replicas, {pools:,} pools",
-            took,
+            seconds,
             "s",
             at_most=1,
         )
@@ -228,14 +238,14 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="everything small, to see that it runs; nothing is kept"
     )
-    asked = parser.parse_args()
-    if unknown := [name for name in asked.cases if name not in CASES]:
+    options = parser.parse_args()
+    if unknown := [name for name in options.cases if name not in CASES]:
         parser.error(f"no such case: {unknown[0]}; there are {', '.join(CASES)}")
     report = Report(machine.facts())
     print("; ".join(f"{fact} {value}" for fact, value in report.machine.items()), flush=True)
-    for name in asked.cases or CASES:
-        CASES[name](report, asked.quick)
-    if not asked.quick and not asked.cases:
+    for name in options.cases or CASES:
+        CASES[name](report, options.quick)
+    if not options.quick and not options.cases:
         report.save("fleet")
     print(f"\n{len(report.missed)} aims missed" if report.missed else "\nevery aim reached")
     return 1 if report.missed else 0

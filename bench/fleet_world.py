@@ -1,8 +1,9 @@
-"""Worlds to measure fleet placement on: Q3's instances as manifests, and large made-up fleets."""
+"""Worlds for the fleet benchmark: the instances of Q3 as manifests, and large synthetic fleets."""
 
 import csv
 import random
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -35,7 +36,8 @@ from lattice.placement.model.world import World
 
 API = "lattice.dev/v1alpha1"
 CERTIFICATES = ("soc2", "hipaa", "gdpr", "pci-dss")
-SLOT = "machine"  # every rented machine has one and every replica takes one, so that none is shared
+# A rented machine has a single slot and a replica takes a slot, so that replicas share no rented machine.
+SLOT = "machine"
 
 
 def made(kind: type[Kind], name: str, spec: object, labels: dict[str, str] | None = None) -> Kind:
@@ -45,13 +47,14 @@ def made(kind: type[Kind], name: str, spec: object, labels: dict[str, str] | Non
 
 
 def q3_world(instance: Instance) -> World:
-    """Real machine types with listed prices; one machine a replica outside, cores and memory by the unit inside."""
+    """Real machine types with list prices: a machine per replica in a cloud, cores and memory by the unit in
+    a data center."""
     listed = (DATA / "aws_on_demand.csv").read_text()
     objects: list[Kind] = [
         *_rented_classes(listed),
-        *(_owned_class(each.name, each.cores, each.memory) for each in instance.data_centers),
+        *(_owned_class(center.name, center.cores, center.memory) for center in instance.data_centers),
     ]
-    regions = sorted({region for service in instance.services for region in service.cost})
+    regions = sorted(set(chain.from_iterable(service.cost for service in instance.services)))
     objects.append(
         made(
             CloudInfrastructure,
@@ -59,13 +62,13 @@ def q3_world(instance: Instance) -> World:
             CloudSpec(provider="aws", regions={region: CloudRegion() for region in regions}),
         )
     )
-    for each in instance.data_centers:
-        location = Location(name=each.name, region=each.region)
+    for center in instance.data_centers:
+        location = Location(name=center.name, region=center.region)
         objects.append(
             made(
                 StaticInfrastructure,
-                each.name,
-                StaticSpec(location=location, capacity=StaticCapacity(nodes=1), provider=each.name),
+                center.name,
+                StaticSpec(location=location, capacity=StaticCapacity(nodes=1), provider=center.name),
             )
         )
     objects += [
@@ -80,7 +83,7 @@ def q3_world(instance: Instance) -> World:
         )
         for count in sorted({service.min_regions for service in instance.services})
     ]
-    objects += [_q3_service(each) for each in instance.services]
+    objects += [_q3_service(service) for service in instance.services]
     return World.of(objects, PriceBook.builtin().with_csv(listed, "aws_on_demand.csv", provider="aws"))
 
 
@@ -108,22 +111,26 @@ def _owned_class(name: str, cores: int, memory: int) -> Kind:
     )
 
 
-def _q3_service(each: Arriving) -> Kind:
-    where = Requirement(key="region", operator="In", values=tuple(sorted([*each.cost, *each.inside])))
+def _q3_service(service: Arriving) -> Kind:
+    region_rule = Requirement(
+        key="region", operator="In", values=tuple(sorted([*service.cost, *service.inside]))
+    )
     placement = Placement(
-        pools=LabelSelector(match_expressions=(where,)),
+        pools=LabelSelector(match_expressions=(region_rule,)),
         resources=PlacementResources(
-            cores=Decimal(each.cpu), memory_gi=Decimal(each.memory), extended={SLOT: 1}
+            cores=Decimal(service.cpu), memory_gi=Decimal(service.memory), extended={SLOT: 1}
         ),
     )
     spec = ServiceSpec(
-        containers={"main": Container(image="app")}, placement=placement, replicas=Replicas(min=each.replicas)
+        containers={"main": Container(image="app")},
+        placement=placement,
+        replicas=Replicas(min=service.replicas),
     )
-    return made(LatticeService, each.name, spec, {"regions": str(each.min_regions)})
+    return made(LatticeService, service.name, spec, {"regions": str(service.min_regions)})
 
 
 def large_world(pools: int, services: int, seed: int = 1) -> list[Kind]:
-    """Pools in forty regions with certificates and budgets; services of many shapes."""
+    """Pools in forty regions with certificates and budgets, and services of many shapes."""
     rng = random.Random(seed)
     objects: list[Kind] = []
     for number, (cores, memory, price) in enumerate(
@@ -140,7 +147,7 @@ def large_world(pools: int, services: int, seed: int = 1) -> list[Kind]:
             provider=PoolProvider(type="aws", region=f"region-{number % 40}"),
             capacity=PoolCapacity(max_nodes=200),
             budget=PoolBudget(max_monthly_cost=Decimal(20_000)),
-            node_classes=tuple(f"class-{each}" for each in range(4)),
+            node_classes=tuple(f"class-{index}" for index in range(4)),
             labels={"tier": rng.choice(["production", "test"]), "compliance": rng.sample(CERTIFICATES, 2)},
         )
         objects.append(made(LatticePool, f"pool-{number:04}", spec))
@@ -162,20 +169,20 @@ def large_service(name: str, rng: random.Random) -> Kind:
 
 
 def tight_world(pools: int, nodes: int = 200, dollars: int = 20_000) -> list[Kind]:
-    """The same pools, empty, each with so many nodes and so much money a month."""
-    found = []
-    for each in large_world(pools, 0):
-        if isinstance(each, LatticePool):
+    """The pools of `large_world` without services, with so many nodes and so many dollars per month."""
+    objects = []
+    for obj in large_world(pools, 0):
+        if isinstance(obj, LatticePool):
             capacity, budget = PoolCapacity(max_nodes=nodes), PoolBudget(max_monthly_cost=Decimal(dollars))
-            each = msgspec.structs.replace(
-                each, spec=msgspec.structs.replace(each.spec, capacity=capacity, budget=budget)
+            obj = msgspec.structs.replace(
+                obj, spec=msgspec.structs.replace(obj.spec, capacity=capacity, budget=budget)
             )
-        found.append(each)
-    return found
+        objects.append(obj)
+    return objects
 
 
 def hungry_service(name: str, replicas: int) -> Kind:
-    """Half a large machine for each replica."""
+    """A service whose replica needs half of a large machine."""
     placement = Placement(
         resources=PlacementResources(cores=Decimal(8), memory_gi=Decimal(16)), compliance=("soc2",)
     )

@@ -1,4 +1,4 @@
-"""Q3's instances and a plain replay of them."""
+"""Instances of Q3: data centers, and services in the order of arrival."""
 
 import json
 import os
@@ -30,8 +30,10 @@ class Service:
     memory: int  # GiB
     replicas: int
     min_regions: int
-    cost: dict[str, int]  # cloud region -> micro-dollars an hour of one replica there
-    inside: tuple[str, ...]  # data centers that may take it
+    # Cloud region -> micro-dollars per hour of a replica.
+    cost: dict[str, int]
+    # Data centers that may run the service.
+    inside: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +44,15 @@ class Instance:
 
 
 def load(seed: int) -> Instance:
-    """The instance of a seed. A data center is a region of its own, not the cloud region that it is near."""
-    made = subprocess.run(
+    """The instance of a seed. A data center is a region of its own, not the nearby cloud region."""
+    output = subprocess.run(
         [sys.executable, str(DATA / "instances.py"), str(seed)],
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
-    return read(json.loads(made.stdout))
+    return read(json.loads(output.stdout))
 
 
 def read(raw: dict) -> Instance:
@@ -71,7 +73,7 @@ def read(raw: dict) -> Instance:
 
 
 def cut_down(instance: Instance, rng: random.Random) -> Instance:
-    """A few services with few replicas and regions, and data centers too small for all of them."""
+    """A few services with few replicas and regions, and data centers that are too small for all."""
     services = []
     for service in rng.sample(instance.services, 4):
         regions = rng.sample(sorted(service.cost), min(4, len(service.cost)))

@@ -1,4 +1,4 @@
-"""How long does a list of 10,000 objects take, and for how long does it make everybody else wait?"""
+"""Measures a list of 10,000 objects, and the delay of small requests during the list."""
 
 import asyncio
 import json
@@ -16,9 +16,10 @@ from bench.scale import Scale
 from bench.wire import Line
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-PAGE = 500  # objects: what kubectl asks for
+# Objects per page of kubectl.
+PAGE = 500
 SMALL = f"{objects.SERVICES}/long-000000"
-LONGEST_WAIT = 50.0  # milliseconds
+MAX_WAIT_MS = 50.0
 OTHER_FORMS = (
     ("one Table without pages", objects.SERVICES, TABLE),
     ("metadata only", objects.SERVICES, "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
@@ -39,13 +40,13 @@ def measure(report: Report, scale: Scale, folder: Path) -> None:
             "ms",
             note=f"median {quiet.median:.1f} ms",
         )
-        _whole(report, scale, server)
-        _paged(report, scale, server)
+        _measure_list(report, scale, server)
+        _measure_pages(report, scale, server)
         for name, path, accept in OTHER_FORMS:
-            _other(report, scale, server, (name, path, accept))
+            _measure_form(report, scale, server, (name, path, accept))
 
 
-def _whole(report: Report, scale: Scale, server: Server) -> None:
+def _measure_list(report: Report, scale: Scale, server: Server) -> None:
     line = Line(target(server.kubeconfig))
 
     def read() -> int:
@@ -61,10 +62,10 @@ def _whole(report: Report, scale: Scale, server: Server) -> None:
         at_most=0.6,
         note=f"{size:,} bytes",
     )
-    report.add("longest wait of a small get meanwhile", longest, "ms", at_most=LONGEST_WAIT)
+    report.add("longest wait of a small get meanwhile", longest, "ms", at_most=MAX_WAIT_MS)
 
 
-def _paged(report: Report, scale: Scale, server: Server) -> None:
+def _measure_pages(report: Report, scale: Scale, server: Server) -> None:
     line = Line(target(server.kubeconfig))
 
     def read() -> int:
@@ -90,14 +91,14 @@ def _paged(report: Report, scale: Scale, server: Server) -> None:
         "s",
         note=f"{size:,} bytes",
     )
-    report.add("longest wait of a small get meanwhile", longest, "ms", at_most=LONGEST_WAIT)
+    report.add("longest wait of a small get meanwhile", longest, "ms", at_most=MAX_WAIT_MS)
 
 
-def _other(report: Report, scale: Scale, server: Server, form: tuple[str, str, str]) -> None:
+def _measure_form(report: Report, scale: Scale, server: Server, form: tuple[str, str, str]) -> None:
     name, path, accept = form
     line = Line(target(server.kubeconfig))
     _, _, longest = _under_probe(server, min(3, scale.lists), lambda: len(line.ask(path, accept)))
-    report.add(f"longest wait of a small get during {name}", longest, "ms", at_most=LONGEST_WAIT)
+    report.add(f"longest wait of a small get during {name}", longest, "ms", at_most=MAX_WAIT_MS)
 
 
 def _under_probe(server: Server, times: int, read: Callable[[], int]) -> tuple[list[float], int, float]:

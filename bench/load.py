@@ -1,4 +1,4 @@
-"""A lean HTTPS load generator: a few keep-alive connections, each sending its next request when the last is answered."""
+"""An HTTPS load generator: keep-alive connections that send the next request after every response."""
 
 import asyncio
 import base64
@@ -56,13 +56,13 @@ class Result:
         return self.count / self.seconds
 
     def quantile(self, share: float) -> float:
-        """In milliseconds."""
+        """A latency quantile in milliseconds."""
         ordered = sorted(self.latencies)
         return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 class _Connection(asyncio.Protocol):
-    """Answers with a Content-Length only: that is what single objects get."""
+    """Reads responses with Content-Length only, as single objects have."""
 
     def __init__(self, requests: Iterator[bytes], result: Result, done: "asyncio.Future[None]") -> None:
         self.requests, self.result, self.done = requests, result, done
@@ -108,14 +108,14 @@ async def drive(at: Target, requests: Iterator[bytes], connections: int = 16) ->
     result = Result()
     loop = asyncio.get_running_loop()
     finished = [loop.create_future() for _ in range(connections)]
-    make: list[Callable[[], asyncio.Protocol]] = [
+    connects: list[Callable[[], asyncio.Protocol]] = [
         partial(_Connection, requests, result, done) for done in finished
     ]
     began = time.perf_counter()
     await asyncio.gather(
         *(
-            loop.create_connection(each, at.host, at.port, ssl=at.tls, server_hostname="localhost")
-            for each in make
+            loop.create_connection(connect, at.host, at.port, ssl=at.tls, server_hostname="localhost")
+            for connect in connects
         )
     )
     await asyncio.gather(*finished)

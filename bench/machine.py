@@ -1,4 +1,4 @@
-"""On what it was measured: the facts that a figure means nothing without."""
+"""Facts of the machine that was measured."""
 
 import os
 import platform
@@ -26,20 +26,20 @@ def facts() -> dict[str, str | int]:
 
 
 def etcd_version() -> str:
-    """Empty if there is none on the PATH."""
+    """The version of etcd; empty without etcd on the PATH."""
     if shutil.which("etcd") is None:
         return ""
-    said = subprocess.run(["etcd", "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"etcd Version: (\S+)", said)
-    return found.group(1) if found else "unknown"
+    output = subprocess.run(["etcd", "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"etcd Version: (\S+)", output)
+    return match.group(1) if match else "unknown"
 
 
 def resident_mib(pid: int) -> float:
-    """What a process holds in memory, in MiB."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(found.group(1)) / 1024 if found else 0.0
+    """Resident memory of a process, in MiB."""
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(match.group(1)) / 1024 if match else 0.0
 
 
 def _cpu() -> str:
-    found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-    return found.group(1).strip() if found else platform.machine()
+    match = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    return match.group(1).strip() if match else platform.machine()

@@ -1,4 +1,4 @@
-"""How much memory does a server hold, idle and after work?"""
+"""Measures the memory of a server, idle and under load."""
 
 import asyncio
 import time
@@ -12,13 +12,14 @@ from bench.machine import resident_mib
 from bench.report import Report
 from bench.scale import Scale
 
-SETTLE = 1.0  # seconds until everything that starts has started
+# Seconds until the server has started completely.
+SETTLE_S = 1.0
 
 
 def measure(report: Report, scale: Scale, folder: Path) -> None:
     with running_server(folder / "data") as server:
         pid, at = server.process.pid, target(server.kubeconfig)
-        time.sleep(SETTLE)
+        time.sleep(SETTLE_S)
         report.add("idle", resident_mib(pid), "MiB", at_most=100)
         asyncio.run(drive(at, objects.creates("memory", scale.objects)))
         report.add(f"with {scale.objects:,} objects of 1 KB", resident_mib(pid), "MiB")

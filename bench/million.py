@@ -1,4 +1,4 @@
-"""A million placements in a process of its own: how long, how much memory, and does it slow down?"""
+"""A million placements in a separate process: time, memory, and the rate of the last tenth."""
 
 import argparse
 import gc
@@ -25,29 +25,30 @@ def main() -> int:
     return 0
 
 
-def measured(asked: argparse.Namespace) -> dict[str, float]:
-    table, profile = cases.node_table(asked.nodes, SIZE), compile_profile(PRESETS["balanced"])
-    nodes = [facts for facts in table.node_infos if facts is not None]
+def measured(options: argparse.Namespace) -> dict[str, float]:
+    table, profile = cases.node_table(options.nodes, SIZE), compile_profile(PRESETS["balanced"])
+    nodes = [info for info in table.node_infos if info is not None]
     marks = [time.process_time()]
     deciding = 0.0
     gc.freeze()
-    for number, asks in enumerate(cases.jobs(table, asked.jobs, asked.tasks), 1):
-        began = time.process_time()
+    for number, asks in enumerate(cases.jobs(table, options.jobs, options.tasks), 1):
+        started = time.process_time()
         assert can_batch(asks[0], profile, table)
         picks = decide_batch(asks[0], table, profile, len(asks))
-        told = list(picks.rejection_counts())
-        deciding += time.process_time() - began
-        assert len(told) == len(asks)
+        rejections = list(picks.rejection_counts())
+        deciding += time.process_time() - started
+        assert len(rejections) == len(asks)
         for ask, row in zip(asks, picks.rows, strict=True):
             table.assume(ask, row)
-        if number % (asked.jobs // 10) == 0:
+        if number % (options.jobs // 10) == 0:
             marks.append(time.process_time())
-    peak = (
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )  # before verifying, which needs memory of its own
-    placed: list[Placed] = [(each.ask, table.names[each.row]) for each in table.placements.values()]
-    assert verify(nodes, placed) == asked.jobs * asked.tasks
-    tenths = [after - before for before, after in pairwise(marks)]
+    # Before the verification, which needs memory too.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    placed: list[Placed] = [
+        (placement.ask, table.names[placement.row]) for placement in table.placements.values()
+    ]
+    assert verify(nodes, placed) == options.jobs * options.tasks
+    tenths = [end - start for start, end in pairwise(marks)]
     return {
         "seconds": marks[-1] - marks[0],
         "deciding": deciding,

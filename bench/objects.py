@@ -1,4 +1,4 @@
-"""What the load is made of: the service of the first example, about 1 KB of JSON."""
+"""Objects of the load: the service of the first example, about 1 KB of JSON."""
 
 import json
 from collections.abc import Iterator
@@ -33,6 +33,6 @@ def creates(prefix: str, count: int) -> Iterator[bytes]:
         yield request("POST", SERVICES, service(f"{prefix}-{number:06d}"))
 
 
-def gets(prefix: str, known: int, count: int) -> Iterator[bytes]:
+def gets(prefix: str, existing: int, count: int) -> Iterator[bytes]:
     for number in range(count):
-        yield request("GET", f"{SERVICES}/{prefix}-{number % known:06d}")
+        yield request("GET", f"{SERVICES}/{prefix}-{number % existing:06d}")

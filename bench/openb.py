@@ -1,7 +1,9 @@
-"""How well a GPU cluster is filled: the openb trace (Alibaba v2023) replayed through the product's own tables and profiles.
+"""GPU allocation ratio: the openb trace (Alibaba v2023) replayed through the product's own tables and
+profiles.
 
-Arrivals only; each pod is tried once; the figure is allocated ÷ all GPU when 100 and 130 % of the GPUs have been asked for, as
-published with FGD (Weng et al., USENIX ATC'23). Decide only: nothing is written down. Run: python -m bench.openb --help
+Arrivals only; every pod is tried once; the figure is allocated ÷ all GPU when 100 and 130 % of the GPUs have
+been requested, as published with FGD (Weng et al., USENIX ATC'23). Decisions only, without storage. Run:
+python -m bench.openb --help
 """
 
 import argparse
@@ -13,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -29,11 +32,12 @@ DATA = (
     / "openb"
 )
 PEERS = {"resource-efficiency": "05-BestFit", "gpu": "06-FGD"}
-MARGINS = {
-    "resource-efficiency": 0.1
-}  # points that a workload may stay below its peer; with any other profile none
-SLOWEST = 6.0  # seconds a run
-ARRIVED = 1.3  # stop when this share of the GPUs has been asked for
+# Points by which a workload may stay below its peer; 0 for profiles that are not listed.
+MARGINS = {"resource-efficiency": 0.1}
+# CPU seconds of the slowest run.
+MAX_RUN_S = 6.0
+# Requested share of the GPUs at which the trace ends.
+ARRIVED = 1.3
 MEBI = 1 << 20
 PODS = "openb_pod_list_"
 
@@ -82,15 +86,18 @@ def read_nodes() -> list[NodeInfo]:
 
 
 def unknown(workloads: Sequence[str]) -> str:
-    """What is wrong with these names of workloads; empty: nothing."""
-    there = sorted(path.stem.removeprefix(PODS) for path in DATA.glob(f"{PODS}*.csv"))
-    strange = [part for workload in workloads for part in workload.split("+") if part not in there]
-    return f'no workload "{strange[0]}" in {DATA}; there are {", ".join(there)}' if strange else ""
+    """The error for unknown workload names; empty if all are known."""
+    names = sorted(path.stem.removeprefix(PODS) for path in DATA.glob(f"{PODS}*.csv"))
+    parts = chain.from_iterable(workload.split("+") for workload in workloads)
+    strange = [part for part in parts if part not in names]
+    return f'no workload "{strange[0]}" in {DATA}; there are {", ".join(names)}' if strange else ""
 
 
 def read_pods(workload: str) -> list[Pod]:
-    """By name. Several workloads joined by + are put together."""
-    rows = [row for part in workload.split("+") for row in rows_of(DATA / f"{PODS}{part}.csv")]
+    """Pods sorted by name. Workloads joined by + are combined."""
+    rows: list[dict[str, str]] = []
+    for part in workload.split("+"):
+        rows += rows_of(DATA / f"{PODS}{part}.csv")
     return sorted((_pod(row) for row in rows), key=lambda pod: pod.name)
 
 
@@ -102,22 +109,22 @@ def _pod(row: dict[str, str]) -> Pod:
 
 
 def arrivals(pods: Sequence[Pod], seed: int, capacity: int) -> list[Pod]:
-    """The originals, shuffled; then clones, until the next would pass the limit."""
-    chance = random.Random(seed)
+    """The pods of the trace, shuffled, then clones until the next clone would pass the limit."""
+    rng = random.Random(seed)
     order = list(pods)
-    chance.shuffle(order)
-    asked = sum(pod.milli for pod in order)
+    rng.shuffle(order)
+    requested = sum(pod.milli for pod in order)
     while True:
-        pod = chance.choice(pods)
-        if asked + (pod.gpu.milli if pod.gpu else 0) > ARRIVED * capacity:
+        pod = rng.choice(pods)
+        if requested + (pod.gpu.milli if pod.gpu else 0) > ARRIVED * capacity:
             return order
         order.append(pod)
-        asked += pod.milli
+        requested += pod.milli
 
 
 def replay(workload: str, profile_name: str, seed: int) -> Run:
     nodes, profile = read_nodes(), compile_preset(profile_name)
-    capacity = sum(1000 * len(facts.gpus) for facts in nodes)
+    capacity = sum(1000 * len(node.gpus) for node in nodes)
     order = arrivals(read_pods(workload), seed, capacity)
     table = NodeTable(seed)
     table.load(nodes)
@@ -143,11 +150,11 @@ def replay(workload: str, profile_name: str, seed: int) -> Run:
 
 
 def verify(nodes: Sequence[NodeInfo], order: Sequence[Pod], table: NodeTable) -> None:
-    """Add everything up again, from the trace and the placements alone, one by one."""
-    cpu = {facts.name: facts.allocatable["cpu"] for facts in nodes}
-    memory = {facts.name: facts.allocatable["memory"] for facts in nodes}
-    gpus = {facts.name: [1000] * len(facts.gpus) for facts in nodes}
-    model = {facts.name: facts.gpus[0][0] for facts in nodes}
+    """Add up the placements again, from the trace alone."""
+    cpu = {info.name: info.allocatable["cpu"] for info in nodes}
+    memory = {info.name: info.allocatable["memory"] for info in nodes}
+    gpus = {info.name: [1000] * len(info.gpus) for info in nodes}
+    model = {info.name: info.gpus[0][0] for info in nodes}
     for name, placement in table.placements.items():
         pod, node = order[int(name)], table.names[placement.row]
         cpu[node] -= pod.cpu
@@ -182,7 +189,7 @@ def published() -> dict[tuple[str, str], tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One workload with one profile, beside its peer."""
+    """A workload with a profile, beside its peer."""
 
     workload: str
     profile: str
@@ -198,19 +205,21 @@ class Line:
 
     @property
     def misses(self) -> list[str]:
-        """The bars that it does not reach."""
-        found = []
-        if not self.slowest <= SLOWEST:
-            found.append(
-                f"{self.profile}, {self.workload}: a run takes {self.slowest:.1f} s of CPU, {SLOWEST:g} are allowed"
+        """The missed bars in words."""
+        misses = []
+        if not self.slowest <= MAX_RUN_S:
+            misses.append(
+                f"{self.profile}, {self.workload}: a run takes {self.slowest:.1f} s of CPU,"
+                f" {MAX_RUN_S:g} are allowed"
             )
-        least = 0.0 - MARGINS.get(self.profile, 0.0)
+        min_points = 0.0 - MARGINS.get(self.profile, 0.0)
         for percent, ahead in zip((100, 130), self.ahead if self.peer else (), strict=False):
-            if not ahead >= least:
-                found.append(
-                    f"{self.profile}, {self.workload}: {ahead:+.2f} points at {percent} %, {least:+.2f} or more is required"
+            if not ahead >= min_points:
+                misses.append(
+                    f"{self.profile}, {self.workload}: {ahead:+.2f} points at {percent} %,"
+                    f" {min_points:+.2f} or more is required"
                 )
-        return found
+        return misses
 
     @property
     def reached(self) -> bool:
@@ -233,7 +242,10 @@ def line(runs: Sequence[Run], peers: dict[tuple[str, str], tuple[float, float]])
     return Line(first.workload, first.profile, peer, mean, max(run.seconds for run in runs), len(runs))
 
 
-HEADING = "| workload | peer at 100 / 130 % | Lattice | ahead, points | slowest run, CPU s | seeds | reached |\n|---|---|---|---|---|---|---|"
+HEADING = (
+    "| workload | peer at 100 / 130 % | Lattice | ahead, points | slowest run, CPU s | seeds | reached |\n"
+    "|---|---|---|---|---|---|---|"
+)
 
 
 def markdown(lines: Sequence[Line]) -> str:
@@ -241,12 +253,12 @@ def markdown(lines: Sequence[Line]) -> str:
         "# Filling a GPU cluster (openb)\n",
         "Decide only, every node scored, every placement checked again. The mix is learned online.\n",
     ]
-    for profile in dict.fromkeys(each.profile for each in lines):
-        ours = [each for each in lines if each.profile == profile]
+    for profile in dict.fromkeys(row.profile for row in lines):
+        ours = [row for row in lines if row.profile == profile]
         parts += [
             f"## {profile} beside {PEERS.get(profile, 'nobody')[3:]}\n",
             HEADING,
-            *(each.markdown() for each in ours),
+            *(row.markdown() for row in ours),
         ]
         if means := mean_ahead(ours):
             parts.append(f"\nMean over the workloads: {means[0]:+.2f} / {means[1]:+.2f} points.\n")
@@ -254,22 +266,24 @@ def markdown(lines: Sequence[Line]) -> str:
 
 
 def mean_ahead(lines: Sequence[Line]) -> list[float]:
-    """At 100 and 130 %, over those that have a peer; empty if none has."""
-    known = [each.ahead for each in lines if each.peer]
-    return [sum(values) / len(known) for values in zip(*known, strict=True)]
+    """Mean points ahead at 100 and 130 % over the workloads with a peer; empty without peers."""
+    points = [row.ahead for row in lines if row.peer]
+    return [sum(values) / len(points) for values in zip(*points, strict=True)]
 
 
 def missed(lines: Sequence[Line]) -> list[str]:
-    """Every bar that is not reached, in words: those of each workload, and that a profile is above its peer on the whole."""
-    found = [miss for each in lines for miss in each.misses]
-    for profile in dict.fromkeys(each.profile for each in lines):
-        means = mean_ahead([each for each in lines if each.profile == profile])
-        found += [
+    """All missed bars in words: of every workload, and of a profile that is not above its peer on average."""
+    misses: list[str] = []
+    for row in lines:
+        misses += row.misses
+    for profile in dict.fromkeys(row.profile for row in lines):
+        means = mean_ahead([row for row in lines if row.profile == profile])
+        misses += [
             f"{profile}: {mean:+.2f} points on the whole, above 0 is required"
             for mean in means
             if not mean > 0
         ]
-    return found
+    return misses
 
 
 def _numbers(text: str) -> list[int]:
@@ -277,7 +291,7 @@ def _numbers(text: str) -> list[int]:
     return list(range(int(first), int(last or first) + 1))
 
 
-def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.openb", description=__doc__)
     parser.add_argument(
         "--workload",
@@ -288,11 +302,11 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", action="append", choices=list(PEERS), help="both if not given")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--save", default="openb", help="name of the results; empty: do not store them")
-    return parser.parse_args(given)
+    return parser.parse_args(arguments)
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = _arguments(given)
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _arguments(arguments)
     if not DATA.is_dir():
         print(
             f"not measured: no openb data in {DATA}; set LATTICE_BENCH_DATA to the folder that holds openb/"
@@ -315,8 +329,8 @@ def main(given: Sequence[str] | None = None) -> int:
     text = markdown(lines)
     print(text)
     if options.save:
-        found = {"machine": machine(), "lines": [{**asdict(each), "reached": each.reached} for each in lines]}
-        (RESULTS / f"{options.save}.json").write_text(json.dumps(found, indent=1) + "\n")
+        document = {"machine": machine(), "lines": [{**asdict(row), "reached": row.reached} for row in lines]}
+        (RESULTS / f"{options.save}.json").write_text(json.dumps(document, indent=1) + "\n")
         (RESULTS / f"{options.save}.md").write_text(text)
     misses = missed(lines)
     for miss in misses:

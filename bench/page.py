@@ -1,8 +1,10 @@
-"""`python -m bench.page [--quick]`: how soon is the page there, does it stay smooth with a large fleet, and how soon does it show a change?
+"""`python -m bench.page [--quick]`: measures the page in a browser: time to first use, blocked input with a
+large fleet, delay of a change.
 
-In a real browser, on a server of its own whose controllers are off: nobody writes but the benchmark. "From nothing" is a browser that
-was never here, from the first packet until the view has answered a key or a click; medians of several visits. What blocks input is the
-longest task of the page by the clock, worst of all rounds, traced from the first packet on; its time on the processor stands beside it.
+The server has no controllers, so the benchmark is the only writer. "From nothing" is a new browser, from the
+first packet until the view has answered a key or a click; medians of several visits. Blocked input is the
+longest task of the page by the clock, the worst of all rounds, traced from the first packet on, beside the
+task's processor time.
 """
 
 import argparse
@@ -26,12 +28,15 @@ from lattice.ui import assets
 
 VISITS = 5
 ROUNDS = 3
-WORKLOADS, NODES, SERVICES, EVENTS = 200, 40, 40, 20  # that change, or come, within about a second
-LISTED = 2500  # milliseconds until everything that a view lists is there
-SETTLED = 1500
+# Objects that change, or are created, within about a second.
+WORKLOADS, NODES, SERVICES, EVENTS = 200, 40, 40, 20
+# Milliseconds until a view has loaded its whole list.
+LISTED_MS = 2500
+# Milliseconds after the changes until the page is quiet.
+SETTLED_MS = 1500
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="a small fleet, to see that it runs; nothing is kept"
@@ -41,20 +46,21 @@ def main(words: Sequence[str] | None = None) -> int:
         action="store_true",
         help="one visit and one round of each, to see where it stands; nothing is kept",
     )
-    given = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     report = Report(machine.facts())
     if not CHROMIUM:
         sys.exit("there is no chromium here: make tools installs it where it can")
-    size = Size(250, 2500, events=500) if given.quick else Size()
-    visits, rounds = (1, 1) if given.quick or given.once else (VISITS, ROUNDS)
+    size = Size(250, 2500, events=500) if options.quick else Size()
+    visits, rounds = (1, 1) if options.quick or options.once else (VISITS, ROUNDS)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         large = Path(folder) / "large"
-        write(large, size)  # before the browser is there, whose event loop leaves no room for another
+        # Before the browser exists, because its event loop excludes a second loop.
+        write(large, size)
         browser = stack.enter_context(a_browser())
         report.begin("files")
         report.add(
             "all files of the page, compressed",
-            sum(len(each.gzipped) for each in assets().values()) / 1024,
+            sum(len(asset.gzipped) for asset in assets().values()) / 1024,
             "KiB",
             at_most=150,
         )
@@ -63,7 +69,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with _served(large) as shop:
             _opening(report, browser, shop, (visits, rounds))
             _changing(report, browser, shop, (size, rounds))
-    if not (given.quick or given.once):
+    if not (options.quick or options.once):
         report.save("page")
     print(f"\n{len(report.missed)} aims missed" if report.missed else "\nevery aim reached")
     return 1 if report.missed else 0
@@ -102,8 +108,8 @@ def _opening(report: Report, browser: Browser, shop: Shop, times: tuple[int, int
             f"{name}, from nothing until it answers", _soon(browser, shop, view, visits), "ms", at_most=2000
         )
     for name, view in VIEWS.items():
-        found = [_while_opening(browser, shop, view) for _ in range(rounds)]
-        _add_blocked(report, f"{name}: longest block while it opens and lists", found)
+        blocked = [_while_opening(browser, shop, view) for _ in range(rounds)]
+        _add_blocked(report, f"{name}: longest block while it opens and lists", blocked)
 
 
 def _soon(browser: Browser, shop: Shop, view: View, visits: int) -> float:
@@ -117,82 +123,91 @@ def _soon(browser: Browser, shop: Shop, view: View, visits: int) -> float:
 def _while_opening(browser: Browser, shop: Shop, view: View) -> Blocked:
     with newcomer(browser, shop, view) as page, watched(browser, page) as blocked:
         open_view(page, shop, view)
-        page.wait_for_timeout(LISTED)
+        page.wait_for_timeout(LISTED_MS)
         return blocked()
 
 
 def _changing(report: Report, browser: Browser, shop: Shop, times: tuple[Size, int]) -> None:
     size, rounds = times
     turns = iter(range(1, 1000))
-    whole = WORKLOADS + NODES + SERVICES + EVENTS
-    many = f"{WORKLOADS} workloads, {NODES} nodes, {SERVICES} services, {EVENTS} new events"
+    count = WORKLOADS + NODES + SERVICES + EVENTS
+    changed_objects = f"{WORKLOADS} workloads, {NODES} nodes, {SERVICES} services, {EVENTS} new events"
     for name, view in VIEWS.items():
-        found, took = [], []
+        blocked_times, durations = [], []
         for _ in range(rounds):
             with newcomer(browser, shop, view) as page:
                 open_view(page, shop, view)
-                page.wait_for_timeout(LISTED)
+                page.wait_for_timeout(LISTED_MS)
                 with watched(browser, page) as blocked:
-                    took.append(change(shop, _changes(next(turns), size)))
-                    page.wait_for_timeout(SETTLED)
-                    found.append(blocked())
+                    durations.append(change(shop, _changes(next(turns), size)))
+                    page.wait_for_timeout(SETTLED_MS)
+                    blocked_times.append(blocked())
         _add_blocked(
             report,
-            f"{name}: longest block while {whole} objects change",
-            found,
-            f"; {many} in {max(took):.1f} s",
+            f"{name}: longest block while {count} objects change",
+            blocked_times,
+            f"; {changed_objects} in {max(durations):.1f} s",
         )
-    shown = [_seen(browser, shop) for _ in range(rounds)]
+    shown = [_change_delay(browser, shop) for _ in range(rounds)]
     report.add("a change of a node is shown after", statistics.median(shown), "ms", at_most=2000)
 
 
 def _changes(turn: int, size: Size) -> list[Change]:
-    """Each changes something that is shown: workloads are on other nodes then, which is the most work for who draws nodes."""
-    found: list[Change] = []
+    """Changes that the page shows: workloads move to new nodes, which is the most work for the node view."""
+    changes: list[Change] = []
     for number in range(WORKLOADS):
         name = f"service-{number % (size.workloads // size.replicas):04}-{number % size.replicas}"
-        to = {"binding": {"node": f"node-{(number + 31 * turn) % size.nodes:04}"}}
-        found.append(("PATCH", f"namespaces/default/latticeworkloads/{name}/status", {"status": to}))
-    held, labelled = {"spec": {"unschedulable": turn % 2 == 0}}, {"metadata": {"labels": {"turn": str(turn)}}}
-    found += [("PATCH", f"latticenodes/node-{number:04}", held) for number in range(NODES)]
-    found += [
-        ("PATCH", f"namespaces/default/latticeservices/service-{number:04}", labelled)
+        status = {"binding": {"node": f"node-{(number + 31 * turn) % size.nodes:04}"}}
+        changes.append(("PATCH", f"namespaces/default/latticeworkloads/{name}/status", {"status": status}))
+    cordon, label = {"spec": {"unschedulable": turn % 2 == 0}}, {"metadata": {"labels": {"turn": str(turn)}}}
+    changes += [("PATCH", f"latticenodes/node-{number:04}", cordon) for number in range(NODES)]
+    changes += [
+        ("PATCH", f"namespaces/default/latticeservices/service-{number:04}", label)
         for number in range(SERVICES)
     ]
     for number in range(EVENTS):
-        about = {"kind": "LatticeNode", "apiVersion": "lattice.dev/v1alpha1", "name": f"node-{number:04}"}
+        involved_object = {
+            "kind": "LatticeNode",
+            "apiVersion": "lattice.dev/v1alpha1",
+            "name": f"node-{number:04}",
+        }
         body = {
             "metadata": {"name": f"came-{turn}-{number}"},
-            "involvedObject": about,
+            "involvedObject": involved_object,
             "reason": "NodeReady",
             "message": "it came",
         }
-        found.append(
+        changes.append(
             (
                 "POST",
                 "/api/v1/namespaces/default/events",
                 {"apiVersion": "v1", "kind": "Event", **body, "type": "Normal"},
             )
         )
-    return sorted(found, key=lambda each: hash(each[1]) % 97)  # all kinds among one another
+    # Mixes the kinds.
+    return sorted(changes, key=lambda change: hash(change[1]) % 97)
 
 
-def _seen(browser: Browser, shop: Shop) -> float:
-    """By the page's own clock, from before the change is sent."""
+def _change_delay(browser: Browser, shop: Shop) -> float:
+    """Milliseconds by the page's clock from before the change is sent until the page shows the change."""
     with newcomer(browser, shop) as page:
         page.goto(f"{shop.url}/ui/#/nodes")
-        for is_held, word in ((False, "Ready"), (True, "Cordoned")):
+        for is_cordoned, word in ((False, "Ready"), (True, "Cordoned")):
             began = float(page.evaluate("performance.now()"))
-            change(shop, [("PATCH", "latticenodes/node-0001", {"spec": {"unschedulable": is_held}})])
+            change(shop, [("PATCH", "latticenodes/node-0001", {"spec": {"unschedulable": is_cordoned}})])
             page.wait_for_selector(f"tr[data-path='/node-0001'] .badge:text('{word}')")
         return float(page.evaluate("performance.now()")) - began
 
 
-def _add_blocked(report: Report, what: str, found: Sequence[Blocked], more: str = "") -> None:
-    worst = max(found, key=lambda each: each.by_clock)
-    busy = max(each.busy for each in found)
+def _add_blocked(report: Report, subject: str, blocked: Sequence[Blocked], suffix: str = "") -> None:
+    worst = max(blocked, key=lambda sample: sample.by_clock)
+    busy = max(sample.busy for sample in blocked)
     report.add(
-        what, worst.by_clock, "ms", at_most=100, note=f"by the clock; {busy:.0f} ms on the processor{more}"
+        subject,
+        worst.by_clock,
+        "ms",
+        at_most=100,
+        note=f"by the clock; {busy:.0f} ms on the processor{suffix}",
     )
 
 

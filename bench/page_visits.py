@@ -1,4 +1,4 @@
-"""Visits to the page by the browser's own clock: until it answers a hand, and how long it cannot."""
+"""Visits of the page by the browser's clock: time until the page answers, and time of blocked input."""
 
 import http.client
 import json
@@ -14,11 +14,13 @@ from urllib.parse import urlsplit
 from build.browsing import API, WIDE, Shop
 from playwright.sync_api import Browser, Page
 
-HANDS = 6  # connections of those who change things
-WRITERS = "lattice:system"  # who alone writes where workloads are
+# Connections of the writers.
+WRITER_CONNECTIONS = 6
+# The group that alone may write bindings.
+WRITERS = "lattice:system"
 MERGE = "application/merge-patch+json"
 
-# As soon as it is there it is used, and the answer awaited, both looked for in every frame.
+# Uses the view as soon as the view is ready and waits for the answer; both are checked in every frame.
 USED = """(([ready, use, answered]) => {
   const look = () => {
     const found = document.querySelector(ready);
@@ -39,7 +41,7 @@ ANSWERED = """() => new Promise((done) => {
 
 @dataclass(frozen=True)
 class View:
-    """What must be there to be used, how it is used, and what shows that it answered."""
+    """The selector of a ready view, the script that uses the view, and the selector of the answer."""
 
     address: str
     ready: str
@@ -80,7 +82,7 @@ VIEWS = {
 
 @contextmanager
 def newcomer(browser: Browser, shop: Shop, view: View | None = None) -> Iterator[Page]:
-    """Somebody whose browser has never been here: nothing is cached, and no connection is open. Signed in, and about to open the view."""
+    """A page of a new browser context without caches or connections, signed in and about to open the view."""
     context = browser.new_context(ignore_https_errors=True, viewport={"width": WIDE[0], "height": WIDE[1]})
     try:
         signed_in = context.request.post(
@@ -96,14 +98,14 @@ def newcomer(browser: Browser, shop: Shop, view: View | None = None) -> Iterator
 
 
 def open_view(page: Page, shop: Shop, view: View) -> float:
-    """Milliseconds from nothing until it was used and answered."""
+    """Milliseconds from the first request until the view was used and has answered."""
     page.goto(f"{shop.url}/ui/{view.address}")
     return float(page.evaluate(ANSWERED))
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """Milliseconds: the longest time that no key or click would have been heard, by the clock; and the longest on the processor."""
+    """Milliseconds: the longest time of blocked input by the clock, and the longest processor time of a task."""
 
     by_clock: float
     busy: float
@@ -111,17 +113,17 @@ class Blocked:
 
 @contextmanager
 def watched(browser: Browser, page: Page) -> Iterator[Callable[[], Blocked]]:
-    """What keeps the page from listening. To be called at the end."""
+    """Trace the page; the yielded function ends the trace and returns the blocked times."""
     browser.start_tracing(page=page, categories=["toplevel"])
-    found: list[Blocked] = []
+    results: list[Blocked] = []
 
     def blocked() -> Blocked:
-        if not found:
+        if not results:
             tasks = _tasks(json.loads(browser.stop_tracing()))
-            found.append(
-                Blocked(max(each["dur"] for each in tasks) / 1000, max(each["tdur"] for each in tasks) / 1000)
+            results.append(
+                Blocked(max(task["dur"] for task in tasks) / 1000, max(task["tdur"] for task in tasks) / 1000)
             )
-        return found[0]
+        return results[0]
 
     try:
         yield blocked
@@ -130,36 +132,43 @@ def watched(browser: Browser, page: Page) -> Iterator[Callable[[], Blocked]]:
 
 
 def _tasks(trace: dict[str, Any]) -> list[dict[str, Any]]:
-    """What ran on the threads that draw pages and listen to people; microseconds."""
+    """Tasks of the browser's main threads, in microseconds."""
     events = trace["traceEvents"]
     mains = {
-        (each["pid"], each["tid"])
-        for each in events
-        if each["name"] == "thread_name" and each["args"]["name"] == "CrRendererMain"
+        (event["pid"], event["tid"])
+        for event in events
+        if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"
     }
     return [
-        each
-        for each in events
-        if each["name"].endswith("RunTask") and "tdur" in each and (each["pid"], each["tid"]) in mains
+        event
+        for event in events
+        if event["name"].endswith("RunTask") and "tdur" in event and (event["pid"], event["tid"]) in mains
     ]
 
 
-Change = tuple[str, str, dict[str, Any]]  # method, path below the API's, body
+# Method, path below the API's, body.
+Change = tuple[str, str, dict[str, Any]]
 
 
 def change(shop: Shop, changes: Sequence[Change]) -> float:
-    """Makes them from elsewhere, several at a time; seconds that it took."""
-    shop.token(WRITERS)  # which is made before the clock runs
+    """Send the changes over several connections; returns the seconds."""
+    # Create the token before the measurement.
+    shop.token(WRITERS)
     began = time.perf_counter()
-    with ThreadPoolExecutor(HANDS) as hands:
-        list(hands.map(lambda some: _send(shop, some), [changes[start::HANDS] for start in range(HANDS)]))
+    with ThreadPoolExecutor(WRITER_CONNECTIONS) as hands:
+        list(
+            hands.map(
+                lambda part: _send(shop, part),
+                [changes[start::WRITER_CONNECTIONS] for start in range(WRITER_CONNECTIONS)],
+            )
+        )
     return time.perf_counter() - began
 
 
 def _send(shop: Shop, changes: Sequence[Change]) -> None:
-    where = urlsplit(shop.url)
-    trusting = ssl._create_unverified_context()  # noqa: S323 - its own server, on this machine
-    connection = http.client.HTTPSConnection(where.hostname or "", where.port, context=trusting, timeout=30)
+    url = urlsplit(shop.url)
+    context = ssl._create_unverified_context()  # noqa: S323 - its own server, on this machine
+    connection = http.client.HTTPSConnection(url.hostname or "", url.port, context=context, timeout=30)
     try:
         for method, path, body in changes:
             kind = MERGE if method == "PATCH" else "application/json"
@@ -168,8 +177,8 @@ def _send(shop: Shop, changes: Sequence[Change]) -> None:
                 method, path if path.startswith("/") else f"{API}/{path}", json.dumps(body), headers
             )
             answer = connection.getresponse()
-            said = answer.read()
+            text = answer.read()
             if answer.status >= 300:
-                raise RuntimeError(f"{method} {path} was answered with {answer.status}: {said[:200]!r}")
+                raise RuntimeError(f"{method} {path} was answered with {answer.status}: {text[:200]!r}")
     finally:
         connection.close()

@@ -1,5 +1,5 @@
-"""A large fleet on paper, written straight into a store file: pools and their ledgers, clusters, nodes, services and their workloads, all
-as if they ran, and what happened in a week."""
+"""A large fleet for the page benchmark, written directly into a store file: pools, ledgers, clusters, nodes,
+services, workloads and a week of events."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ from lattice.store.protocol import ABSENT, MAX_COMMIT_OPERATIONS, Key, Put
 from lattice.store.sqlite.store import SqliteStore
 
 REGIONS = ("eu-west", "eu-north", "us-east", "us-west", "ap-south")
-ROOM = {"cpu": 16_000, "memory": 64 << 30, "workloads": 110}
+CAPACITY = {"cpu": 16_000, "memory": 64 << 30, "workloads": 110}
 SIZES = (("250m", "512Mi"), ("500m", "1Gi"), ("1", "2Gi"), ("2", "4Gi"))
 Object = dict[str, Any]
 
@@ -32,8 +32,10 @@ Object = dict[str, Any]
 class Size:
     nodes: int = 1000
     workloads: int = 10_000
-    replicas: int = 10  # of a service
-    in_cluster: int = 25  # nodes
+    # Replicas of a service.
+    replicas: int = 10
+    # Nodes of a cluster.
+    in_cluster: int = 25
     events: int = 10_000
 
 
@@ -57,18 +59,18 @@ def _objects(size: Size) -> Iterator[Put]:
     moment = SystemClock().now()
     now = format_timestamp(moment)
 
-    def made(kind: type[Any], name: str, body: Object, namespace: str = "") -> Put:
+    def new_put(kind: type[Any], name: str, body: Object, namespace: str = "") -> Put:
         resource = kind.resource
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-        whole = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **body}
-        fresh = new_object(whole, uid=f"00000000-0000-0000-0000-{next(numbers):012d}", now=now)
+        manifest = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **body}
+        fresh = new_object(manifest, uid=f"00000000-0000-0000-0000-{next(numbers):012d}", now=now)
         return Put(Key(resource.id, namespace, name), pack(resource, fresh), ABSENT)
 
     def put(kind: type[Any], name: str, spec: Object, status: Object, namespace: str = "") -> Put:
-        return made(kind, name, {"spec": spec, "status": status}, namespace)
+        return new_put(kind, name, {"spec": spec, "status": status}, namespace)
 
     for number in range(size.events):
-        yield made(Event, f"event-{number:05}", _event(number, size, moment), "default")
+        yield new_put(Event, f"event-{number:05}", _event(number, size, moment), "default")
     for region in REGIONS:
         for pool in _pools(region):
             yield put(
@@ -93,25 +95,25 @@ def _objects(size: Size) -> Iterator[Put]:
 
 
 def _event(number: int, size: Size, now: datetime) -> Object:
-    """The last one is of now, the first one a week old."""
-    seen = format_timestamp(now - timedelta(days=7) * (size.events - 1 - number) / size.events)
+    """An event; the last event is new, the first event is a week old."""
+    timestamp = format_timestamp(now - timedelta(days=7) * (size.events - 1 - number) / size.events)
     service = number % (size.workloads // size.replicas)
-    about = {
+    involved_object = {
         "apiVersion": "lattice.dev/v1alpha1",
         "kind": "LatticeService",
         "namespace": "default",
         "name": f"service-{service:04}",
     }
-    said = {
+    text = {
         "reason": "Placed",
         "message": f"10 in eu-west-a-{number % 40:03} on large",
         "type": "Warning" if number % 10 == 0 else "Normal",
     }
     return {
-        "involvedObject": about,
-        **said,
-        "firstTimestamp": seen,
-        "lastTimestamp": seen,
+        "involvedObject": involved_object,
+        **text,
+        "firstTimestamp": timestamp,
+        "lastTimestamp": timestamp,
         "count": 1 + number % 3,
     }
 
@@ -142,7 +144,7 @@ def _pools(region: str) -> list[str]:
 
 
 def _cluster(node: int, size: Size) -> tuple[str, str, str]:
-    """Of a node: its cluster, pool and region."""
+    """Cluster, pool and region of a node."""
     number = node // size.in_cluster
     region = REGIONS[number % len(REGIONS)]
     pool = _pools(region)[number // len(REGIONS) % 2]
@@ -167,7 +169,7 @@ def _node(number: int, size: Size, now: str) -> tuple[str, Object, Object]:
     return (
         f"node-{number:04}",
         spec,
-        {"phase": "Ready", "capacity": ROOM, "allocatable": ROOM, "conditions": [ready]},
+        {"phase": "Ready", "capacity": CAPACITY, "allocatable": CAPACITY, "conditions": [ready]},
     )
 
 

@@ -1,4 +1,5 @@
-"""How long does a small get wait while something else goes on? A process of its own, so that only the server can delay it."""
+"""Measures the delay of a small get under load, from a separate process, so that only the server can delay
+the request."""
 
 import contextlib
 import json
@@ -13,12 +14,12 @@ from pathlib import Path
 from bench.load import target
 from bench.wire import Line
 
-EVERY = 0.005  # seconds
+PROBE_INTERVAL_S = 0.005
 
 
 @dataclass
 class Probe:
-    """Filled when the probing ends, in milliseconds."""
+    """Delays in milliseconds, filled when the probe ends."""
 
     longest: float = 0.0
     median: float = 0.0
@@ -31,13 +32,13 @@ def probing(kubeconfig: Path, path: str) -> Iterator[Probe]:
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline().strip() == "ready"
-    found = Probe()
+    probe = Probe()
     try:
-        yield found
+        yield probe
     finally:
-        said, _ = child.communicate("stop\n", timeout=60)
-    waits = sorted(json.loads(said))
-    found.longest, found.median, found.count = waits[-1] * 1000, waits[len(waits) // 2] * 1000, len(waits)
+        output, _ = child.communicate("stop\n", timeout=60)
+    waits = sorted(json.loads(output))
+    probe.longest, probe.median, probe.count = waits[-1] * 1000, waits[len(waits) // 2] * 1000, len(waits)
 
 
 def main(kubeconfig: str, path: str) -> None:
@@ -45,7 +46,7 @@ def main(kubeconfig: str, path: str) -> None:
     line.ask(path)
     print("ready", flush=True)
     waits = []
-    while not select.select([sys.stdin], [], [], EVERY)[0]:
+    while not select.select([sys.stdin], [], [], PROBE_INTERVAL_S)[0]:
         began = time.perf_counter()
         line.ask(path)
         waits.append(time.perf_counter() - began)

@@ -1,7 +1,9 @@
-"""Cost of a fleet ÷ the least possible (Q3): rules for services as they arrive, one re-plan of all, and the optimiser.
+"""Cost of a fleet ÷ the least possible cost (Q3): rules for arriving services, a re-plan of all services, and
+the optimiser.
 
-The rules are replayed in plain Python, apart from the product, to see which rule is worth having. "Static first" means that a replica goes
-to a data center that has room before it goes to a cloud; which data center is what the rules differ in. Run: python -m bench.q3 --help
+The rules are replayed in plain Python, apart from the product, to compare rules. "Static first" means that a
+replica goes to a data center with free capacity before a cloud; the rules differ in the choice of the data
+center. Run: python -m bench.q3 --help
 """
 
 import argparse
@@ -18,20 +20,24 @@ from bench.optimum import solve as optimum
 from lattice.placement.optimise.problem import Load, MachineModel, MachineSource, PlacementProblem, Solution
 from lattice.placement.optimise.solve import solve
 
-Spots = dict[str, int]  # data center or region -> replicas
-SLOTS = 1_000_000  # replicas that a data center takes, as far as their number goes
+# Data center or region -> replicas.
+Spots = dict[str, int]
+# Slots of a data center: no limit in practice.
+SLOTS = 1_000_000
 NEARLY_FULL = 0.7
-MOVE = 720 * 1000  # micro-dollars: a move must save a tenth of a cent an hour over 30 days
+# Micro-dollars: a move must save a tenth of a cent per hour over 30 days.
+MOVE = 720 * 1000
 
 
 @dataclass
 class State:
-    """What is free, and what has been seen so far; nothing of what is to come."""
+    """Free capacity and past arrivals; no knowledge of later services."""
 
     instance: Instance
     free: dict[str, tuple[int, int]] = field(default_factory=dict)
     size: dict[str, DataCenter] = field(default_factory=dict)
-    seen: list[float] = field(default_factory=list)  # what a core of each service so far would cost outside
+    # Cost in clouds per core of every service so far.
+    outside_costs: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.size = {dc.name: dc for dc in self.instance.data_centers}
@@ -49,7 +55,8 @@ class State:
         return self.free[dc][0] / self.size[dc].cores, self.free[dc][1] / self.size[dc].memory
 
 
-Rule = Callable[[State, Service, str], object]  # the least comes first; None: not there
+# The smallest rank comes first; None: the data center is not allowed.
+Rule = Callable[[State, Service, str], object]
 
 
 def by_name(state: State, service: Service, dc: str) -> object:
@@ -57,27 +64,31 @@ def by_name(state: State, service: Service, dc: str) -> object:
 
 
 def emptiest(state: State, service: Service, dc: str) -> object:
-    """Largest share free in the scarcer of cores and memory."""
+    """Largest free share of the scarcer of cores and memory."""
     return -min(state.shares(dc)), dc
 
 
 def best_suited(state: State, service: Service, dc: str) -> object:
-    """Largest share free, cores and memory weighted by how much of each the replica takes of the data center."""
+    """Largest free share, with cores and memory weighted by the replica's share of the data center."""
     cores, memory = state.shares(dc)
     of_cores, of_memory = service.cpu / state.size[dc].cores, service.memory / state.size[dc].memory
     return -(cores * of_cores + memory * of_memory) / (of_cores + of_memory), dc
 
 
 def like_proportions(state: State, service: Service, dc: str) -> object:
-    """GiB per core free nearest to what the replica asks, in whole GiB; then the emptiest."""
+    """Free GiB per core nearest to the replica's ratio, in whole GiB; then the emptiest."""
     cores, memory = state.free[dc]
     return round(abs(memory / max(1, cores) - service.memory / service.cpu)), emptiest(state, service, dc)
 
 
 def leaving_room_for_dearer(state: State, service: Service, dc: str) -> object:
-    """Not static first: when nearly full, only those that would cost more outside than the middle one seen so far."""
+    """Not static first: a nearly full data center takes only services that cost more in clouds than the
+    median so far."""
     own = min(service.cost.values()) / (service.cpu + 0.114 * service.memory)
-    if 1 - min(state.shares(dc)) >= NEARLY_FULL and own < sorted(state.seen)[(len(state.seen) - 1) // 2]:
+    if (
+        1 - min(state.shares(dc)) >= NEARLY_FULL
+        and own < sorted(state.outside_costs)[(len(state.outside_costs) - 1) // 2]
+    ):
         return None
     return best_suited(state, service, dc)
 
@@ -92,20 +103,20 @@ RULES: dict[str, Rule] = {
 
 
 def replay(instance: Instance, rule: Rule) -> dict[str, Spots]:
-    """Each service in turn, replica after replica, and none is touched again."""
+    """Place services in order, replica after replica, without later moves."""
     state = State(instance)
     placed = {}
     for service in instance.services:
         if service.inside:
-            state.seen.append(min(service.cost.values()) / (service.cpu + 0.114 * service.memory))
+            state.outside_costs.append(min(service.cost.values()) / (service.cpu + 0.114 * service.memory))
         inside: Spots = {}
-        for left in range(service.replicas, 0, -1):
-            able = [
+        for remaining in range(service.replicas, 0, -1):
+            feasible = [
                 dc
                 for dc in service.inside
-                if state.has_room(service, dc) and not _is_last_chance(service, left, inside, dc)
+                if state.has_room(service, dc) and not _is_last_chance(service, remaining, inside, dc)
             ]
-            ranked = sorted((rank, dc) for dc in able if (rank := rule(state, service, dc)) is not None)
+            ranked = sorted((rank, dc) for dc in feasible if (rank := rule(state, service, dc)) is not None)
             if not ranked:
                 break
             inside[ranked[0][1]] = inside.get(ranked[0][1], 0) + 1
@@ -114,40 +125,43 @@ def replay(instance: Instance, rule: Rule) -> dict[str, Spots]:
     return placed
 
 
-def _is_last_chance(service: Service, left: int, inside: Spots, dc: str) -> bool:
-    """The last replica of a service that must be in two regions does not go where all the others are."""
-    return service.min_regions > len({*inside, dc}) + left - 1
+def _is_last_chance(service: Service, remaining: int, inside: Spots, dc: str) -> bool:
+    """Report whether the data center would leave too few replicas to reach the required regions."""
+    return service.min_regions > len({*inside, dc}) + remaining - 1
 
 
 def outside(service: Service, inside: Spots) -> Spots:
-    """The rest: as many regions as are still wanted, each the next cheapest; all else on the cheapest."""
-    rest = service.replicas - sum(inside.values())
+    """Cloud regions of the remaining replicas: the next cheapest regions that are required, then the cheapest
+    region."""
+    remaining = service.replicas - sum(inside.values())
     cheapest = sorted(service.cost, key=lambda region: (service.cost[region], region))
     spots: Spots = {}
     for region in (
-        cheapest[: min(rest, service.min_regions - len(inside))] if service.min_regions > len(inside) else ()
+        cheapest[: min(remaining, service.min_regions - len(inside))]
+        if service.min_regions > len(inside)
+        else ()
     ):
         spots[region] = 1
-    if rest > len(spots):
-        spots[cheapest[0]] = spots.get(cheapest[0], 0) + rest - len(spots)
+    if remaining > len(spots):
+        spots[cheapest[0]] = spots.get(cheapest[0], 0) + remaining - len(spots)
     return spots
 
 
 def cost(instance: Instance, placed: dict[str, Spots]) -> int:
-    return sum(
-        service.cost.get(spot, 0) * count
-        for service in instance.services
-        for spot, count in placed[service.name].items()
-    )
+    total = 0
+    for service in instance.services:
+        total += sum(service.cost.get(spot, 0) * count for spot, count in placed[service.name].items())
+    return total
 
 
 def as_program(
     instance: Instance, now: dict[str, Spots] | None = None, move_cost: int = 0
 ) -> PlacementProblem:
-    """For the product: a data center is one owned machine; a cloud machine has one slot, and each replica takes one."""
-    price = {
-        (region, s.cpu, s.memory): dollars for s in instance.services for region, dollars in s.cost.items()
-    }
+    """The problem for the product: a data center is an owned machine; a cloud machine has a single slot, and
+    a replica takes a slot."""
+    price: dict[tuple[str, int, int], int] = {}
+    for service in instance.services:
+        price |= {(region, service.cpu, service.memory): dollars for region, dollars in service.cost.items()}
     sources = [
         MachineSource(dc.name, dc.region, (MachineModel("all", (dc.cores, dc.memory, SLOTS), 0),), 1)
         for dc in instance.data_centers
@@ -155,8 +169,8 @@ def as_program(
     for region in sorted({region for region, _, _ in price}):
         models = (
             MachineModel(f"{cpu}x{memory}", (cpu, memory, 1), dollars)
-            for (where, cpu, memory), dollars in price.items()
-            if where == region
+            for (model_region, cpu, memory), dollars in price.items()
+            if model_region == region
         )
         sources.append(MachineSource(region, region, tuple(models)))
     names = {source.name: tuple(model.name for model in source.models) for source in sources}
@@ -185,7 +199,7 @@ def _models(instance: Instance, service: Service, spots: Spots) -> dict[tuple[st
 
 @dataclass
 class Figures:
-    """Ratios of one line of the table, one a seed."""
+    """Ratios of a table row, by seed."""
 
     ratios: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -198,7 +212,8 @@ class Figures:
 
 
 def measure(instance: Instance, least: int, possible: int, table: dict[str, Figures]) -> None:
-    """`least`: a proven bound, so that a ratio may come out too large, never too small; `possible`: a cost that can be had."""
+    """Measure all rules on an instance. `least` is a proven bound, so ratios are never too small; `possible`
+    is a feasible cost."""
 
     def note(name: str, do: Callable[[], tuple[int, int]]) -> None:
         began = time.process_time()
@@ -226,14 +241,14 @@ def _bought(outcome: Solution, possible: int) -> tuple[int, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.q3", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="1-20")
-    asked = parser.parse_args()
-    first, _, last = asked.seeds.partition("-")
-    kept = json.loads(KEPT.read_text())["seeds"] if KEPT.exists() else {}
+    options = parser.parse_args()
+    first, _, last = options.seeds.partition("-")
+    saved = json.loads(KEPT.read_text())["seeds"] if KEPT.exists() else {}
     table: dict[str, Figures] = {}
     for seed in range(int(first), int(last or first) + 1):
         instance = load(seed)
-        known = kept.get(str(seed)) or figures_of(optimum(instance, ENOUGH))
-        measure(instance, known["bound"], known["cost"], table)
+        optimum_figures = saved.get(str(seed)) or figures_of(optimum(instance, ENOUGH))
+        measure(instance, optimum_figures["bound"], optimum_figures["cost"], table)
     for name, line in table.items():
         print(f"{name:50} {line}")
     return 0

@@ -1,4 +1,4 @@
-"""What was measured beside what was aimed at and what a peer does: printed as it comes, kept as JSON and Markdown."""
+"""Measured figures beside their aims and the figures of peers: printed at once, saved as JSON and Markdown."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -8,7 +8,8 @@ from bench.report import RESULTS, Figure, _shown
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Somebody else's figure: published, or measured on like hardware; `what` says whose and what it includes."""
+    """The figure of a peer, published or measured on like hardware; `what` names the peer and what the figure
+    includes."""
 
     figure: float
     what: str
@@ -41,11 +42,11 @@ class Ratios:
 
     def save(self, name: str, included: str) -> None:
         RESULTS.mkdir(exist_ok=True)
-        kept = [
+        figures = [
             {**asdict(figure), "reached": figure.reached, "peer": asdict(peer) if peer else None}
             for figure, peer in self.rows
         ]
-        document = {"machine": self.machine, "included": included.split("\n"), "figures": kept}
+        document = {"machine": self.machine, "included": included.split("\n"), "figures": figures}
         (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         (RESULTS / f"{name}.md").write_text(self.markdown(included))
 
@@ -57,9 +58,9 @@ class Ratios:
             "|---|---|--:|--:|---|---|---|",
         ]
         for figure, peer in self.rows:
-            what, measured, aim, verdict, note = figure.cells
+            name, measured, aim, verdict, note = figure.cells
             beside = f"{self.ratio(figure, peer)} {_shown(peer.figure)} ({peer.what})" if peer else ""
             lines.append(
-                f"| {figure.subject} | {what} | {measured} | {aim} | {verdict} | {beside} | {note} |"
+                f"| {figure.subject} | {name} | {measured} | {aim} | {verdict} | {beside} | {note} |"
             )
         return "\n".join(lines) + "\n"

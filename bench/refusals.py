@@ -1,4 +1,5 @@
-"""How long does it take to refuse what is wrong? Each request is sent several times; the slowest counts, TLS and client included."""
+"""Measures how long the server takes to refuse invalid requests; the slowest of several attempts counts, TLS
+and client included."""
 
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ APPLY = "application/apply-patch+yaml"
 BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"%c: &%c [%b]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 9)) for i in range(8)
 )
-AT_MOST = 100.0  # milliseconds
+MAX_REFUSAL_MS = 100.0
 
 CASES = {
     "an unknown field": (
@@ -54,13 +55,13 @@ CASES = {
 def measure(report: Report, scale: Scale, folder: Path) -> None:
     with running_server(folder / "data") as server:
         line = Line(target(server.kubeconfig))
-        before = line.ask(POOLS)
+        pools = line.ask(POOLS)
         slowest = 0.0
         for name, (path, body, content) in CASES.items():
-            taken = max(_refused(line, path, body, content) for _ in range(max(3, scale.lists)))
-            slowest = max(slowest, taken)
-            report.add(f"refusing {name}", taken, "ms", at_most=AT_MOST)
-        assert line.ask(POOLS) == before, "something was written"
+            wait_ms = max(_refused(line, path, body, content) for _ in range(max(3, scale.lists)))
+            slowest = max(slowest, wait_ms)
+            report.add(f"refusing {name}", wait_ms, "ms", at_most=MAX_REFUSAL_MS)
+        assert line.ask(POOLS) == pools, "something was written"
 
 
 def _refused(line: Line, path: str, body: bytes, content: str) -> float:

@@ -1,4 +1,4 @@
-"""What was measured, beside what was aimed at: printed as it comes, and kept as JSON and Markdown."""
+"""Measured figures beside their aims: printed at once, saved as JSON and Markdown."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -11,7 +11,8 @@ RESULTS = Path(__file__).parent / "results"
 class Figure:
     subject: str
     what: str
-    value: float | None  # None: could not be measured here, `note` says why
+    # None: not measurable on the machine; `note` has the reason.
+    value: float | None
     unit: str = ""
     at_least: float | None = None
     at_most: float | None = None
@@ -51,7 +52,7 @@ class Report:
 
     def add(
         self,
-        what: str,
+        name: str,
         value: float | None,
         unit: str = "",
         *,
@@ -59,7 +60,7 @@ class Report:
         at_most: float | None = None,
         note: str = "",
     ) -> None:
-        figure = Figure(self.subject, what, value, unit, at_least, at_most, note)
+        figure = Figure(self.subject, name, value, unit, at_least, at_most, note)
         self.figures.append(figure)
         shown, measured, aim, verdict, remark = figure.cells
         print(f"  {shown:<58} {measured:>16}  {aim:<10} {verdict:<4} {remark}".rstrip(), flush=True)

@@ -1,4 +1,4 @@
-"""How much of everything: enough for figures that mean something, or just enough to see that all of it runs."""
+"""Sizes of the benchmark: full, or small to check that everything runs."""
 
 from dataclasses import dataclass
 

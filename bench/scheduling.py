@@ -1,4 +1,5 @@
-"""`python -m bench.scheduling [--quick] [case...]`: how fast is a decision, with every node scored and every placement verified?"""
+"""`python -m bench.scheduling [--quick] [case...]`: measures scheduling decisions, with every node scored and
+every placement verified."""
 
 import argparse
 import gc
@@ -60,7 +61,7 @@ class Bench:
     profile: Profile
 
     def add(self, figure: Figure, peer: Peer | None = None) -> None:
-        """Peers were measured at full scale: beside a small run their figures would mean nothing."""
+        """Add a figure; peers were measured at full scale, so a small run shows no peer."""
         self.ratios.add(figure, peer if self.scale == Scale() else None)
 
     def warm_table(self) -> tuple[NodeTable, list[Placed]]:
@@ -87,7 +88,7 @@ class Spent:
 
 
 def place_all(asks: Iterable[WorkloadAsk], table: NodeTable, profile: Profile, placed: list[Placed]) -> Spent:
-    """One at a time."""
+    """Decide and place the workloads sequentially."""
     spent = Spent()
     clock = time.process_time
     for ask in asks:
@@ -108,30 +109,30 @@ def place_all(asks: Iterable[WorkloadAsk], table: NodeTable, profile: Profile, p
 def place_equal(
     asks: list[WorkloadAsk], batch: int, table: NodeTable, profile: Profile, placed: list[Placed]
 ) -> Spent:
-    """Equal ones together, a batch at a time."""
+    """Decide equal workloads together, `batch` at a time."""
     spent = Spent()
     clock = time.process_time
     for start in range(0, len(asks), batch):
-        some = asks[start : start + batch]
+        equals = asks[start : start + batch]
         began = clock()
-        assert can_batch(some[0], profile, table)
-        picks = decide_batch(some[0], table, profile, len(some))
-        told = list(picks.rejection_counts())
+        assert can_batch(equals[0], profile, table)
+        picks = decide_batch(equals[0], table, profile, len(equals))
+        rejections = list(picks.rejection_counts())
         decided = clock()
-        assert len(told) == len(picks)
+        assert len(rejections) == len(picks)
         rows = picks.rows
-        for ask, row in zip(some, rows, strict=True):
+        for ask, row in zip(equals, rows, strict=True):
             table.assume(ask, row)
         spent.placing += clock() - decided
         spent.deciding += decided - began
-        spent.decisions += len(some)
-        placed.extend((ask, table.names[row]) for ask, row in zip(some, rows, strict=True))
+        spent.decisions += len(equals)
+        placed.extend((ask, table.names[row]) for ask, row in zip(equals, rows, strict=True))
     return spent
 
 
 def check(table: NodeTable, placed: list[Placed], expected: int) -> None:
-    found = verify([facts for facts in table.node_infos if facts is not None], placed)
-    assert found == expected, f"{found:,} placed, not {expected:,}"
+    count = verify([info for info in table.node_infos if info is not None], placed)
+    assert count == expected, f"{count:,} placed, not {expected:,}"
 
 
 def basic(bench: Bench) -> None:
@@ -172,20 +173,21 @@ def different(bench: Bench) -> None:
     table, placed = bench.warm_table()
     spent = place_all(cases.different(table, bench.scale.workloads), table, bench.profile, placed)
     check(table, placed, bench.scale.warm + bench.scale.workloads)
-    what = f"{bench.scale.workloads:,} different shapes"
+    name = f"{bench.scale.workloads:,} different shapes"
     note = f"{spent.with_placing:,.0f} with placing"
-    bench.add(Figure("S1", what, spent.rate, "/CPU-s", at_least=14_000, note=note), Peer(438, CYCLE))
+    bench.add(Figure("S1", name, spent.rate, "/CPU-s", at_least=14_000, note=note), Peer(438, CYCLE))
     table, placed = cases.joined_table(bench.scale.nodes), []
     place_all(cases.plain(table, bench.scale.warm, "warm"), table, bench.profile, placed)
     assert not table.is_in_tie_order
     spent = place_all(cases.different(table, bench.scale.workloads), table, bench.profile, placed)
     check(table, placed, bench.scale.warm + bench.scale.workloads)
-    what, note = f"{what}, nodes joined in any order", f"{spent.with_placing:,.0f} with placing"
-    bench.add(Figure("S1", what, spent.rate, "/CPU-s", at_least=14_000, note=note), Peer(438, CYCLE))
+    name, note = f"{name}, nodes joined in any order", f"{spent.with_placing:,.0f} with placing"
+    bench.add(Figure("S1", name, spent.rate, "/CPU-s", at_least=14_000, note=note), Peer(438, CYCLE))
 
 
 def services(bench: Bench) -> None:
-    """Replicas of services are spread softly over nodes and zones; the aims are for workloads of none."""
+    """Replicas of services, which are spread softly over nodes and zones; the aims hold for workloads without
+    a service."""
     makes: tuple[tuple[str, Callable[[NodeTable, int], list[WorkloadAsk]]], ...] = (
         ("one at a time, replicas of 1 service", lambda table, count: cases.of_services(table, count, 1)),
         (
@@ -194,46 +196,48 @@ def services(bench: Bench) -> None:
         ),
         (f"{bench.scale.workloads:,} different shapes of a service", cases.different_of_a_service),
     )
-    for what, make in makes:
+    for name, make in makes:
         table, placed = bench.warm_table()
         spent = place_all(make(table, bench.scale.workloads), table, bench.profile, placed)
         check(table, placed, bench.scale.warm + bench.scale.workloads)
         note = f"{spent.with_placing:,.0f} with placing"
-        bench.add(Figure("S1", what, spent.rate, "/CPU-s", note=note), Peer(438, CYCLE))
+        bench.add(Figure("S1", name, spent.rate, "/CPU-s", note=note), Peer(438, CYCLE))
     for batch in (1000, 100):
         table, placed = bench.warm_table()
         spent = place_equal(
             cases.of_services(table, bench.scale.workloads, 1), batch, table, bench.profile, placed
         )
         check(table, placed, bench.scale.warm + bench.scale.workloads)
-        what, note = (
+        name, note = (
             f"replicas of a service together, {batch:,} at a time",
             f"{spent.with_placing:,.0f} with placing",
         )
-        bench.add(Figure("S1", what, spent.rate, "/CPU-s", note=note), Peer(438, CYCLE))
+        bench.add(Figure("S1", name, spent.rate, "/CPU-s", note=note), Peer(438, CYCLE))
 
 
 def restless(bench: Bench) -> None:
-    """Before each decision a node is cordoned, or no longer so: what is known of the others is still used."""
+    """A node is cordoned or uncordoned before every decision; cached answers of the remaining nodes stay in
+    use."""
     table, placed = bench.warm_table()
     asks, clock, spent = cases.plain(table, bench.scale.workloads), time.process_time, 0.0
     for number, ask in enumerate(asks):
-        facts = table.node_infos[number // 2 * 7 % table.count]
-        assert facts is not None
+        info = table.node_infos[number // 2 * 7 % table.count]
+        assert info is not None
         began = clock()
-        table.put_node(replace(facts, is_cordoned=not facts.is_cordoned))
+        table.put_node(replace(info, is_cordoned=not info.is_cordoned))
         decision = decide(ask, table, bench.profile)
         spent += clock() - began
         assert not table.column("cordoned")[decision.chosen]
         table.assume(ask, decision.chosen)
         placed.append((ask, decision.name))
     _same_from_scratch(decide(asks[-1], table, bench.profile))
-    for facts in [each for each in table.node_infos if each is not None and each.is_cordoned]:
-        table.put_node(replace(facts, is_cordoned=False))  # the verifier knows nodes as they are in the end
+    for info in [node for node in table.node_infos if node is not None and node.is_cordoned]:
+        # The verifier knows the final nodes only.
+        table.put_node(replace(info, is_cordoned=False))
     check(table, placed, bench.scale.warm + bench.scale.workloads)
-    what = "a node changes before each decision"
+    name = "a node changes before each decision"
     bench.add(
-        Figure("S1", what, len(asks) / spent, "/CPU-s", at_least=10_000, note="the change included"),
+        Figure("S1", name, len(asks) / spent, "/CPU-s", at_least=10_000, note="the change included"),
         Peer(438, CYCLE),
     )
 
@@ -244,7 +248,7 @@ def constrained(bench: Bench) -> None:
         ("required anti-affinity, per node", cases.apart, Peer(346, CYCLE)),
         ("required affinity, per zone", cases.together, Peer(70, FLOOR)),
     )
-    for what, make, peer in kinds:
+    for name, make, peer in kinds:
         table, placed = bench.warm_table()
         count = min(bench.scale.workloads, bench.scale.nodes * cases.GROUPS)
         spent = place_all(list(make(table, count)), table, bench.profile, placed)
@@ -252,7 +256,7 @@ def constrained(bench: Bench) -> None:
         bench.add(
             Figure(
                 "S2",
-                what,
+                name,
                 spent.rate,
                 "/CPU-s",
                 at_least=8000,
@@ -276,7 +280,7 @@ def mixed(bench: Bench) -> None:
 
 
 def preemption(bench: Bench) -> None:
-    """Full of unimportant ones, four to a node; each important one needs three of them gone."""
+    """Nodes full of low-priority workloads, four per node; a high-priority workload needs three victims."""
     table, clock = cases.node_table(bench.scale.nodes), time.process_time
     low, high = (
         Demands(requests=(("cpu", 900), ("memory", 500 * cases.MIB))),
@@ -286,25 +290,25 @@ def preemption(bench: Bench) -> None:
         for number in range(4):
             table.assume(table.make_ask(f"default/low-{row}-{number}", low, priority=0), row)
     preemptor = Preemptor(table, bench.profile)
-    count, spent, gone = bench.scale.workloads // 10, 0.0, 0
+    count, spent, victim_count = bench.scale.workloads // 10, 0.0, 0
     for number in range(count):
         ask = table.make_ask(f"default/high-{number}", high, priority=100)
         began = clock()
         decision = decide(ask, table, bench.profile)
         assert not decision.fits
-        found = preemptor.find(ask, decision)
+        preemption = preemptor.find(ask, decision)
         spent += clock() - began
-        assert found is not None
-        assert all(victim.ask.priority < ask.priority for victim in found.victims)
-        for victim in found.victims:
+        assert preemption is not None
+        assert all(victim.ask.priority < ask.priority for victim in preemption.victims)
+        for victim in preemption.victims:
             table.forget(victim.ask.name)
-        table.assume(ask, found.row)
-        gone += len(found.victims)
-    assert gone == 3 * count, f"{gone:,} victims for {count:,}, three each are enough"
+        table.assume(ask, preemption.row)
+        victim_count += len(preemption.victims)
+    assert victim_count == 3 * count, f"{victim_count:,} victims for {count:,}, three each are enough"
     check(
         table,
-        [(each.ask, table.names[each.row]) for each in table.placements.values()],
-        4 * table.count - gone + count,
+        [(placement.ask, table.names[placement.row]) for placement in table.placements.values()],
+        4 * table.count - victim_count + count,
     )
     peer = Peer(17, "Kubernetes, like hardware, 1,000 nodes, writes included")
     bench.add(
@@ -315,18 +319,18 @@ def preemption(bench: Bench) -> None:
 def million(bench: Bench) -> None:
     scale = bench.scale
     command = [sys.executable, "-m", "bench.million", "--nodes", str(scale.nodes), "--jobs", str(scale.jobs)]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    placed, what = int(found["placed"]), f"{int(found['placed']):,} placements"
-    note = f"making the asks, deciding ({found['deciding']:.1f} s) and placing"
-    bench.add(Figure("S3", what, found["seconds"], "CPU-s", at_most=40, note=note))
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    placed, name = int(result["placed"]), f"{int(result['placed']):,} placements"
+    note = f"making the asks, deciding ({result['deciding']:.1f} s) and placing"
+    bench.add(Figure("S3", name, result["seconds"], "CPU-s", at_most=40, note=note))
     published = Peer(3750, "Nomad's C1M, five servers, writes included")
-    bench.add(Figure("S3", "placements", placed / found["seconds"], "/CPU-s"), published)
-    bench.add(Figure("S3", "rate of the last tenth ÷ the first", found["last_to_first"], "", at_least=0.7))
-    bench.add(Figure("S3", "peak memory", found["peak"] / cases.GIB, "GiB", at_most=4))
+    bench.add(Figure("S3", "placements", placed / result["seconds"], "/CPU-s"), published)
+    bench.add(Figure("S3", "rate of the last tenth ÷ the first", result["last_to_first"], "", at_least=0.7))
+    bench.add(Figure("S3", "peak memory", result["peak"] / cases.GIB, "GiB", at_most=4))
 
 
 def growth(bench: Bench) -> None:
-    """Nodes 80 % full on average. What is known of a shape saves work, so three kinds are told apart."""
+    """Nodes that are 80 % full on average; cached answers save work, so three kinds of shapes are measured."""
     medians: dict[str, list[float]] = {}
     for nodes in bench.scale.growth:
         table = cases.node_table(nodes)
@@ -337,8 +341,8 @@ def growth(bench: Bench) -> None:
             "new amounts and new label demand": cases.choosy(table, bench.scale.samples),
         }
         for kind, asks in kinds.items():
-            took = sorted(_each(asks, table, bench.profile))
-            p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
+            durations = sorted(_decision_times(asks, table, bench.profile))
+            p50, p99 = durations[len(durations) // 2], durations[int(len(durations) * 0.99)]
             medians.setdefault(kind, []).append(p50)
             aim = 10.0 if nodes == 100_000 else None
             bench.add(
@@ -352,34 +356,35 @@ def growth(bench: Bench) -> None:
                 )
             )
     times = bench.scale.growth[-1] / bench.scale.growth[0]
-    for kind, found in medians.items():
-        what = f"p50 grew by this ÷ {times:.0f} × the nodes, {kind}"
-        bench.add(Figure("S4", what, found[-1] / found[0] / times, "", at_most=1.0))
+    for kind, values in medians.items():
+        name = f"p50 grew by this ÷ {times:.0f} × the nodes, {kind}"
+        bench.add(Figure("S4", name, values[-1] / values[0] / times, "", at_most=1.0))
 
 
-def _each(asks: list[WorkloadAsk], table: NodeTable, profile: Profile) -> list[float]:
-    """The first ones warm up the machine and are not counted; the last one is decided again with nothing remembered."""
-    took = []
+def _decision_times(asks: list[WorkloadAsk], table: NodeTable, profile: Profile) -> list[float]:
+    """CPU seconds per decision without the first tenth, which warms up; the last decision is repeated without
+    caches."""
+    durations = []
     for ask in asks:
         began = time.process_time()
         decision = decide(ask, table, profile)
-        took.append(time.process_time() - began)
+        durations.append(time.process_time() - began)
         assert len(decision.totals) == table.count, "every node is scored"
         if ask is asks[-1]:
             _same_from_scratch(decision)
         if decision.fits:
             table.assume(ask, decision.chosen)
-    return took[len(took) // 10 :]
+    return durations[len(durations) // 10 :]
 
 
 def _same_from_scratch(decision: Decision) -> None:
-    table, remembered = decision.table, decision.totals.copy()
+    table, cached = decision.table, decision.totals.copy()
     table.shapes_seen_once.clear()
     table.shape_caches.clear()
     table.fixed_caches.clear()
-    again = decide(decision.ask, table, decision.profile)
-    assert again.chosen == decision.chosen
-    assert np.array_equal(again.totals, remembered), "what is remembered is what would be found anew"
+    recomputed = decide(decision.ask, table, decision.profile)
+    assert recomputed.chosen == decision.chosen
+    assert np.array_equal(recomputed.totals, cached), "what is remembered is what would be found anew"
 
 
 def explaining(bench: Bench) -> None:
@@ -388,32 +393,35 @@ def explaining(bench: Bench) -> None:
         table.set(table.row_of[name], "cordoned", True)
     crowd = Demands(requests=cases.SMALL, labels=cases.CROWD)
     for row in range(table.count):
-        for number in range(1 + (row < table.count - 1)):  # one node has fewer, so that the others are ahead
+        # A node has fewer workloads, so that the spread rule rejects all further nodes.
+        for number in range(1 + (row < table.count - 1)):
             table.assume(table.make_ask(f"default/crowd-{row}-{number}", crowd), row)
-    for why, demands in cases.REFUSED.items():
-        _explain(bench, why, decide(table.make_ask("default/refused", demands), table, bench.profile))
+    for reason, demands in cases.REFUSED.items():
+        _explain(bench, reason, decide(table.make_ask("default/refused", demands), table, bench.profile))
 
 
-def _explain(bench: Bench, why: str, decision: Decision) -> None:
+def _explain(bench: Bench, reason: str, decision: Decision) -> None:
     assert summarize(decision).startswith(f"0 of {decision.table.count:,} nodes: "), summarize(decision)
     assert len(dict(all_rejections(decision))) == decision.table.count
-    told, listed = (
+    summary_s, listed_s = (
         _median(lambda: (summarize(decision), as_json(decision))),
         _median(lambda: as_json(decision, with_rejections=True)),
     )
-    bench.add(Figure("explain", f"{why}: sentence and JSON with counts", 1000 * told, "ms", at_most=5))
     bench.add(
-        Figure("explain", f"{why}: every node with need, have, missing", 1000 * listed, "ms", at_most=5)
+        Figure("explain", f"{reason}: sentence and JSON with counts", 1000 * summary_s, "ms", at_most=5)
+    )
+    bench.add(
+        Figure("explain", f"{reason}: every node with need, have, missing", 1000 * listed_s, "ms", at_most=5)
     )
 
 
 def _median(make: Callable[[], object], times: int = 21) -> float:
-    took = []
+    durations = []
     for _ in range(times):
         began = time.process_time()
         make()
-        took.append(time.process_time() - began)
-    return sorted(took)[times // 2]
+        durations.append(time.process_time() - began)
+    return sorted(durations)[times // 2]
 
 
 CASES: dict[str, Callable[[Bench], None]] = {
@@ -431,7 +439,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
 }
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.scheduling", description=__doc__)
     parser.add_argument(
         "cases", nargs="*", metavar="case", help=f"some of {', '.join(CASES)}; all if none is named"
@@ -439,19 +447,19 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--quick", action="store_true", help="everything small, to see that it runs; nothing is kept"
     )
-    asked = parser.parse_args(given)
-    if unknown := [name for name in asked.cases if name not in CASES]:
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.cases if name not in CASES]:
         parser.error(f"no such case: {unknown[0]}; there are {', '.join(CASES)}")
     bench = Bench(
-        Ratios(machine.facts()), QUICK if asked.quick else Scale(), compile_profile(PRESETS["balanced"])
+        Ratios(machine.facts()), QUICK if options.quick else Scale(), compile_profile(PRESETS["balanced"])
     )
     print(
         "; ".join(f"{fact} {value}" for fact, value in bench.ratios.machine.items()), INCLUDED, "", sep="\n"
     )
-    for name in asked.cases or CASES:
+    for name in options.cases or CASES:
         gc.collect()
         CASES[name](bench)
-    if not asked.quick and not asked.cases:
+    if not options.quick and not options.cases:
         bench.ratios.save("scheduling", INCLUDED)
     missed = bench.ratios.missed
     print(f"\n{len(missed)} aims missed" if missed else "\nevery aim reached")

@@ -1,4 +1,4 @@
-"""How soon is something on the screen, and how soon does a server answer?"""
+"""Measures the start of the CLI and of a server until the first answer."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def measure(report: Report, scale: Scale, folder: Path) -> None:
         subprocess.run([LATTICE, "--help"], stdout=subprocess.DEVNULL, check=True)
         seconds.append(time.perf_counter() - began)
     report.add(f"lattice --help, best of {scale.starts}", min(seconds) * 1000, "ms", at_most=150)
-    for what in ("first start of lattice up, until it answers", "second start on the same data"):
+    for name in ("first start of lattice up, until it answers", "second start on the same data"):
         began = time.perf_counter()
         with running_server(folder / "data"):
-            report.add(what, (time.perf_counter() - began) * 1000, "ms")
+            report.add(name, (time.perf_counter() - began) * 1000, "ms")

@@ -1,4 +1,4 @@
-"""How many durable puts a second does each store take?"""
+"""Measures durable puts per second, by store."""
 
 import asyncio
 import itertools
@@ -60,7 +60,7 @@ async def _memory(report: Report, scale: Scale) -> None:
 
 
 async def _rate(store: Store, puts: int, committers: int, per_commit: int = 1) -> float:
-    """Puts of 1 KiB to keys that were not there."""
+    """Puts per second of 1 KiB values to new keys."""
 
     async def work(share: int, put: Callable[[], Put]) -> None:
         for _ in range(share):

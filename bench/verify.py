@@ -1,4 +1,4 @@
-"""Is every placement allowed? Checked in the order they were made, slowly and plainly, sharing no code with the scheduler."""
+"""Verifies placements in the order of placing, with plain code that shares nothing with the scheduler."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,23 +6,24 @@ from collections.abc import Sequence
 from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
 
-Placed = tuple[WorkloadAsk, str]  # a workload and the name of its node
+# A workload and the name of its node.
+Placed = tuple[WorkloadAsk, str]
 
 
 class Violation(Exception):
-    """A placement that must not be."""
+    """A placement that violates a rule."""
 
 
 def verify(nodes: Sequence[NodeInfo], placed: Sequence[Placed]) -> int:
-    """How many were checked; the first that must not be is raised."""
+    """The number of checked placements. Raises Violation for the first placement that violates a rule."""
     by_name = {node.name: node for node in nodes}
     used: dict[str, dict[str, int]] = {name: defaultdict(int) for name in by_name}
-    seen: set[str] = set()
+    placed_names: set[str] = set()
     colors = _Colors(nodes)
     for ask, name in placed:
-        if ask.name in seen:
+        if ask.name in placed_names:
             raise Violation(f"{ask.name} is placed twice")
-        seen.add(ask.name)
+        placed_names.add(ask.name)
         _check_room(ask, by_name[name], used[name])
         if ask.demands.spread or ask.demands.far or ask.demands.near:
             colors.check(ask, by_name[name])
@@ -39,7 +40,7 @@ def _check_room(ask: WorkloadAsk, node: NodeInfo, used: dict[str, int]) -> None:
 
 
 class _Colors:
-    """The rules that the benchmark's workloads have are all about those with the same color."""
+    """Rules of the benchmark's workloads, which concern workloads of the same color only."""
 
     def __init__(self, nodes: Sequence[NodeInfo]) -> None:
         self.zones = sorted({node.labels["zone"] for node in nodes})

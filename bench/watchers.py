@@ -1,4 +1,5 @@
-"""Many watchers in one process, each of which must receive every change; tells when the last one came."""
+"""Many watchers in a process; every watcher must receive every change, and the time of the last change is
+printed."""
 
 import asyncio
 import json
@@ -12,30 +13,30 @@ from bench.objects import SERVICES
 
 
 class Chunks:
-    """Takes the chunked encoding off a stream, however it is cut."""
+    """Decodes the chunked encoding of a stream, however the stream is split."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._buffer = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        found, text = [], self._rest + data
+        chunks, text = [], self._buffer + data
         while (end := text.find(b"\r\n")) >= 0:
             size = int(text[:end], 16)
             if len(text) < end + 2 + size + 2:
                 break
-            found.append(text[end + 2 : end + 2 + size])
+            chunks.append(text[end + 2 : end + 2 + size])
             text = text[end + 2 + size + 2 :]
-        self._rest = text
-        return found
+        self._buffer = text
+        return chunks
 
 
 @dataclass
 class Watcher:
-    """Counts the lines of one watch."""
+    """Counts the lines of a watch."""
 
     at: Target
     revision: str
-    wanted: int
+    expected: int
     received: int = 0
     last: float = 0.0
 
@@ -51,18 +52,18 @@ class Watcher:
 
     async def follow(self) -> None:
         chunks = Chunks()
-        while self.received < self.wanted:
+        while self.received < self.expected:
             data = await self._reader.read(1 << 16)
-            assert data, f"the watch ended after {self.received} of {self.wanted} events"
+            assert data, f"the watch ended after {self.received} of {self.expected} events"
             for piece in chunks.feed(data):
                 self.received += piece.count(b"\n")
         self.last = time.time()
         self._writer.close()
 
 
-async def watch(kubeconfig: Path, revision: str, count: int, wanted: int) -> None:
+async def watch(kubeconfig: Path, revision: str, count: int, expected: int) -> None:
     at = target(kubeconfig)
-    watchers = [Watcher(at, revision, wanted) for _ in range(count)]
+    watchers = [Watcher(at, revision, expected) for _ in range(count)]
     for start in range(0, count, 20):
         await asyncio.gather(*(watcher.begin() for watcher in watchers[start : start + 20]))
     print("ready", flush=True)
@@ -78,5 +79,5 @@ async def watch(kubeconfig: Path, revision: str, count: int, wanted: int) -> Non
 
 
 if __name__ == "__main__":
-    _, where, after, how_many, events = sys.argv
-    asyncio.run(watch(Path(where), after, int(how_many), int(events)))
+    _, kubeconfig, revision, count, events = sys.argv
+    asyncio.run(watch(Path(kubeconfig), revision, int(count), int(events)))

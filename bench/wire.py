@@ -1,4 +1,4 @@
-"""One blocking HTTPS connection that reads whatever comes: a Content-Length, or chunks until the last."""
+"""A blocking HTTPS connection for responses with Content-Length or chunked encoding."""
 
 import socket
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ class Head:
 
 
 class Line:
-    """A connection to the server; one request at a time."""
+    """A connection to the server for sequential requests."""
 
     def __init__(self, at: Target) -> None:
         plain = socket.create_connection((at.host, at.port), timeout=60)
@@ -25,14 +25,14 @@ class Line:
         self._file = self._socket.makefile("rb", PIECE)
 
     def ask(self, path: str, accept: str = "application/json") -> bytes:
-        """The whole body of a good answer."""
+        """The body of a successful response."""
         head = self.begin(path, accept)
         body = b"".join(self.pieces(head))
         assert head.status == 200, body
         return body
 
     def send(self, method: str, path: str, body: bytes, content: str) -> int:
-        """The status of the answer."""
+        """The status of the response."""
         self._socket.sendall(request(method, path, body, content))
         head = self._head()
         b"".join(self.pieces(head))

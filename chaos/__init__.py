@@ -1,8 +1,8 @@
-"""Chaos: a whole installation of real processes in network namespaces, faults by a seed, and the simulator's checker on what happened."""
+"""Chaos: an installation of real processes in network namespaces under faults of a seed, judged by the
+simulator's checker."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(
-    str(Path(__file__).parents[1] / "tests" / "e2e")
-)  # servers are spoken with as the tests there do: wire.py
+# The e2e tests hold wire.py, the HTTP client for servers.
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "e2e"))

@@ -1,4 +1,5 @@
-"""`python -m chaos`: makes the namespaces, lets one trial run in them, and removes them whatever became of it."""
+"""`python -m chaos`: builds the namespaces, runs a trial in the namespaces, and removes the namespaces
+whatever the result."""
 
 import argparse
 import contextlib
@@ -13,7 +14,7 @@ from chaos.network import HUB, build, namespace, remove
 from chaos.plan import CALM, KINDS, chosen
 from chaos.programs import ROOT
 
-NEEDS = ("ip", "iptables", "strace", "setpriv", "etcd", "mount")
+REQUIRED_PROGRAMS = ("ip", "iptables", "strace", "setpriv", "etcd", "mount")
 
 
 def main() -> int:
@@ -25,8 +26,8 @@ def main() -> int:
         "--seconds",
         type=float,
         default=float(os.environ.get("CHAOS_SECONDS") or 1200),
-        help=f"how long it takes in all, once everything is up; the last {CALM:g} of them, or the last half of less than {2 * CALM:g},"
-        " are without a fault (%(default)g)",
+        help=f"how long it takes in all, once everything is up; the last {CALM:g} of them,"
+        f" or the last half of less than {2 * CALM:g}, are without a fault (%(default)g)",
     )
     parser.add_argument(
         "--seed",
@@ -47,68 +48,76 @@ def main() -> int:
     parser.add_argument(
         "--clean", action="store_true", help="only remove what runs that were killed have left behind"
     )
-    asked = parser.parse_args()
-    if not chosen(asked.only):
-        known = "; ".join(kind.title for kind in KINDS)
-        parser.error(f"--only: no fault has {asked.only!r} in its name; use a part of one of these: {known}")
+    options = parser.parse_args()
+    if not chosen(options.only):
+        titles = "; ".join(kind.title for kind in KINDS)
+        parser.error(
+            f"--only: no fault has {options.only!r} in its name; use a part of one of these: {titles}"
+        )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for line in clear():
         print(line)
-    if asked.clean:
+    if options.clean:
         return 0
-    if missing := [name for name in NEEDS if shutil.which(name) is None]:
+    if missing := [name for name in REQUIRED_PROGRAMS if shutil.which(name) is None]:
         print(f"not run: {', '.join(missing)} cannot be found; install it and try again")
         return 2
     if os.geteuid():
         print("not run: network namespaces need root")
         return 2
-    return _run(asked)
+    return _run(options)
 
 
-def _run(asked: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     run = os.getpid()
     folder = make_folder(run)
-    words = [
+    trial_command = [
         sys.executable,
         "-m",
         "chaos.trial",
         "--run",
         str(run),
         "--seed",
-        str(asked.seed),
+        str(options.seed),
         "--seconds",
-        str(asked.seconds),
+        str(options.seconds),
     ]
-    keep = asked.keep
+    keep = options.keep
     try:
         build(run)
         print(
-            f"seed {asked.seed}, {asked.seconds:g} s, {asked.agents} agents; logs and notes in {folder}",
+            f"seed {options.seed}, {options.seconds:g} s, {options.agents} agents; logs and notes in {folder}",
             flush=True,
         )
-        command = ["setpriv", "--pdeathsig", "TERM", "ip", "netns", "exec", namespace(run, HUB), *words]
+        command = [
+            "setpriv",
+            "--pdeathsig",
+            "TERM",
+            "ip",
+            "netns",
+            "exec",
+            namespace(run, HUB),
+            *trial_command,
+        ]
         trial = subprocess.Popen(
-            [*command, "--agents", str(asked.agents), "--folder", str(folder), "--only", asked.only], cwd=ROOT
+            [*command, "--agents", str(options.agents), "--folder", str(folder), "--only", options.only],
+            cwd=ROOT,
         )
         try:
             code = trial.wait()
             keep = keep or code != 0
         finally:
-            _end(trial)
+            if trial.poll() is None:
+                trial.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    trial.wait(30)
+                trial.kill()
     finally:
         remove(run)
         close_folder(folder, keep=keep)
     if keep:
         print(f"kept for you to look at, until you remove it: {folder}")
     return code
-
-
-def _end(trial: "subprocess.Popen[bytes]") -> None:
-    if trial.poll() is None:
-        trial.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            trial.wait(30)
-        trial.kill()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""`python -m chaos.agent NOTES agent …`: a real agent on a machine that only pretends and outlives it. NOTES: what happened there."""
+"""`python -m chaos.agent NOTES agent …`: a real agent on a fake machine that outlives the agent; NOTES is the
+machine's log."""
 
 import random
 import sys
@@ -18,7 +19,8 @@ End = tuple[int, str, Failure | None]
 
 
 class Note(msgspec.Struct, omit_defaults=True):
-    """One line. `at`: by the clock that all processes of a machine share, and nobody sets."""
+    """A line of the machine's log. `at` is the host's monotonic time, which all processes share and no fault
+    changes."""
 
     at: float
     what: Literal["start", "stop", "heard", "power"]
@@ -28,7 +30,7 @@ class Note(msgspec.Struct, omit_defaults=True):
 
 
 def read(path: Path) -> Iterator[Note]:
-    """A line that was not finished is none."""
+    """The notes of a log; an incomplete last line is skipped."""
     text = path.read_bytes() if path.exists() else b""
     for line in text.splitlines(keepends=True):
         if line.endswith(b"\n"):
@@ -41,7 +43,8 @@ def append(path: Path, note: Note) -> None:
 
 
 class NotedMachine(FakeMachine):
-    """Writes down what it does, and begins where the notes end: what ran when its agent was killed runs on."""
+    """A fake machine that logs every start and stop and restores its state from the log: instances outlive a
+    killed agent."""
 
     def __init__(self, clock: Clock, rng: random.Random, path: Path) -> None:
         super().__init__(clock, rng)
@@ -70,15 +73,15 @@ class NotedMachine(FakeMachine):
         return failure
 
     def contact(self, since: float) -> None:
-        before = self.last_contact_at
+        previous = self.last_contact_at
         super().record_contact(since)
-        if self.last_contact_at is not None and self.last_contact_at != before:
+        if self.last_contact_at is not None and self.last_contact_at != previous:
             append(self.path, Note(self.last_contact_at, "heard"))
 
-    def _end(self, copy: FakeProcess, at: float, end: End) -> None:
-        super()._end(copy, at, end)
+    def _end(self, process: FakeProcess, at: float, end: End) -> None:
+        super()._end(process, at, end)
         if not self.is_reading:
-            append(self.path, Note(at, "stop", which=copy.spec.id, end=end))
+            append(self.path, Note(at, "stop", which=process.spec.id, end=end))
 
 
 def lose_power(path: Path) -> None:
@@ -93,6 +96,7 @@ def main() -> None:
     def machine(clock: Clock, rng: random.Random) -> FakeMachine:
         return NotedMachine(clock, rng, path)
 
+    # The agent's command builds the machine by this name.
     fake.FakeMachine = machine  # type: ignore[assignment, misc]
     run()
 

@@ -1,9 +1,10 @@
-"""The simulator's checker on what real processes did, and what only they can show: who recovers how soon."""
+"""Judges a chaos run with the simulator's checker, and checks invariants that only real processes show."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,37 +19,44 @@ from lattice.sim.world.run import Run
 from lattice.sim.world.store import CommitRecord
 from lattice.store.protocol import Key
 
-AROUND = 6  # revisions on either side that are shown
-QUIET = 60.0  # seconds at the end in which nothing may be written
-FLAP = 8.0  # seconds after a wall clock was set in which nobody may be deposed by it
-STEADY = {"leases.coordination.k8s.io", "events"}  # written while nothing happens
-LATE = Counter(
-    {str(SPENT): 1}
-)  # what was spent before the rest began is written down up to a minute later, once
+# Revisions shown before and after a violation.
+CONTEXT_REVISIONS = 6
+# Seconds at the end without writes (I-33).
+QUIET_PERIOD_S = 60.0
+# Seconds after a jump of a wall clock in which no leader may be deposed (I-10).
+CLOCK_GRACE_S = 8.0
+# Resources that are written in an idle installation.
+STEADY_RESOURCES = {"leases.coordination.k8s.io", "events"}
+# Spending before the quiet period is recorded up to a minute later, once.
+ALLOWED_LATE_WRITES = Counter({str(SPENT): 1})
 
 
 class RealChecker(Checker):
-    """Left out is what a record of etcd does not hold: leaders' copies, rejected writes, machines made by a provider,
-    and what agents were told and tried."""
+    """The checker without invariants that a record of etcd does not hold: caches, rejections, provider
+    machines, agent assignments."""
 
-    heard_within = 30.0  # seconds in which our watchers hear of what was done
+    # Seconds by which the watchers may receive a write late.
+    heard_within = 30.0
     faults: Sequence[Fault] = ()
     terms: Sequence[tuple[float, int]] = ()
 
     def elections(self) -> Findings:
-        """I-10: a wall clock that was set wrong deposes nobody."""
+        """I-10: a jump of a wall clock deposes no leader."""
         for fault in self.faults:
             if (
                 fault.strike.kind.name != "clock"
                 or fault.lane != "servers"
-                or not is_alone(fault, self.faults, FLAP)
+                or not is_alone(fault, self.faults, CLOCK_GRACE_S)
             ):
                 continue
-            when = [at for at, _ in self.terms if fault.at < at < fault.healed + FLAP]
+            when = [at for at, _ in self.terms if fault.at < at < fault.healed + CLOCK_GRACE_S]
             if when:
                 yield (
                     "I-10",
-                    f"a new term began {when[0] - fault.at:.1f} s after the wall clock of {', '.join(fault.victims)} was set",
+                    (
+                        f"a new term began {when[0] - fault.at:.1f} s after the wall clock"
+                        f" of {', '.join(fault.victims)} was set"
+                    ),
                 )
 
     def copies(self) -> Findings:
@@ -62,21 +70,24 @@ class RealChecker(Checker):
 
 
 def is_alone(fault: Fault, faults: Sequence[Fault], around: float) -> bool:
-    """Whether nothing else befell servers or etcd so long before it and after."""
+    """Report whether no further fault struck servers or etcd within `around` seconds of the fault."""
     begins, ends = fault.at - around, fault.healed + around
-    others = [each for each in faults if each is not fault and each.lane != "nodes"]
-    return not any(each.at < ends and each.healed > begins for each in others)
+    control_faults = [
+        candidate for candidate in faults if candidate is not fault and candidate.lane != "nodes"
+    ]
+    return not any(candidate.at < ends and candidate.healed > begins for candidate in control_faults)
 
 
 @dataclass
 class Evidence:
-    """Everything that was recorded."""
+    """The recorded data of a run."""
 
     history: History
     crowd: Crowd
     agents: Sequence[Agent]
     faults: Sequence[Fault]
-    ended: float  # when the last look was taken
+    # Monotonic time of the last observation.
+    ended: float
 
 
 def judge(evidence: Evidence) -> tuple[list[Violation], list[CommitRecord]]:
@@ -87,15 +98,15 @@ def judge(evidence: Evidence) -> tuple[list[Violation], list[CommitRecord]]:
     records = evidence.history.records()
     checker = RealChecker(cast("Run", run_of(evidence, machines, heard, records)))
     checker.faults, checker.terms = evidence.faults, evidence.history.terms
-    found = checker.check()
-    found += [Violation("I-06", words, evidence.ended) for words in evidence.history.troubles]
-    return found + list(unquiet(records, evidence.ended)), records
+    violations = checker.check()
+    violations += [Violation("I-06", words, evidence.ended) for words in evidence.history.troubles]
+    return violations + list(unquiet(records, evidence.ended)), records
 
 
 def run_of(
     evidence: Evidence, machines: dict[str, Any], heard: list[tuple[float, str]], records: list[CommitRecord]
 ) -> SimpleNamespace:
-    """What was recorded, in the form that the simulator's checker reads."""
+    """The recorded data in the form of a simulated run."""
     world = SimpleNamespace(
         store=SimpleNamespace(history=records, elections=[]),
         told=evidence.crowd.told,
@@ -105,9 +116,8 @@ def run_of(
         machines=machines,
         gone=[],
         loop=SimpleNamespace(time=lambda: evidence.ended, errors=[]),
-        cloud=SimpleNamespace(
-            standing=lambda at: [], was_lost=lambda node, at: False
-        ),  # machines are there all the time
+        # No machine is created or removed during a run.
+        cloud=SimpleNamespace(standing=lambda at: [], was_lost=lambda node, at: False),
     )
     return SimpleNamespace(
         world=world, trouble="", swarm=SimpleNamespace(kinds=(), shape=SimpleNamespace(binding="optimistic"))
@@ -115,56 +125,63 @@ def run_of(
 
 
 def written_lately(records: Sequence[CommitRecord], ended: float) -> Counter[str]:
-    late = [change for record in records if record.at > ended - QUIET for change in record.changes]
-    return Counter(str(change.key) for change in late if change.key.resource not in STEADY) - LATE
+    late = chain.from_iterable(record.changes for record in records if record.at > ended - QUIET_PERIOD_S)
+    written = Counter(str(change.key) for change in late if change.key.resource not in STEADY_RESOURCES)
+    return written - ALLOWED_LATE_WRITES
 
 
 def unquiet(records: Sequence[CommitRecord], ended: float) -> list[Violation]:
-    """I-33: when everything is as it should be, nobody writes."""
+    """I-33: no component writes during the quiet period."""
     written = written_lately(records, ended)
     words = ", ".join(f"{key} x{count}" for key, count in written.most_common(4))
-    return [Violation("I-33", f"written in the last {QUIET:g} s: {words}", ended)] if written else []
+    message = f"written in the last {QUIET_PERIOD_S:g} s: {words}"
+    return [Violation("I-33", message, ended)] if written else []
 
 
-def _told(
-    around: Sequence[CommitRecord], records: Sequence[CommitRecord]
+def _described(
+    selected: Sequence[CommitRecord], records: Sequence[CommitRecord]
 ) -> Iterator[tuple[CommitRecord, str]]:
-    """Each with what it changed: etcd's record does not hold what was there before, the revisions before it do."""
-    wanted, now = {record.revision for record in around}, dict[Key, bytes | None]()
+    """Records with a description of their changes; the previous values come from earlier records, because
+    etcd's events have none."""
+    revisions, current = {record.revision for record in selected}, dict[Key, bytes | None]()
     for record in records:
-        if record.revision in wanted:
+        if record.revision in revisions:
             yield (
                 record,
                 ", ".join(
-                    f"{each.key} ({describe_change(now.get(each.key), each.value)})"
-                    for each in record.changes
+                    f"{change.key} ({describe_change(current.get(change.key), change.value)})"
+                    for change in record.changes
                 ),
             )
-        now |= {each.key: each.value for each in record.changes}
+        current |= {change.key: change.value for change in record.changes}
 
 
 def stretch(
     violation: Violation, records: Sequence[CommitRecord], faults: Sequence[Fault], began: float
 ) -> list[str]:
-    """The shortest telling part of the history: what was written around it, or to whom it names, and what was broken then."""
+    """The part of the history that explains a violation: nearby commits, or commits of the named objects, and
+    active faults."""
     if violation.revision:
-        around = [record for record in records if abs(record.revision - violation.revision) <= AROUND]
-    else:
-        named = set(re.findall(r"[\w.-]+(?:/[\w.-]+)+", violation.message))
-        around = [
-            record
-            for record in records
-            if named & {name for each in record.changes for name in (each.key.path, str(each.key))}
+        nearby = [
+            record for record in records if abs(record.revision - violation.revision) <= CONTEXT_REVISIONS
         ]
-    around = around[-2 * AROUND - 1 :]
+    else:
+        nearby = []
+        named = set(re.findall(r"[\w.-]+(?:/[\w.-]+)+", violation.message))
+        for record in records:
+            paths = {change.key.path for change in record.changes}
+            if named & (paths | {str(change.key) for change in record.changes}):
+                nearby.append(record)
+    nearby = nearby[-2 * CONTEXT_REVISIONS - 1 :]
     lines = [
-        f"  {each.at - began:8.2f} s  revision {each.revision}: {words}"
-        for each, words in _told(around, records)
+        f"  {record.at - began:8.2f} s  revision {record.revision}: {words}"
+        for record, words in _described(nearby, records)
     ]
-    first, last = (around[0].at, around[-1].at) if around else (violation.at, violation.at)
+    first, last = (nearby[0].at, nearby[-1].at) if nearby else (violation.at, violation.at)
     broken = [fault for fault in faults if fault.at < last and (not fault.healed or fault.healed > first)]
     words = [
-        f"  {each.at - began:8.2f} s  {each.name}: {', '.join(each.victims)}, until {each.healed - began:.2f} s"
-        for each in broken
+        f"  {fault.at - began:8.2f} s  {fault.name}: {', '.join(fault.victims)},"
+        f" until {fault.healed - began:.2f} s"
+        for fault in broken
     ]
-    return lines + words[-2 * AROUND :]
+    return lines + words[-2 * CONTEXT_REVISIONS :]

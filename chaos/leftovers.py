@@ -1,4 +1,4 @@
-"""What runs that were killed have left behind: namespaces, processes in them, and the folder with logs and notes."""
+"""Leftovers of killed runs: namespaces with processes, and the folder with logs and notes."""
 
 import os
 import re
@@ -9,7 +9,8 @@ from pathlib import Path
 from chaos import network
 from chaos.network import MARK
 
-KEPT = "kept"  # in a folder that somebody is to look at: its run has ended
+# Marks a folder that the user keeps: the run has ended.
+KEPT_MARKER = "kept"
 
 
 def make_folder(run: int) -> Path:
@@ -18,27 +19,28 @@ def make_folder(run: int) -> Path:
 
 def close_folder(folder: Path, *, keep: bool) -> None:
     if keep:
-        (folder / KEPT).touch()
+        (folder / KEPT_MARKER).touch()
     else:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def clear() -> list[str]:
-    """Removes it all, and says what. What belongs to runs that are alive, or to other users, stays."""
-    said = []
+    """Remove the leftovers of dead runs and return a line per run. Live runs and files of further users stay."""
+    lines = []
     for run in sorted({*network.runs(), *_folders()}):
         if not _is_chaos(run):
             folders = _folders().get(run, [])
             network.remove(run)
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
-            said.append(f"removed what run {run} had left behind{''.join(f': {each}' for each in folders)}")
-    return said
+            names = "".join(f": {folder}" for folder in folders)
+            lines.append(f"removed what run {run} had left behind{names}")
+    return lines
 
 
 def _folders() -> dict[int, list[Path]]:
-    """Of this user, by run; not those that were kept."""
-    found: dict[int, list[Path]] = {}
+    """Folders of the current user by run, without kept folders."""
+    folders: dict[int, list[Path]] = {}
     for path in sorted(Path(tempfile.gettempdir()).glob(f"{MARK}-*")):
         run = re.match(rf"{MARK}-(\d+)-", path.name)
         if (
@@ -46,10 +48,10 @@ def _folders() -> dict[int, list[Path]]:
             and path.is_dir()
             and not path.is_symlink()
             and path.stat().st_uid == os.geteuid()
-            and not (path / KEPT).exists()
+            and not (path / KEPT_MARKER).exists()
         ):
-            found.setdefault(int(run[1]), []).append(path)
-    return found
+            folders.setdefault(int(run[1]), []).append(path)
+    return folders
 
 
 def _is_chaos(pid: int) -> bool:

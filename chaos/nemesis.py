@@ -1,4 +1,4 @@
-"""Does to the processes what the plan says, and undoes it."""
+"""Fault injection: strikes the programs by the plan and heals every fault."""
 
 import heapq
 import itertools
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from chaos import network
@@ -18,22 +19,27 @@ from chaos.plan import Strike
 from chaos.programs import CLIENTS, FAKETIME, LINK, PEERS, SMALL_ETCD, SMALL_GROUP, Fleet, Program
 from chaos.record import History, etcd_leader
 
-JUMP = 3600  # seconds by which a wall clock is set wrong, to either side
-FSYNC = 200_000  # microseconds that an fsync takes longer
-LOSS = (0.02, 0.30)
+# Seconds by which a wall clock is set forward or back.
+CLOCK_JUMP_S = 3600
+# Microseconds by which an fsync is delayed.
+FSYNC_DELAY_US = 200_000
+# Range of packet loss ratios.
+LOSS_RATIOS = (0.02, 0.30)
 BALLAST = "ballast"
 MEBI = 1 << 20
-DEATHS = 3  # of one program, by itself; then it is left alone
+# Unplanned exits after which a program is not restarted.
+MAX_RESTARTS = 3
 
 
 @dataclass
 class Fault:
-    """What was really done. Times by the monotonic clock."""
+    """An injected fault; times are monotonic times."""
 
     strike: Strike
     at: float
     victims: list[str]
-    leader: str  # of the servers, when it struck
+    # Leader of the servers when the fault struck.
+    leader: str
     healed: float = 0.0
     undo: list[Callable[[], None]] = field(default_factory=list)
 
@@ -48,18 +54,21 @@ class Fault:
 
 @dataclass
 class Nemesis:
+    """Injects the strikes of a plan into the fleet and restarts programs that exit by themselves."""
+
     fleet: Fleet
     history: History
     strikes: list[Strike]
     say: Callable[[str], None]
     done: list[Fault] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    surprises: list[str] = field(default_factory=list)  # programs that ended by themselves
+    # Programs that exited by themselves.
+    surprises: list[str] = field(default_factory=list)
     _active: list[Fault] = field(default_factory=list)
-    _deaths: Counter[str] = field(default_factory=Counter)
+    _restarts: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> None:
-        """Until the last fault has healed."""
+        """Inject all strikes; returns when the last fault is healed."""
         began = time.monotonic()
         number = itertools.count()
         agenda: list[tuple[float, int, Strike | Fault]] = [
@@ -67,16 +76,16 @@ class Nemesis:
         ]
         heapq.heapify(agenda)
         while agenda:
-            due, _, what = agenda[0]
+            due, _, entry = agenda[0]
             if time.monotonic() < due:
                 time.sleep(min(0.2, max(0.01, due - time.monotonic())))
                 self.look()
                 continue
             heapq.heappop(agenda)
-            if isinstance(what, Fault):
-                self.heal(what)
-            elif (fault := self.strike(what)) is not None:
-                heapq.heappush(agenda, (time.monotonic() + what.lasts, next(number), fault))
+            if isinstance(entry, Fault):
+                self.heal(entry)
+            elif (fault := self.strike(entry)) is not None:
+                heapq.heappush(agenda, (time.monotonic() + entry.lasts, next(number), fault))
 
     def strike(self, strike: Strike) -> Fault | None:
         rng = random.Random(strike.chance)
@@ -88,7 +97,7 @@ class Nemesis:
         self.done.append(fault)
         self._active.append(fault)
         self.say(f"{fault.name}: {', '.join(victims)} for {strike.lasts:.1f} s")
-        _DEEDS[strike.kind.name](self, fault, rng)
+        _ACTIONS[strike.kind.name](self, fault, rng)
         return fault
 
     def heal(self, fault: Fault) -> None:
@@ -98,37 +107,39 @@ class Nemesis:
         self._active.remove(fault)
 
     def look(self) -> None:
-        """Whoever is dead without our doing is told of and started again."""
+        """Report and restart programs that exited without a fault."""
         for program in self.fleet.programs:
             if (
                 program.is_alive
                 or program.expected
                 or program.process is None
-                or self._deaths[program.name] > DEATHS
+                or self._restarts[program.name] > MAX_RESTARTS
             ):
                 continue
-            words = f"{program.name} ended by itself with code {program.process.returncode}: {program.last_words[-600:]}"
+            words = (
+                f"{program.name} ended by itself with code {program.process.returncode}:"
+                f" {program.last_words[-600:]}"
+            )
             if not (program.small and self._is_full(program)):
                 self.surprises.append(words)
                 self.say(words)
                 program.start()
-                self._deaths[program.name] += 1
+                self._restarts[program.name] += 1
 
     def _is_full(self, program: Program) -> bool:
-        """A member of etcd whose disk is full ends, as it should; it comes back when there is room again."""
+        """Report whether the program is a member of etcd with a full disk: the member exits, and restarts
+        after the fault."""
         return program.name in ETCDS and (program.folder / BALLAST).exists()
-
-    # --- whom ---
 
     @property
     def _busy(self) -> set[str]:
-        return {name for fault in self._active for name in fault.victims}
+        return set(chain.from_iterable(fault.victims for fault in self._active))
 
     def _victims(self, strike: Strike, rng: random.Random) -> list[str]:
         target, busy = strike.kind.target, self._busy
         if target in ("all servers", "most of etcd"):
-            found = list(SERVERS) if target == "all servers" else rng.sample(ETCDS, 2)
-            return [] if busy & {*found} else found
+            victims = list(SERVERS) if target == "all servers" else rng.sample(ETCDS, 2)
+            return [] if busy & {*victims} else victims
         free = [group for group in GROUPS if group not in busy]
         if target == "half of the groups":
             return rng.sample(free, len(GROUPS) // 2) if len(free) >= len(GROUPS) // 2 else []
@@ -138,10 +149,10 @@ class Nemesis:
                 name for name, agent in self.fleet.agents.items() if agent.part in groups and name not in busy
             ]
         elif target != "group":
-            free = [name for name in self._of_the_control_plane(target) if name not in busy]
+            free = [name for name in self._control_plane_victims(target) if name not in busy]
         return [rng.choice(free)] if free else []
 
-    def _of_the_control_plane(self, target: str) -> list[str]:
+    def _control_plane_victims(self, target: str) -> list[str]:
         if target == "leader":
             return [self.history.leader] if self.history.leader in SERVERS else []
         if target == "follower":
@@ -151,13 +162,11 @@ class Nemesis:
         return [SMALL_ETCD] if target == "etcd on a small disk" else list(ETCDS)
 
     def _programs(self, fault: Fault) -> list[Program]:
-        """Those of a group too."""
-        known = {program.name: program for program in self.fleet.programs}
-        return [known[name] for name in fault.victims if name in known] + [
+        """The victims' programs, including the agents of a group."""
+        programs = {program.name: program for program in self.fleet.programs}
+        return [programs[name] for name in fault.victims if name in programs] + [
             agent for agent in self.fleet.agents.values() if agent.part in fault.victims
         ]
-
-    # --- what ---
 
     def kill(self, fault: Fault, rng: random.Random) -> None:
         for program in self._programs(fault):
@@ -182,15 +191,16 @@ class Nemesis:
 
     def shift(self, fault: Fault, rng: random.Random) -> None:
         for program in self._programs(fault):
-            self.fleet.set_clock(program.name, rng.choice((-JUMP, JUMP)))
+            self.fleet.set_clock(program.name, rng.choice((-CLOCK_JUMP_S, CLOCK_JUMP_S)))
             fault.undo.append(partial(self.fleet.set_clock, program.name, 0))
 
     def cut(self, fault: Fault, rng: random.Random) -> None:
-        self._rules(
-            fault, [rule for part in fault.victims for rule in _CUTS[fault.strike.kind.name](part, rng)]
-        )
+        rules: list[Rule] = []
+        for part in fault.victims:
+            rules += _CUTS[fault.strike.kind.name](part, rng)
+        self._add_rules(fault, rules)
 
-    def _rules(self, fault: Fault, rules: list[Rule]) -> None:
+    def _add_rules(self, fault: Fault, rules: list[Rule]) -> None:
         for rule in rules:
             rule.put(self.fleet.run)
             fault.undo.append(partial(rule.lift, self.fleet.run))
@@ -206,7 +216,7 @@ class Nemesis:
         for program in self._programs(fault):
             if program.process is None:
                 continue
-            inject = f"inject=fsync,fdatasync:delay_exit={FSYNC}"
+            inject = f"inject=fsync,fdatasync:delay_exit={FSYNC_DELAY_US}"
             words = [
                 "setpriv",
                 "--pdeathsig",
@@ -237,7 +247,7 @@ def _detach(tracer: "subprocess.Popen[bytes]") -> None:
 
 
 def _fill(path: Path) -> None:
-    """Until there is no room for a single byte more."""
+    """Write until the disk has no free byte."""
     with path.open("wb", buffering=0) as file:
         for size in (MEBI, 4096, 1):
             try:
@@ -251,12 +261,12 @@ _CUTS: dict[str, Callable[[str, random.Random], list[Rule]]] = {
     "cut": lambda part, rng: network.cut(part),
     "deaf": lambda part, rng: network.deaf(part),
     "dumb": lambda part, rng: network.dumb(part),
-    "loss": lambda part, rng: network.lossy(part, rng.uniform(*LOSS)),
+    "loss": lambda part, rng: network.lossy(part, rng.uniform(*LOSS_RATIOS)),
     "cut from etcd": lambda part, rng: network.cut_port(part, CLIENTS),
     "cut from agents": lambda part, rng: network.cut_port(part, LINK),
     "cut from peers": lambda part, rng: network.cut_port(part, PEERS),
 }
-_DEEDS: dict[str, Callable[[Nemesis, Fault, random.Random], None]] = {
+_ACTIONS: dict[str, Callable[[Nemesis, Fault, random.Random], None]] = {
     "kill -9": Nemesis.kill,
     "SIGTERM": Nemesis.terminate,
     "pause": Nemesis.pause,

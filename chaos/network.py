@@ -1,6 +1,8 @@
-"""Network namespaces on one bridge, which is in a namespace of the run too: the machine's own network stays as it is."""
+"""Network namespaces of a run, joined by a bridge in a namespace of the run: the host's network stays
+unchanged."""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -11,7 +13,8 @@ from pathlib import Path
 
 MARK = "lattice-chaos"
 HUB = "hub"
-HUB_ADDRESS = "10.77.0.1"  # the harness itself: its clients and its watcher are never cut off
+# The harness: no fault cuts off its clients and watchers.
+HUB_ADDRESS = "10.77.0.1"
 NAMED = Path("/run/netns")
 ETCDS = ("etcd1", "etcd2", "etcd3")
 SERVERS = ("server1", "server2", "server3")
@@ -28,10 +31,10 @@ def namespace(run: int, part: str) -> str:
 
 
 def do(*words: str) -> None:
-    """Raises with what the program said."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
+    """Run a program. Raises RuntimeError with the program's output on failure."""
+    completed = subprocess.run(words, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        raise RuntimeError(f"{' '.join(words)}: {completed.stderr.strip() or completed.stdout.strip()}")
 
 
 def build(run: int) -> None:
@@ -52,22 +55,22 @@ def build(run: int) -> None:
 
 
 def remove(run: int) -> None:
-    """Ends whatever still runs in the namespaces of that run, and then them."""
+    """Kill all processes in the namespaces of a run, then remove the namespaces."""
     for name in _namespaces(run):
-        found = subprocess.run(
+        pids = subprocess.run(
             ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
         ).stdout.split()
-        for pid in map(int, found):
+        for pid in map(int, pids):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         do("ip", "netns", "del", name)
 
 
 def runs() -> Iterator[int]:
-    """Those whose namespaces are there."""
+    """Runs that have namespaces."""
     for path in NAMED.iterdir() if NAMED.exists() else ():
-        if found := re.fullmatch(rf"{MARK}-(\d+)-\w+", path.name):
-            yield int(found[1])
+        if match := re.fullmatch(rf"{MARK}-(\d+)-\w+", path.name):
+            yield int(match[1])
 
 
 def _namespaces(run: int) -> list[str]:
@@ -76,7 +79,7 @@ def _namespaces(run: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of iptables in the namespace of one part."""
+    """An iptables rule in the namespace of a part."""
 
     part: str
     words: tuple[str, ...]
@@ -87,8 +90,8 @@ class Rule:
     def lift(self, run: int) -> None:
         self._do(run, "-D")
 
-    def _do(self, run: int, how: str) -> None:
-        do("ip", "netns", "exec", namespace(run, self.part), "iptables", "-w", how, *self.words)
+    def _do(self, run: int, action: str) -> None:
+        do("ip", "netns", "exec", namespace(run, self.part), "iptables", "-w", action, *self.words)
 
 
 INWARD = ("INPUT", "!", "-i", "lo", "!", "-s", HUB_ADDRESS)
@@ -97,12 +100,12 @@ DROP = ("-j", "DROP")
 
 
 def deaf(part: str) -> list[Rule]:
-    """It is heard and hears nobody."""
+    """Drop all packets to the part, except from the harness."""
     return [Rule(part, (*INWARD, *DROP))]
 
 
 def dumb(part: str) -> list[Rule]:
-    """It hears and is heard by nobody."""
+    """Drop all packets from the part, except to the harness."""
     return [Rule(part, (*OUTWARD, *DROP))]
 
 
@@ -111,8 +114,8 @@ def cut(part: str) -> list[Rule]:
 
 
 def cut_port(part: str, port: int) -> list[Rule]:
-    """Nobody but the harness reaches that port here, and from here it is reached nowhere."""
-    ports = [(side, end) for side in (INWARD, OUTWARD) for end in ("--dport", "--sport")]
+    """Drop all traffic of a TCP port of the part, in both directions, except with the harness."""
+    ports = itertools.product((INWARD, OUTWARD), ("--dport", "--sport"))
     return [Rule(part, (*side, "-p", "tcp", end, str(port), *DROP)) for side, end in ports]
 
 

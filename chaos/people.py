@@ -1,4 +1,4 @@
-"""People at work through the API of whichever server, as in the simulator; every operation and what they were told is kept."""
+"""Users of a chaos run: random API operations on all servers, with a record of every reply."""
 
 import http.client
 import json
@@ -21,7 +21,8 @@ from lattice.store.protocol import Key
 Body = dict[str, Any]
 LATTICE = "/apis/lattice.dev/v1alpha1"
 POOL, CLASS, KEEPER = "rack", "small", "keeper"
-LABELS = {"labels": {"app": KEEPER}}  # of all services: those under one policy share the cluster
+# Labels of all services: services under the same policy share the cluster.
+LABELS = {"labels": {"app": KEEPER}}
 SERVICES = tuple(f"svc-{number}" for number in range(8))
 LONE = tuple(f"lone-{number}" for number in range(12))
 GANG = ("crew-0", "crew-1", "crew-2")
@@ -29,11 +30,11 @@ LIMITS = (600, 900, 2000)
 OK, REFUSED, UNKNOWN = "ok", "refused", "unknown"
 
 
-def path_of(kind: str, name: str, part: str = "") -> str:
+def path_of(kind: str, name: str, subresource: str = "") -> str:
     if kind == "configmaps":
         return f"/api/v1/namespaces/default/configmaps/{name}"
     namespaced = catalog().by_id(f"{kind}.lattice.dev").resource.namespaced
-    return f"{LATTICE}{'/namespaces/default' if namespaced else ''}/{kind}/{name}{f'/{part}' if part else ''}"
+    return f"{LATTICE}{'/namespaces/default' if namespaced else ''}/{kind}/{name}{f'/{subresource}' if subresource else ''}"
 
 
 def key_of(kind: str, name: str) -> Key:
@@ -45,7 +46,7 @@ def key_of(kind: str, name: str) -> Key:
 
 @dataclass
 class Client:
-    """One person, who asks one server after the other."""
+    """An API user that sends every request to a random server."""
 
     name: str
     wires: Sequence[tuple[str, Wire]]
@@ -54,35 +55,35 @@ class Client:
     _count: int = 0
 
     def apply(self, kind: str, name: str, body: Body) -> bool:
-        words = {
+        type_fields = {
             "apiVersion": "v1" if kind == "configmaps" else "lattice.dev/v1alpha1",
             "kind": "ConfigMap"
             if kind == "configmaps"
             else catalog().by_id(f"{kind}.lattice.dev").resource.kind,
         }
         query = {"fieldManager": "lattice", "force": "true"}
-        return self._ask(
+        return self._request(
             "PATCH",
             kind,
             name,
-            {**words, **body, "metadata": {"name": name, **body.get("metadata", {})}},
+            {**type_fields, **body, "metadata": {"name": name, **body.get("metadata", {})}},
             APPLY,
             query=query,
         )
 
     def patch(self, kind: str, name: str, body: Body, part: str = "") -> bool:
-        return self._ask("PATCH", kind, name, body, MERGE, part)
+        return self._request("PATCH", kind, name, body, MERGE, part)
 
     def delete(self, kind: str, name: str) -> bool:
-        return self._ask("DELETE", kind, name)
+        return self._request("DELETE", kind, name)
 
     def get(self, kind: str, name: str) -> bool:
-        return self._ask("GET", kind, name)
+        return self._request("GET", kind, name)
 
     def retry(self, name: str) -> bool:
-        return self._ask("POST", "latticeworkloads", name, part="retry")
+        return self._request("POST", "latticeworkloads", name, part="retry")
 
-    def _ask(
+    def _request(
         self,
         method: str,
         kind: str,
@@ -98,29 +99,29 @@ class Client:
             marked = {**body.get("metadata", {}), "annotations": {OPERATION_ANNOTATION: operation}}
             body = {**body, "metadata": marked}
         server, wire = self.rng.choice(self.wires)
-        asked = time.monotonic()
-        outcome, revision, why = _answered(
+        started = time.monotonic()
+        outcome, revision, message = _answered(
             wire, method, with_query(path_of(kind, name, part), query or {}), body, form
         )
-        noted = "RETRY" if part == "retry" else method
-        told = OperationRecord(
+        recorded_method = "RETRY" if part == "retry" else method
+        operation_record = OperationRecord(
             self.name,
             operation,
-            noted,
+            recorded_method,
             key_of(kind, name),
-            asked,
+            started,
             time.monotonic(),
             outcome,
             revision,
-            why,
+            message,
             server,
         )
         replicas = (body or {}).get("spec", {}).get("replicas") if part == "scale" else None
         self.log.append(
             replace(
-                told,
+                operation_record,
                 carries_operation=body is not None and not part,
-                was_not_found=why.startswith("404"),
+                was_not_found=message.startswith("404"),
                 replicas=replicas,
             )
         )
@@ -141,7 +142,7 @@ def _answered(wire: Wire, method: str, path: str, body: Body | None, form: str) 
 
 
 class Person(threading.Thread):
-    """Does one thing after the other until told to go home."""
+    """A thread that performs random operations until stopped."""
 
     def __init__(self, client: Client, nodes: Sequence[str], pause: float) -> None:
         super().__init__(daemon=True)
@@ -150,20 +151,20 @@ class Person(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
-        deeds: list[tuple[int, Callable[[], object]]] = [
-            (6, self._service), (4, self._scale), (2, self._delete_service), (6, self._lone), (3, self._delete_lone),
-            (1, self._gang), (2, self._cordon), (1, self._budget), (2, self._look),
+        actions: list[tuple[int, Callable[[], object]]] = [
+            (6, self._apply_service), (4, self._scale), (2, self._delete_service), (6, self._apply_standalone), (3, self._delete_standalone),
+            (1, self._gang), (2, self._cordon), (1, self._budget), (2, self._read_service),
         ]  # fmt: skip
         while not self.over.wait(self.pause * (0.5 + self.rng.random())):
-            self.rng.choices([deed for _, deed in deeds], [weight for weight, _ in deeds])[0]()
+            self.rng.choices([action for _, action in actions], [weight for weight, _ in actions])[0]()
 
     def _version(self, name: str, share: float) -> int:
         self.versions[name] = self.versions.get(name, 0) + (self.rng.random() < share)
         return self.versions[name]
 
-    def _service(self) -> None:
+    def _apply_service(self) -> None:
         name = self.rng.choice(SERVICES)
-        options: Body = {"disconnect": self._strict()} if name in SERVICES[:3] else {}
+        options: Body = {"disconnect": self._stop_policy()} if name in SERVICES[:3] else {}
         body = churn.service_body(
             self.rng.randint(1, 5),
             self.rng.choice((0.25, 0.5)),
@@ -173,7 +174,7 @@ class Person(threading.Thread):
         )
         self.client.apply("latticeservices", name, {**body, "metadata": LABELS})
 
-    def _strict(self) -> Body:
+    def _stop_policy(self) -> Body:
         return {"policy": "stop", "stopAfter": f"{self.rng.randint(8, 26)}s"}
 
     def _scale(self) -> None:
@@ -187,19 +188,19 @@ class Person(threading.Thread):
     def _delete_service(self) -> None:
         self.client.delete("latticeservices", self.rng.choice(SERVICES))
 
-    def _lone(self) -> None:
+    def _apply_standalone(self) -> None:
         name = self.rng.choice(LONE)
-        policy = {"disconnect": self._strict()} if self.rng.random() < 0.6 else {}
+        policy = {"disconnect": self._stop_policy()} if self.rng.random() < 0.6 else {}
         body = churn.workload_body(self.rng.choice(("250m", "500m")), self._version(name, 0.3), **policy)
         self.client.apply("latticeworkloads", name, body)
 
-    def _delete_lone(self) -> None:
+    def _delete_standalone(self) -> None:
         self.client.delete("latticeworkloads", self.rng.choice(LONE))
 
     def _gang(self) -> None:
-        leaves = self.rng.random() < 0.4
+        is_deleted = self.rng.random() < 0.4
         for name in GANG:
-            if leaves:
+            if is_deleted:
                 self.client.delete("latticeworkloads", name)
             else:
                 body = churn.workload_body("500m", group={"name": "crew", "minMember": len(GANG)}, priority=5)
@@ -215,12 +216,12 @@ class Person(threading.Thread):
             "latticepools", POOL, {"spec": {"budget": {"maxMonthlyCost": self.rng.choice(LIMITS)}}}
         )
 
-    def _look(self) -> None:
+    def _read_service(self) -> None:
         self.client.get("latticeservices", self.rng.choice(SERVICES))
 
 
 class Prober(threading.Thread):
-    """Writes to one server all the time: how long nobody is answered is read from what it was told."""
+    """A thread that writes to a server continuously; its replies show how long writes fail."""
 
     def __init__(self, client: Client, pause: float) -> None:
         super().__init__(daemon=True)
@@ -235,7 +236,8 @@ class Prober(threading.Thread):
 
 
 def supply(nodes: int) -> list[tuple[str, str, Body]]:
-    """A pool of machines that are there already, kept whatever comes and goes, and a service that holds them."""
+    """A pool of existing machines, a policy with a fixed number of nodes, and a service that keeps the
+    cluster."""
     machine = {
         "providers": {"hand": {}},
         "resources": {"cores": 4, "memoryGi": 4, "storageGi": 4},
@@ -262,7 +264,7 @@ def supply(nodes: int) -> list[tuple[str, str, Body]]:
 
 @dataclass
 class Crowd:
-    """Everybody who asks for something, and what all of them were told."""
+    """All users with the record of their operations."""
 
     kubeconfigs: dict[str, Path]
     rng: random.Random
@@ -270,7 +272,7 @@ class Crowd:
     threads: list[Person | Prober] = field(default_factory=list)
 
     def client(self, name: str, server: str = "") -> Client:
-        wires = [(each, Wire(path)) for each, path in self.kubeconfigs.items() if server in ("", each)]
+        wires = [(name, Wire(path)) for name, path in self.kubeconfigs.items() if server in ("", name)]
         return Client(name, wires, self.told, random.Random(self.rng.getrandbits(64)))
 
     def begin(self, nodes: Sequence[str], people: int) -> None:
@@ -285,29 +287,29 @@ class Crowd:
         for thread in self.threads:
             thread.join(30)
 
-    def acknowledged(self, since: float, until: float, but: str = "") -> list[float]:
-        """When writes were, in order, by any server but one."""
+    def acknowledged(self, since: float, until: float, excluded_server: str = "") -> list[float]:
+        """Times of acknowledged writes in order, without the writes of a server."""
         return sorted(
-            each.finished_at
-            for each in list(self.told)
-            if each.outcome == OK
-            and each.method == "PATCH"
-            and since <= each.finished_at <= until
-            and each.server != but
+            operation.finished_at
+            for operation in list(self.told)
+            if operation.outcome == OK
+            and operation.method == "PATCH"
+            and since <= operation.finished_at <= until
+            and operation.server != excluded_server
         )
 
     def write_down(self, path: Path) -> None:
         with path.open("w") as file:
-            for each in self.told:
+            for operation in self.told:
                 line = [
-                    each.started_at,
-                    each.finished_at,
-                    each.operation,
-                    each.server,
-                    each.method,
-                    str(each.key),
-                    each.outcome,
-                    each.revision,
-                    each.error,
+                    operation.started_at,
+                    operation.finished_at,
+                    operation.operation,
+                    operation.server,
+                    operation.method,
+                    str(operation.key),
+                    operation.outcome,
+                    operation.revision,
+                    operation.error,
                 ]
                 file.write(json.dumps(line) + "\n")

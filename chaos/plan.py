@@ -1,4 +1,4 @@
-"""What is done to whom and when, from one seed: nothing here touches anything."""
+"""The fault plan of a seed: kinds, targets and times. Pure: the module touches no process."""
 
 import random
 from collections.abc import Iterator
@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 Lane = Literal["servers", "etcd", "nodes"]
-OVERLAP = 0.25  # share of the faults of servers and etcd that begin before the one before has ended
-CALM = 150.0  # seconds at the end without a fault
-WHOLE = frozenset({"all servers", "most of etcd"})  # targets that leave nobody: never beside another
+# Share of server and etcd faults that begin before the previous fault has ended.
+OVERLAP_RATIO = 0.25
+# Seconds at the end without a fault.
+CALM = 150.0
+# Targets that leave no server or no quorum: never beside another fault.
+WHOLE = frozenset({"all servers", "most of etcd"})
 
 
 @dataclass(frozen=True)
 class Kind:
-    """`target`: whom it befalls, found out when it strikes. `lasts`: seconds, from and to."""
+    """A kind of fault. `target` is resolved when the fault strikes; `lasts` is the range of durations in
+    seconds."""
 
     name: str
     lane: Lane
@@ -66,12 +70,13 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Strike:
-    """Seconds since the faults began."""
+    """A planned fault; times are seconds since the start of the faults."""
 
     at: float
     kind: Kind
     lasts: float
-    chance: float  # 0 to 1: whatever is still to be chosen when it strikes
+    # Seed, 0 to 1, for choices that are made when the fault strikes.
+    chance: float
 
     @property
     def ends(self) -> float:
@@ -79,67 +84,70 @@ class Strike:
 
 
 def disturbed(seconds: float) -> float:
-    """How long faults may come, of so many seconds: half of the time, where that leaves less than the calm that is due."""
+    """The part of a run, in seconds, in which faults strike: all but CALM, and at least half of the run."""
     return max(seconds - CALM, seconds / 2)
 
 
 def chosen(only: str) -> list[Kind]:
-    """Those with that in `NAME, TARGET`."""
+    """Kinds of faults with `only` in `NAME, TARGET`."""
     return [kind for kind in KINDS if only in kind.title]
 
 
 def plan(seed: int, seconds: float, only: str = "") -> list[Strike]:
-    """In the order of their times; all have ended after so many seconds. `only`: those with that in `NAME, TARGET`."""
+    """Strikes ordered by time, all of which end within `seconds`. `only` selects kinds by `NAME, TARGET`."""
     rng = random.Random(seed)
     kinds = chosen(only)
-    control, nodes = (
-        [kind for kind in kinds if kind.lane != "nodes"],
-        [kind for kind in kinds if kind.lane == "nodes"],
-    )
-    strikes = _one_after_the_other(rng, control, seconds) + _many_at_once(rng, nodes, seconds)
+    control = [kind for kind in kinds if kind.lane != "nodes"]
+    nodes = [kind for kind in kinds if kind.lane == "nodes"]
+    strikes = _sequential_strikes(rng, control, seconds) + _parallel_strikes(rng, nodes, seconds)
     return sorted(strikes, key=lambda strike: strike.at)
 
 
-def _one_after_the_other(rng: random.Random, kinds: list[Kind], seconds: float) -> list[Strike]:
-    """So that it can be told who recovers from what, and how soon; now and then two at once, of servers and of etcd."""
-    found: list[Strike] = []
-    at, is_beside = 0.0, False
-    for kind in _endless(rng, kinds):
-        before = found[-1] if found else None
-        is_beside = (
-            before is not None
-            and not is_beside
-            and _may_overlap(before.kind, kind)
-            and rng.random() < OVERLAP
+def _sequential_strikes(rng: random.Random, kinds: list[Kind], seconds: float) -> list[Strike]:
+    """Faults of servers and etcd, one at a time, so that the recovery of every fault can be measured; some
+    pairs overlap."""
+    strikes: list[Strike] = []
+    at, is_overlapping = 0.0, False
+    for kind in _endless_kinds(rng, kinds):
+        previous = strikes[-1] if strikes else None
+        is_overlapping = (
+            previous is not None
+            and not is_overlapping
+            and _may_overlap(previous.kind, kind)
+            and rng.random() < OVERLAP_RATIO
         )
-        start = before.at + before.lasts * rng.uniform(0.2, 0.8) if before is not None and is_beside else at
+        start = (
+            previous.at + previous.lasts * rng.uniform(0.2, 0.8)
+            if previous is not None and is_overlapping
+            else at
+        )
         strike = Strike(start, kind, rng.uniform(*kind.lasts), rng.random())
         if strike.ends > seconds:
-            return found
-        found.append(strike)
+            return strikes
+        strikes.append(strike)
         at = max(at, strike.ends) + rng.uniform(4, 8)
-    return found
+    return strikes
 
 
-def _may_overlap(one: Kind, other: Kind) -> bool:
-    return one.lane != other.lane and not {one.target, other.target} & WHOLE
+def _may_overlap(first: Kind, second: Kind) -> bool:
+    return first.lane != second.lane and not {first.target, second.target} & WHOLE
 
 
-def _many_at_once(rng: random.Random, kinds: list[Kind], seconds: float) -> list[Strike]:
-    found: list[Strike] = []
+def _parallel_strikes(rng: random.Random, kinds: list[Kind], seconds: float) -> list[Strike]:
+    strikes: list[Strike] = []
     at = 0.0
-    for kind in _endless(rng, kinds):
+    for kind in _endless_kinds(rng, kinds):
         at += rng.uniform(4, 12)
         strike = Strike(at, kind, rng.uniform(*kind.lasts), rng.random())
         if at >= seconds:
-            return found
+            return strikes
         if strike.ends <= seconds:
-            found.append(strike)
-    return found
+            strikes.append(strike)
+    return strikes
 
 
-def _endless(rng: random.Random, kinds: list[Kind]) -> Iterator[Kind]:
-    """Each of them once before anything comes twice."""
+def _endless_kinds(rng: random.Random, kinds: list[Kind]) -> Iterator[Kind]:
+    """Kinds without end: every kind once, then by weight."""
     yield from rng.sample(kinds, len(kinds))
     while kinds:
         yield rng.choices(kinds, [kind.weight for kind in kinds])[0]

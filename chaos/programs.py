@@ -1,4 +1,5 @@
-"""The processes: three members of etcd, three servers, and agents in groups; each can be ended and started again as itself."""
+"""Programs of a chaos run: three members of etcd, three servers, and agents in groups; a restarted program
+keeps its identity."""
 
 import os
 import signal
@@ -13,14 +14,17 @@ from chaos.network import ADDRESSES, ETCDS, GROUPS, SERVERS, namespace
 from lattice.sim.world.settings import LEASE_TTL_S, TIMEOUTS
 
 ROOT = Path(__file__).parent.parent
-CLIENTS, PEERS = 2379, 2380  # etcd's ports
-API, LINK = 7443, 7444  # a server's, for people and for agents
+# Ports of etcd.
+CLIENTS, PEERS = 2379, 2380
+# Ports of a server for the API and for agents.
+API, LINK = 7443, 7444
 PREFIX = "chaos"
 FAKETIME = tuple(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 SMALL_ETCD = "etcd3"
 SMALL_GROUP = GROUPS[0]
 CPU = "4"
-AGE = 7200  # seconds that the installation is old when the faults begin: its certificates are good also an hour ago
+# Age of the installation when the faults begin: certificates are valid an hour ago, too.
+INSTALLATION_AGE_S = 7200
 FLAGS = {
     "lease-ttl": LEASE_TTL_S,
     "heartbeat": TIMEOUTS.nodes.heartbeat_interval,
@@ -40,7 +44,8 @@ FLAGS = {
 
 @dataclass
 class Program:
-    """`folder` is its own; `small` if that is on a disk of its own which can be filled."""
+    """A process in a namespace. `folder` holds its data; `small`: the folder is a disk of its own that a
+    fault can fill."""
 
     run: int
     name: str
@@ -50,16 +55,17 @@ class Program:
     small: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     process: "subprocess.Popen[bytes] | None" = None
-    expected: bool = False  # to be dead at present
+    # A fault has killed the process.
+    expected: bool = False
 
     @property
     def log(self) -> Path:
         return self.folder.with_suffix(".log")
 
     def start(self) -> None:
-        """It ends when we do. Only ever called by the main thread: it is the one whose end that is."""
+        """Start the process, which dies with the parent thread; so only the main thread may call `start`."""
         self.expected = False
-        words = [
+        command = [
             "setpriv",
             "--pdeathsig",
             "KILL",
@@ -72,7 +78,7 @@ class Program:
         with self.log.open("ab") as file:
             environment = {**os.environ, **self.environment}
             self.process = subprocess.Popen(
-                words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
             )
 
     @property
@@ -94,12 +100,12 @@ class Program:
         self.send(signal.SIGTERM)
 
     def start_again(self) -> None:
-        """Whatever it was doing."""
+        """Restart the program in any state."""
         self.kill()
         self.start()
 
     def start_if_dead(self) -> None:
-        """And not because somebody killed it on purpose."""
+        """Start the program unless a fault killed the process on purpose."""
         if not self.is_alive and not self.expected:
             self.start()
 
@@ -164,9 +170,12 @@ class Fleet:
             self.etcds[name].start()
 
     def add_server(self, name: str, machines: bytes = b"") -> None:
-        """`machines`: those on paper, as another server has written them down. They share a provider, and none comes or goes later."""
+        """Start a server. `machines` is the provider's file of an earlier server: all servers share the same
+        machines."""
         store = f"etcd://{','.join(self.endpoints.values())}/{PREFIX}"
-        flags = [word for name, value in FLAGS.items() for word in (f"--{name}", str(value))]
+        flags: list[str] = []
+        for flag, value in FLAGS.items():
+            flags += [f"--{flag}", str(value)]
         folder = self.folder / name
         _prepare(folder)
         if machines:
@@ -195,7 +204,9 @@ class Fleet:
             str(LINK),
             *flags,
         ]
-        self.servers[name] = Program(self.run, name, name, command, folder, environment=self._clock(name))
+        self.servers[name] = Program(
+            self.run, name, name, command, folder, environment=self._clock_environment(name)
+        )
         self.servers[name].start()
 
     def machines_of(self, server: str) -> Path:
@@ -205,8 +216,9 @@ class Fleet:
         folder, notes = self.folder / name, self.folder / f"{name}.notes"
         small = group == SMALL_GROUP
         _prepare(folder, "2m" if small else "")
-        urls = [f"https://{ADDRESSES[each]}:{API}" for each in SERVERS]
-        first = len(self.agents) % len(urls)  # they begin at different servers
+        urls = [f"https://{ADDRESSES[server]}:{API}" for server in SERVERS]
+        # Spread the first connections over the servers.
+        first = len(self.agents) % len(urls)
         command = [
             sys.executable,
             "-m",
@@ -232,14 +244,14 @@ class Fleet:
         ]
         command += ["--disk", "4Gi", "--ports", "20000-20199", "--address", ADDRESSES[group]]
         self.agents[name] = Agent(
-            self.run, name, group, command, folder, small, self._clock(name), notes=notes
+            self.run, name, group, command, folder, small, self._clock_environment(name), notes=notes
         )
         self.agents[name].start()
 
-    def _clock(self, name: str) -> dict[str, str]:
+    def _clock_environment(self, name: str) -> dict[str, str]:
         if not FAKETIME:
             return {}
-        self.set_clock(name, -AGE)
+        self.set_clock(name, -INSTALLATION_AGE_S)
         return {
             "LD_PRELOAD": str(FAKETIME[0]),
             "FAKETIME_TIMESTAMP_FILE": str(self._clock_file(name)),
@@ -252,13 +264,13 @@ class Fleet:
         return self.folder / f"{name}.clock"
 
     def set_clock(self, name: str, seconds: int) -> None:
-        """Its wall clock is wrong by so much from now on."""
+        """Set the wall clock of a program wrong by `seconds`."""
         draft = self._clock_file(name).with_suffix(".draft")
         draft.write_text(f"{seconds:+d}\n")
         draft.rename(self._clock_file(name))
 
     def age(self) -> None:
-        """From now on all clocks are right, and everything was set up long ago."""
+        """Set all clocks right, so that the installation is INSTALLATION_AGE_S old."""
         for name in (*self.servers, *self.agents) if FAKETIME else ():
             self.set_clock(name, 0)
 
@@ -270,7 +282,8 @@ class Fleet:
 
 def _prepare(folder: Path, size: str = "") -> None:
     folder.mkdir()
-    if size:  # in the harness's own mount namespace: it goes with it
+    # The mount is in the harness's own mount namespace and disappears with the harness.
+    if size:
         subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
             check=True,

@@ -1,4 +1,5 @@
-"""What happened: every revision of etcd, heard from whichever member tells it first, and the agents' notes of what really ran."""
+"""Recorded history of a chaos run: every revision of etcd, from the first member that reports it, and the
+machines' logs."""
 
 import threading
 import time
@@ -33,7 +34,8 @@ OPTIONS = [
 
 @dataclass
 class Written:
-    """One revision. `at`: when it was first heard of. `by`: from whom, who alone adds to it."""
+    """The events of a revision. `at` is the monotonic time of the first report; `by` is the reporting member,
+    which alone adds events."""
 
     at: float
     by: str
@@ -42,10 +44,13 @@ class Written:
 
 @dataclass
 class History:
+    """Revisions and current values of etcd, filled by followers."""
+
     prefix: str
     written: dict[int, Written] = field(default_factory=dict)
     now: dict[bytes, bytes] = field(default_factory=dict)
-    terms: list[tuple[float, int]] = field(default_factory=list)  # when each was heard of
+    # Monotonic time of the report, and term.
+    terms: list[tuple[float, int]] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -55,10 +60,10 @@ class History:
     def take(self, by: str, revision: int, key: bytes, value: bytes | None) -> None:
         at = time.monotonic()
         with self._lock:
-            known = self.written.setdefault(revision, Written(at, by))
-            if known.by != by:
+            written = self.written.setdefault(revision, Written(at, by))
+            if written.by != by:
                 return
-            known.events.append((key, value))
+            written.events.append((key, value))
             if value is None:
                 self.now.pop(key, None)
             else:
@@ -73,95 +78,100 @@ class History:
     def objects(self, kind: type[Any]) -> list[Any]:
         start = self.keys.resource_key(kind.resource.id)
         with self._lock:
-            found = [
+            values = [
                 value for key, value in self.now.items() if key.startswith(start) and len(key) > len(start)
             ]
-        return [msgspec.json.decode(value, type=kind) for value in found]
+        return [msgspec.json.decode(value, type=kind) for value in values]
 
     def records(self) -> list[CommitRecord]:
-        """As the simulator has them. Who wrote what under which term etcd does not know: only a binding says so itself."""
+        """Commits in the form of the simulator. Only a binding carries its term, so further commits have no
+        writer."""
         with self._lock:
-            lines = sorted(self.written.items())
-        led, found = 0, []
+            revisions = sorted(self.written.items())
+        current_term, records = 0, []
         bound: dict[str, tuple[str, str]] = {}
-        for revision, written in lines:
+        for revision, written in revisions:
             request, term, changes = None, None, []
             for raw, value in written.events:
                 if raw == self.keys.term_key(CONTROLLERS) and value:
-                    led = int(value)
+                    current_term = int(value)
                 elif raw.startswith(self.keys.request_key("")) and value is not None:
                     request = raw.removeprefix(self.keys.request_key("")).decode()
                 elif (key := self.keys.parse_object_key(raw)) is not None:
                     changes.append(Change(revision, key, value, None))
                     term = _bound_in(key, value, bound) or term
             actor = f"the leader of term {term.number}" if term else ""
-            found.append(
-                CommitRecord(revision, written.at, actor, CONTROLLERS, term, led, request, tuple(changes))
+            records.append(
+                CommitRecord(
+                    revision, written.at, actor, CONTROLLERS, term, current_term, request, tuple(changes)
+                )
             )
-        return found
+        return records
 
 
 def _bound_in(key: Key, value: bytes | None, bound: dict[str, tuple[str, str]]) -> Term | None:
-    """The term in which it was bound just now, if it was."""
+    """The term of a new binding of the workload, or None."""
     if key.resource != WORKLOADS:
         return None
     workload = msgspec.json.decode(value, type=LatticeWorkload) if value else None
     binding = workload.status.binding if workload else None
-    before = bound.pop(key.path, None)
+    previous = bound.pop(key.path, None)
     if workload is None or binding is None:
         return None
-    now = bound[key.path] = (workload.metadata.uid, binding.node)
-    return None if now == before else Term(CONTROLLERS, binding.term, "")
+    current = bound[key.path] = (workload.metadata.uid, binding.node)
+    return None if current == previous else Term(CONTROLLERS, binding.term, "")
 
 
 class Follower(threading.Thread):
-    """Watches one member of etcd from the first revision on, whatever befalls it."""
+    """Watches a member of etcd from the first revision on and reconnects after every failure."""
 
     def __init__(self, name: str, endpoint: str, history: History) -> None:
         super().__init__(daemon=True)
         self._member, self._endpoint, self._history = name, endpoint, history
-        self._seen = 0
-        self._over = threading.Event()
+        self._last_revision = 0
+        self._stop_requested = threading.Event()
         self._call: Any = None
 
     def run(self) -> None:
-        while not self._over.is_set():
+        while not self._stop_requested.is_set():
             with grpc.insecure_channel(self._endpoint, options=OPTIONS) as channel:
                 try:
                     self._follow(channel)
                 except grpc.RpcError:
-                    self._over.wait(0.2)
+                    self._stop_requested.wait(0.2)
 
     def stop(self) -> None:
-        self._over.set()
+        self._stop_requested.set()
         if self._call is not None:
             self._call.cancel()
         self.join(10)
 
     def _follow(self, channel: grpc.Channel) -> None:
         begin, end = self._history.keys.full_range()
-        create = pb.WatchCreateRequest(key=begin, range_end=end, start_revision=self._seen + 1)
+        create = pb.WatchCreateRequest(key=begin, range_end=end, start_revision=self._last_revision + 1)
         self._call = rpc.WatchStub(channel).Watch(
-            self._ask(pb.WatchRequest(create_request=create)), metadata=(("hasleader", "true"),)
+            self._requests(pb.WatchRequest(create_request=create)), metadata=(("hasleader", "true"),)
         )
         for answer in self._call:
             if answer.compact_revision:
-                self._history.troubles.append(f"{self._member} had compacted revision {self._seen + 1}")
+                self._history.troubles.append(
+                    f"{self._member} had compacted revision {self._last_revision + 1}"
+                )
                 return
             if answer.canceled:
                 return
             for event in answer.events:
                 value = None if event.type == pb.Event.DELETE else event.kv.value
                 self._history.take(self._member, event.kv.mod_revision, event.kv.key, value)
-                self._seen = event.kv.mod_revision
+                self._last_revision = event.kv.mod_revision
 
-    def _ask(self, create: Any) -> Iterator[Any]:
+    def _requests(self, create: Any) -> Iterator[Any]:
         yield create
-        self._over.wait()
+        self._stop_requested.wait()
 
 
 def etcd_leader(endpoints: dict[str, str]) -> str:
-    """By the word of the members that answer; empty if none says that it leads."""
+    """The member that reports itself as leader; empty if none does."""
     for name, endpoint in endpoints.items():
         with grpc.insecure_channel(endpoint) as channel:
             try:
@@ -175,7 +185,7 @@ def etcd_leader(endpoints: dict[str, str]) -> str:
 
 @dataclass
 class Ground:
-    """What a machine did, in the form that the simulator's checker reads."""
+    """The instances of a machine in the form of the simulator."""
 
     history: list[RuntimeEvent] = field(default_factory=list)
     begun: list[RunSpec] = field(default_factory=list)
@@ -185,14 +195,14 @@ class Ground:
 
 
 def machine(agent: Agent) -> tuple[SimpleNamespace, list[tuple[float, str]]]:
-    """By its notes: what ran, and when its agent was surely heard."""
-    ground, heard = Ground(), []
+    """The machine's instances by its log, and the times at which the agent was surely heard."""
+    ground, contacts = Ground(), []
     running: dict[InstanceId, RunSpec] = {}
-    last = 0.0
+    last_contact = 0.0
     for note in read(agent.notes):
         if note.what == "heard":
-            heard.append((note.at, agent.name))
-            last = note.at
+            contacts.append((note.at, agent.name))
+            last_contact = note.at
         elif note.what == "start" and note.spec is not None:
             running[note.spec.id] = note.spec
             ground.history.append(RuntimeEvent(note.at, "start", note.spec.id))
@@ -201,8 +211,13 @@ def machine(agent: Agent) -> tuple[SimpleNamespace, list[tuple[float, str]]]:
             running.pop(note.which, None)
             ground.history.append(RuntimeEvent(note.at, "stop", note.which))
         elif note.what == "power":
-            for which, spec in running.items():
-                deadline = note.at if spec.stop_after is None else min(note.at, last + spec.stop_after)
-                ground.history.append(RuntimeEvent(deadline, "stop", which))
+            for instance_id, spec in running.items():
+                # Without power no stop is logged: a strict copy ends at its deadline at the latest.
+                deadline = (
+                    note.at if spec.stop_after is None else min(note.at, last_contact + spec.stop_after)
+                )
+                ground.history.append(RuntimeEvent(deadline, "stop", instance_id))
             running.clear()
-    return SimpleNamespace(name=agent.name, ground=ground, clock=SimpleNamespace(truth=lambda at: at)), heard
+    return SimpleNamespace(
+        name=agent.name, ground=ground, clock=SimpleNamespace(truth=lambda at: at)
+    ), contacts

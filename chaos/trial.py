@@ -1,4 +1,5 @@
-"""One run inside the hub's namespace: everything up, faults by the plan, all healed, at rest, judged."""
+"""A chaos run inside the hub's namespace: start all programs, inject the planned faults, heal, wait for rest,
+judge."""
 
 import argparse
 import random
@@ -32,13 +33,18 @@ from lattice.sim.invariants.checker import Violation
 
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
 PEOPLE = 3
-PATIENCE = 120.0  # seconds until everything is up
-CONVERGE = 100.0  # seconds in which everything wanted runs after the last fault
-SETTLE = 90.0  # seconds in which nobody writes any more after that
+# Time until all programs are up.
+STARTUP_TIMEOUT_S = 120.0
+# Time after the last fault in which all desired workloads run.
+CONVERGE_TIMEOUT_S = 100.0
+# Further time until no component writes.
+SETTLE_TIMEOUT_S = 90.0
 
 
 @dataclass
 class Trial:
+    """A run of a seed: programs, recorded history and users."""
+
     run: int
     seed: int
     seconds: float
@@ -59,15 +65,13 @@ class Trial:
         print(f"{time.monotonic() - self.began:8.2f} s  {words}", flush=True)
 
     def until(self, holds: Callable[[], bool], within: float) -> bool:
-        """Whether it came to hold."""
+        """Wait until `holds` is true; returns False after `within` seconds."""
         ends = time.monotonic() + within
         while not holds():
             if time.monotonic() > ends:
                 return False
             time.sleep(0.25)
         return True
-
-    # --- up ---
 
     def begin(self) -> None:
         self.fleet.add_etcds()
@@ -76,24 +80,24 @@ class Trial:
         ]
         for follower in self.followers:
             follower.start()
-        first, *others = SERVERS
+        first, *other_servers = SERVERS
         self._add_server(first)
-        racked = self.count * 2 // 3
+        cluster_size = self.count * 2 // 3
         client = self.crowd.client("chaos")
-        for kind, name, body in supply(racked):
+        for kind, name, body in supply(cluster_size):
             self._need(partial(client.apply, kind, name, body), f"{kind}/{name}")
-        made = self.fleet.machines_of(first)
+        machines_file = self.fleet.machines_of(first)
         self._need(
-            lambda: made.exists() and made.read_bytes().count(b'"Running"') == racked,
+            lambda: machines_file.exists() and machines_file.read_bytes().count(b'"Running"') == cluster_size,
             "the machines of the cluster",
         )
-        for server in others:
-            self._add_server(server, made.read_bytes())
+        for server in other_servers:
+            self._add_server(server, machines_file.read_bytes())
         cluster = f"{POOL}-001-{CLASS}-"
         self._add_agents(
             [
-                *(f"{cluster}{number + 1}" for number in range(racked)),
-                *(f"free-{number}" for number in range(self.count - racked)),
+                *(f"{cluster}{number + 1}" for number in range(cluster_size)),
+                *(f"free-{number}" for number in range(self.count - cluster_size)),
             ]
         )
         self._need(self._all_ready, "all nodes are ready")
@@ -106,9 +110,9 @@ class Trial:
         self._need(lambda: kubeconfig.exists() and self.history.leader in SERVERS, f"{name} serves")
         self.crowd.kubeconfigs[name] = kubeconfig
 
-    def _need(self, holds: Callable[[], bool], what: str) -> None:
-        if not self.until(holds, PATIENCE):
-            raise RuntimeError(f"waited {PATIENCE:g} s in vain for: {what}")
+    def _need(self, holds: Callable[[], bool], goal: str) -> None:
+        if not self.until(holds, STARTUP_TIMEOUT_S):
+            raise RuntimeError(f"waited {STARTUP_TIMEOUT_S:g} s in vain for: {goal}")
 
     def _add_agents(self, names: list[str]) -> None:
         wire = Wire(self.crowd.kubeconfigs[SERVERS[0]])
@@ -126,11 +130,12 @@ class Trial:
         ready = [
             node
             for node in nodes
-            if any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+            if any(
+                condition.type == "Ready" and condition.status == "True"
+                for condition in node.status.conditions
+            )
         ]
         return len(ready) == self.count
-
-    # --- faults, and the peace after them ---
 
     def disturb(self) -> Nemesis:
         nemesis = Nemesis(
@@ -144,7 +149,8 @@ class Trial:
         return nemesis
 
     def calm_down(self) -> None:
-        """People ask for nothing more, and whatever they want can be had."""
+        """Stop the users, raise the budget, uncordon nodes and retry failed workloads, so that every desired
+        workload can run."""
         healed = time.monotonic()
         self.crowd.end()
         client = self.crowd.client("host")
@@ -161,33 +167,31 @@ class Trial:
         for workload in self.history.objects(LatticeWorkload):
             if workload.status.actual_state == "Failed":
                 client.retry(workload.metadata.name)
-        if self.until(self.is_at_rest, CONVERGE):
+        if self.until(self.is_at_rest, CONVERGE_TIMEOUT_S):
             self.say(
                 f"everything wanted runs {time.monotonic() - healed:.1f} s after the last fault was healed"
             )
-        self.until(lambda: not written_lately(self.history.records(), time.monotonic()), SETTLE)
+        self.until(lambda: not written_lately(self.history.records(), time.monotonic()), SETTLE_TIMEOUT_S)
 
     def is_at_rest(self) -> bool:
-        """By the word of the store; the judge asks the machines too."""
+        """Report whether the store shows every desired workload ready; the judge asks the machines too."""
         workloads = self.history.objects(LatticeWorkload)
         counts = Counter(
-            each.spec.service
-            for each in workloads
-            if each.status.ready and not each.metadata.deletion_timestamp
+            workload.spec.service
+            for workload in workloads
+            if workload.status.ready and not workload.metadata.deletion_timestamp
         )
         services = self.history.objects(LatticeService)
         return (
             self._all_ready()
-            and not any(each.metadata.deletion_timestamp for each in (*workloads, *services))
-            and all(counts[each.metadata.name] == each.spec.wanted() for each in services)
+            and not any(obj.metadata.deletion_timestamp for obj in (*workloads, *services))
+            and all(counts[service.metadata.name] == service.spec.wanted() for service in services)
             and all(
-                each.status.ready
-                for each in workloads
-                if each.spec.group is None and each.spec.desired_state == "Running"
+                workload.status.ready
+                for workload in workloads
+                if workload.spec.group is None and workload.spec.desired_state == "Running"
             )
         )
-
-    # --- the verdict ---
 
     def report(self, nemesis: Nemesis) -> int:
         evidence = Evidence(
@@ -195,41 +199,42 @@ class Trial:
         )
         violations, records = judge(evidence)
         violations += [Violation("I-00", words, evidence.ended) for words in nemesis.surprises]
-        self._tell_faults(nemesis)
-        self._tell_counts(evidence, len(records))
-        found = figures(evidence)
+        self._print_faults(nemesis)
+        self._print_counts(evidence, len(records))
+        measured = figures(evidence)
         print("\n| recovery | aim | times | least | median | most | |\n|---|---|---|---|---|---|---|")
-        print("\n".join(figure.row for figure in found))
+        print("\n".join(figure.row for figure in measured))
         print()
-        print("\n".join(left_out(evidence, self.seconds, self.only, found)))
+        print("\n".join(left_out(evidence, self.seconds, self.only, measured)))
         print(f"\n{len(violations)} violations")
         for violation in violations[:40]:
             print(
-                f"{violation.invariant} at {violation.at - self.began:.2f} s, revision {violation.revision}: {violation.message}"
+                f"{violation.invariant} at {violation.at - self.began:.2f} s,"
+                f" revision {violation.revision}: {violation.message}"
             )
             print("\n".join(stretch(violation, records, nemesis.done, self.began)))
         return 1 if violations else 0
 
-    def _tell_faults(self, nemesis: Nemesis) -> None:
+    def _print_faults(self, nemesis: Nemesis) -> None:
         print("\n| fault | to whom | times |\n|---|---|---|")
         for (name, target), count in sorted(
-            Counter((each.strike.kind.name, each.strike.kind.target) for each in nemesis.done).items()
+            Counter((fault.strike.kind.name, fault.strike.kind.target) for fault in nemesis.done).items()
         ):
             print(f"| {name} | {target} | {count} |")
         print(f"| all | | {len(nemesis.done)} |")
         if nemesis.skipped:
             print(f"\nnot done, since nobody it could befall was free: {len(nemesis.skipped)}")
 
-    def _tell_counts(self, evidence: Evidence, revisions: int) -> None:
-        told = Counter(each.outcome for each in self.crowd.told)
-        starts = sum(
-            line.startswith(b'{"at"') and b'"start"' in line
-            for agent in evidence.agents
-            for line in _lines(agent.notes)
-        )
+    def _print_counts(self, evidence: Evidence, revisions: int) -> None:
+        outcomes = Counter(operation.outcome for operation in self.crowd.told)
+        starts = 0
+        for agent in evidence.agents:
+            lines = agent.notes.read_bytes().splitlines() if agent.notes.exists() else []
+            starts += sum(line.startswith(b'{"at"') and b'"start"' in line for line in lines)
         print(
-            f"\n{revisions} revisions, {len(self.history.terms)} terms; operations of people: {told['ok']} done, {told['refused']} refused,"
-            f" {told['unknown']} without an answer; {starts} starts on {len(evidence.agents)} machines"
+            f"\n{revisions} revisions, {len(self.history.terms)} terms;"
+            f" operations of people: {outcomes['ok']} done, {outcomes['refused']} refused,"
+            f" {outcomes['unknown']} without an answer; {starts} starts on {len(evidence.agents)} machines"
         )
 
     def end(self) -> None:
@@ -237,10 +242,6 @@ class Trial:
         self.fleet.end()
         for follower in self.followers:
             follower.stop()
-
-
-def _lines(path: Path) -> list[bytes]:
-    return path.read_bytes().splitlines() if path.exists() else []
 
 
 def main() -> int:
@@ -254,8 +255,8 @@ def main() -> int:
     ):
         parser.add_argument(flag, type=kind, required=True)
     parser.add_argument("--only", default="")
-    asked = parser.parse_args()
-    trial = Trial(asked.run, asked.seed, asked.seconds, asked.agents, asked.folder, asked.only)
+    options = parser.parse_args()
+    trial = Trial(options.run, options.seed, options.seconds, options.agents, options.folder, options.only)
     try:
         trial.begin()
         nemesis = trial.disturb()
@@ -263,7 +264,7 @@ def main() -> int:
         return trial.report(nemesis)
     finally:
         trial.end()
-        trial.crowd.write_down(asked.folder / "told.jsonl")
+        trial.crowd.write_down(options.folder / "told.jsonl")
 
 
 if __name__ == "__main__":

@@ -370,19 +370,19 @@ def is_module(name: str) -> bool:
 
 @functools.cache
 def importers() -> dict[str, set[str]]:
-    """Which folders import a folder, as the code is."""
-    found: dict[str, set[str]] = {name: set() for name in MAP}
+    """The folders that import a folder, by the code."""
+    importing_folders: dict[str, set[str]] = {name: set() for name in MAP}
     for path in modules():
         importing = folder_of(module_name(path))
         for name in imports_of(path):
             imported = folder_of(name)
-            if imported in found and imported != importing:
-                found[imported].add(importing)
-    return found
+            if imported in importing_folders and imported != importing:
+                importing_folders[imported].add(importing)
+    return importing_folders
 
 
 def docstring_of(name: str, imported_by: set[str]) -> str:
-    """What a folder's `__init__` says."""
+    """The docstring of a folder's `__init__`."""
     folder = MAP[name]
     may_import = (
         "everything" if folder.may_import == ANYTHING else " ".join(["errors", *folder.may_import.split()])
@@ -394,13 +394,13 @@ def docstring_of(name: str, imported_by: set[str]) -> str:
 
 
 def edges() -> dict[str, set[str]]:
-    """Which folders and root modules each folder or root module imports, as the code is."""
-    found: dict[str, set[str]] = {}
+    """The folders and root modules that a folder or root module imports, by the code."""
+    graph: dict[str, set[str]] = {}
     for path in modules():
         importing = folder_of(module_name(path))
         imported = {folder_of(name) for name in imports_of(path)}
-        found.setdefault(importing, set()).update(imported - {importing, ""})
-    return found
+        graph.setdefault(importing, set()).update(imported - {importing, ""})
+    return graph
 
 
 def page() -> Iterator[str]:
@@ -421,7 +421,7 @@ def page() -> Iterator[str]:
     yield "## Folders"
     rows = ["| folder | holds | imports | may touch |", "| --- | --- | --- | --- |"]
     for name, folder in MAP.items():
-        imported = ", ".join(f"`{each}`" for each in sorted(graph.get(name, ()))) or "nothing"
+        imported = ", ".join(f"`{target}`" for target in sorted(graph.get(name, ()))) or "nothing"
         imported = "everything" if folder.may_import == ANYTHING else imported
         rows.append(f"| `{name.replace('.', '/')}/` | {folder.holds} | {imported} | {folder.may_touch} |")
     yield "\n".join(rows)
@@ -449,10 +449,10 @@ def write_docstrings() -> list[Path]:
         code = text.split("\n")[
             (tree.body[0].end_lineno or 0) if ast.get_docstring(tree) is not None else 0 :
         ]
-        rest = "\n".join(code).strip("\n")
+        remaining_code = "\n".join(code).strip("\n")
         paragraphs = docstring_of(name, imported_by[name]).split("\n")
         wrapped = "\n".join(textwrap.fill(line, MAX_LINE, break_on_hyphens=False) for line in paragraphs)
-        written = f'"""{wrapped}"""\n' + (f"\n{rest}\n" if rest else "")
+        written = f'"""{wrapped}"""\n' + (f"\n{remaining_code}\n" if remaining_code else "")
         if written != text:
             path.write_text(written)
             changed.append(path)

@@ -1,4 +1,5 @@
-"""`python -m docs.build`: is the reference what the code says? Writes it anew, and figures elsewhere; with --check only says so."""
+"""`python -m docs.build`: writes the reference and the figures of documents; with --check, reports pages that
+differ from the code."""
 
 import sys
 from pathlib import Path
@@ -17,10 +18,10 @@ def rendered() -> dict[Path, str]:
 
 
 def outdated() -> list[Path]:
-    """Pages that differ from the code, and pages that nothing makes any more."""
-    wanted = rendered()
-    differing = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-    return sorted([*differing, *(path for path in REFERENCE.glob("*.md") if path not in wanted)])
+    """Pages that differ from the code, and pages without a source."""
+    expected = rendered()
+    differing = [path for path, text in expected.items() if not path.exists() or path.read_text() != text]
+    return sorted([*differing, *(path for path in REFERENCE.glob("*.md") if path not in expected)])
 
 
 def write() -> None:

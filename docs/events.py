@@ -1,14 +1,16 @@
-"""Every event that Lattice writes: its reason, what it is about, and what it means to whoever reads it."""
+"""Every event that Lattice writes: reason, object, meaning and recommended action."""
 
 from typing import Literal, NamedTuple
 
 
 class Told(NamedTuple):
     reason: str
-    about: str  # a kind
+    # A kind.
+    about: str
     type: Literal["Normal", "Warning"]
     meaning: str
-    act: str = ""  # what one does about it, if anything
+    # Recommended action, if any.
+    act: str = ""
 
 
 EVENTS = (

@@ -1,4 +1,4 @@
-"""Every word that says why a workload failed, what it means, and whether it is tried again."""
+"""Every failure reason of a workload: its meaning, and whether Lattice retries the workload."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ class Failed(NamedTuple):
 
     @property
     def then(self) -> str:
-        """What Lattice does about it."""
+        """The reaction of Lattice to the failure."""
         if self.word in FINAL_FAILURES:
             return "not tried again until it is changed, or `lattice retry`"
         return (

@@ -1,4 +1,4 @@
-"""Which fields has a kind, what may each hold, and how is that written in a table?"""
+"""Fields of a kind with their types and limits, for the tables of the reference."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -26,16 +26,16 @@ class Field(NamedTuple):
 
 
 def fields(schema: Schema, path: str = "") -> Iterator[Field]:
-    """Every field below, each before what is inside it."""
+    """Every field of the schema, parents before children."""
     required = schema.get("required", ())
     for name, inner in schema.get("properties", {}).items():
-        here = f"{path}.{name}" if path else name
-        yield Field(here, type_of(inner), name in required, inner.get("description", ""))
-        yield from _inside(inner, here)
+        field_path = f"{path}.{name}" if path else name
+        yield Field(field_path, type_of(inner), name in required, inner.get("description", ""))
+        yield from _inside(inner, field_path)
 
 
 def _inside(schema: Schema, path: str) -> Iterator[Field]:
-    """A list's items stand behind `[]`, a map's values behind `{name}`."""
+    """Fields inside a list, behind `[]`, or inside a map, behind `{name}`."""
     values = schema.get("additionalProperties")
     if "items" in schema:
         yield from _inside(schema["items"], f"{path}[]")

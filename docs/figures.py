@@ -1,4 +1,5 @@
-"""Figures in the documents come from bench/results: a link to the table, whose title is the row, shows what was measured there."""
+"""Figures in documents come from bench/results: a link to a table, whose title is the row, shows the measured
+value."""
 
 import re
 from collections.abc import Iterator
@@ -10,23 +11,24 @@ FIGURE = re.compile(r'\[([^\]\[]+)\]\(((?:\.\./)*bench/results/(\w+)\.md) "([^"]
 
 
 def measured(name: str) -> dict[str, str]:
-    """Row to figure, of one table; of rows of the same name the first counts, or the one that "subject: row" names."""
+    """Figures of a table by row; of rows with equal names the first counts, or the row that "subject: row"
+    names."""
     rows = (
         line.strip("| \n").split(" | ")
         for line in (RESULTS / f"{name}.md").read_text().splitlines()
         if line.startswith("| ")
     )
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for row in rows:
         if len(row) > 2:
-            found.setdefault(row[1], row[2])
-            found[f"{row[0]}: {row[1]}"] = row[2]
-    return found
+            values.setdefault(row[1], row[2])
+            values[f"{row[0]}: {row[1]}"] = row[2]
+    return values
 
 
 def refreshed(text: str) -> str:
-    """The same page with every figure as it was measured last; a row that is gone raises KeyError."""
-    return FIGURE.sub(lambda found: f'[{measured(found[3])[found[4]]}]({found[2]} "{found[4]}")', text)
+    """The page with every figure as measured last. Raises KeyError for a missing row."""
+    return FIGURE.sub(lambda match: f'[{measured(match[3])[match[4]]}]({match[2]} "{match[4]}")', text)
 
 
 def pages() -> Iterator[Path]:
@@ -36,7 +38,7 @@ def pages() -> Iterator[Path]:
 
 
 def write() -> list[Path]:
-    """Which pages were brought up to date."""
+    """Update the figures of all pages; returns the changed pages."""
     stale = [path for path in pages() if refreshed(path.read_text()) != path.read_text()]
     for path in stale:
         path.write_text(refreshed(path.read_text()))

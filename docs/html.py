@@ -1,10 +1,12 @@
-"""Markdown as our pages use it, to HTML: headings, paragraphs, lists, tables, fenced code, and what stands inside a line."""
+"""Converts the Markdown of the pages to HTML: headings, paragraphs, lists, tables, fenced code and inline
+marks."""
 
 import re
 from collections.abc import Callable, Iterator
 from html import escape
 
-Link = Callable[[str], str]  # where a link of the page leads to on the site
+# The address on the site of a link in a page.
+Link = Callable[[str], str]
 
 FENCE = re.compile(r"```(\w*)$")
 HEADING = re.compile(r"(#{1,6}) +(.+?) *$")
@@ -19,25 +21,25 @@ INLINE = re.compile(
 
 
 def anchor(heading: str) -> str:
-    """As GitHub makes them."""
+    """The anchor of a heading, as on GitHub."""
     return re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading).lower()).replace(" ", "-")
 
 
 def converted(text: str, link: Link = str) -> str:
-    """The body of a page."""
+    """The body of a page as HTML."""
     return "\n".join(_Blocks(text, link).all())
 
 
 def inline(text: str, link: Link = str) -> str:
-    made, end = [], 0
-    for found in INLINE.finditer(text):
-        made += [escape(text[end : found.start()], quote=False), _inside(found, link)]
-        end = found.end()
-    return "".join([*made, escape(text[end:], quote=False)])
+    parts, end = [], 0
+    for match in INLINE.finditer(text):
+        parts += [escape(text[end : match.start()], quote=False), _inside(match, link)]
+        end = match.end()
+    return "".join([*parts, escape(text[end:], quote=False)])
 
 
-def _inside(found: re.Match[str], link: Link) -> str:
-    part = found.groupdict()
+def _inside(match: re.Match[str], link: Link) -> str:
+    part = match.groupdict()
     if part["code"] is not None:
         return f"<code>{escape(part['code'], quote=False)}</code>"
     if part["image"] is not None:
@@ -50,7 +52,7 @@ def _inside(found: re.Match[str], link: Link) -> str:
 
 
 class _Blocks:
-    """One after the other, from the top."""
+    """Parses the blocks of a page from top to bottom."""
 
     def __init__(self, text: str, link: Link) -> None:
         self._lines = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL).splitlines()
@@ -96,8 +98,8 @@ class _Blocks:
             self._at += 1
         heads, ruler, *body = rows
         right = [cell.endswith(":") for cell in ruler]
-        top, rest = self._row("th", heads, right), "".join(self._row("td", row, right) for row in body)
-        return f'<div class="wide"><table><thead>{top}</thead><tbody>{rest}</tbody></table></div>'
+        top, rows_html = self._row("th", heads, right), "".join(self._row("td", row, right) for row in body)
+        return f'<div class="wide"><table><thead>{top}</thead><tbody>{rows_html}</tbody></table></div>'
 
     def _row(self, tag: str, cells: list[str], right: list[bool]) -> str:
         marks = [' class="right"' if is_right else "" for is_right in right]
@@ -111,23 +113,24 @@ class _Blocks:
         )
 
     def _list(self) -> str:
-        """Of one depth; a deeper one inside an item is a list of its own, and indented lines go on with their item."""
+        """A list of a single depth; a deeper list inside an item is parsed recursively, and indented lines
+        continue their item."""
         first = ITEM.match(self._lines[self._at])
         depth, tag = len(first[1]), "ul" if first[2] in "-*" else "ol"  # type: ignore[index]
         items: list[str] = []
         while self._at < len(self._lines):
-            found = ITEM.match(self._lines[self._at])
-            if found is None or len(found[1]) < depth:
+            item = ITEM.match(self._lines[self._at])
+            if item is None or len(item[1]) < depth:
                 break
-            if len(found[1]) > depth:
+            if len(item[1]) > depth:
                 items[-1] += self._list()
                 continue
-            self._lines[self._at] = self._lines[self._at][found.end() :]
+            self._lines[self._at] = self._lines[self._at][item.end() :]
             items.append(inline(" ".join(self._paragraph()), self._link))
-        return f"<{tag}>" + "".join(f"<li>{item}</li>" for item in items) + f"</{tag}>"
+        return f"<{tag}>" + "".join(f"<li>{text}</li>" for text in items) + f"</{tag}>"
 
     def _paragraph(self) -> Iterator[str]:
-        """Up to an empty line, or to whatever begins another block."""
+        """Lines up to an empty line or the start of another block."""
         yield self._lines[self._at].strip()
         self._at += 1
         while self._at < len(self._lines):

@@ -1,4 +1,4 @@
-"""How a page is put together: tables and fenced text."""
+"""Markdown tables and fenced text."""
 
 from collections.abc import Iterable, Sequence
 

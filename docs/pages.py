@@ -1,4 +1,4 @@
-"""The pages of the reference, each from the one table in the code that it is about."""
+"""The pages of the reference, each rendered from a table in the code."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from docs.plugins import plugins
 from docs.scenarios import scenarios
 from docs.spec003 import SPEC003
 from docs.spec004 import SPEC004
-from docs.specification import Later, Row, Specification
+from docs.specification import Row, Specification
 from lattice import metrics, settings
 from lattice.cli.client.kind_names import KindNames
 from lattice.cli.main import SECTIONS, cli
@@ -23,9 +23,11 @@ from lattice.kinds.meta.base import Kind, Resource
 from lattice.kinds.meta.schema import structural_schema
 from lattice.server.access.authorization import USER_VERBS_ON_MANAGED_KINDS
 
-WIDTH = 100  # columns of help texts, whatever terminal this runs in
+# Columns of help texts, independent of the terminal.
+WIDTH = 100
 NAMES = KindNames(kind.resource for kind in KINDS)
-WRITTEN_BY_HAND = {"apiVersion", "kind", "metadata"}  # the same in every kind: said once, atop the page
+# Fields of every kind, described at the top of the page.
+WRITTEN_BY_HAND = {"apiVersion", "kind", "metadata"}
 
 
 def kinds() -> Iterator[str]:
@@ -80,15 +82,15 @@ def _kind(kind: type[Kind]) -> Iterator[str]:
 
 def _facts(resource: Resource) -> Iterator[str]:
     names = [resource.plural, resource.singular, *resource.short_names]
-    said = [
+    aliases = [
         word
-        for word, meant in NAMES.resources_by_word.items()
-        if meant == resource and "." not in word and word not in names
+        for word, aliased in NAMES.resources_by_word.items()
+        if aliased == resource and "." not in word and word not in names
     ]
     yield f"- Manifest: `apiVersion: {resource.api_version}`, `kind: {resource.kind}`"
     yield f"- Names: {', '.join(f'`{name}`' for name in names)}"
-    if said:
-        yield f"- In `lattice` also: {', '.join(f'`{word}`' for word in said)}"
+    if aliases:
+        yield f"- In `lattice` also: {', '.join(f'`{word}`' for word in aliases)}"
     yield f"- Scope: {_scope(resource)}"
     yield f"- Verbs: {', '.join(resource.verbs)}"
     if resource.scale_path:
@@ -166,8 +168,8 @@ def _default(value: object) -> str:
 def metrics_page() -> Iterator[str]:
     yield "# Metrics"
     yield "`GET /metrics` answers them in Prometheus' text form, to any user that the server knows."
-    found = {metric.name: metric for metric in metrics.REGISTRY.collect()}
-    for metric in sorted(found.values(), key=metric_name):
+    collected = {metric.name: metric for metric in metrics.REGISTRY.collect()}
+    for metric in sorted(collected.values(), key=metric_name):
         yield f"## {metric_name(metric)}"
         yield metric.documentation
         labels = ", ".join(f"`{label}`" for label in label_names()[metric.name])
@@ -175,13 +177,13 @@ def metrics_page() -> Iterator[str]:
 
 
 def metric_name(metric: Metric) -> str:
-    """As it is scraped: the client library leaves the ending of a counter out."""
+    """The scraped name of a metric; the client library omits the suffix of a counter."""
     return f"{metric.name}_total" if metric.type == "counter" else metric.name
 
 
 def label_names() -> dict[str, tuple[str, ...]]:
-    collectors = (each for each in vars(metrics).values() if hasattr(each, "_labelnames"))
-    return {each.describe()[0].name: tuple(each._labelnames) for each in collectors}
+    collectors = (collector for collector in vars(metrics).values() if hasattr(collector, "_labelnames"))
+    return {collector.describe()[0].name: tuple(collector._labelnames) for collector in collectors}
 
 
 def errors() -> Iterator[str]:
@@ -191,15 +193,19 @@ def errors() -> Iterator[str]:
         "a command that meets it ends with this exit code. A wrong command line ends with 2."
     )
     listed = list(error_tree(LatticeError))
-    yield table(("error", "HTTP status", "reason", "exit code"), (_error_row(each) for each in listed))
-    for each in listed:
-        yield f"## {each.__name__}"
-        yield f"- HTTP status: {each.status}\n- Reason: `{each.reason}`\n- Exit code: {each.exit_code}\n- Means: {meaning(each)}"
+    yield table(("error", "HTTP status", "reason", "exit code"), (_error_row(error) for error in listed))
+    for error in listed:
+        yield f"## {error.__name__}"
+        yield (
+            f"- HTTP status: {error.status}\n- Reason: `{error.reason}`\n- Exit code: {error.exit_code}"
+            f"\n- Means: {meaning(error)}"
+        )
     yield (
         "Why a workload failed is one word in its `status.failureReason`, in its events and in the column REASON; how it did, such as its "
         "exit code or the signal that ended it, is in `status.failureMessage`, in the same events and in `lattice get workloads -o wide`:"
     )
-    yield table(("word", "means", "then"), ((f"`{each.word}`", each.meaning, each.then) for each in FAILURES))
+    rows = ((f"`{failure.word}`", failure.meaning, failure.then) for failure in FAILURES)
+    yield table(("word", "means", "then"), rows)
 
 
 def _error_row(error: type[LatticeError]) -> tuple[str, ...]:
@@ -212,18 +218,20 @@ def _error_row(error: type[LatticeError]) -> tuple[str, ...]:
 
 
 def error_tree(error: type[LatticeError]) -> Iterator[type[LatticeError]]:
-    """Those of errors.py, parents first; a store's own refinement of one is told apart by nobody outside."""
+    """The errors of errors.py, parents first; a store's subclass of an error is not listed."""
     if error.__module__ == LatticeError.__module__:
         yield error
-        for child in sorted(error.__subclasses__(), key=lambda each: (each.status, each.__name__)):
+        for child in sorted(
+            error.__subclasses__(), key=lambda subclass: (subclass.status, subclass.__name__)
+        ):
             yield from error_tree(child)
 
 
 def meaning(error: type[LatticeError]) -> str:
-    """The error's line in the tree drawn atop errors.py."""
-    import lattice.errors as drawn
+    """The error's line in the tree of the docstring of errors.py."""
+    import lattice.errors as errors_module
 
-    for line in (drawn.__doc__ or "").splitlines():
+    for line in (errors_module.__doc__ or "").splitlines():
         words = line.strip("│├└─ ").split(maxsplit=1)
         if len(words) == 2 and words[0] == error.__name__:
             return words[1].removeprefix(str(error.status)).strip()
@@ -239,11 +247,11 @@ def events() -> Iterator[str]:
     )
     yield table(
         ("reason", "about", "type"),
-        ((f"[{each.reason}](#{each.reason.lower()})", each.about, each.type) for each in EVENTS),
+        ((f"[{event.reason}](#{event.reason.lower()})", event.about, event.type) for event in EVENTS),
     )
-    for each in EVENTS:
-        yield f"## {each.reason}"
-        yield "\n".join(_event_facts(each))
+    for event in EVENTS:
+        yield f"## {event.reason}"
+        yield "\n".join(_event_facts(event))
 
 
 def _event_facts(event: Told) -> Iterator[str]:
@@ -266,10 +274,10 @@ def spec004() -> Iterator[str]:
     )
 
 
-def _specification(spec: Specification, what: str) -> Iterator[str]:
+def _specification(spec: Specification, subject: str) -> Iterator[str]:
     yield f"# Specification {spec.number}: {spec.title}"
     yield (
-        f"The {len(spec.rows)} demands {what}: what meets each, which test proves that, and a change of one line in the code that the test "
+        f"The {len(spec.rows)} demands {subject}: what meets each, which test proves that, and a change of one line in the code that the test "
         f"notices. `tests/test_spec{spec.number}.py` looks the places up and makes the changes, one at a time in a copy of the package: "
         "a few of them with `make test`, all with `make prove`."
     )
@@ -283,17 +291,13 @@ def _specification(spec: Specification, what: str) -> Iterator[str]:
                 (_demand(row) for row in section.rows),
             )
         if section.later:
-            yield table(("later", "until then"), (_later(each) for each in section.later))
+            yield table(("later", "until then"), ((row.item, row.instead) for row in section.later))
 
 
 def _demand(row: Row) -> tuple[str, ...]:
     file, old, new = row.slip
     change = f"`{old.strip()}` → {f'`{new.strip()}`' if new else 'nothing'}"
     return row.item, f"`{row.module}:{row.symbol}`", f"`{row.test_id}`", f"`{file}`: {change}"
-
-
-def _later(each: Later) -> tuple[str, ...]:
-    return each.item, each.instead
 
 
 PAGES = {

@@ -1,4 +1,4 @@
-"""`python -m docs.pictures`: what two commands print, as pictures for the README, made from what they print now."""
+"""`python -m docs.pictures`: draws the output of two commands as pictures for the README."""
 
 import os
 import subprocess
@@ -11,17 +11,20 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 IMAGES = Path(__file__).parent / "images"
 WORLD = "examples/worlds/seed-000"
-CHARACTER, LINE, MARGIN, BAR = 8.0, 19, 20, 34  # pixels, for a monospaced font of 13 pixels
+# Pixels, for a monospaced font of 13 pixels.
+CHARACTER, LINE, MARGIN, BAR = 8.0, 19, 20, 34
 COLOURS = {"$": "#e6edf3", "+": "#7ee787", "~": "#f2cc60", "-": "#ff7b72", "!": "#f2cc60"}
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-BLANK = "\u00a0"  # a space that no viewer folds into the next
+# A space that no viewer collapses.
+BLANK = "\u00a0"
 HEADS = ("SERVICE", "CLUSTER", "POOL", "BUDGET", "REPLICA")
 
 
 class Picture(NamedTuple):
     name: str
     command: str
-    left_out: tuple[str, ...] = ()  # lines that begin so
+    # Prefixes of omitted lines.
+    left_out: tuple[str, ...] = ()
 
 
 PICTURES = (
@@ -41,28 +44,32 @@ def printed(command: str) -> list[str]:
 
 
 def drawn(picture: Picture) -> str:
-    said = "\n".join(
+    output = "\n".join(
         line for line in printed(picture.command) if not line.startswith(picture.left_out or "\n")
     )
-    lines = [f"$ {picture.command}", *said.rstrip().splitlines()]
+    lines = [f"$ {picture.command}", *output.rstrip().splitlines()]
     width = int(max(map(len, lines)) * CHARACTER + 2 * MARGIN)
     height = BAR + len(lines) * LINE + MARGIN
     return "\n".join([*_frame(width, height, picture.command), *_texts(lines), "</svg>"]) + "\n"
 
 
-def _frame(width: int, height: int, said: str) -> Iterator[str]:
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">'
-    yield f"<title>What {escape(said)} prints</title>"
+def _frame(width: int, height: int, command: str) -> Iterator[str]:
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+        f' viewBox="0 0 {width} {height}" role="img">'
+    )
+    yield f"<title>What {escape(command)} prints</title>"
     yield f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>'
-    for place, colour in enumerate(("#ff5f57", "#febc2e", "#28c840")):
-        yield f'<circle cx="{MARGIN + 16 * place}" cy="17" r="5" fill="{colour}"/>'
+    for index, colour in enumerate(("#ff5f57", "#febc2e", "#28c840")):
+        yield f'<circle cx="{MARGIN + 16 * index}" cy="17" r="5" fill="{colour}"/>'
 
 
 def _texts(lines: list[str]) -> Iterator[str]:
     yield f'<g font-family="{FONTS}" font-size="13">'
     for number, line in enumerate(lines):
         if line.strip():
-            length = f'textLength="{len(line) * CHARACTER:g}" lengthAdjust="spacing"'  # columns stay columns whatever the font
+            # Columns stay aligned in any font.
+            length = f'textLength="{len(line) * CHARACTER:g}" lengthAdjust="spacing"'
             shown, down = escape(line.replace(" ", BLANK)), BAR + LINE * (number + 1) - 5
             yield f'<text x="{MARGIN}" y="{down}" fill="{_colour(line)}" {length}>{shown}</text>'
     yield "</g>"
@@ -75,7 +82,7 @@ def _colour(line: str) -> str:
 
 
 def outdated() -> list[Path]:
-    files = {IMAGES / f"{each.name}.svg": drawn(each) for each in PICTURES}
+    files = {IMAGES / f"{picture.name}.svg": drawn(picture) for picture in PICTURES}
     return [path for path, text in files.items() if not path.exists() or path.read_text() != text]
 
 

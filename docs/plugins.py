@@ -1,4 +1,4 @@
-"""Which filters and scores are there, what does each reject or prefer, and how much does it weigh where?"""
+"""The page of the plugins: what every filter rejects, what every score prefers, and the weights."""
 
 import inspect
 from collections.abc import Iterable, Iterator
@@ -39,8 +39,8 @@ def plugins() -> Iterator[str]:
         "Candidates are pools, regions of clouds and data centers. The filters cannot be turned off. Each score is from 0 to 1; "
         "one that weighs more goes before all that weigh less together."
     )
-    for each in fleet.FILTERS:
-        yield from _plugin(each, "filter")
+    for fleet_filter in fleet.FILTERS:
+        yield from _plugin(fleet_filter, "filter")
     for score, weight in FLEET_WEIGHTS:
         yield from _plugin(score, "score", f"- Weight: {weight}")
     yield "## Choosing a node for a workload"
@@ -57,15 +57,25 @@ def plugins() -> Iterator[str]:
     yield "## Weights in the presets"
     yield table(
         ("score", *nodes.PRESETS),
-        ([f"`{name}`", *(_weight(each, name) for each in nodes.PRESETS.values())] for name in nodes.SCORES),
+        (
+            [f"`{name}`", *(_weight(preset, name) for preset in nodes.PRESETS.values())]
+            for name in nodes.SCORES
+        ),
     )
 
 
 def names() -> list[str]:
-    """Every plugin, as its heading says it."""
-    choosing = ((fleet.FILTERS, "filter"), ([each for each, _ in FLEET_WEIGHTS], "score"))
-    binding = ((nodes.FILTERS.values(), "filter"), (nodes.SCORES.values(), "score"))
-    return [_title(each, role) for found, role in (*choosing, *binding) for each in found]
+    """Every plugin by its heading on the page."""
+    groups: list[tuple[Iterable[Any], str]] = [
+        (fleet.FILTERS, "filter"),
+        ([score for score, _ in FLEET_WEIGHTS], "score"),
+        (nodes.FILTERS.values(), "filter"),
+        (nodes.SCORES.values(), "score"),
+    ]
+    titles: list[str] = []
+    for group, role in groups:
+        titles += (_title(plugin, role) for plugin in group)
+    return titles
 
 
 def _title(plugin: Any, role: str) -> str:
@@ -73,9 +83,11 @@ def _title(plugin: Any, role: str) -> str:
 
 
 def _plugin(plugin: Any, role: str, *facts: str) -> Iterator[str]:
-    said = inspect.cleandoc(inspect.getmodule(type(plugin)).__doc__ or "").partition("\n\n")[0]  # type: ignore[union-attr]
+    module = inspect.getmodule(type(plugin))
+    summary = inspect.cleandoc(module.__doc__ or "").partition("\n\n")[0]  # type: ignore[union-attr]
     yield f"### {_title(plugin, role)}"
-    yield _sentence(said.partition(": ")[2].replace("\n", " "))
+    words = summary.partition(": ")[2].replace("\n", " ")
+    yield words[:1].upper() + words[1:]
     counted = inspect.getdoc(plugin.score) if role == "score" else ""
     lines: Iterable[str] = (
         f"- Counts: {counted.replace(chr(10), ' ')}" if counted else "",
@@ -85,12 +97,9 @@ def _plugin(plugin: Any, role: str, *facts: str) -> Iterator[str]:
     yield "\n".join(line for line in lines if line)
 
 
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]
-
-
 def _wakes(plugin: Any) -> str:
-    return f"- Who it ruled out everywhere is tried again after: {', '.join(sorted(each.value for each in plugin.wakes_on))}"
+    changes = ", ".join(sorted(change.value for change in plugin.wakes_on))
+    return f"- Who it ruled out everywhere is tried again after: {changes}"
 
 
 def _weight(profile: nodes.ProfileSpec, score: str) -> str:

@@ -1,4 +1,5 @@
-"""`python -m docs.site [FOLDER]`: all pages as a static site, in site/ unless a folder is named; every link leads to something in it."""
+"""`python -m docs.site [FOLDER]`: writes all pages as a static site into site/ or FOLDER; every link leads to
+a file of the site."""
 
 import posixpath
 import re
@@ -72,8 +73,10 @@ PAGE = """<!doctype html>
 
 
 def pages() -> list[str]:
-    found = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))]
-    return sorted(path.relative_to(ROOT).as_posix() for path in found)
+    paths = [*ROOT.glob("*.md")]
+    for folder in FOLDERS:
+        paths += (ROOT / folder).rglob("*.md")
+    return sorted(path.relative_to(ROOT).as_posix() for path in paths)
 
 
 def address(page: str) -> str:
@@ -82,8 +85,8 @@ def address(page: str) -> str:
 
 def title(page: str) -> str:
     text = (ROOT / page).read_text()
-    found = re.search(r"^# +(.+?) *$", text, re.MULTILINE)
-    return found[1].replace("`", "") if found else posixpath.basename(page).removesuffix(".md")
+    heading = re.search(r"^# +(.+?) *$", text, re.MULTILINE)
+    return heading[1].replace("`", "") if heading else posixpath.basename(page).removesuffix(".md")
 
 
 class Site:
@@ -91,31 +94,31 @@ class Site:
         self.folder = folder
         self._pages = pages()
         self._titles = {page: title(page) for page in self._pages}
-        self._files: set[str] = set()  # that pages link to and that are no pages themselves
+        # Linked files that are not pages.
+        self._files: set[str] = set()
 
     def write(self) -> int:
-        """How many pages there are."""
+        """Write all pages and linked files; returns the number of pages."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for page in self._pages:
-            self._put(address(page), self._whole(page))
+            body = converted((ROOT / page).read_text(), lambda link, page=page: self._link(page, link))
+            self._put(address(page), self._framed(address(page), self._titles[page], body))
         for file in sorted(self._files):
             self._copy(file)
         shutil.copy(STYLE, self.folder / "site.css")
         return len(self._pages)
 
-    def _whole(self, page: str) -> str:
-        body = converted((ROOT / page).read_text(), lambda link: self._link(page, link))
-        return self._framed(address(page), self._titles[page], body)
+    def _framed(self, current: str, heading: str, body: str) -> str:
+        up = "../" * current.count("/")
+        return PAGE.format(title=escape(heading), up=up, menu=self._menu(current, up), body=body)
 
-    def _framed(self, here: str, heading: str, body: str) -> str:
-        up = "../" * here.count("/")
-        return PAGE.format(title=escape(heading), up=up, menu=self._menu(here, up), body=body)
-
-    def _menu(self, here: str, up: str) -> str:
+    def _menu(self, current: str, up: str) -> str:
         parts = []
         for heading, entries in MENU.items():
-            listed = [page for entry in entries for page in self._below(entry)]
-            links = "".join(self._entry(page, here, up) for page in listed)
+            listed: list[str] = []
+            for entry in entries:
+                listed += self._below(entry)
+            links = "".join(self._entry(page, current, up) for page in listed)
             parts.append(f"<h2>{heading}</h2><ul>{links}</ul>")
         return "".join(parts)
 
@@ -127,26 +130,23 @@ class Site:
             else [page for page in self._pages if posixpath.dirname(page) == entry and page not in NAMED]
         )
 
-    def _entry(self, page: str, here: str, up: str) -> str:
-        mark = ' aria-current="page"' if address(page) == here else ""
+    def _entry(self, page: str, current: str, up: str) -> str:
+        mark = ' aria-current="page"' if address(page) == current else ""
         return f'<li><a href="{up}{address(page)}"{mark}>{escape(self._titles[page])}</a></li>'
 
     def _link(self, page: str, link: str) -> str:
-        """Pages to pages; other files of the project are copied beside them, folders listed."""
+        """The address of a link: pages link to pages; further files of the project are copied, and folders
+        are listed."""
         if re.match(r"[a-z]+:", link) or link.startswith("#"):
             return link
         file, mark, part = link.partition("#")
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page), file))
-        if target not in self._titles:
+        if target in self._titles:
+            destination = address(target)
+        else:
             self._files.add(target)
-        made = (
-            address(target)
-            if target in self._titles
-            else f"{target}/index.html"
-            if (ROOT / target).is_dir()
-            else target
-        )
-        return posixpath.relpath(made, posixpath.dirname(address(page)) or ".") + mark + part
+            destination = f"{target}/index.html" if (ROOT / target).is_dir() else target
+        return posixpath.relpath(destination, posixpath.dirname(address(page)) or ".") + mark + part
 
     def _copy(self, file: str) -> None:
         source = ROOT / file
@@ -166,8 +166,8 @@ class Site:
             f"{file}/index.html", self._framed(f"{file}/index.html", file, f"<h1>{file}</h1><ul>{links}</ul>")
         )
 
-    def _put(self, where: str, text: str) -> None:
-        path = self.folder / where
+    def _put(self, name: str, text: str) -> None:
+        path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 

@@ -1,20 +1,26 @@
-"""A specification, demand by demand: where each is met, which test proves it, and a slip of the hand that the test must notice."""
+"""A specification by demand: the code that meets a demand, the test that proves it, and a mutation that the
+test must detect."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 
 class Mutation(NamedTuple):
-    file: str  # below src/lattice
-    old: str  # stands there exactly once
+    # Below src/lattice.
+    file: str
+    # Occurs exactly once in the file.
+    old: str
     new: str
 
 
 class Row(NamedTuple):
     item: str
-    where: str  # module:symbol, below lattice
-    test: str  # below tests
+    # module:symbol, below lattice.
+    where: str
+    # Below tests.
+    test: str
     mutation: tuple[str, str, str]
 
     @property
@@ -35,7 +41,7 @@ class Row(NamedTuple):
 
 
 class Later(NamedTuple):
-    """A demand that is not met yet, and what there is instead."""
+    """A demand that is not met yet, and the present alternative."""
 
     item: str
     instead: str
@@ -48,7 +54,7 @@ class Section(NamedTuple):
 
     @property
     def items(self) -> list[str]:
-        return [each.item for each in (*self.rows, *self.later)]
+        return [entry.item for entry in (*self.rows, *self.later)]
 
 
 @dataclass(frozen=True)
@@ -59,13 +65,15 @@ class Specification:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        return tuple(row for section in self.sections for row in section.rows)
+        return tuple(chain.from_iterable(section.rows for section in self.sections))
 
     @property
     def test_ids(self) -> list[str]:
         return sorted({row.test_id for row in self.rows})
 
     def ids(self, rows: Iterable[Row]) -> list[str]:
-        """Section and demand, for whoever reads the output of the tests."""
-        titles = {id(row): section.title for section in self.sections for row in section.rows}
+        """Section and demand of the rows, for the output of the tests."""
+        titles: dict[int, str] = {}
+        for section in self.sections:
+            titles |= {id(row): section.title for row in section.rows}
         return [f"{titles[id(row)]} - {row.item}" for row in rows]

@@ -1,4 +1,4 @@
-"""The specification of node scheduling, demand by demand: where each is met and what proves it."""
+"""The specification of node scheduling by demand: the code that meets a demand, and the test that proves it."""
 
 from docs.spec003.bind import BIND
 from docs.spec003.feasibility import FEASIBILITY

@@ -1,4 +1,4 @@
-"""Section 5: the choice made durable, or undone."""
+"""Section 5: bindings are durable, or rolled back."""
 
 from docs.specification import Row
 

@@ -1,4 +1,4 @@
-"""Section 6: what must hold for every placement."""
+"""Section 6: invariants of every placement."""
 
 from docs.specification import Row
 

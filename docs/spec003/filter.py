@@ -1,4 +1,4 @@
-"""Section 2: which nodes are ruled out, and why."""
+"""Section 2: filters reject nodes, each with a reason."""
 
 from docs.specification import Row
 

@@ -1,4 +1,4 @@
-"""The specification's own lists of what was missing, half there, or worth doing."""
+"""The gaps that the specification lists: missing, partial and recommended features."""
 
 from docs.specification import Row
 

@@ -1,4 +1,4 @@
-"""The seven parts of the specification as a whole."""
+"""Overview: the seven parts of the specification."""
 
 from docs.specification import Row
 

@@ -1,4 +1,4 @@
-"""Section 1: what nodes have and what workloads ask for."""
+"""Section 1: resources of nodes and requests of workloads."""
 
 from docs.specification import Row
 

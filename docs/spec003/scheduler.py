@@ -1,4 +1,4 @@
-"""Section 7: the phases put together."""
+"""Section 7: the phases of the scheduler together."""
 
 from docs.specification import Row
 

@@ -1,4 +1,4 @@
-"""Section 3: which of the nodes that fit is better."""
+"""Section 3: scores rank the feasible nodes."""
 
 from docs.specification import Row
 

@@ -1,4 +1,4 @@
-"""Section 4: which of the best it is, and for how long it is held."""
+"""Section 4: the choice among the best nodes, and its reservation."""
 
 from docs.specification import Row
 

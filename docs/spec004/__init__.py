@@ -1,4 +1,4 @@
-"""The checklist of the control plane, demand by demand: where each is met and what proves it."""
+"""The checklist of the control plane by demand: the code that meets a demand, and the test that proves it."""
 
 from docs.spec004.bounds import ACCEPTANCE, KNOWN_GAPS, KNOWN_GAPS_LATER, OUT_OF_SCOPE, PRIORITIES
 from docs.spec004.nodes import NODE_MANAGER, PLACEMENT, PLACEMENT_LATER

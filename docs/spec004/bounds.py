@@ -1,4 +1,4 @@
-"""Sections 12 to 14, and the list of gaps: what the control plane leaves to others, what was open, and what must hold."""
+"""Sections 12 to 14 and the list of gaps: features out of scope, known gaps and acceptance criteria."""
 
 from docs.specification import Later, Row
 

@@ -1,4 +1,4 @@
-"""Sections 4.3 and 4.4: nodes, and who goes where."""
+"""Sections 4.3 and 4.4: nodes, and the placement of workloads."""
 
 from docs.specification import Later, Row
 

@@ -1,4 +1,4 @@
-"""Sections 9 to 11: who may, what can be seen, and how much it carries."""
+"""Sections 9 to 11: access control, observability and scale."""
 
 from docs.specification import Later, Row
 

@@ -1,4 +1,4 @@
-"""Sections 1 to 3: what the control plane is for, what it goes by, and what it is made of."""
+"""Sections 1 to 3: purpose, principles and components of the control plane."""
 
 from docs.specification import Row
 

@@ -1,4 +1,4 @@
-"""Sections 4.5 and 4.6: what is done about a workload, and how often."""
+"""Sections 4.5 and 4.6: the reconciliation of workloads, and its frequency."""
 
 from docs.specification import Row
 

@@ -1,4 +1,4 @@
-"""Sections 4.1 and 4.2: what may be asked, and what is kept."""
+"""Sections 4.1 and 4.2: API requests and stored records."""
 
 from docs.specification import Row
 

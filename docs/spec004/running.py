@@ -1,4 +1,4 @@
-"""Sections 5 to 8: lives of workloads, failures, concurrency and several servers."""
+"""Sections 5 to 8: lifecycle of workloads, failures, concurrency and several servers."""
 
 from docs.specification import Row
 

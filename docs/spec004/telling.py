@@ -1,4 +1,4 @@
-"""Sections 4.7 and 4.8: what happened is told, and rules act on it."""
+"""Sections 4.7 and 4.8: events, and automation rules."""
 
 from docs.specification import Row
 

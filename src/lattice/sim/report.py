@@ -1,4 +1,4 @@
-"""Many seeds, each in a process of its own, and what became of them: figures, violations, and how to see one again."""
+"""Runs seeds in separate processes and reports figures, violations and the command that replays a seed."""
 
 import asyncio
 import gc
@@ -24,26 +24,30 @@ from lattice.sim.world.event_loop import CURRENT_PROCESS
 from lattice.sim.world.run import Run, run_seed
 from lattice.sim.world.servers import authority, catalog
 
-STORY_WINDOW_S = 25.0  # seconds before a violation that are told
-MAX_STORY_LINES = 14  # lines of history that are told of one
+# Time before a violation whose faults the trace shows.
+STORY_WINDOW_S = 25.0
+MAX_STORY_LINES = 14
 CRITICAL_LOG_LEVEL = 50
-DIGEST_LINE_WORDS = 2  # words of a line that tells the hash of a history
+# Words of an output line with a seed and a digest.
+DIGEST_LINE_WORDS = 2
 T = TypeVar("T")
 
 
 class SeedSummary(msgspec.Struct, frozen=True):
-    """One seed, as its process tells it."""
+    """Result of a seed, as sent by the seed's process."""
 
     seed: int
     digest: str
     options: str
-    seconds: float  # of a processor
+    # Processor time.
+    seconds: float
     figures: dict[str, int]
     faults: dict[str, int]
     violations: list[tuple[str, str, float, int]] = []
     story: list[str] = []
     planted: str = ""
-    decisions_digest: str = ""  # of the history without messages and explanations
+    # Digest of the history without messages and explanations.
+    decisions_digest: str = ""
 
     @property
     def is_sound(self) -> bool:
@@ -51,21 +55,25 @@ class SeedSummary(msgspec.Struct, frozen=True):
 
 
 def summarize_seed(seed: int, planted: str = "", *, with_decisions: bool = False) -> SeedSummary:
-    """Runs it here and now; whoever calls is better in a process that ends after it."""
-    began = time.process_time()
+    """Run a seed in the current process; a planted bug stays in the code, so the process should end
+    afterwards."""
+    started = time.process_time()
     if planted:
         PLANTED_BUGS[planted].plant()
     run = run_seed(seed)
-    found = Checker(run).check()
+    violations = Checker(run).check()
     return SeedSummary(
         seed,
         run.digest,
         str(run.fault_plan),
-        time.process_time() - began,
+        time.process_time() - started,
         _run_figures(run),
         dict(run.fault_counts),
-        [(each.invariant, each.message, each.at, each.revision) for each in found],
-        list(violation_trace(run, found[0])) if found else [],
+        [
+            (violation.invariant, violation.message, violation.at, violation.revision)
+            for violation in violations
+        ],
+        list(violation_trace(run, violations[0])) if violations else [],
         planted,
         run.decisions_digest if with_decisions else "",
     )
@@ -81,8 +89,8 @@ def _run_figures(run: Run) -> dict[str, int]:
                 and change.value
                 and b'"binding"' in change.value
             ):
-                before = _bound_node(change.previous.value) if change.previous else ""
-                bound += not before and bool(_bound_node(change.value))
+                previous_node = _bound_node(change.previous.value) if change.previous else ""
+                bound += not previous_node and bool(_bound_node(change.value))
     return {
         "virtual seconds": round(run.world.loop.time()),
         "revisions": len(store.history),
@@ -101,7 +109,8 @@ _decoder = msgspec.json.Decoder(LatticeWorkload)
 
 
 def violation_trace(run: Run, violation: Violation) -> Iterator[str]:
-    """The shortest stretch that tells how it came: faults before it, and what was written about those that it names."""
+    """The history that explains a violation: recent faults, and commits and operations of the objects that
+    the message names."""
     names = {
         word.rpartition("/")[2].strip(".,:;()")
         for word in re.findall(r"[a-z0-9]+(?:[-/][a-z0-9-]+)+", violation.message)
@@ -118,8 +127,9 @@ def violation_trace(run: Run, violation: Violation) -> Iterator[str]:
         if changes:
             term = f" term {record.term.number}" if record.term else ""
             words = ", ".join(
-                f"{each.key} ({describe_change(each.previous.value if each.previous else None, each.value)})"
-                for each in changes
+                f"{change.key}"
+                f" ({describe_change(change.previous.value if change.previous else None, change.value)})"
+                for change in changes
             )
             lines.append(
                 (
@@ -128,9 +138,12 @@ def violation_trace(run: Run, violation: Violation) -> Iterator[str]:
                 )
             )
     lines += [
-        (told.finished_at, f"client   {told.client}: {told.method} {told.key} {told.outcome}")
-        for told in run.world.operations
-        if told.key.name in names and told.finished_at <= violation.at
+        (
+            operation.finished_at,
+            f"client   {operation.client}: {operation.method} {operation.key} {operation.outcome}",
+        )
+        for operation in run.world.operations
+        if operation.key.name in names and operation.finished_at <= violation.at
     ]
     lines.sort(key=lambda line: line[0])
     for at, words in lines[-MAX_STORY_LINES:]:
@@ -138,7 +151,7 @@ def violation_trace(run: Run, violation: Violation) -> Iterator[str]:
 
 
 def warm_up() -> None:
-    """What every run needs is made once, before the first process is split off."""
+    """Build shared objects once, before the first fork."""
     authority()
     catalog()
     gc.collect()
@@ -146,10 +159,12 @@ def warm_up() -> None:
 
 
 def fork_worker(work: Callable[[], object]) -> tuple[int, int]:
-    """Begun in a process of its own, which ends without cleaning up: the pid and where its answer can be read."""
+    """Run `work` in a forked process that exits without cleanup; returns the process id and the descriptor
+    for the result."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    # A fork shares the imported modules.
     pid = os.fork()
     if pid:
         os.close(writer)
@@ -157,127 +172,135 @@ def fork_worker(work: Callable[[], object]) -> tuple[int, int]:
     code = 1
     try:
         os.close(reader)
-        gc.disable()  # it lives for seconds; nothing of it is worth looking for
+        # A worker lives for seconds, so collection does not pay.
+        gc.disable()
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL_LOG_LEVEL))
         with os.fdopen(writer, "wb") as answer:
             answer.write(msgspec.json.encode(work()))
         code = 0
     finally:
+        # Skips cleanup: exit handlers belong to the parent process.
         os._exit(code)
 
 
 def run_in_subprocess(work: Callable[[], object], kind: type[T]) -> T:
-    """What it comes to in a process of its own, which leaves nothing behind here. Raises RuntimeError with what went wrong there."""
+    """The result of `work` in a forked process. Raises RuntimeError with the error of the process."""
     warm_up()
 
-    def told() -> tuple[str, object]:
+    def attempt() -> tuple[str, object]:
         try:
             return "", work()
         except LatticeError as error:
             return str(error), None
-        except Exception as error:  # noqa: BLE001 - told to whoever asked
-            return f"{type(error).__name__}: {error}", None
+        except Exception as failure:  # noqa: BLE001 - reported to the parent process
+            return f"{type(failure).__name__}: {failure}", None
 
-    said = _read_result(*fork_worker(told))
-    wrong, value = (
-        msgspec.json.decode(said, type=tuple[str, kind | None])  # type: ignore[valid-type]
-        if said
+    result = _read_result(*fork_worker(attempt))
+    error, value = (
+        msgspec.json.decode(result, type=tuple[str, kind | None])  # type: ignore[valid-type]
+        if result
         else ("its process ended without a word", None)
     )
-    if wrong or value is None:
-        raise RuntimeError(wrong)
+    if error or value is None:
+        raise RuntimeError(error)
     return value
 
 
 def _read_result(pid: int, reader: int) -> bytes:
     with os.fdopen(reader, "rb") as answer:
-        said = answer.read()
+        result = answer.read()
     os.waitpid(pid, 0)
-    return said
+    return result
 
 
 def run_seeds(
     seeds: Iterable[int], workers: int = 2, planted: str = "", *, with_decisions: bool = False
 ) -> Iterator[SeedSummary]:
-    """Each as it ends; so many at once."""
+    """Summaries of the seeds in the order of completion, with `workers` processes in parallel."""
     warm_up()
-    waiting = iter(seeds)
-    running: dict[int, tuple[int, int, bytearray]] = {}  # reader -> pid, seed, what it said
+    pending = iter(seeds)
+    # Descriptor -> process id, seed, received bytes.
+    running: dict[int, tuple[int, int, bytearray]] = {}
     while True:
-        while len(running) < workers and (seed := next(waiting, None)) is not None:
+        while len(running) < workers and (seed := next(pending, None)) is not None:
             pid, reader = fork_worker(
                 lambda seed=seed: summarize_seed(seed, planted, with_decisions=with_decisions)  # type: ignore[misc]
             )
             running[reader] = (pid, seed, bytearray())
         if not running:
             return
+        # Read results as they come: a full pipe would block its worker.
         for reader in select.select(list(running), [], [])[0]:
-            piece = os.read(reader, 1 << 20)
-            running[reader][2].extend(piece)
-            if piece:
+            chunk = os.read(reader, 1 << 20)
+            running[reader][2].extend(chunk)
+            if chunk:
                 continue
-            pid, seed, said = running.pop(reader)
+            pid, seed, result = running.pop(reader)
             os.close(reader)
             os.waitpid(pid, 0)
-            yield _decode_summary(bytes(said), seed)
+            yield _decode_summary(bytes(result), seed)
 
 
 def replay_seed(seed: int, planted: str = "", *, with_log: bool = False) -> SeedSummary:
-    """One seed, in a process of its own."""
+    """Run a seed in a forked process, with the log on request."""
     warm_up()
 
-    def told() -> SeedSummary:
+    def summarize() -> SeedSummary:
         if with_log:
             structlog.configure(
                 wrapper_class=structlog.make_filtering_bound_logger(0), processors=[_log_line]
             )
         return summarize_seed(seed, planted)
 
-    return _decode_summary(_read_result(*fork_worker(told)), seed)
+    return _decode_summary(_read_result(*fork_worker(summarize)), seed)
 
 
-def _log_line(_: object, level: str, said: Any) -> str:
-    process, words = CURRENT_PROCESS.get(), {name: value for name, value in said.items() if name != "event"}
+def _log_line(_: object, level: str, event: Any) -> str:
+    process, fields = CURRENT_PROCESS.get(), {name: value for name, value in event.items() if name != "event"}
     now = asyncio.get_running_loop().time() if asyncio._get_running_loop() else 0.0
-    return f"{now:9.3f} s  {process.name if process else '':20} {level:8} {said.get('event')} {words or ''}"
+    return f"{now:9.3f} s  {process.name if process else '':20} {level:8} {event.get('event')} {fields or ''}"
 
 
-def _decode_summary(said: bytes, seed: int) -> SeedSummary:
-    if said:
-        return msgspec.json.decode(said, type=SeedSummary)
+def _decode_summary(result: bytes, seed: int) -> SeedSummary:
+    if result:
+        return msgspec.json.decode(result, type=SeedSummary)
     return SeedSummary(seed, "", "", 0.0, {}, {}, [("I-00", "its process ended without a word", 0.0, 0)])
 
 
 def violation_lines(summary: SeedSummary) -> Iterator[str]:
-    """What is said of a seed that is not sound."""
+    """The report of a seed with violations."""
     yield f"seed {summary.seed}: {len(summary.violations)} violations; {summary.options}"
-    for number, count in sorted(Counter(each[0] for each in summary.violations).items()):
-        first = next(each for each in summary.violations if each[0] == number)
-        more = f" (and {count - 1} more)" if count > 1 else ""
-        yield f"  {number} at {first[2]:.3f} s, revision {first[3]}: {first[1]}{more}"
+    for number, count in sorted(Counter(violation[0] for violation in summary.violations).items()):
+        first = next(violation for violation in summary.violations if violation[0] == number)
+        suffix = f" (and {count - 1} more)" if count > 1 else ""
+        yield f"  {number} at {first[2]:.3f} s, revision {first[3]}: {first[1]}{suffix}"
     yield from (f"    {line}" for line in summary.story)
-    yield f"  see it again: lattice sim replay {summary.seed}{f' --planted {summary.planted}' if summary.planted else ''}"
+    option = f" --planted {summary.planted}" if summary.planted else ""
+    yield f"  see it again: lattice sim replay {summary.seed}{option}"
 
 
 def totals_lines(summaries: Sequence[SeedSummary]) -> Iterator[str]:
-    """What all of them came to, in two lines: figures, and faults by kind."""
+    """Totals of all runs in two lines: figures, and faults by kind."""
     figures: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    for each in summaries:
-        figures.update(each.figures)
-        faults.update(each.faults)
-    violations = sum(len(each.violations) for each in summaries)
+    for summary in summaries:
+        figures.update(summary.figures)
+        faults.update(summary.faults)
+    violations = sum(len(summary.violations) for summary in summaries)
     counts = ", ".join(f"{count:,} {name}" for name, count in figures.items())
-    seconds = sum(each.seconds for each in summaries) / max(len(summaries), 1)
-    yield f"{len(summaries):,} runs, {violations:,} violations, {counts}; {seconds:.2f} seconds of a processor each"
+    seconds = sum(summary.seconds for summary in summaries) / max(len(summaries), 1)
+    yield (
+        f"{len(summaries):,} runs, {violations:,} violations, {counts};"
+        f" {seconds:.2f} seconds of a processor each"
+    )
     yield "faults: " + (
         ", ".join(f"{name} {count:,}" for name, count in sorted(faults.items()) if count) or "none"
     )
 
 
 def digests_in_new_process(first: int, count: int, workers: int) -> dict[int, str]:
-    """The same seeds in another interpreter, in which strings hash to something else: the hash of each history."""
-    words = [
+    """Digests of the same seeds in a new interpreter with a different hash seed for strings."""
+    arguments = [
         "sim",
         "run",
         "--first",
@@ -288,13 +311,17 @@ def digests_in_new_process(first: int, count: int, workers: int) -> dict[int, st
         str(workers),
         "--digests",
     ]
-    hashed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    said = subprocess.run(
-        [sys.executable, "-m", "lattice", *words],
-        env={**os.environ, "PYTHONHASHSEED": hashed},
+    hash_seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    output = subprocess.run(
+        [sys.executable, "-m", "lattice", *arguments],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
         stdout=subprocess.PIPE,
         text=True,
         check=False,
     ).stdout
-    found = (line.split() for line in said.splitlines())
-    return {int(each[0]): each[1] for each in found if len(each) == DIGEST_LINE_WORDS and each[0].isdigit()}
+    lines = (line.split() for line in output.splitlines())
+    return {
+        int(fields[0]): fields[1]
+        for fields in lines
+        if len(fields) == DIGEST_LINE_WORDS and fields[0].isdigit()
+    }

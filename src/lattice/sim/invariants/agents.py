@@ -1,4 +1,5 @@
-"""What agents do with what they are told: nothing before they are told, nothing that is older, and no failing start too soon."""
+"""Invariants of agents: no start before the first assignments, no assignments of an older term, no restart
+within the back-off."""
 
 from collections import defaultdict
 from math import inf
@@ -9,18 +10,21 @@ from lattice.sim.invariants.context import CheckerContext, Findings
 from lattice.sim.world.machines import SimMachine
 from lattice.sim.world.settings import CLOCK_RATE_TOLERANCE, RETRY_FIRST_S, RETRY_MAX_S, STEADY_RUN_S
 
-BACKOFF_RESET_ACTIONS = frozenset(
-    {"ApplyStopped", "Retry", "Release", "Reschedule"}
-)  # actions after which the next start is another matter
+# Actions that end the back-off: the next start counts as the first attempt.
+BACKOFF_RESET_ACTIONS = frozenset({"ApplyStopped", "Retry", "Release", "Reschedule"})
 
 
-def check_assignments_obeyed(seen: CheckerContext) -> Findings:
-    """I-19: an agent starts nothing before it was told anything in this life of its, and obeys no leader older than one it obeyed."""
-    for machine in [*seen.world.removed_machines, *seen.world.machines.values()]:
+def check_assignments_obeyed(context: CheckerContext) -> Findings:
+    """I-19: an agent starts no workload before the process has received assignments, and accepts no leader of
+    a smaller term than the accepted ones."""
+    for machine in [*context.world.removed_machines, *context.world.machines.values()]:
         for at, spec in machine.ground.starts_without_assignments[:3]:
             yield (
                 "I-19",
-                f"{machine.name} started {spec.workload} at {machine.clock.to_sim_time(at):.2f} s, before its agent was told anything",
+                (
+                    f"{machine.name} started {spec.workload} at {machine.clock.to_sim_time(at):.2f} s,"
+                    " before its agent was told anything"
+                ),
             )
         terms = machine.state_file.accepted_terms
         if terms != sorted(terms):
@@ -30,69 +34,87 @@ def check_assignments_obeyed(seen: CheckerContext) -> Findings:
             )
 
 
-def check_restart_backoff(seen: CheckerContext) -> Findings:
-    """I-35: what failed is started again only when its wait is over, which doubles with each failure. Wall clocks that jump end waits."""
-    if "clock jump" in seen.run.fault_plan.kinds:
+def check_restart_backoff(context: CheckerContext) -> Findings:
+    """I-35: an agent restarts a failed workload only after the back-off, which doubles with every failure.
+
+    Runs with wall-clock jumps are exempt, because a jump ends the back-off early.
+    """
+    if "clock jump" in context.run.fault_plan.kinds:
         return
-    for machine in [*seen.world.removed_machines, *seen.world.machines.values()]:
-        for which, events in _instance_events(machine).items():
-            yield from _early_restarts(seen, machine.name, which, events)
+    for machine in [*context.world.removed_machines, *context.world.machines.values()]:
+        for instance_id, events in _instance_events(machine).items():
+            yield from _early_restarts(context, machine.name, instance_id, events)
 
 
-InstanceEvent = tuple[float, str, str]  # when, what: start, refused or failure; and the workload of a start
+# Simulation time; "start", "refused" or "failure"; the workload of a start.
+InstanceEvent = tuple[float, str, str]
 
 
 def _instance_events(machine: SimMachine) -> dict[InstanceId, list[InstanceEvent]]:
-    """Starts and failures of each copy there, in the time of the simulation."""
+    """Starts and failures per instance on a machine, in simulation time."""
     machine.ground.live_instances()
-    found: dict[InstanceId, list[InstanceEvent]] = defaultdict(list)
+    events: dict[InstanceId, list[InstanceEvent]] = defaultdict(list)
     for at, spec, is_good in machine.ground.start_attempts:
-        found[spec.id].append(
+        events[spec.id].append(
             (machine.clock.to_sim_time(at), "start" if is_good else "refused", spec.workload)
         )
-    for at, which in machine.ground.failures:
-        found[which].append((machine.clock.to_sim_time(at), "failure", ""))
-    return {which: sorted(events) for which, events in found.items()}
+    for at, instance_id in machine.ground.failures:
+        events[instance_id].append((machine.clock.to_sim_time(at), "failure", ""))
+    return {instance_id: sorted(timeline) for instance_id, timeline in events.items()}
 
 
 def _early_restarts(
-    seen: CheckerContext, node: str, which: InstanceId, events: list[InstanceEvent]
+    context: CheckerContext, node: str, instance_id: InstanceId, events: list[InstanceEvent]
 ) -> Findings:
     count, began, failed_at = 0, -inf, -inf
-    for at, what, workload in events:
-        if what != "failure":
-            if _resets_backoff(seen, workload, failed_at, at):
+    for at, action, workload in events:
+        if action != "failure":
+            if _resets_backoff(context, workload, failed_at, at):
                 count = 0
-            least = (
+            # The agent may run on a fast clock, so the wait is shorter in simulation time.
+            min_wait_s = (
                 min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** (count - 1)) / (1 + CLOCK_RATE_TOLERANCE)
                 if count
                 else 0.0
             )
-            if at - failed_at < least:
+            if at - failed_at < min_wait_s:
                 words = f"{workload} was started on {node} {at - failed_at:.2f} s after it had failed"
                 yield (
                     "I-35",
-                    f"{words} for the {count}. time, at {failed_at:.2f} s; it was to wait for {least:.2f} s",
+                    f"{words} for the {count}. time, at {failed_at:.2f} s; it was to wait for {min_wait_s:.2f} s",
                 )
             began = at
-        if what != "start":
+        # A failure after a steady run counts as the first failure again.
+        if action != "start":
             count = (
                 1
-                if what == "failure" and at - began >= STEADY_RUN_S / (1 + CLOCK_RATE_TOLERANCE)
+                if action == "failure" and at - began >= STEADY_RUN_S / (1 + CLOCK_RATE_TOLERANCE)
                 else count + 1
             )
             failed_at = at
 
 
-def _resets_backoff(seen: CheckerContext, workload: str, since: float, until: float) -> bool:
-    """Somebody changed, moved, stopped or retried it meanwhile, or another leader, by whose clock the wait may be over, took office."""
-    if any(since <= each.at <= until for each in seen.world.store.elections):
+def _resets_backoff(context: CheckerContext, workload: str, since: float, until: float) -> bool:
+    """Report whether a user or the leader changed, moved, stopped or retried the workload between two times,
+    or a new leader was elected.
+
+    A new leader may end the back-off early, because the clock of its host differs.
+    """
+    if any(since <= election.at <= until for election in context.world.store.elections):
         return True
-    known = seen.snapshot.versions_between(LatticeWorkload, workload, since, until)
-    if len({(each.metadata.uid, each.metadata.generation, str(each.status.binding)) for each in known}) > 1:
+    versions = context.snapshot.versions_between(LatticeWorkload, workload, since, until)
+    if (
+        len(
+            {
+                (version.metadata.uid, version.metadata.generation, str(version.status.binding))
+                for version in versions
+            }
+        )
+        > 1
+    ):
         return True
     return any(
-        RETRY_REQUESTED_ANNOTATION in each.metadata.annotations
-        or each.status.last_action in BACKOFF_RESET_ACTIONS
-        for each in known
+        RETRY_REQUESTED_ANNOTATION in version.metadata.annotations
+        or version.status.last_action in BACKOFF_RESET_ACTIONS
+        for version in versions
     )

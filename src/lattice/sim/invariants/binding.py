@@ -1,7 +1,9 @@
-"""Binding: once, within the room there is, where it may go, groups together, by its mode, and room made for the more important only."""
+"""Invariants of binding: bound once, within allocatable resources, on feasible nodes, gangs together, by
+binding mode, and preemption only for higher priority."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
+from itertools import product
 from math import inf
 
 import msgspec
@@ -31,124 +33,126 @@ Workloads = dict[str, LatticeWorkload]
 _decode_workload = msgspec.json.Decoder(LatticeWorkload).decode
 
 
-def check_bindings(seen: CheckerContext, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
-    """I-11: bound once. I-12: never more than there is room. I-14: only where it may go."""
-    changed = list(workload_changes(moves))
+def check_bindings(context: CheckerContext, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
+    """I-11: a workload is bound once. I-12: requests never exceed the allocatable resources. I-14: a workload
+    is bound to a feasible node only."""
+    changed = list(workload_changes(changes))
     if not changed:
         return
-    after, together = _workloads_after(seen, changed), {path_of(each) for each in workloads_in(record)}
-    for move in changed:
-        old, new = node_of(move.old), node_of(move.new)
-        if old and new and (old, move.old.status.binding.uid) != (new, move.new.status.binding.uid):
-            yield "I-11", f"{move.key.path} moved from {old} to {new} in one step"
+    next_workloads = _workloads_after(context, changed)
+    together = {path_of(workload) for workload in workloads_in(record)}
+    for change in changed:
+        old, new = node_of(change.old), node_of(change.new)
+        if old and new and (old, change.old.status.binding.uid) != (new, change.new.status.binding.uid):
+            yield "I-11", f"{change.key.path} moved from {old} to {new} in one step"
         fresh = new if new and not old else ""
-        taken = fresh or (reserved_node(move.new) if not reserved_node(move.old) else "")
-        if not taken or (fresh and reserved_node(move.old) == fresh):
+        claimed = fresh or (reserved_node(change.new) if not reserved_node(change.old) else "")
+        # A binding to the node of the reservation claims no further resources.
+        if not claimed or (fresh and reserved_node(change.old) == fresh):
             continue
         node = next(
-            (each.new for each in moves if each.key == node_key(taken)), None
-        ) or seen.snapshot.nodes.get(f"/{taken}")
-        there = [each for each in after.values() if not _is_on_former_node(seen, each)]
-        beside = [
-            _with_smallest_requests(seen, record, each, together)
-            for each in there
-            if taken in (node_of(each), reserved_node(each))
+            (node_change.new for node_change in changes if node_change.key == node_key(claimed)), None
+        ) or context.snapshot.nodes.get(f"/{claimed}")
+        counted = [
+            workload for workload in next_workloads.values() if not _is_on_former_node(context, workload)
         ]
-        for short in shortfalls(move.new, taken, node, beside):
-            yield "I-12", short
-        why = (
-            _wrong_node_uid(move.new, node)
-            or infeasible_reason(move.new, seen.snapshot.nodes.get(f"/{taken}"))
-            or _port_conflict(move.new, taken, there)
+        neighbours = [
+            _with_smallest_requests(context, record, workload, together)
+            for workload in counted
+            if claimed in (node_of(workload), reserved_node(workload))
+        ]
+        for shortfall in shortfalls(change.new, claimed, node, neighbours):
+            yield "I-12", shortfall
+        is_former_node = node is not None and is_bound_to_former_node(change.new, node)
+        violation = (
+            ("that is another node of that name" if is_former_node else "")
+            or infeasible_reason(change.new, context.snapshot.nodes.get(f"/{claimed}"))
+            or _port_conflict(change.new, claimed, counted)
+            or _anti_affinity_conflict(context, record, change.new, node, counted)
+            or _spread_violation(context, record, change.new, claimed)
         )
-        why = (
-            why
-            or _anti_affinity_conflict(seen, record, move.new, node, there)
-            or _spread_violation(seen, record, move.new, taken)
-        )
-        if why:
-            yield "I-14", f"{move.key.path} was bound to {taken}: {why}"
+        if violation:
+            yield "I-14", f"{change.key.path} was bound to {claimed}: {violation}"
     slots = Counter(
-        (each.metadata.namespace, each.spec.service, each.spec.slot)
-        for each in after.values()
-        if each.spec.service
+        (workload.metadata.namespace, workload.spec.service, workload.spec.slot)
+        for workload in next_workloads.values()
+        if workload.spec.service
     )
+    # A slot names a replica, so a slot has a single workload.
     for (namespace, service, slot), count in slots.items():
         if count > 1:
             yield "I-11", f"{count} replicas have slot {slot} of {namespace}/{service}"
 
 
-def _wrong_node_uid(workload: LatticeWorkload, node: LatticeNode | None) -> str:
-    return (
-        "that is another node of that name"
-        if node is not None and is_bound_to_former_node(workload, node)
-        else ""
-    )
-
-
-def _is_on_former_node(seen: CheckerContext, workload: LatticeWorkload) -> bool:
-    """It was on another node that had the name of one that is there now."""
-    node = seen.snapshot.nodes.get(f"/{node_of(workload)}")
+def _is_on_former_node(context: CheckerContext, workload: LatticeWorkload) -> bool:
+    """Report whether the workload is bound to a deleted node whose name a new node has."""
+    node = context.snapshot.nodes.get(f"/{node_of(workload)}")
     return node is not None and is_bound_to_former_node(workload, node)
 
 
 def _with_smallest_requests(
-    seen: CheckerContext, record: CommitRecord, other: LatticeWorkload, together: Container[str]
+    context: CheckerContext, record: CommitRecord, workload: LatticeWorkload, together: Container[str]
 ) -> LatticeWorkload:
-    """As it asked for least on its node since what the writer may have known, of each resource: who is bound may ask for more at any
-    time, and its node's record does not change by that. What it is bound for with the same commit its writer knows."""
-    if path_of(other) in together:
-        return other
-    known = seen.snapshot.versions(LatticeWorkload, path_of(other), seen.unseen_since(record))
-    lately = [
-        each.spec.request_amounts
-        for each in known
-        if _bound_or_reserved_node(each) == _bound_or_reserved_node(other)
+    """The workload with the smallest requests that the writer of `record` may have known, per resource.
+
+    A bound workload may raise its requests at any time without a change of the node. The writer knows the
+    requests of workloads in its own commit (`together`).
+    """
+    if path_of(workload) in together:
+        return workload
+    versions = context.snapshot.versions(LatticeWorkload, path_of(workload), context.unseen_since(record))
+    known_amounts = [
+        version.spec.request_amounts
+        for version in versions
+        if _bound_or_reserved_node(version) == _bound_or_reserved_node(workload)
     ]
-    asked = other.spec.request_amounts
-    least = {name: min([amount, *(each.get(name, 0) for each in lately)]) for name, amount in asked.items()}
-    return (
-        other
-        if least == asked
-        else replace(other, spec=replace(other.spec, containers={}, requests=_format_requests(least)))
-    )
+    amounts = workload.spec.request_amounts
+    least = {
+        name: min([amount, *(version_amounts.get(name, 0) for version_amounts in known_amounts)])
+        for name, amount in amounts.items()
+    }
+    if least == amounts:
+        return workload
+    requests: dict[str, str | int] = {name: format_amount(name, amount) for name, amount in least.items()}
+    return replace(workload, spec=replace(workload.spec, containers={}, requests=requests))
 
 
 def _bound_or_reserved_node(workload: LatticeWorkload) -> str:
     return node_of(workload) or reserved_node(workload)
 
 
-def _format_requests(amounts: dict[str, int]) -> dict[str, str | int]:
-    return {name: format_amount(name, amount) for name, amount in amounts.items()}
-
-
 def shortfalls(
     workload: LatticeWorkload, name: str, node: LatticeNode | None, workloads: Iterable[LatticeWorkload]
 ) -> list[str]:
-    """Of what there is too little on a node for all who are there, and this one."""
-    room = node.status.allocatable if node else {}
-    others = [
-        each
-        for each in workloads
-        if name in (node_of(each), reserved_node(each)) and path_of(each) != path_of(workload)
+    """Messages for the resources of a node that are too small for the workload beside the bound and reserved
+    workloads."""
+    allocatable = node.status.allocatable if node else {}
+    neighbours = [
+        neighbour
+        for neighbour in workloads
+        if name in (node_of(neighbour), reserved_node(neighbour)) and path_of(neighbour) != path_of(workload)
     ]
-    found = []
+    messages = []
     for resource, amount in workload.spec.request_amounts.items():
-        asked = amount + sum(each.spec.request_amounts.get(resource, 0) for each in others)
-        if asked > room.get(resource, 0):
-            found.append(
-                f"{name} has {room.get(resource, 0)} {resource} and {len(others) + 1} on it ask for {asked}"
+        requested = amount + sum(neighbour.spec.request_amounts.get(resource, 0) for neighbour in neighbours)
+        if requested > allocatable.get(resource, 0):
+            messages.append(
+                f"{name} has {allocatable.get(resource, 0)} {resource}"
+                f" and {len(neighbours) + 1} on it ask for {requested}"
             )
-    return found
+    return messages
 
 
 def infeasible_reason(workload: LatticeWorkload, node: LatticeNode | None) -> str:
-    """Why that workload may not go to that node; said by somebody who does not know the scheduler."""
+    """The reasons that make a node infeasible for a workload; empty if feasible.
+
+    An oracle for I-14: the checks share no code with the scheduler.
+    """
     if node is None:
         return "there is no such node"
     spec, tolerations = node.spec, workload.spec.constraints.tolerations
-    bearable = all(
-        taint.effect == "PreferNoSchedule" or any(each.tolerates(taint) for each in tolerations)
+    is_tolerated = all(
+        taint.effect == "PreferNoSchedule" or any(toleration.tolerates(taint) for toleration in tolerations)
         for taint in spec.taints
     )
     labels = effective_labels(node)
@@ -156,7 +160,7 @@ def infeasible_reason(workload: LatticeWorkload, node: LatticeNode | None) -> st
         "it is not ready": is_ready(node),
         "it is cordoned": not spec.unschedulable,
         "it is being removed": not node.metadata.deletion_timestamp,
-        "it has a taint": bearable,
+        "it has a taint": is_tolerated,
         "it is of another cluster": workload.spec.cluster in ("", spec.cluster),
         "it is reserved for others": bool(workload.spec.service) or RESERVE_LABEL not in labels,
         "it has other labels": all(
@@ -169,7 +173,7 @@ def infeasible_reason(workload: LatticeWorkload, node: LatticeNode | None) -> st
 
 
 def effective_labels(node: LatticeNode) -> dict[str, str]:
-    """What nodes are selected and told apart by: what its spec says wins over labels."""
+    """The labels that selectors match and topology keys read; fields of the node's spec override labels."""
     spec = node.spec
     stated = {
         "zone": spec.zone,
@@ -182,61 +186,64 @@ def effective_labels(node: LatticeNode) -> dict[str, str]:
 
 
 def workloads_in(record: CommitRecord) -> Iterator[LatticeWorkload]:
-    """Workloads as that commit leaves them."""
+    """Workloads as the commit leaves them."""
     for change in record.changes:
         if change.key.resource == LatticeWorkload.resource.id and change.value is not None:
             yield _decode_workload(change.value)
 
 
 def _anti_affinity_conflict(
-    seen: CheckerContext,
+    context: CheckerContext,
     record: CommitRecord,
     workload: LatticeWorkload,
     node: LatticeNode | None,
-    others: Iterable[LatticeWorkload],
+    neighbours: Iterable[LatticeWorkload],
 ) -> str:
-    """What another asks for, and is called by, may have changed when this was on its way."""
-    together = {path_of(each) for each in workloads_in(record)}
-    for other in others:
-        path = path_of(other)
-        lately = (
+    """An anti-affinity violation that holds for every version of the neighbour that the writer may have
+    known; empty if none."""
+    together = {path_of(committed) for committed in workloads_in(record)}
+    for neighbour in neighbours:
+        path = path_of(neighbour)
+        versions = (
             []
+            # The writer knows the workloads of its own commit.
             if path in together
-            else seen.snapshot.versions(LatticeWorkload, path, seen.unseen_since(record))
+            else context.snapshot.versions(LatticeWorkload, path, context.unseen_since(record))
         )
-        words = [
+        violations = [
             _anti_affinity_violation(
-                workload, node, [replace(each, status=other.status)], seen.snapshot.nodes
+                workload, node, [replace(version, status=neighbour.status)], context.snapshot.nodes
             )
-            for each in lately or [other]
+            for version in versions or [neighbour]
         ]
-        if all(words):
-            return words[-1]
+        if all(violations):
+            return violations[-1]
     return ""
 
 
 def _anti_affinity_violation(
     workload: LatticeWorkload,
     node: LatticeNode | None,
-    others: Iterable[LatticeWorkload],
+    neighbours: Iterable[LatticeWorkload],
     nodes: dict[str, LatticeNode],
 ) -> str:
-    """Who is near that it must be far from, or that must be far from it."""
-    here = effective_labels(node) if node else {}
-    for other in others:
-        there = nodes.get(f"/{node_of(other) or reserved_node(other)}")
+    """A required anti-affinity term of the workload or of a neighbour that the binding violates; empty if
+    none."""
+    labels = effective_labels(node) if node else {}
+    for neighbour in neighbours:
+        neighbour_node = nodes.get(f"/{node_of(neighbour) or reserved_node(neighbour)}")
         if (
-            there is None
-            or path_of(other) == path_of(workload)
-            or other.metadata.namespace != workload.metadata.namespace
+            neighbour_node is None
+            or path_of(neighbour) == path_of(workload)
+            or neighbour.metadata.namespace != workload.metadata.namespace
         ):
             continue
-        for one, two in ((workload, other), (other, workload)):
-            for term in _anti_affinity_terms(one):
-                if here.get(term.topology_key) == effective_labels(there).get(
+        for subject, peer in ((workload, neighbour), (neighbour, workload)):
+            for term in _anti_affinity_terms(subject):
+                if labels.get(term.topology_key) == effective_labels(neighbour_node).get(
                     term.topology_key
-                ) and selector_matches(term.selector, two.metadata.labels):
-                    return f"{path_of(one)} must be far from {path_of(two)}"
+                ) and selector_matches(term.selector, peer.metadata.labels):
+                    return f"{path_of(subject)} must be far from {path_of(peer)}"
     return ""
 
 
@@ -246,226 +253,274 @@ def _anti_affinity_terms(workload: LatticeWorkload) -> tuple[WorkloadTerm, ...]:
 
 
 def _spread_violation(
-    seen: CheckerContext, record: CommitRecord, workload: LatticeWorkload, taken: str
+    context: CheckerContext, record: CommitRecord, workload: LatticeWorkload, claimed: str
 ) -> str:
-    """One more there is too many beside nodes that have fewer. What came or went lately counts in favour of whoever chose, and so does
-    what it binds a moment later: of those that are chosen together, and bound each by itself, the last may be written first. What is
-    bound in one commit is judged as the commit leaves it, whatever the order it is written in."""
-    since, together = seen.unseen_since(record), list(workloads_in(record))
-    for each in workload.spec.constraints.spread:
-        if each.when_unsatisfiable != "DoNotSchedule" or each.topology_key != "node" or each.selector:
+    """A spread constraint over nodes that the binding violates; empty if none.
+
+    The rule gives the writer the benefit of the doubt: replicas that were bound or removed after the newest
+    revision that the writer had received count in favour of the binding, and so do commits of the same writer
+    within MAX_DECISION_S, because replicas that are chosen together may be written in any order. Bindings of
+    one commit are judged as the commit leaves the state.
+    """
+    since, together = context.unseen_since(record), list(workloads_in(record))
+    for constraint in workload.spec.constraints.spread:
+        if (
+            constraint.when_unsatisfiable != "DoNotSchedule"
+            or constraint.topology_key != "node"
+            or constraint.selector
+        ):
             continue
-        mine = [
-            one
-            for one in seen.snapshot.replicas_of(f"{workload.metadata.namespace}/{workload.spec.service}")
-            if one.metadata.uid != workload.metadata.uid and not _is_on_former_node(seen, one)
+        siblings = [
+            replica
+            for replica in context.snapshot.replicas_of(
+                f"{workload.metadata.namespace}/{workload.spec.service}"
+            )
+            if replica.metadata.uid != workload.metadata.uid and not _is_on_former_node(context, replica)
         ]
-        before = {
-            path_of(one)
-            for one in mine
-            if node_of(one) == taken and seen.snapshot.bound_since.get(path_of(one), inf) < since
+        known_bound = {
+            path_of(replica)
+            for replica in siblings
+            if node_of(replica) == claimed and context.snapshot.bound_since.get(path_of(replica), inf) < since
         }
-        beside = {path_of(one) for one in _same_service(workload, together) if node_of(one) == taken}
-        here = len((before | beside) - {path_of(workload)})
-        lately = [
-            former
-            for path in seen.snapshot.all_workload_paths
-            for former in seen.snapshot.versions(LatticeWorkload, path, since)
-        ]
-        lately += together
-        lately += [change for each in seen.following_commits(record) for change in workloads_in(each)]
-        alike = _same_service(workload, lately)
-        counts = [
-            len(
-                {
-                    path_of(one)
-                    for one in alike
-                    if path.removeprefix("/") in (node_of(one), reserved_node(one))
-                }
-            )
-            for path in seen.snapshot.nodes
+        bound_together = {
+            path_of(replica) for replica in _same_service(workload, together) if node_of(replica) == claimed
+        }
+        on_node = len((known_bound | bound_together) - {path_of(workload)})
+        versions: list[LatticeWorkload] = []
+        for path in context.snapshot.all_workload_paths:
+            versions += context.snapshot.versions(LatticeWorkload, path, since)
+        versions += together
+        for commit in context.following_commits(record):
+            versions += workloads_in(commit)
+        same_service = _same_service(workload, versions)
+        counts = []
+        for path in context.snapshot.nodes:
+            # Count a node only if every version in the window could have taken the replica.
             if all(
-                _is_spread_candidate(workload, one)
-                for one in seen.snapshot.versions(LatticeNode, path, since)
-            )
-        ]
-        if counts and here + 1 - min(counts) > each.max_skew:
-            return f"{here} of its service are there, and {min(counts)} on another node"
+                _is_spread_candidate(workload, node)
+                for node in context.snapshot.versions(LatticeNode, path, since)
+            ):
+                name = path.removeprefix("/")
+                counts.append(
+                    len(
+                        {
+                            path_of(replica)
+                            for replica in same_service
+                            if name in (node_of(replica), reserved_node(replica))
+                        }
+                    )
+                )
+        if counts and on_node + 1 - min(counts) > constraint.max_skew:
+            return f"{on_node} of its service are there, and {min(counts)} on another node"
     return ""
 
 
-def _same_service(workload: LatticeWorkload, others: Iterable[LatticeWorkload]) -> list[LatticeWorkload]:
-    mine = (workload.metadata.namespace, workload.spec.service)
-    return [each for each in others if (each.metadata.namespace, each.spec.service) == mine]
+def _same_service(workload: LatticeWorkload, workloads: Iterable[LatticeWorkload]) -> list[LatticeWorkload]:
+    service = (workload.metadata.namespace, workload.spec.service)
+    return [replica for replica in workloads if (replica.metadata.namespace, replica.spec.service) == service]
 
 
 def _is_spread_candidate(workload: LatticeWorkload, node: LatticeNode) -> bool:
-    """By what it asks of a node, and the node takes somebody; room and taints aside."""
-    labels, asked = effective_labels(node), workload.spec
+    """Report whether a node accepts the workload by readiness, cordon, cluster and labels; taints and free
+    capacity do not count."""
+    labels, spec = effective_labels(node), workload.spec
     if node.spec.unschedulable or node.metadata.deletion_timestamp:
         return False
     return (
         is_ready(node)
-        and asked.cluster in ("", node.spec.cluster)
-        and all(labels.get(key) == value for key, value in asked.constraints.node_selector.items())
+        and spec.cluster in ("", node.spec.cluster)
+        and all(labels.get(key) == value for key, value in spec.constraints.node_selector.items())
     )
 
 
 def are_unschedulable(members: list[LatticeWorkload], snap: StateSnapshot) -> bool:
-    """Whether they cannot all be bound, beside what is there and is as important, or some service's; of one size, as groups are."""
-    least = min(each.spec.priority for each in members)
-    there = [each for each in snap.workloads.values() if each.spec.priority >= least or each.spec.service]
-    for each in members:
+    """Report whether the members of a gang cannot all be bound beside services and workloads of at least
+    their priority.
+
+    Members have equal requests, so first fit decides.
+    """
+    lowest_priority = min(member.spec.priority for member in members)
+    competing = [
+        workload
+        for workload in snap.workloads.values()
+        if workload.spec.priority >= lowest_priority or workload.spec.service
+    ]
+    for member in members:
         nodes = [
-            node for node in snap.nodes.values() if not node_of(each) and not infeasible_reason(each, node)
+            node
+            for node in snap.nodes.values()
+            if not node_of(member) and not infeasible_reason(member, node)
         ]
         fitting = [
             node
             for node in nodes
-            if not shortfalls(each, node.metadata.name, node, there)
-            and not _anti_affinity_violation(each, node, there, snap.nodes)
+            if not shortfalls(member, node.metadata.name, node, competing)
+            and not _anti_affinity_violation(member, node, competing, snap.nodes)
         ]
-        if not fitting and not node_of(each):
+        if not fitting and not node_of(member):
             return True
         if fitting:
-            where = Binding(node=fitting[0].metadata.name, uid=fitting[0].metadata.uid, term=0)
-            there = [one for one in there if path_of(one) != path_of(each)]
-            there.append(replace(each, status=replace(each.status, binding=where)))
+            binding = Binding(node=fitting[0].metadata.name, uid=fitting[0].metadata.uid, term=0)
+            competing = [workload for workload in competing if path_of(workload) != path_of(member)]
+            competing.append(replace(member, status=replace(member.status, binding=binding)))
     return False
 
 
-def check_gangs(seen: CheckerContext, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
-    """I-15: a group is bound together, or not at all. Whoever lost its node when the writer could not know counts as bound."""
-    for move in workload_changes(moves):
-        group = move.new.spec.group if move.new is not None else None
-        if group is None or not node_of(move.new) or node_of(move.old):
+def check_gangs(context: CheckerContext, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
+    """I-15: a gang is bound together or not at all. A member that lost its node after the writer's newest
+    revision counts as bound."""
+    for change in workload_changes(changes):
+        group = change.new.spec.group if change.new is not None else None
+        if group is None or not node_of(change.new) or node_of(change.old):
             continue
-        namespace, since = move.new.metadata.namespace, seen.unseen_since(record)
+        namespace, since = change.new.metadata.namespace, context.unseen_since(record)
         members = [
-            each
-            for each in _workloads_after(seen, workload_changes(moves)).values()
-            if each.spec.group and (each.metadata.namespace, each.spec.group.name) == (namespace, group.name)
+            member
+            for member in _workloads_after(context, workload_changes(changes)).values()
+            if member.spec.group
+            and (member.metadata.namespace, member.spec.group.name) == (namespace, group.name)
         ]
         bound = sum(
-            bool(node_of(each)) or seen.snapshot.bound_at.get(path_of(each), -inf) >= since
-            for each in members
+            bool(node_of(member)) or context.snapshot.bound_at.get(path_of(member), -inf) >= since
+            for member in members
         )
+        # Members above the minimum may be bound later.
         if bound < group.min_member:
             yield "I-15", f"{bound} of group {group.name} are bound, which needs {group.min_member}"
 
 
-def check_binding_modes(seen: CheckerContext, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
-    """I-16: committed only what was prepared, by the attempt that prepared it. I-17: bound under the lock of its node."""
-    mode = seen.run.fault_plan.world_config.binding
-    for move in workload_changes(moves):
-        if not node_of(move.new) or node_of(move.old):
+def check_binding_modes(
+    context: CheckerContext, record: CommitRecord, changes: list[ObjectChange]
+) -> Findings:
+    """I-16: a two-phase binding commits the reservation of the same attempt, before the reservation expires.
+    I-17: a pessimistic binding holds the lock of the node."""
+    mode = context.run.fault_plan.world_config.binding
+    for change in workload_changes(changes):
+        if not node_of(change.new) or node_of(change.old):
             continue
-        held = reservation_record(move.old) if move.old is not None else None
-        if mode == "two-phase" and (held is None or held.node != node_of(move.new)):
+        reservation = reservation_record(change.old) if change.old is not None else None
+        if mode == "two-phase" and (reservation is None or reservation.node != node_of(change.new)):
             yield (
                 "I-16",
-                f"{move.key.path} was bound to {node_of(move.new)} without having been prepared there",
+                f"{change.key.path} was bound to {node_of(change.new)} without having been prepared there",
             )
-        elif mode == "two-phase" and held is not None and held.reservation != binding_reservation(move.new):
+        elif (
+            mode == "two-phase"
+            and reservation is not None
+            and reservation.reservation != binding_reservation(change.new)
+        ):
             yield (
                 "I-16",
-                f"{move.key.path} was prepared by {held.reservation} and bound by {binding_reservation(move.new)}",
+                (
+                    f"{change.key.path} was prepared by {reservation.reservation}"
+                    f" and bound by {binding_reservation(change.new)}"
+                ),
             )
-        elif mode == "two-phase" and held is not None and not held.gang:
-            kept = (record.at if record.sent_at is None else record.sent_at) - seen.snapshot.reserved_at[
-                move.key.path
-            ]
-            if kept > RESERVATION_TIMEOUT_S / seen.clock_rate(record):
+        elif mode == "two-phase" and reservation is not None and not reservation.gang:
+            reserved_s = (
+                record.at if record.sent_at is None else record.sent_at
+            ) - context.snapshot.reserved_at[change.key.path]
+            if reserved_s > RESERVATION_TIMEOUT_S / context.clock_rate(record):
                 yield (
                     "I-16",
-                    f"{move.key.path} was bound {kept:.1f} s after it was prepared, which holds for {RESERVATION_TIMEOUT_S:g} s",
+                    (
+                        f"{change.key.path} was bound {reserved_s:.1f} s after it was prepared,"
+                        f" which holds for {RESERVATION_TIMEOUT_S:g} s"
+                    ),
                 )
         if (
             mode == "pessimistic"
-            and move.new.spec.group is None
-            and (why := _lock_violation(seen, record, node_of(move.new)))
+            and change.new.spec.group is None
+            and (violation := _lock_violation(context, record, node_of(change.new)))
         ):
-            yield "I-17", f"{move.key.path} was bound to {node_of(move.new)}, {why}"
+            yield "I-17", f"{change.key.path} was bound to {node_of(change.new)}, {violation}"
 
 
-def _lock_violation(seen: CheckerContext, record: CommitRecord, node: str) -> str:
-    """Why whoever wrote that did not hold the lock of that node; empty if it did."""
+def _lock_violation(context: CheckerContext, record: CommitRecord, node: str) -> str:
+    """The reason that the writer of the commit did not hold the lock of the node; empty if the writer held
+    the lock."""
     path = f"lattice-system/node.{node}"
-    lock = seen.snapshot.leases.get(path)
+    lock = context.snapshot.leases.get(path)
     if lock is None or record.term is None:
         return "which nobody had locked"
-    holder, mine = (
+    holder, writer_prefix = (
         lock.spec.holder_identity or "",
         f"{record.term.role}/{record.term.holder}.{record.term.number} ",
     )
-    if not holder.startswith(mine):
+    if not holder.startswith(writer_prefix):
         return f"which {holder or 'nobody'} had locked"
-    held = (record.at if record.sent_at is None else record.sent_at) - seen.snapshot.locked_at[path]
-    most = (lock.spec.lease_duration_seconds or 0) / seen.clock_rate(record)
-    return f"whose lock had ended {held - most:.1f} s before" if held > most else ""
+    # The lock must hold when the commit is sent; delivery may take longer.
+    held_s = (record.at if record.sent_at is None else record.sent_at) - context.snapshot.locked_at[path]
+    lease_s = (lock.spec.lease_duration_seconds or 0) / context.clock_rate(record)
+    return f"whose lock had ended {held_s - lease_s:.1f} s before" if held_s > lease_s else ""
 
 
-def check_preemption(seen: CheckerContext, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
-    """I-18: who is told to make room is less important than somebody who waits."""
-    for move in workload_changes(moves):
-        if move.old is None or move.new is None or not is_preempted(move.new) or is_preempted(move.old):
-            continue
-        since = seen.unseen_since(record)
-        group = move.old.spec.group.name if move.old.spec.group else ""
-        leaving = [
-            each
-            for each in seen.snapshot.workloads.values()
-            if group and each.spec.group and each.spec.group.name == group
-        ]
-        places = {node_of(each) for each in (move.old, *leaving)} - {
-            ""
-        }  # a group makes room as a whole, wherever it is
-        nodes = [
-            each
-            for place in sorted(places)
-            for each in seen.snapshot.versions(LatticeNode, f"/{place}", since)
-        ]
-        if not any(
-            _could_run_on(each, node)
-            for each in _higher_priority_workloads(seen, move.new, since)
-            for node in nodes
+def check_preemption(context: CheckerContext, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
+    """I-18: a victim of preemption has a lower priority than an unbound workload that could run on its node."""
+    for change in workload_changes(changes):
+        if (
+            change.old is None
+            or change.new is None
+            or not is_preempted(change.new)
+            or is_preempted(change.old)
         ):
+            continue
+        # Nodes and waiting workloads count as at any time that the writer may have known.
+        since = context.unseen_since(record)
+        group = change.old.spec.group.name if change.old.spec.group else ""
+        group = change.old.spec.group.name if change.old.spec.group else ""
+        victims = [
+            workload
+            for workload in context.snapshot.workloads.values()
+            if group and workload.spec.group and workload.spec.group.name == group
+        ]
+        # Preemption evicts a gang together, so the nodes of every member count.
+        names = {node_of(victim) for victim in (change.old, *victims)} - {""}
+        nodes: list[LatticeNode] = []
+        for name in sorted(names):
+            nodes += context.snapshot.versions(LatticeNode, f"/{name}", since)
+        preemptors = [
+            workload
+            for workload in _higher_priority_workloads(context, change.new, since)
+            if not node_of(workload)
+        ]
+        if not any(not infeasible_reason(workload, node) for workload, node in product(preemptors, nodes)):
             yield (
                 "I-18",
-                f"{move.key.path} of priority {move.new.spec.priority} must make room, and nobody more important waits for that",
+                (
+                    f"{change.key.path} of priority {change.new.spec.priority} must make room,"
+                    " and nobody more important waits for that"
+                ),
             )
 
 
 def _higher_priority_workloads(
-    seen: CheckerContext, than: LatticeWorkload, since: float
+    context: CheckerContext, victim: LatticeWorkload, since: float
 ) -> list[LatticeWorkload]:
-    known = [
-        each
-        for path in seen.snapshot.all_workload_paths
-        for each in seen.snapshot.versions(LatticeWorkload, path, since)
-    ]
-    return [each for each in known if each.spec.priority > than.spec.priority]
+    versions: list[LatticeWorkload] = []
+    for path in context.snapshot.all_workload_paths:
+        versions += context.snapshot.versions(LatticeWorkload, path, since)
+    return [version for version in versions if version.spec.priority > victim.spec.priority]
 
 
-def _could_run_on(workload: LatticeWorkload, node: LatticeNode) -> bool:
-    return not node_of(workload) and not infeasible_reason(workload, node)
-
-
-def _workloads_after(seen: CheckerContext, moves: Iterable[ObjectChange]) -> Workloads:
-    after = dict(seen.snapshot.workloads)
-    for move in moves:
-        if move.new is None:
-            after.pop(move.key.path, None)
+def _workloads_after(context: CheckerContext, changes: Iterable[ObjectChange]) -> Workloads:
+    workloads = dict(context.snapshot.workloads)
+    for change in changes:
+        if change.new is None:
+            workloads.pop(change.key.path, None)
         else:
-            after[move.key.path] = move.new
-    return after
+            workloads[change.key.path] = change.new
+    return workloads
 
 
-def _port_conflict(workload: LatticeWorkload, node: str, others: Iterable[LatticeWorkload]) -> str:
-    mine = set(workload.status.allocated_ports.values())
-    for other in others:
-        if path_of(other) == path_of(workload) or node not in (node_of(other), reserved_node(other)):
+def _port_conflict(workload: LatticeWorkload, node: str, neighbours: Iterable[LatticeWorkload]) -> str:
+    ports = set(workload.status.allocated_ports.values())
+    for neighbour in neighbours:
+        if path_of(neighbour) == path_of(workload) or node not in (
+            node_of(neighbour),
+            reserved_node(neighbour),
+        ):
             continue
-        if both := mine & set(other.status.allocated_ports.values()):
-            return f"port {min(both)} is {path_of(other)}'s"
+        if shared := ports & set(neighbour.status.allocated_ports.values()):
+            return f"port {min(shared)} is {path_of(neighbour)}'s"
     return ""

@@ -1,14 +1,15 @@
-"""The checker: what must hold at every revision, on every machine and in the end, by the numbers of the list of invariants.
+"""Checker: replays a recorded run and reports violations of invariants by number.
 
-Nothing here asks the code under test what it thinks: it reads the store's whole history, what clients were told, and what really ran.
-What must hold of bindings, of what is stopped and of money is in `promises`; of the store, of leadership and of the end, here.
+The checker reads the history of the store, the replies to clients and the instances that ran, and never asks
+the code under test. Checks of the store, of leadership and of the final state are here; checks of binding,
+lifecycle, placement and money are in sibling modules.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,11 +20,7 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.server.agents.join import node_key
-from lattice.sim.invariants import agents as ran
-from lattice.sim.invariants import binding as bound
-from lattice.sim.invariants import lifecycle as stopped
-from lattice.sim.invariants import money as paid
-from lattice.sim.invariants import placement as placed
+from lattice.sim.invariants import agents, binding, lifecycle, money, placement
 from lattice.sim.invariants.context import CONTROLLERS, CheckerContext, Findings
 from lattice.sim.invariants.history import (
     InstanceRun,
@@ -40,9 +37,12 @@ from lattice.sim.world.run import Run, cache_difference
 from lattice.sim.world.store import CommitRecord
 from lattice.store.protocol import Key
 
-QUIET_PERIOD_S = 60.0  # seconds at the end in which nothing may be written: so everything wanted runs 80 s after there is room for it at the latest
-MAX_INFORMED_REJECTIONS = 5  # rejections in a row of the same plan by who knew what it clashes with
-MAX_REJECTIONS = 60  # and of who is told of changes seconds later, while they go on
+# Time at the end of a run without writes (I-33); desired workloads run 80 s after capacity exists at the latest.
+QUIET_PERIOD_S = 60.0
+# Consecutive rejections of the same commit of a writer that had received the conflicting revision.
+MAX_INFORMED_REJECTIONS = 5
+# Consecutive rejections of the same commit of a writer whose watch is behind.
+MAX_REJECTIONS = 60
 LEADER_DISRUPTING_FAULTS = frozenset(
     {
         "crash",
@@ -68,48 +68,67 @@ class Violation(NamedTuple):
 
 @dataclass
 class Checker:
+    """Checks a finished run; `check` returns the violations in the order of the history."""
+
     run: Run
     violations: list[Violation] = field(default_factory=list)
-    observation_delay_s: ClassVar[float] = 0.0  # seconds in which the history hears of what was done
+    # Time by which a write may reach the history late.
+    observation_delay_s: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         self.world = self.run.world
         self.context = CheckerContext(self.run)
         self.snapshot = self.context.snapshot
         self.last_revision = 0
-        self.writers_by_term: dict[int, str] = {}  # term -> who wrote in it
-        self.operation_revisions: dict[str, int] = {}  # operation -> revision that wrote it first
-        elsewhere = (
-            bound.check_bindings, bound.check_gangs, bound.check_binding_modes, bound.check_preemption, placed.check_placement, paid.check_ledgers, paid.check_machine_limits,
-            stopped.check_silent_nodes, stopped.check_disruption, stopped.check_replacement, stopped.check_node_removal,
-        )  # fmt: skip
+        # Server that wrote in a term.
+        self.writers_by_term: dict[int, str] = {}
+        # First revision that contains an operation of a client.
+        self.operation_revisions: dict[str, int] = {}
+        context_checks = (
+            binding.check_bindings,
+            binding.check_gangs,
+            binding.check_binding_modes,
+            binding.check_preemption,
+            placement.check_placement,
+            money.check_ledgers,
+            money.check_machine_limits,
+            lifecycle.check_silent_nodes,
+            lifecycle.check_disruption,
+            lifecycle.check_replacement,
+            lifecycle.check_node_removal,
+        )
         self.commit_checks: list[Callable[[CommitRecord, list[ObjectChange]], Findings]] = [
-            self.check_revisions, self.check_leadership, *(partial(each, self.context) for each in elsewhere), self.check_join_scope,
-        ]  # fmt: skip
+            self.check_revisions,
+            self.check_leadership,
+            *(partial(check, self.context) for check in context_checks),
+            self.check_join_scope,
+        ]
 
     def check(self) -> list[Violation]:
+        # I-00 is no invariant of the list: the run itself failed.
         if self.run.error:
             self.violations.append(
                 Violation("I-00", f"the run broke off: {self.run.error}", self.world.loop.time())
             )
         self.violations += [
-            Violation("I-00", f"nobody handled: {each}", self.world.loop.time())
-            for each in self.world.loop.unhandled_errors[:3]
+            Violation("I-00", f"nobody handled: {error}", self.world.loop.time())
+            for error in self.world.loop.unhandled_errors[:3]
         ]
         for record in self.world.store.history:
             self.context.replay_heartbeats(record.at)
-            moves = self.snapshot.changes_in(record)
-            for step in self.commit_checks:
+            changes = self.snapshot.changes_in(record)
+            for check in self.commit_checks:
                 self.violations += [
                     Violation(number, words, record.at, record.revision)
-                    for number, words in step(record, moves)
+                    for number, words in check(record, changes)
                 ]
-            self.snapshot.apply(moves, record.at)
+            # The checks above need the state before the commit; unpaid machines show in the state after.
+            self.snapshot.apply(changes, record.at)
             self.violations += [
                 Violation(number, words, record.at, record.revision)
-                for number, words in paid.check_machines_paid(self.context, record)
+                for number, words in money.check_machines_paid(self.context, record)
             ]
-        for part in (
+        for final_check in (
             self.check_clients,
             self.check_elections,
             self.check_instances,
@@ -118,303 +137,359 @@ class Checker:
             self.check_final_state,
             self.check_rejections,
         ):
-            self.violations += [Violation(number, words, self.world.loop.time()) for number, words in part()]
+            self.violations += [
+                Violation(number, words, self.world.loop.time()) for number, words in final_check()
+            ]
         return self.violations
 
     def check_instances(self) -> Findings:
-        return stopped.check_instances(self.context)
+        return lifecycle.check_instances(self.context)
 
     def check_agents(self) -> Findings:
-        yield from ran.check_assignments_obeyed(self.context)
-        yield from ran.check_restart_backoff(self.context)
+        yield from agents.check_assignments_obeyed(self.context)
+        yield from agents.check_restart_backoff(self.context)
 
-    # --- the store ---
-
-    def check_revisions(self, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
-        """I-05: revisions grow. I-01: nobody writes over what they have not seen."""
+    def check_revisions(self, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
+        """I-05: revisions grow. I-01: a writer overwrites only revisions that the writer has read."""
         if record.blind_writes and record.actor:
             yield (
                 "I-01",
-                f"{record.actor} wrote over {', '.join(map(str, record.blind_writes[:3]))} without having seen what was there",
+                (
+                    f"{record.actor} wrote over {', '.join(map(str, record.blind_writes[:3]))}"
+                    " without having seen what was there"
+                ),
             )
         if record.revision <= self.last_revision:
             yield "I-05", f"revision {record.revision} after {self.last_revision}"
         self.last_revision = record.revision
-        for move in moves:
-            if move.raw is not None and (operation := operation_in(move.raw)):
+        for change in changes:
+            if change.raw is not None and (operation := operation_in(change.raw)):
                 self.operation_revisions.setdefault(operation, record.revision)
 
     def check_clients(self) -> Findings:
-        """I-01: what was acknowledged is there. I-03: what was refused is not. I-04: who asks later is told no less."""
+        """I-01: acknowledged writes are stored. I-03: refused writes are not stored. I-04: a later read
+        returns no older revision."""
         written: dict[Any, list[tuple[int, float, bytes | None]]] = defaultdict(list)
         for record in self.world.store.history:
             for change in record.changes:
                 written[change.key].append((record.revision, record.at, change.value))
-        for told in self.world.operations:
-            line = written.get(told.key, [])
-            before = [entry for entry in line if entry[1] < told.started_at][-1:]
+        for operation in self.world.operations:
+            entries = written.get(operation.key, [])
+            before = [entry for entry in entries if entry[1] < operation.started_at][-1:]
             during = [
                 entry
-                for entry in line
-                if told.started_at <= entry[1] <= told.finished_at + self.observation_delay_s
+                for entry in entries
+                if operation.started_at <= entry[1] <= operation.finished_at + self.observation_delay_s
             ]
-            what = f"{told.method} {told.key} by {told.operation}"
-            if told.outcome == "refused" and told.operation in self.operation_revisions:
+            request = f"{operation.method} {operation.key} by {operation.operation}"
+            if operation.outcome == "refused" and operation.operation in self.operation_revisions:
                 yield (
                     "I-03",
-                    f"{what} was refused ({told.error[:80]}) and written at revision {self.operation_revisions[told.operation]}",
+                    (
+                        f"{request} was refused ({operation.error[:80]})"
+                        f" and written at revision {self.operation_revisions[operation.operation]}"
+                    ),
                 )
             if (
-                told.was_not_found
-                and told.method != "POST"
+                operation.was_not_found
+                and operation.method != "POST"
                 and any(entry[2] for entry in before)
                 and all(entry[2] for entry in during)
             ):
-                yield "I-04", f"{what} was told that there is none, and revision {before[0][0]} was there"
-            if told.outcome != "ok":
+                yield "I-04", f"{request} was told that there is none, and revision {before[0][0]} was there"
+            if operation.outcome != "ok":
                 continue
             if (
-                told.method in ("PATCH", "POST", "PUT")
-                and (told.revision or told.carries_operation)
-                and (words := _unwritten_reason(told, {entry[0]: entry[2] for entry in line}))
+                operation.method in ("PATCH", "POST", "PUT")
+                and (operation.revision or operation.carries_operation)
+                and (words := _unwritten_reason(operation, {entry[0]: entry[2] for entry in entries}))
             ):
-                yield "I-01", f"{what} was acknowledged at revision {told.revision}, {words}"
-            if told.expected_revision and told.revision in (written_at := [entry[0] for entry in line]):
-                former = written_at[: written_at.index(told.revision)][-1:]
-                if former != [told.expected_revision]:
+                yield "I-01", f"{request} was acknowledged at revision {operation.revision}, {words}"
+            if operation.expected_revision and operation.revision in (
+                written_at := [entry[0] for entry in entries]
+            ):
+                # A PUT replaces exactly the revision that the client read.
+                former = written_at[: written_at.index(operation.revision)][-1:]
+                if former != [operation.expected_revision]:
                     yield (
                         "I-01",
-                        f"{what} was written over revision {former}, and was meant for {told.expected_revision}",
+                        (
+                            f"{request} was written over revision {former},"
+                            f" and was meant for {operation.expected_revision}"
+                        ),
                     )
-            if told.method == "DELETE" and not any(
+            if operation.method == "DELETE" and not any(
                 is_being_deleted(entry[2]) for entry in (*before, *during)
             ):
-                yield "I-01", f"{what} was acknowledged and nothing was deleted"
-            if told.method == "GET" and before and told.revision < before[0][0]:
-                yield "I-04", f"{what} saw revision {told.revision} after {before[0][0]} was written"
+                yield "I-01", f"{request} was acknowledged and nothing was deleted"
+            if operation.method == "GET" and before and operation.revision < before[0][0]:
+                yield "I-04", f"{request} saw revision {operation.revision} after {before[0][0]} was written"
 
     def check_caches(self) -> Findings:
-        """I-06: at any time a leader's copies are what was stored at the revision that they claim, and in the end what is stored."""
+        """I-06: the leader's caches equal the stored state at the claimed revision, and the latest state at
+        the end."""
         for at, words in self.run.cache_mismatches[:5]:
             yield "I-06", f"at {at:.1f} s {words}"
         host = self.world.leader()
-        office = host.server.leadership.context if host is not None and host.server is not None else None
-        if office is None:
+        context = host.server.leadership.context if host is not None and host.server is not None else None
+        if context is None:
             yield "I-32", "nobody leads in the end"
             return
-        for copy in office.caches:
-            if words := cache_difference(copy, self.world.store.revisions_by_path(copy.resource)):
+        for cache in context.caches:
+            if words := cache_difference(cache, self.world.store.revisions_by_path(cache.resource)):
                 yield "I-06", words
 
-    # --- leadership ---
-
-    def check_leadership(self, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
-        """I-08: one writer in a term, and terms grow. I-09: what controllers write is fenced, by the term that is."""
+    def check_leadership(self, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
+        """I-08: a term has one writer, and terms grow. I-09: controllers write with the fence of the current
+        term."""
         if record.term is None:
             if record.actor and record.origin == CONTROLLERS:
-                yield "I-09", f"{record.actor} wrote {_keys(moves)} as a controller, without a fence"
+                yield "I-09", f"{record.actor} wrote {_keys(changes)} as a controller, without a fence"
             return
         number = record.term.number
         if number != record.current_term:
             yield (
                 "I-09",
-                f"{record.actor} wrote {_keys(moves)} in term {number} while term {record.current_term} had begun",
+                (
+                    f"{record.actor} wrote {_keys(changes)} in term {number}"
+                    f" while term {record.current_term} had begun"
+                ),
             )
         if self.writers_by_term.setdefault(number, record.actor) != record.actor:
             yield "I-08", f"{record.actor} wrote in term {number}, which is {self.writers_by_term[number]}'s"
+        # A leader of an ended term must not write after its successor.
         if number < max(self.writers_by_term):
             yield "I-08", f"{record.actor} wrote in term {number} after term {max(self.writers_by_term)}"
 
     def check_elections(self) -> Findings:
-        """I-10: wall clocks do not depose anybody."""
+        """I-10: a jump of a wall clock deposes no leader."""
         if (
             not LEADER_DISRUPTING_FAULTS & set(self.run.fault_plan.kinds)
             and len(self.world.store.elections) > 1
         ):
-            when = ", ".join(f"{each.at:.1f} s" for each in self.world.store.elections)
+            when = ", ".join(f"{election.at:.1f} s" for election in self.world.store.elections)
             yield "I-10", f"leadership changed though nothing disturbed it: elections at {when}"
 
-    def check_join_scope(self, record: CommitRecord, moves: list[ObjectChange]) -> Findings:
-        """I-38: a machine that joins writes its own node and its token, nothing else."""
+    def check_join_scope(self, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
+        """I-38: a joining machine writes only its own node and its token."""
         if record.origin.startswith("join "):
             name = record.origin.removeprefix("join ")
-            odd = [
-                str(move.key)
-                for move in moves
-                if move.key != node_key(name) and not move.key.name.startswith("join-")
+            out_of_scope = [
+                str(change.key)
+                for change in changes
+                if change.key != node_key(name) and not change.key.name.startswith("join-")
             ]
-            if odd:
-                yield "I-38", f"{name} wrote {', '.join(odd)} when it joined"
-
-    # --- the end ---
+            if out_of_scope:
+                yield "I-38", f"{name} wrote {', '.join(out_of_scope)} when it joined"
 
     def check_final_state(self) -> Findings:
-        """I-16, I-32: everything wanted runs, nothing else does. I-33: and nobody writes any more."""
-        living = [
-            life
-            for machine in self.world.machines.values()
-            for life in instance_runs(machine)
-            if life.end == inf
-        ]
-        running = {(life.node, life.instance_id.uid) for life in living}
-        wanted, waiting = set(), set()
-        for path, each in self.snapshot.workloads.items():
-            if reserved_node(each):
-                yield "I-16", f"{path} is still prepared on {reserved_node(each)}: {reservation_record(each)}"
-            if each.metadata.deletion_timestamp:
+        """I-16, I-32: exactly the desired workloads run. I-33: no component writes during the quiet period."""
+        live_runs: list[InstanceRun] = []
+        for machine in self.world.machines.values():
+            live_runs += (run for run in instance_runs(machine) if run.end == inf)
+        running = {(run.node, run.instance_id.uid) for run in live_runs}
+        desired, waiting = set(), set()
+        for path, workload in self.snapshot.workloads.items():
+            status = workload.status
+            if reserved_node(workload):
+                reservation = reservation_record(workload)
+                yield "I-16", f"{path} is still prepared on {reserved_node(workload)}: {reservation}"
+            if workload.metadata.deletion_timestamp:
                 yield (
                     "I-32",
-                    f"{path} is being deleted still: {each.status.last_action}, {each.status.actual_state} on {node_of(each)}",
+                    (
+                        f"{path} is being deleted still: {status.last_action},"
+                        f" {status.actual_state} on {node_of(workload)}"
+                    ),
                 )
-            if each.spec.desired_state != "Running":
+            if workload.spec.desired_state != "Running":
                 continue
-            if self._waits_for_gang(each) or self._surge_is_blocked(each) or self._has_no_capacity(each):
-                yield from self._check_explained(path, each)
+            if (
+                self._waits_for_gang(workload)
+                or self._surge_is_blocked(workload)
+                or self._has_no_capacity(workload)
+            ):
+                yield from self._check_explained(path, workload)
                 waiting.add(path)
                 continue
-            where = (node_of(each), each.metadata.uid)
-            wanted.add(where)
-            if not each.status.ready or where not in running:
-                why = next((one.message for one in each.status.conditions if one.type == "Scheduled"), "")
+            assignment = (node_of(workload), workload.metadata.uid)
+            desired.add(assignment)
+            if not status.ready or assignment not in running:
+                reason = next(
+                    (condition.message for condition in status.conditions if condition.type == "Scheduled"),
+                    "",
+                )
                 yield (
                     "I-32",
-                    f"{path} is {each.status.actual_state} on {where[0] or 'no node'} ({each.status.last_action}): {why[:200]}",
+                    (
+                        f"{path} is {status.actual_state} on {assignment[0] or 'no node'}"
+                        f" ({status.last_action}): {reason[:200]}"
+                    ),
                 )
-        uids = {each.metadata.uid for each in self.snapshot.services.values()}
-        for path, each in self.snapshot.workloads.items():
-            if each.spec.service and not any(owner.uid in uids for owner in each.metadata.owner_references):
+        uids = {service.metadata.uid for service in self.snapshot.services.values()}
+        for path, workload in self.snapshot.workloads.items():
+            if workload.spec.service and not any(
+                owner.uid in uids for owner in workload.metadata.owner_references
+            ):
                 yield "I-32", f"{path} is left of a service that is gone"
-        yield from self._outdated_instances(living, waiting)
-        for node, uid in sorted(running - wanted):
+        yield from self._outdated_instances(live_runs, waiting)
+        # Instances that no workload desires must have stopped.
+        for node, uid in sorted(running - desired):
             yield "I-32", f"{node} runs a copy of {uid} that nobody wants"
         for key, service in self.snapshot.services.items():
-            ready = sum(bool(each.status.ready) for each in self.snapshot.replicas_of(key))
+            ready = sum(bool(replica.status.ready) for replica in self.snapshot.replicas_of(key))
             if service.metadata.deletion_timestamp or ready != service.spec.desired_replicas():
-                placed = next((one for one in service.status.conditions if one.type == "Placed"), None)
+                placed = next(
+                    (condition for condition in service.status.conditions if condition.type == "Placed"), None
+                )
                 yield (
                     "I-32",
-                    f"{key} has {ready} ready and wants {service.spec.desired_replicas()}: {placed.message[:200] if placed else 'not placed'}",
+                    (
+                        f"{key} has {ready} ready and wants {service.spec.desired_replicas()}:"
+                        f" {placed.message[:200] if placed else 'not placed'}"
+                    ),
                 )
         late = [
             record
             for record in self.world.store.history
             if record.at > self.world.loop.time() - QUIET_PERIOD_S and record.actor
         ]
-        written = Counter(
-            change.key for record in late for change in record.changes if change.key.resource != "events"
-        )
+        changes = chain.from_iterable(record.changes for record in late)
+        written = Counter(change.key for change in changes if change.key.resource != "events")
+        # A waiting workload may update its reason once, and a pool may begin a month.
         allowed = (
             Counter({Key(LatticeWorkload.resource.id, *path.split("/")): 1 for path in waiting})
             + self._month_changes()
         )
         if written - allowed:
-            most = ", ".join(f"{key} x{count}" for key, count in written.most_common(4))
-            yield "I-33", f"{len(late)} commits in the last {QUIET_PERIOD_S:g} s: {most}"
+            most_written = ", ".join(f"{key} x{count}" for key, count in written.most_common(4))
+            yield "I-33", f"{len(late)} commits in the last {QUIET_PERIOD_S:g} s: {most_written}"
 
-    def _outdated_instances(self, living: list[InstanceRun], waiting: set[str]) -> Findings:
-        """I-32: what runs is what is asked for now, unless the update waits for room."""
-        for life in living:
-            workload = self.snapshot.workloads.get(life.spec.workload)
-            if workload is None or workload.metadata.uid != life.instance_id.uid:
+    def _outdated_instances(self, live_runs: list[InstanceRun], waiting: set[str]) -> Findings:
+        """I-32: instances run the current command of their service, unless the rollout waits for capacity."""
+        for run in live_runs:
+            workload = self.snapshot.workloads.get(run.spec.workload)
+            if workload is None or workload.metadata.uid != run.instance_id.uid:
                 continue
             key = f"{workload.metadata.namespace}/{workload.spec.service}"
             service = self.snapshot.services.get(key)
             if service is not None and any(
-                path_of(each) in waiting for each in self.snapshot.replicas_of(key)
+                path_of(replica) in waiting for replica in self.snapshot.replicas_of(key)
             ):
                 continue
-            asked = (service or workload).spec.containers.get(life.instance_id.container)
-            if asked is None or asked.command != life.spec.container.command:
-                words = " ".join(asked.command) if asked else "nothing of that name"
+            container = (service or workload).spec.containers.get(run.instance_id.container)
+            if container is None or container.command != run.spec.container.command:
+                words = " ".join(container.command) if container else "nothing of that name"
                 yield (
                     "I-32",
-                    f"{life.spec.workload} on {life.node} runs {' '.join(life.spec.container.command)}, and is to run {words}",
+                    (
+                        f"{run.spec.workload} on {run.node} runs {' '.join(run.spec.container.command)},"
+                        f" and is to run {words}"
+                    ),
                 )
 
     def _month_changes(self) -> Counter[Key]:
-        """Pools that begin to count anew: by a clock that is behind the month may end at any time."""
-        found: Counter[Key] = Counter()
-        for path, now in self.snapshot.pools.items():
-            lately = self.snapshot.versions(LatticePool, path, self.world.loop.time() - QUIET_PERIOD_S)
-            costs = [each.status.budget.current_month_cost or 0 for each in lately if each.status.budget]
-            found[Key(now.resource.id, "", now.metadata.name)] += sum(
+        """Pools that began a new month in the quiet period; on a slow clock a month may end at any time."""
+        counts: Counter[Key] = Counter()
+        for path, pool in self.snapshot.pools.items():
+            versions = self.snapshot.versions(LatticePool, path, self.world.loop.time() - QUIET_PERIOD_S)
+            costs = [
+                version.status.budget.current_month_cost or 0 for version in versions if version.status.budget
+            ]
+            counts[Key(pool.resource.id, "", pool.metadata.name)] += sum(
                 new < old for new, old in pairwise(costs)
             )
-        return found
+        return counts
 
     def _surge_is_blocked(self, workload: LatticeWorkload) -> bool:
-        """The one more that an update needs finds no room on any node, and its service says so: as many as are wanted run meanwhile."""
+        """Report whether the surge replica of a rollout fits on no node, and the service's Progressing
+        condition explains the block."""
         service = self.snapshot.services.get(f"{workload.metadata.namespace}/{workload.spec.service}")
-        said = (
-            next((each for each in service.status.conditions if each.type == "Progressing"), None)
+        progressing = (
+            next(
+                (condition for condition in service.status.conditions if condition.type == "Progressing"),
+                None,
+            )
             if service
             else None
         )
-        if node_of(workload) or said is None or said.reason != "NoRoomForSurge":
+        if node_of(workload) or progressing is None or progressing.reason != "NoRoomForSurge":
             return False
-        everybody = list(self.snapshot.workloads.values())
-        nodes = [each for each in self.snapshot.nodes.values() if not bound.infeasible_reason(workload, each)]
-        return all(bound.shortfalls(workload, each.metadata.name, each, everybody) for each in nodes)
+        workloads = list(self.snapshot.workloads.values())
+        nodes = [
+            node for node in self.snapshot.nodes.values() if not binding.infeasible_reason(workload, node)
+        ]
+        return all(binding.shortfalls(workload, node.metadata.name, node, workloads) for node in nodes)
 
     def _has_no_capacity(self, workload: LatticeWorkload) -> bool:
-        """For one that is no service's no machine is made: it, or its group, waits while there is no room beside who need not go."""
+        """Report whether a workload without a service, or the workload's gang, is unschedulable: remediation
+        adds machines for services only."""
         if workload.spec.service or node_of(workload):
             return False
-        return bound.are_unschedulable(self._members(workload), self.snapshot)
+        return binding.are_unschedulable(self._members(workload), self.snapshot)
 
     def _check_explained(self, path: str, workload: LatticeWorkload) -> Findings:
-        """I-34: who cannot run says why."""
-        said = next((each for each in workload.status.conditions if each.type == "Scheduled"), None)
-        if said is None or said.status != "False" or not said.message:
+        """I-34: an unschedulable workload has a condition with the reason."""
+        scheduled = next(
+            (condition for condition in workload.status.conditions if condition.type == "Scheduled"), None
+        )
+        if scheduled is None or scheduled.status != "False" or not scheduled.message:
             yield "I-34", f"{path} waits and does not say for what"
 
     def _waits_for_gang(self, workload: LatticeWorkload) -> bool:
-        """Of its group there are too few: none of them is to run, but what runs may."""
+        """Report whether an unbound workload belongs to a gang with fewer members than required; bound
+        members may run."""
         group = workload.spec.group
         return group is not None and not node_of(workload) and len(self._members(workload)) < group.min_member
 
     def _members(self, workload: LatticeWorkload) -> list[LatticeWorkload]:
-        """All of its group; of one without, itself."""
+        """Members of the workload's gang; without a gang, the workload itself."""
         group, namespace = workload.spec.group, workload.metadata.namespace
         if group is None:
             return [workload]
-        known = [
-            each
-            for each in self.snapshot.workloads.values()
-            if each.metadata.namespace == namespace and each.spec.group
+        grouped = [
+            member
+            for member in self.snapshot.workloads.values()
+            if member.metadata.namespace == namespace and member.spec.group
         ]
-        return [each for each in known if each.spec.group and each.spec.group.name == group.name]
+        return [member for member in grouped if member.spec.group and member.spec.group.name == group.name]
 
     def check_rejections(self) -> Findings:
-        """I-35: nobody tries the same in vain for ever, least of all who knows that it is in vain."""
+        """I-35: no server repeats a rejected commit forever; the limit is lower for a writer that had
+        received the conflicting revision."""
         for client in self.world.store_clients:
-            worst, who = client.worst_rejection, client.process.name
+            worst, server = client.worst_rejection, client.process.name
             if worst.informed_attempts > MAX_INFORMED_REJECTIONS:
                 yield (
                     "I-35",
-                    f"{who} wrote the same {worst.informed_attempts} times in a row in vain, knowing what was there: {worst.keys}",
+                    (
+                        f"{server} wrote the same {worst.informed_attempts} times in a row in vain,"
+                        f" knowing what was there: {worst.keys}"
+                    ),
                 )
             elif worst.attempts > MAX_REJECTIONS:
-                yield "I-35", f"{who} wrote the same {worst.attempts} times in a row in vain: {worst.keys}"
+                yield "I-35", f"{server} wrote the same {worst.attempts} times in a row in vain: {worst.keys}"
 
 
-def _unwritten_reason(told: OperationRecord, line: dict[int, bytes | None]) -> str:
-    """Why the revision at which it was acknowledged is not what was asked for; empty if it is. `line`: what was written, by revision.
+def _unwritten_reason(operation: OperationRecord, values: dict[int, bytes | None]) -> str:
+    """The reason that the acknowledged revision is not the requested write; empty if the write is stored.
 
-    What is sent carries its operation's name, so that it changes something each time, unless it arrives twice: then its name is there.
+    `values` maps revisions to stored values. A request carries the operation's name, so every request changes
+    the object; a request that arrives twice finds its name in the object.
     """
-    value = line.get(told.revision)
+    value = values.get(operation.revision)
     if value is None:
         return "which never wrote it"
-    if told.carries_operation and operation_in(value) != told.operation:
+    if operation.carries_operation and operation_in(value) != operation.operation:
         return f"at which {operation_in(value) or 'nobody'} had written last"
     if (
-        told.replicas is not None
-        and (found := msgspec.json.decode(value, type=LatticeService).spec.min_replicas) != told.replicas
+        operation.replicas is not None
+        and (replicas := msgspec.json.decode(value, type=LatticeService).spec.min_replicas)
+        != operation.replicas
     ):
-        return f"which asks for {found} replicas, not {told.replicas}"
+        return f"which asks for {replicas} replicas, not {operation.replicas}"
     return ""
 
 
-def _keys(moves: list[ObjectChange]) -> str:
-    return ", ".join(str(move.key) for move in moves[:3])
+def _keys(changes: list[ObjectChange]) -> str:
+    return ", ".join(str(change.key) for change in changes[:3])

@@ -1,4 +1,5 @@
-"""What a checker knows when it looks at a commit: the state before it, who was heard when, and how much its writer could know."""
+"""Checker context: the state before a commit, the last heartbeats, and how current the writer's cache could
+be."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -11,15 +12,20 @@ from lattice.sim.invariants.history import ObjectChange, StateSnapshot
 from lattice.sim.world.run import Run
 from lattice.sim.world.store import CommitRecord
 
-MAX_STALENESS_S = 12.0  # seconds by which what a leader decides from may be behind, where nobody noted what it had been told
-MAX_DECISION_S = 2.0  # seconds from what a leader knows to what it asks the store for
+# How stale the cache of a leader may be when no record says which revision the leader had received.
+MAX_STALENESS_S = 12.0
+# Time between the newest revision that a leader has received and the commit that the leader sends.
+MAX_DECISION_S = 2.0
 CONTROLLERS = "controllers"
 
-Findings = Iterator[tuple[str, str]]  # number and words
+# Invariant number and message.
+Findings = Iterator[tuple[str, str]]
 
 
 @dataclass
 class CheckerContext:
+    """Input of the invariant checks: the recorded run and the state before the commit that is being checked."""
+
     run: Run
     snapshot: StateSnapshot = field(default_factory=StateSnapshot)
 
@@ -29,50 +35,59 @@ class CheckerContext:
         self._heartbeats = iter(sorted(self.world.heartbeats))
         self._next_heartbeat: tuple[float, str] | None = next(self._heartbeats, None)
         self._revisions = [record.revision for record in self.world.store.history]
-        self._election_times = {each.term.number: each.at for each in self.world.store.elections}
+        self._election_times = {election.term.number: election.at for election in self.world.store.elections}
 
     def replay_heartbeats(self, until: float) -> None:
+        """Record heartbeats up to and including `until`, in seconds of simulation time."""
         while self._next_heartbeat is not None and self._next_heartbeat[0] <= until:
             self.last_heartbeats[self._next_heartbeat[1]] = self._next_heartbeat[0]
             self._next_heartbeat = next(self._heartbeats, None)
 
     def unseen_since(self, record: CommitRecord) -> float:
-        """What was written from then on may be news to whoever wrote this."""
+        """The simulation time from which writes may have been unknown to the writer of `record`."""
         if record.writer_revision is None:
             return record.at - MAX_STALENESS_S
-        first_news = bisect_right(self._revisions, record.writer_revision)
-        news_at = [each.at for each in self.world.store.history[first_news : first_news + 1]]
-        return min([record.at, *news_at]) - MAX_DECISION_S
+        # The first revision after the writer's cache is the oldest unknown change.
+        first_unseen = bisect_right(self._revisions, record.writer_revision)
+        unseen_at = [unseen.at for unseen in self.world.store.history[first_unseen : first_unseen + 1]]
+        return min([record.at, *unseen_at]) - MAX_DECISION_S
 
     def following_commits(self, record: CommitRecord) -> Iterator[CommitRecord]:
-        """What the same writer writes so soon after that it may have decided both together."""
-        for each in islice(self.world.store.history, bisect_right(self._revisions, record.revision), None):
-            if each.at > record.at + MAX_DECISION_S:
+        """Later commits of the same writer and term within MAX_DECISION_S, which the writer may have decided
+        together with `record`."""
+        for commit in islice(self.world.store.history, bisect_right(self._revisions, record.revision), None):
+            if commit.at > record.at + MAX_DECISION_S:
                 return
-            if (each.actor, each.term) == (record.actor, record.term):
-                yield each
+            if (commit.actor, commit.term) == (record.actor, record.term):
+                yield commit
 
     def elected_at(self, record: CommitRecord) -> float:
-        """When the term began in which that was written."""
+        """The simulation time at which the term of the commit began; 0 for a commit without a term."""
         return self._election_times.get(record.term.number, 0.0) if record.term else 0.0
 
     def clock_rate(self, record: CommitRecord) -> float:
-        """How fast the clock of its writer runs; 1 if nobody knows."""
+        """The rate of the clock on the writer's host; 1 if the host is unknown."""
         hosts = {host.name: host.clock.rate for host in self.world.hosts}
+        # The actor is a process name: host and start count.
         return hosts.get(record.actor.partition("#")[0], 1.0)
 
 
-def workload_changes(moves: list[ObjectChange]) -> Iterator[ObjectChange]:
+def workload_changes(changes: list[ObjectChange]) -> Iterator[ObjectChange]:
     return (
-        move
-        for move in moves
-        if isinstance(move.new, LatticeWorkload) or isinstance(move.old, LatticeWorkload)
+        change
+        for change in changes
+        if isinstance(change.new, LatticeWorkload) or isinstance(change.old, LatticeWorkload)
     )
 
 
 def is_ready(node: LatticeNode) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+    return any(
+        condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions
+    )
 
 
 def is_preempted(workload: LatticeWorkload) -> bool:
-    return any(each.reason == "Preempted" and each.status == "True" for each in workload.status.conditions)
+    return any(
+        condition.reason == "Preempted" and condition.status == "True"
+        for condition in workload.status.conditions
+    )

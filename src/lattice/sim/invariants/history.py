@@ -1,4 +1,5 @@
-"""What was, read from the record: the state before each commit, what each commit did to it, and what really ran where and when."""
+"""Recorded history: the state before every commit, the changes of a commit, and the instances that really ran
+on machines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,15 +33,19 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 }
 
 
-MAX_FIELDS_SHOWN = 4  # fields that are told of one change
-MAX_VALUE_CHARS = 40  # letters of a value
-VOLATILE_FIELDS = frozenset(
-    {"metadata.resourceVersion", "metadata.managedFields"}
-)  # differ with every write and tell nothing
+# Fields that a description of a change shows.
+MAX_FIELDS_SHOWN = 4
+# Characters of a value that a description shows.
+MAX_VALUE_CHARS = 40
+# Fields that differ with every write and explain no change.
+VOLATILE_FIELDS = frozenset({"metadata.resourceVersion", "metadata.managedFields"})
 
 
 class ObjectChange(NamedTuple):
-    """What a commit did to one object: before and after, None where it is not there. `raw` is what was written."""
+    """The change of an object by a commit: old and new value, None where the object does not exist.
+
+    `raw` is the stored JSON.
+    """
 
     key: Key
     old: Any
@@ -50,32 +55,30 @@ class ObjectChange(NamedTuple):
 
 @dataclass
 class StateSnapshot:
-    """The state at one revision, by kind and path."""
+    """The state at a revision, by kind and path. Times are seconds of simulation time."""
 
     objects: dict[str, dict[str, Any]] = field(
         default_factory=lambda: {kind.resource.id: {} for kind in TRACKED_KINDS}
     )
-    ready_at: dict[str, float] = field(
-        default_factory=dict
-    )  # by path of a workload: when it was last seen to be ready
-    not_ready_at: dict[str, float] = field(default_factory=dict)  # and when it was last seen not to be
-    bound_at: dict[str, float] = field(default_factory=dict)  # and when it was last seen to be bound
-    bound_since: dict[str, float] = field(default_factory=dict)  # and when it got the room that it has
-    reserved_at: dict[str, float] = field(default_factory=dict)  # and when it was last prepared
-    locked_at: dict[str, float] = field(default_factory=dict)  # by path of a lease: when it was last written
-    created_at: dict[str, float] = field(default_factory=dict)  # and when it was made
-    desired_replicas: dict[str, list[tuple[float, int]]] = field(
-        default_factory=dict
-    )  # by path of a service: since when how many
-    spec_changed_at: dict[str, float] = field(
-        default_factory=dict
-    )  # and when somebody last changed what is asked of it
-    unschedulable_at: dict[str, float] = field(
-        default_factory=dict
-    )  # by path of a node: when it was last seen to be one to leave
-    past_versions: dict[tuple[str, str], list[tuple[float, Any]]] = field(
-        default_factory=dict
-    )  # what was there, and until when
+    # By workload path: the last time at which the workload was ready, not ready, bound.
+    ready_at: dict[str, float] = field(default_factory=dict)
+    not_ready_at: dict[str, float] = field(default_factory=dict)
+    bound_at: dict[str, float] = field(default_factory=dict)
+    # By workload path: the time of the current binding, and of the last reservation.
+    bound_since: dict[str, float] = field(default_factory=dict)
+    reserved_at: dict[str, float] = field(default_factory=dict)
+    # By lease path: the time of the last write.
+    locked_at: dict[str, float] = field(default_factory=dict)
+    # By workload path.
+    created_at: dict[str, float] = field(default_factory=dict)
+    # By service path: desired replica counts with the time from which a count holds, and the time of the
+    # last generation.
+    desired_replicas: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    spec_changed_at: dict[str, float] = field(default_factory=dict)
+    # By node path: the last time at which the node was cordoned, tainted or marked for deletion.
+    unschedulable_at: dict[str, float] = field(default_factory=dict)
+    # By kind and path: replaced versions with the time at which the version ended.
+    past_versions: dict[tuple[str, str], list[tuple[float, Any]]] = field(default_factory=dict)
 
     @property
     def workloads(self) -> dict[str, LatticeWorkload]:
@@ -83,11 +86,15 @@ class StateSnapshot:
 
     @property
     def all_workload_paths(self) -> list[str]:
-        """Paths of those that are, and that were."""
+        """Paths of existing and of deleted workloads."""
         resource = LatticeWorkload.resource.id
         return [
             *self.workloads,
-            *(path for known, path in self.past_versions if known == resource and path not in self.workloads),
+            *(
+                path
+                for kind_id, path in self.past_versions
+                if kind_id == resource and path not in self.workloads
+            ),
         ]
 
     @property
@@ -115,43 +122,50 @@ class StateSnapshot:
         return self.objects[Lease.resource.id]
 
     def versions(self, kind: type[K], path: str, since: float) -> list[K]:
-        """That object as it is, and as it was at any time from then on."""
-        now = self.objects[kind.resource.id].get(path)
-        before = takewhile(
-            lambda each: each[0] >= since, reversed(self.past_versions.get((kind.resource.id, path), []))
+        """The current version of the object and the versions that ended at or after `since`, newest first."""
+        current = self.objects[kind.resource.id].get(path)
+        past = takewhile(
+            lambda version: version[0] >= since,
+            reversed(self.past_versions.get((kind.resource.id, path), [])),
         )
-        return [*([now] if now is not None else []), *(each for _, each in before)]
+        return [*([current] if current is not None else []), *(version for _, version in past)]
 
     def versions_between(self, kind: type[K], path: str, since: float, until: float) -> list[K]:
-        """That object as it was at any time in that span."""
-        ended = [(at, each) for at, each in self.past_versions.get((kind.resource.id, path), [])]
-        now = self.objects[kind.resource.id].get(path)
-        spans = zip([0.0, *(at for at, _ in ended)], [*ended, (float("inf"), now)], strict=True)
+        """The versions of the object that existed at any time between `since` and `until`, oldest first."""
+        ended = self.past_versions.get((kind.resource.id, path), [])
+        current = self.objects[kind.resource.id].get(path)
+        spans = zip([0.0, *(at for at, _ in ended)], [*ended, (float("inf"), current)], strict=True)
         return [
-            each for begins, (ends, each) in spans if each is not None and begins <= until and ends >= since
+            version
+            for begins, (ends, version) in spans
+            if version is not None and begins <= until and ends >= since
         ]
 
     def workloads_on(self, node: str) -> list[LatticeWorkload]:
-        """Whoever has room there: bound, or prepared."""
-        return [each for each in self.workloads.values() if node in (node_of(each), reserved_node(each))]
+        """Workloads that are bound to the node or have a reservation on the node."""
+        return [
+            workload
+            for workload in self.workloads.values()
+            if node in (node_of(workload), reserved_node(workload))
+        ]
 
     def replicas_of(self, service: str) -> list[LatticeWorkload]:
         namespace, _, name = service.partition("/")
         return [
-            each
-            for each in self.workloads.values()
-            if (each.metadata.namespace, each.spec.service) == (namespace, name)
+            workload
+            for workload in self.workloads.values()
+            if (workload.metadata.namespace, workload.spec.service) == (namespace, name)
         ]
 
     def changes_in(self, record: CommitRecord) -> list[ObjectChange]:
-        found = []
+        changes = []
         for change in record.changes:
             decoder = _DECODERS.get(change.key.resource)
             if decoder is None:
-                found.append(ObjectChange(change.key, None, None, change.value))
+                changes.append(ObjectChange(change.key, None, None, change.value))
                 continue
             old = self.objects[change.key.resource].get(change.key.path)
-            found.append(
+            changes.append(
                 ObjectChange(
                     change.key,
                     old,
@@ -159,60 +173,64 @@ class StateSnapshot:
                     change.value,
                 )
             )
-        return found
+        return changes
 
-    def apply(self, moves: list[ObjectChange], at: float) -> None:
-        for move in moves:
-            shelf = self.objects.get(move.key.resource)
-            if shelf is None:
+    def apply(self, changes: list[ObjectChange], at: float) -> None:
+        for change in changes:
+            objects = self.objects.get(change.key.resource)
+            if objects is None:
                 continue
-            if move.old is not None:
-                self.past_versions.setdefault((move.key.resource, move.key.path), []).append((at, move.old))
-            if move.new is None:
-                shelf.pop(move.key.path, None)
-            else:
-                shelf[move.key.path] = move.new
-            for each in (move.old, move.new):
-                self._record_state(move.key.path, each, at)
-            if isinstance(move.new, Lease):
-                self.locked_at[move.key.path] = at
-            if isinstance(move.new, LatticeWorkload):
-                self._record_binding(move, at)
-            if isinstance(move.new, LatticeService):
-                self.desired_replicas.setdefault(move.key.path, []).append(
-                    (at, move.new.spec.desired_replicas())
+            if change.old is not None:
+                self.past_versions.setdefault((change.key.resource, change.key.path), []).append(
+                    (at, change.old)
                 )
-                if move.old is None or move.old.metadata.generation != move.new.metadata.generation:
-                    self.spec_changed_at[move.key.path] = at
+            if change.new is None:
+                objects.pop(change.key.path, None)
+            else:
+                objects[change.key.path] = change.new
+            # A state that ends with the commit held until now.
+            for version in (change.old, change.new):
+                self._record_state(change.key.path, version, at)
+            if isinstance(change.new, Lease):
+                self.locked_at[change.key.path] = at
+            if isinstance(change.new, LatticeWorkload):
+                self._record_binding(change, at)
+            if isinstance(change.new, LatticeService):
+                self.desired_replicas.setdefault(change.key.path, []).append(
+                    (at, change.new.spec.desired_replicas())
+                )
+                if change.old is None or change.old.metadata.generation != change.new.metadata.generation:
+                    self.spec_changed_at[change.key.path] = at
 
-    def _record_binding(self, move: ObjectChange, at: float) -> None:
-        if move.old is None:
-            self.created_at[move.key.path] = at
-        if node_of(move.new) and not node_of(move.old):
-            self.bound_since[move.key.path] = at
-        held = reservation_record(move.new)
-        if held is not None and (move.old is None or reservation_record(move.old) != held):
-            self.reserved_at[move.key.path] = at
+    def _record_binding(self, change: ObjectChange, at: float) -> None:
+        if change.old is None:
+            self.created_at[change.key.path] = at
+        # The time of the first binding counts, not of later status writes.
+        if node_of(change.new) and not node_of(change.old):
+            self.bound_since[change.key.path] = at
+        reservation = reservation_record(change.new)
+        if reservation is not None and (change.old is None or reservation_record(change.old) != reservation):
+            self.reserved_at[change.key.path] = at
 
-    def _record_state(self, path: str, each: Any, at: float) -> None:
-        if isinstance(each, LatticeWorkload):
-            (self.ready_at if each.status.ready else self.not_ready_at)[path] = at
-        if isinstance(each, LatticeWorkload) and each.status.binding:
+    def _record_state(self, path: str, version: Any, at: float) -> None:
+        if isinstance(version, LatticeWorkload):
+            (self.ready_at if version.status.ready else self.not_ready_at)[path] = at
+        if isinstance(version, LatticeWorkload) and version.status.binding:
             self.bound_at[path] = at
-        if isinstance(each, LatticeNode) and (
-            each.spec.unschedulable or each.spec.taints or each.metadata.deletion_timestamp
+        if isinstance(version, LatticeNode) and (
+            version.spec.unschedulable or version.spec.taints or version.metadata.deletion_timestamp
         ):
             self.unschedulable_at[path] = at
 
     def min_desired_replicas(self, service: str, since: float) -> int:
-        """The smallest number of replicas that was asked for since then."""
-        known = self.desired_replicas.get(service, [])
-        before = [count for at, count in known if at < since][-1:]
-        return min([*before, *(count for at, count in known if at >= since)], default=0)
+        """The smallest desired replica count of the service since a simulation time."""
+        counts = self.desired_replicas.get(service, [])
+        at_start = [count for at, count in counts if at < since][-1:]
+        return min([*at_start, *(count for at, count in counts if at >= since)], default=0)
 
 
 def is_bound_to_former_node(workload: LatticeWorkload, node: LatticeNode) -> bool:
-    """Bound to another node that had this name."""
+    """Report whether the workload is bound to an earlier node with the name of `node`."""
     binding = workload.status.binding
     return binding is not None and binding.uid not in ("", node.metadata.uid)
 
@@ -222,8 +240,10 @@ def node_of(workload: LatticeWorkload | None) -> str:
 
 
 def reserved_node(workload: LatticeWorkload | None) -> str:
-    held = reservation_record(workload) if workload is not None and workload.status.binding is None else None
-    return held.node if held else ""
+    reservation = (
+        reservation_record(workload) if workload is not None and workload.status.binding is None else None
+    )
+    return reservation.node if reservation else ""
 
 
 def path_of(workload: LatticeWorkload) -> str:
@@ -231,7 +251,7 @@ def path_of(workload: LatticeWorkload) -> str:
 
 
 class InstanceRun(NamedTuple):
-    """One copy that really ran, in the time of the simulation; `end` is infinite while it runs."""
+    """The run of an instance on a machine, in simulation time; `end` is infinite while the instance runs."""
 
     node: str
     instance_id: InstanceId
@@ -241,22 +261,26 @@ class InstanceRun(NamedTuple):
 
 
 def instance_runs(machine: SimMachine) -> Iterator[InstanceRun]:
-    """In the order of their starts. Whatever should have ended by now is looked at first."""
+    """Runs of instances on a machine, ordered by the end of the run, then the instances that still run."""
+    # Let the machine record the instances that have ended by now.
     machine.ground.live_instances()
-    truth = machine.clock.to_sim_time
+    to_sim_time = machine.clock.to_sim_time
     running: dict[InstanceId, tuple[RunSpec, float]] = {}
     specs = iter(machine.ground.started_specs)
-    for happening in machine.ground.history:
-        if happening.action == "start":
-            if happening.instance_id in running:  # started once more while it ran
-                spec, began = running[happening.instance_id]
-                yield InstanceRun(machine.name, happening.instance_id, spec, truth(began), float("inf"))
-            running[happening.instance_id] = (next(specs), happening.at)
-        elif happening.instance_id in running:
-            spec, began = running.pop(happening.instance_id)
-            yield InstanceRun(machine.name, happening.instance_id, spec, truth(began), truth(happening.at))
-    for which, (spec, began) in running.items():
-        yield InstanceRun(machine.name, which, spec, truth(began), float("inf"))
+    for event in machine.ground.history:
+        if event.action == "start":
+            # Started twice: the first run never ended (I-19).
+            if event.instance_id in running:
+                spec, began = running[event.instance_id]
+                yield InstanceRun(machine.name, event.instance_id, spec, to_sim_time(began), float("inf"))
+            running[event.instance_id] = (next(specs), event.at)
+        elif event.instance_id in running:
+            spec, began = running.pop(event.instance_id)
+            yield InstanceRun(
+                machine.name, event.instance_id, spec, to_sim_time(began), to_sim_time(event.at)
+            )
+    for instance_id, (spec, began) in running.items():
+        yield InstanceRun(machine.name, instance_id, spec, to_sim_time(began), float("inf"))
 
 
 class _AnnotationsMetadata(msgspec.Struct):
@@ -276,11 +300,10 @@ class _DeletableObject(msgspec.Struct):
 
 
 def operation_in(raw: bytes) -> str:
-    return (
-        msgspec.json.decode(raw, type=_AnnotatedObject).metadata.annotations.get(OPERATION_ANNOTATION, "")
-        if OPERATION_ANNOTATION.encode() in raw
-        else ""
-    )
+    # A search in the bytes spares most objects the decoding.
+    if OPERATION_ANNOTATION.encode() not in raw:
+        return ""
+    return msgspec.json.decode(raw, type=_AnnotatedObject).metadata.annotations.get(OPERATION_ANNOTATION, "")
 
 
 def is_being_deleted(raw: bytes | None) -> bool:
@@ -289,31 +312,33 @@ def is_being_deleted(raw: bytes | None) -> bool:
     )
 
 
-def describe_change(before: bytes | None, after: bytes | None) -> str:
-    """Such as `status.ready: true → false`; of more than a few, how many more."""
-    if before is None or after is None:
-        return "deleted" if after is None else "made"
-    found = [
-        f"{path}: {_short(old)} → {_short(new)}"
-        for path, old, new in _fields("", msgspec.json.decode(before), msgspec.json.decode(after))
+def describe_change(old_raw: bytes | None, new_raw: bytes | None) -> str:
+    """The changed fields of an object as text, such as `status.ready: true → false`, at most MAX_FIELDS_SHOWN
+    of them."""
+    if old_raw is None or new_raw is None:
+        return "deleted" if new_raw is None else "made"
+    changes = [
+        f"{path}: {_shorten(old)} → {_shorten(new)}"
+        for path, old, new in _changed_fields("", msgspec.json.decode(old_raw), msgspec.json.decode(new_raw))
     ]
-    more = [f"{len(found) - MAX_FIELDS_SHOWN} more"] if len(found) > MAX_FIELDS_SHOWN else []
-    return "; ".join([*found[:MAX_FIELDS_SHOWN], *more]) or "nothing changed"
+    remainder = [f"{len(changes) - MAX_FIELDS_SHOWN} more"] if len(changes) > MAX_FIELDS_SHOWN else []
+    return "; ".join([*changes[:MAX_FIELDS_SHOWN], *remainder]) or "nothing changed"
 
 
-def _fields(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+def _changed_fields(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
     if old == new or path in VOLATILE_FIELDS:
         return
+    # Descend to the smallest changed field.
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted({*old, *new}):
-            yield from _fields(f"{path}.{name}" if path else name, old.get(name), new.get(name))
+            yield from _changed_fields(f"{path}.{name}" if path else name, old.get(name), new.get(name))
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for number, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from _fields(f"{path}[{number}]", one, other)
+        for number, (old_item, new_item) in enumerate(zip(old, new, strict=True)):
+            yield from _changed_fields(f"{path}[{number}]", old_item, new_item)
     else:
         yield path, old, new
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = "none" if value is None else msgspec.json.encode(value).decode()
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}…"

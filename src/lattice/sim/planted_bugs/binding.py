@@ -1,18 +1,15 @@
-"""Bugs in where something may go, and in how it is bound there."""
+"""Planted bugs of feasibility and binding."""
 
 from dataclasses import replace
 from typing import Any
 
-from lattice.controllers.scheduler import binding_store as bindings
+from lattice.controllers.scheduler import binding_store
 from lattice.kinds.core import Lease
-from lattice.placement.plugins.filters import compliance
-from lattice.placement.plugins.filters import pool_selector as labels
-from lattice.scheduling.cycle import cycle as schedule
-from lattice.scheduling.cycle import reservation_record as prepared
-from lattice.scheduling.plugins.filters import inter_workload_affinity as workload_anti_affinity
-from lattice.scheduling.plugins.filters import ready, taints, topology_spread
-from lattice.scheduling.preemption import preemptor as preempt
-from lattice.scheduling.table import node_info as facts
+from lattice.placement.plugins.filters import compliance, pool_selector
+from lattice.scheduling.cycle import cycle, reservation_record
+from lattice.scheduling.plugins.filters import inter_workload_affinity, ready, taints, topology_spread
+from lattice.scheduling.preemption import preemptor
+from lattice.scheduling.table import node_info
 from lattice.sim.planted_bugs.patching import patch_attribute
 from lattice.store.protocol import Key
 
@@ -22,9 +19,11 @@ def _reject_nothing(self: Any, ask: Any, rows: Any) -> dict[Any, Any]:
 
 
 def twice_the_room() -> None:
-    room = facts.allocatable
+    allocatable = node_info.allocatable
     patch_attribute(
-        facts, "allocatable", lambda node: {name: 2 * amount for name, amount in room(node).items()}
+        node_info,
+        "allocatable",
+        lambda node: {name: 2 * amount for name, amount in allocatable(node).items()},
     )
 
 
@@ -37,7 +36,7 @@ def no_taint_check() -> None:
 
 
 def no_label_check() -> None:
-    patch_attribute(labels.PoolSelector, "filter", _reject_nothing)
+    patch_attribute(pool_selector.PoolSelector, "filter", _reject_nothing)
 
 
 def no_compliance_check() -> None:
@@ -45,7 +44,7 @@ def no_compliance_check() -> None:
 
 
 def no_distance_check() -> None:
-    patch_attribute(workload_anti_affinity.WorkloadAntiAffinity, "filter", _reject_nothing)
+    patch_attribute(inter_workload_affinity.WorkloadAntiAffinity, "filter", _reject_nothing)
 
 
 def no_spread_check() -> None:
@@ -53,7 +52,7 @@ def no_spread_check() -> None:
 
 
 def broken_gang() -> None:
-    patch_attribute(schedule.CompositeScheduler, "missing_members", lambda self, ask, uncounted=0: 0)
+    patch_attribute(cycle.CompositeScheduler, "missing_members", lambda self, ask, uncounted=0: 0)
 
 
 def no_lock() -> None:
@@ -63,45 +62,48 @@ def no_lock() -> None:
     async def unlock(self: Any, node: str, token: str) -> None:
         return None
 
-    patch_attribute(bindings.PersistentBindingStore, "lock", lock)
-    patch_attribute(bindings.PersistentBindingStore, "unlock", unlock)
+    patch_attribute(binding_store.PersistentBindingStore, "lock", lock)
+    patch_attribute(binding_store.PersistentBindingStore, "unlock", unlock)
 
 
 def any_lock() -> None:
-    """Somebody else's lock on a node is taken for one's own."""
-    taken = bindings.PersistentBindingStore.lock
+    """A scheduler treats the lock of another scheduler as its own."""
+    lock_node = binding_store.PersistentBindingStore.lock
 
     async def lock(self: Any, node: str, holder: str, until: float) -> str | None:
-        found = await self.context.store.get(Key(Lease.resource.id, bindings.LOCK_NAMESPACE, f"node.{node}"))
-        token: str | None = f"{holder} somebody" if found else await taken(self, node, holder, until)
+        lease = await self.context.store.get(
+            Key(Lease.resource.id, binding_store.LOCK_NAMESPACE, f"node.{node}")
+        )
+        token: str | None = f"{holder} somebody" if lease else await lock_node(self, node, holder, until)
         return token
 
-    patch_attribute(bindings.PersistentBindingStore, "lock", lock)
+    patch_attribute(binding_store.PersistentBindingStore, "lock", lock)
 
 
 def prepared_for_ever() -> None:
-    """Neither after its time nor when the term of whoever prepared it is over."""
-    patch_attribute(prepared.ReservationRecord, "is_expired", lambda self, now: False)
-    patch_attribute(bindings.PersistentBindingStore, "_is_from_earlier_term", lambda self, held: False)
+    """A reservation expires neither by time nor when the term of its scheduler ends."""
+    patch_attribute(reservation_record.ReservationRecord, "is_expired", lambda self, now: False)
+    patch_attribute(binding_store.PersistentBindingStore, "_is_from_earlier_term", lambda self, record: False)
 
 
 def bound_after_its_time() -> None:
-    """What is prepared is bound, however late."""
-    commit = bindings.PersistentBindingStore.commit_all
+    """A scheduler binds an expired reservation."""
+    commit = binding_store.PersistentBindingStore.commit_all
 
     async def late(self: Any, requests: Any) -> Any:
+        # Longer than RESERVATION_TIMEOUT_S.
         await self.context.clock.sleep(9.0)
         return await commit(self, requests)
 
-    patch_attribute(prepared.ReservationRecord, "is_expired", lambda self, now: False)
-    patch_attribute(bindings.PersistentBindingStore, "commit_all", late)
+    patch_attribute(reservation_record.ReservationRecord, "is_expired", lambda self, now: False)
+    patch_attribute(binding_store.PersistentBindingStore, "commit_all", late)
 
 
 def unjust_room() -> None:
-    """Whoever waits may displace those who are as important."""
-    find = preempt.Preemptor.find
+    """Preemption evicts workloads of equal priority."""
+    find = preemptor.Preemptor.find
     patch_attribute(
-        preempt.Preemptor,
+        preemptor.Preemptor,
         "find",
-        lambda self, ask, *rest: find(self, replace(ask, priority=ask.priority + 100), *rest),
+        lambda self, ask, *arguments: find(self, replace(ask, priority=ask.priority + 100), *arguments),
     )

@@ -1,137 +1,136 @@
-"""Bugs in what must go on, what must end, and what must be there once only."""
+"""Planted bugs of rollouts, eviction, failover, agents and status."""
 
 from dataclasses import replace
 from typing import Any
 
-from lattice.agent import executor as work
-from lattice.agent import session as agent_loop
-from lattice.controllers.nodes import eviction as departures
-from lattice.controllers.nodes import node_health as nodes
-from lattice.controllers.nodes import workloads
-from lattice.controllers.scheduler import binding_records as deeds
-from lattice.controllers.scheduler import disruption_budgets as disruptions
+from lattice.agent import executor, session
+from lattice.controllers.nodes import eviction, workloads
+from lattice.controllers.nodes import node_health as node_health_controller
+from lattice.controllers.scheduler import binding_records, disruption_budgets
 from lattice.controllers.services import replicas
 from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION
-from lattice.lifecycle import node_health as noderules
-from lattice.lifecycle import rollout
-from lattice.lifecycle import workload as lifecycle
-from lattice.server.agents import sessions as nodelink
+from lattice.lifecycle import node_health, rollout
+from lattice.lifecycle import workload as workload_lifecycle
+from lattice.server.agents import sessions
 from lattice.sim.planted_bugs.patching import patch_attribute
 
 
 def stop_before_switch() -> None:
-    """Old replicas go at once; new ones come when they come."""
+    """A rollout stops old replicas before new replicas are ready."""
     patch_attribute(
-        rollout, "_removable", lambda unwanted, total, live: tuple(each.name for each in unwanted)
+        rollout, "_removable", lambda unwanted, total, live: tuple(replica.name for replica in unwanted)
     )
 
 
 def drain_below_least() -> None:
-    drain = noderules.plan_drain
-    patch_attribute(departures, "plan_drain", lambda residents, services, most=1: drain(residents, {}, most))
+    plan_drain = node_health.plan_drain
+    patch_attribute(
+        eviction, "plan_drain", lambda residents, services, most=1: plan_drain(residents, {}, most)
+    )
 
 
 def started_twice() -> None:
-    """An agent that starts anew does not take over what runs, and starts it once more."""
+    """A restarted agent does not adopt running instances and starts them again."""
 
     async def adopt(self: Any) -> None:
         return None
 
-    patch_attribute(work.Executor, "adopt", adopt)
+    patch_attribute(executor.Executor, "adopt", adopt)
 
 
 def moved_too_soon() -> None:
-    failover = noderules.decide_failover
+    decide_failover = node_health.decide_failover
 
-    def hasty(disconnect: Any, node: Any, releases: Any, times: Any) -> Any:
+    def decide_at_once(disconnect: Any, node: Any, releases: Any, times: Any) -> Any:
         if node.silence >= times.not_ready_after:
-            return noderules.Failover(True, "it is silent")
-        return failover(disconnect, node, releases, times)
+            return node_health.Failover(True, "it is silent")
+        return decide_failover(disconnect, node, releases, times)
 
-    patch_attribute(nodes, "decide_failover", hasty)
+    patch_attribute(node_health_controller, "decide_failover", decide_at_once)
 
 
 def certain_too_soon() -> None:
-    """Strict copies are taken to be dead at the moment at which their node begins to count."""
-    patch_attribute(noderules.NodeTimeouts, "certain_after", lambda self, stop_after: 1.0)
+    """The leader considers strict copies dead as soon as the node is not ready."""
+    patch_attribute(node_health.NodeTimeouts, "certain_after", lambda self, stop_after: 1.0)
     patch_attribute(
-        nodes,
+        node_health_controller,
         "evict_silent_nodes",
-        lambda seen, before, now, times: noderules.SilentNodeEvictions(
-            noderules.EvictionRateLimiter(
-                frozenset(each.name for each in seen if each.silence >= times.not_ready_after)
+        lambda observed, previous, now, times: node_health.SilentNodeEvictions(
+            node_health.EvictionRateLimiter(
+                frozenset(node.name for node in observed if node.silence >= times.not_ready_after)
             ),
             {},
             {},
             1.0,
         ),
     )
-    failover = noderules.decide_failover
+    decide_failover = node_health.decide_failover
     patch_attribute(
-        nodes,
+        node_health_controller,
         "decide_failover",
-        lambda disconnect, node, releases, times: failover(
+        lambda disconnect, node, releases, times: decide_failover(
             disconnect, node, releases, replace(times, replace_after=times.not_ready_after)
         ),
     )
 
 
 def certain_at_once() -> None:
-    patch_attribute(noderules.NodeTimeouts, "certain_after", lambda self, stop_after: 1.0)
+    patch_attribute(node_health.NodeTimeouts, "certain_after", lambda self, stop_after: 1.0)
 
 
 def contact_too_late() -> None:
-    """A node counts its silence from a while after the answer came, not from when it asked."""
+    """An agent counts silence from 12 s after the reply, not from its own heartbeat."""
 
-    async def heard(self: Any, beat: int) -> None:
+    async def on_late_ack(self: Any, beat: int) -> None:
         self.unanswered_heartbeats = {
             number: at for number, at in self.unanswered_heartbeats.items() if number > beat
         }
         await self.agent.record_contact(self.clock.monotonic() + 12.0)
 
-    patch_attribute(agent_loop.AgentSession, "_on_heartbeat_ack", heard)
+    patch_attribute(session.AgentSession, "_on_heartbeat_ack", on_late_ack)
 
 
 def acts_before_it_is_told() -> None:
-    """An agent that starts anew goes by what its predecessor was told."""
-    made = work.Executor.__post_init__
+    """A restarted agent acts on the assignments of the previous agent process."""
+    original = executor.Executor.__post_init__
 
-    def hasty(self: Any) -> None:
-        made(self)
+    def act_at_once(self: Any) -> None:
+        original(self)
         self.may_act = True
 
-    patch_attribute(work.Executor, "__post_init__", hasty)
+    patch_attribute(executor.Executor, "__post_init__", act_at_once)
 
 
 def older_terms() -> None:
-    """Every third order is of the term before, and agents obey it: neither side looks at terms."""
-    orders = nodelink.AgentSessions._pending_assignments
+    """Every third assignment carries the previous term, and agents accept the assignment: neither side checks
+    terms."""
+    pending_assignments = sessions.AgentSessions._pending_assignments
 
-    def late(self: Any, line: Any) -> Any:
-        found = orders(self, line)
-        if found is not None and found.number % 3 == 0:
-            found.term -= 1
-        return found
+    def with_older_term(self: Any, agent_session: Any) -> Any:
+        assignments = pending_assignments(self, agent_session)
+        if assignments is not None and assignments.number % 3 == 0:
+            assignments.term -= 1
+        return assignments
 
-    def trusting(self: Any, said: Any) -> Any:
-        agent_loop.raise_on_session_end(said)
-        return said.welcome
+    def accept_welcome(self: Any, message: Any) -> Any:
+        session.raise_on_session_end(message)
+        return message.welcome
 
-    patch_attribute(nodelink.AgentSessions, "_pending_assignments", late)
+    patch_attribute(sessions.AgentSessions, "_pending_assignments", with_older_term)
     patch_attribute(
-        agent_loop.AgentSession, "_accept_orders", lambda self, orders: self.executor.accept_orders(orders)
+        session.AgentSession, "_accept_orders", lambda self, orders: self.executor.accept_orders(orders)
     )
-    patch_attribute(agent_loop.Agent, "_check_welcome", trusting)
+    patch_attribute(session.Agent, "_check_welcome", accept_welcome)
 
 
 def forgotten_finalizer() -> None:
-    """The record of a workload goes while its node may still run it."""
-    patch_attribute(deeds, "_add_finalizer", lambda metadata: metadata)
+    """A workload object is removed while the node may still run the workload."""
+    patch_attribute(binding_records, "_add_finalizer", lambda metadata: metadata)
     patch_attribute(workloads, "_metadata_change", _metadata_without_finalizer)
 
 
 def _metadata_without_finalizer(workload: Any) -> Any:
-    """As `workloads._metadata`, which holds nobody."""
+    """As `workloads._metadata_change`, without a finalizer."""
     if RETRY_REQUESTED_ANNOTATION not in workload.metadata.annotations:
         return None
     annotations = {
@@ -144,49 +143,57 @@ def _metadata_without_finalizer(workload: Any) -> Any:
 
 def no_rollout() -> None:
     """Replicas of an older revision count as current."""
-    sort = rollout._diff_replicas
+    diff_replicas = rollout._diff_replicas
 
-    def blind(wanted: Any, revision: str, live: Any, around: Any) -> Any:
-        return sort(wanted, revision, [replace(each, revision=revision) for each in live], around)
+    def diff_without_revision(desired: Any, revision: str, live: Any, around: Any) -> Any:
+        return diff_replicas(
+            desired, revision, [replace(replica, revision=revision) for replica in live], around
+        )
 
-    patch_attribute(rollout, "_diff_replicas", blind)
+    patch_attribute(rollout, "_diff_replicas", diff_without_revision)
 
 
 def no_back_off() -> None:
-    patch_attribute(lifecycle, "backoff_remaining", lambda retry, now, rules=None: 0.0)
+    patch_attribute(workload_lifecycle, "backoff_remaining", lambda retry, now, rules=None: 0.0)
 
 
 def mute() -> None:
-    """Who finds no node is not told why."""
-    unplaced = deeds.BindingRecords.mark_unschedulable
+    """An unschedulable workload gets no reason."""
+    mark_unschedulable = binding_records.BindingRecords.mark_unschedulable
     patch_attribute(
-        deeds.BindingRecords,
+        binding_records.BindingRecords,
         "mark_unschedulable",
-        lambda self, entry, why, kinds, grounds: unplaced(self, entry, "", kinds, grounds),
+        lambda self, entry, reason, kinds, grounds: mark_unschedulable(self, entry, "", kinds, grounds),
     )
 
 
 def surplus_kept() -> None:
-    stopping = replicas.ReplicaController._stop_writes
+    stop_writes = replicas.ReplicaController._stop_writes
     patch_attribute(
-        replicas.ReplicaController, "_stop_writes", lambda self, mine, names: stopping(self, mine, names[:0])
+        replicas.ReplicaController,
+        "_stop_writes",
+        lambda self, mine, names: stop_writes(self, mine, names[:0]),
     )
 
 
 def restless() -> None:
-    """Whoever is as he should be is replaced all the same, one after the other."""
-    steps = rollout.next_steps
+    """The controller replaces healthy replicas, one after the next."""
+    next_steps = rollout.next_steps
 
-    def restless(wanted: Any, revision: str, found: Any, *rest: Any) -> Any:
-        asked, live = (
-            steps(wanted, revision, found, *rest),
-            [each for each in found if not each.is_terminating],
+    def replace_healthy(desired: Any, revision: str, observed: Any, *arguments: Any) -> Any:
+        steps, live = (
+            next_steps(desired, revision, observed, *arguments),
+            [replica for replica in observed if not replica.is_terminating],
         )
-        is_fine = asked.is_empty and len(live) == sum(wanted.values()) and all(each.is_ready for each in live)
-        return replace(asked, start=tuple(sorted(wanted))[:1]) if is_fine else asked
+        is_fine = (
+            steps.is_empty
+            and len(live) == sum(desired.values())
+            and all(replica.is_ready for replica in live)
+        )
+        return replace(steps, start=tuple(sorted(desired))[:1]) if is_fine else steps
 
-    patch_attribute(replicas, "next_steps", restless)
+    patch_attribute(replicas, "next_steps", replace_healthy)
 
 
 def room_below_least() -> None:
-    patch_attribute(disruptions, "disruptions_allowed", lambda found: found.available)
+    patch_attribute(disruption_budgets, "disruptions_allowed", lambda service: service.available)

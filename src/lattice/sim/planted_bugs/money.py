@@ -1,4 +1,4 @@
-"""Bugs in money, and in the machines that it pays for."""
+"""Planted bugs of ledgers, prices and machines."""
 
 import asyncio
 from dataclasses import replace
@@ -7,26 +7,22 @@ from typing import Any
 
 import msgspec
 
-from lattice.controllers.services import clusters
-from lattice.controllers.services import ledger_commit as ledgers
-from lattice.controllers.services import placement_writer as placing
-from lattice.controllers.services import supply_status as supply
+from lattice.controllers.services import clusters, ledger_commit, placement_writer, supply_status
 from lattice.kinds.ledger import LatticeLedger
 from lattice.lifecycle import machines
-from lattice.placement.inputs import ledger_math as money
-from lattice.placement.model import costs as charges
-from lattice.placement.model import supply as supplies
+from lattice.placement.inputs import ledger_math
+from lattice.placement.model import costs, supply
 from lattice.placement.model.offer import NO_LIMIT
 from lattice.sim.planted_bugs.patching import patch_attribute
 from lattice.store.protocol import Put
 
 
 def blind_ledger() -> None:
-    """Reads, adds and writes, whatever others wrote meanwhile."""
-    put = ledgers.LedgerCommitter._put
+    """The committer reads a ledger and writes the ledger without a revision check."""
+    put = ledger_commit.LedgerCommitter._put
 
-    def blind(self: Any, before: Any, after: Any, expect: int) -> Put:
-        return msgspec.structs.replace(put(self, before, after, expect), expect=None)
+    def put_blind(self: Any, old: Any, new: Any, expect: int) -> Put:
+        return msgspec.structs.replace(put(self, old, new, expect), expect=None)
 
     async def commit(self: Any, payment: Any, settled: Any, read: Any) -> int:
         await asyncio.sleep(0.3)
@@ -35,117 +31,119 @@ def blind_ledger() -> None:
         )
         return revision
 
-    patch_attribute(ledgers.LedgerCommitter, "_put", blind)
-    patch_attribute(ledgers.LedgerCommitter, "_commit", commit)
+    patch_attribute(ledger_commit.LedgerCommitter, "_put", put_blind)
+    patch_attribute(ledger_commit.LedgerCommitter, "_commit", commit)
 
 
 def no_limit() -> None:
-    settle = money.settle_charges
+    settle = ledger_math.settle_charges
 
-    def generous(ledger: Any, releases: Any, charges: Any, now: datetime) -> Any:
+    def settle_without_limit(ledger: Any, releases: Any, charges: Any, now: datetime) -> Any:
         limit = ledger.spec.limit_micros
-        open_ended = msgspec.structs.replace(
+        unlimited = msgspec.structs.replace(
             ledger, spec=msgspec.structs.replace(ledger.spec, limit_micros=None)
         )
-        after, answer = settle(open_ended, releases, charges, now)
+        settled, answer = settle(unlimited, releases, charges, now)
         return msgspec.structs.replace(
-            after, spec=msgspec.structs.replace(after.spec, limit_micros=limit)
+            settled, spec=msgspec.structs.replace(settled.spec, limit_micros=limit)
         ), answer
 
-    patch_attribute(ledgers, "settle_charges", generous)
+    patch_attribute(ledger_commit, "settle_charges", settle_without_limit)
 
 
 def float_money() -> None:
-    accrue = money.accrue
+    accrue = ledger_math.accrue
 
-    def rounded(ledger: Any, now: datetime) -> Any:
-        after = accrue(ledger, now)
-        return msgspec.structs.replace(after, status=msgspec.structs.replace(after.status, remainder=0))
+    def accrue_rounded(ledger: Any, now: datetime) -> Any:
+        accrued = accrue(ledger, now)
+        return msgspec.structs.replace(accrued, status=msgspec.structs.replace(accrued.status, remainder=0))
 
-    patch_attribute(money, "accrue", rounded)
+    patch_attribute(ledger_math, "accrue", accrue_rounded)
 
 
 def unpaid_machines() -> None:
-    patch_attribute(placing, "charges_due", lambda fleet, cluster, counts, paid: [])
+    patch_attribute(placement_writer, "charges_due", lambda fleet, cluster, counts, paid: [])
 
 
 def paid_back_too_early() -> None:
-    """The money is free again before the machine is confirmed to be gone."""
+    """The ledger releases the money before the provider confirms the removal of the machine."""
     remove = clusters.ClusterController._remove_machine
 
-    async def early(self: Any, provider: Any, name: str, *, is_paid_back: bool) -> None:
-        class Later:
+    async def remove_early(self: Any, provider: Any, name: str, *, is_paid_back: bool) -> None:
+        class DelayedProvider:
             async def delete(self, node: str) -> None:
                 asyncio.get_running_loop().call_later(
                     4.0, lambda: asyncio.ensure_future(provider.delete(node))
                 )
 
-        await remove(self, Later(), name, is_paid_back=is_paid_back)  # type: ignore[arg-type]
+        await remove(self, DelayedProvider(), name, is_paid_back=is_paid_back)  # type: ignore[arg-type]
 
-    patch_attribute(clusters.ClusterController, "_remove_machine", early)
+    patch_attribute(clusters.ClusterController, "_remove_machine", remove_early)
 
 
 def forgotten_month() -> None:
-    """When a month ends, what was spent in it is gone."""
-    accrue = money.accrue
+    """The spending of an ended month is not recorded."""
+    accrue = ledger_math.accrue
 
-    def forgetful(ledger: Any, now: datetime) -> Any:
-        after = accrue(ledger, now)
-        if after.status.month == ledger.status.month:
-            return after
+    def accrue_without_past(ledger: Any, now: datetime) -> Any:
+        accrued = accrue(ledger, now)
+        if accrued.status.month == ledger.status.month:
+            return accrued
         return msgspec.structs.replace(
-            after, status=msgspec.structs.replace(after.status, past=ledger.status.past)
+            accrued, status=msgspec.structs.replace(accrued.status, past=ledger.status.past)
         )
 
-    patch_attribute(money, "accrue", forgetful)
+    patch_attribute(ledger_math, "accrue", accrue_without_past)
 
 
 def half_price() -> None:
-    """Machines are paid for at half their price."""
-    real = charges.charges_due
+    """A ledger pays half of the machine price."""
+    charges_due = costs.charges_due
 
-    def cheap(*words: Any) -> Any:
+    def half_charges(*arguments: Any) -> Any:
         return [
-            replace(each, lot=msgspec.structs.replace(each.lot, micros=each.lot.micros // 2))
-            for each in real(*words)
+            replace(charge, lot=msgspec.structs.replace(charge.lot, micros=charge.lot.micros // 2))
+            for charge in charges_due(*arguments)
         ]
 
-    patch_attribute(placing, "charges_due", cheap)
+    patch_attribute(placement_writer, "charges_due", half_charges)
 
 
 def unheard_limit() -> None:
-    """Whoever lowers a budget in the moment in which machines are taken is not heard."""
-    commit = ledgers.LedgerCommitter._commit
+    """A commit of machines ignores a concurrent reduction of the budget."""
+    commit = ledger_commit.LedgerCommitter._commit
 
-    async def deaf(self: Any, payment: Any, settled: Any, read: Any) -> int:
-        others = {key for key in read if key.resource != LatticeLedger.resource.id} - payment.keys
-        known = dict(zip(others, await asyncio.gather(*map(self.store.get, others)), strict=True))
-        return await commit(self, payment, settled, {**read, **known})
+    async def commit_unchecked(self: Any, payment: Any, settled: Any, read: Any) -> int:
+        unchecked = {key for key in read if key.resource != LatticeLedger.resource.id} - payment.keys
+        current = dict(zip(unchecked, await asyncio.gather(*map(self.store.get, unchecked)), strict=True))
+        return await commit(self, payment, settled, {**read, **current})
 
-    patch_attribute(ledgers.LedgerCommitter, "_commit", deaf)
+    patch_attribute(ledger_commit.LedgerCommitter, "_commit", commit_unchecked)
 
 
 def no_most_machines() -> None:
-    """Pools are as large as anybody likes."""
-    offer = supplies._pool_offer
+    """Pools have no limit of machines."""
+    pool_offer = supply._pool_offer
 
-    def endless(pool: Any, classes: Any) -> Any:
-        made = offer(pool, classes)
-        return replace(made, limits=replace(made.limits, nodes=NO_LIMIT))
+    def unlimited_offer(pool: Any, classes: Any) -> Any:
+        offer = pool_offer(pool, classes)
+        return replace(offer, limits=replace(offer.limits, nodes=NO_LIMIT))
 
-    patch_attribute(supplies, "_pool_offer", endless)
+    patch_attribute(supply, "_pool_offer", unlimited_offer)
 
 
 def trickling_status() -> None:
-    patch_attribute(supply, "without_minor_spend", lambda before, after: after)
+    patch_attribute(supply_status, "without_minor_spend", lambda old, new: new)
 
 
 def removed_with_work() -> None:
-    steps = machines.plan_machines
+    plan_machines = machines.plan_machines
 
-    def hasty(cluster: str, found: Any) -> Any:
+    def plan_without_workloads(cluster: str, observed: Any) -> Any:
         return replace(
-            steps(cluster, replace(found, nodes=[replace(each, workloads=0) for each in found.nodes]))
+            plan_machines(
+                cluster, replace(observed, nodes=[replace(node, workloads=0) for node in observed.nodes])
+            )
         )
 
-    patch_attribute(clusters, "plan_machines", hasty)
+    patch_attribute(clusters, "plan_machines", plan_without_workloads)

@@ -1,17 +1,27 @@
-"""How a bug gets into the real code: one name means something else."""
+"""Patching: a planted bug replaces an attribute of the real code."""
 
 import inspect
 from typing import Any
 
 
-def patch_attribute(owner: object, name: str, other: Any) -> None:
-    """What the code calls by that name is the other from now on. It takes what the right one takes, or it would only crash."""
+def patch_attribute(owner: object, name: str, replacement: Any) -> None:
+    """Replace the attribute `name` of `owner`. The replacement must accept the parameters of the original."""
     if not hasattr(owner, name):
         raise AttributeError(f"{owner} has no {name}: this bug cannot be planted any more")
-    if inspect.isfunction(right := getattr(owner, name)):
-        taken = inspect.signature(right).parameters.values()
-        stated = [each for each in taken if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-        inspect.signature(other).bind(
-            *stated, **{each.name: each for each in taken if each.kind is each.KEYWORD_ONLY}
+    if inspect.isfunction(original := getattr(owner, name)):
+        parameters = inspect.signature(original).parameters.values()
+        positional = [
+            parameter
+            for parameter in parameters
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        # A replacement with another signature would crash instead of planting the bug.
+        inspect.signature(replacement).bind(
+            *positional,
+            **{
+                parameter.name: parameter
+                for parameter in parameters
+                if parameter.kind is parameter.KEYWORD_ONLY
+            },
         )
-    setattr(owner, name, other)
+    setattr(owner, name, replacement)

@@ -1,19 +1,17 @@
-"""Bugs in who may write what, and in what people and copies are told."""
+"""Planted bugs of writes, leadership, replies and caches."""
 
 from typing import Any
 
 import msgspec
 
 from lattice.clock import Clock
-from lattice.controllers.runtime import context as office
-from lattice.controllers.runtime import workqueue as turns
+from lattice.controllers.runtime import context, workqueue
 from lattice.errors import Conflict, Gone
 from lattice.kinds.service import LatticeService
-from lattice.server.agents import join as joining
+from lattice.server.agents import join
 from lattice.server.resources import admission, verbs, write
 from lattice.sim.planted_bugs.patching import patch_attribute
-from lattice.store import cache, memory
-from lattice.store import election as leader
+from lattice.store import cache, election, memory
 from lattice.store.protocol import Key, Put, RevisionConflict
 
 SERVICES_RESOURCE = LatticeService.resource.id
@@ -24,66 +22,67 @@ def no_fence() -> None:
         revision: int = await self.store.commit(writes, checks=checks, request_id=request_id)
         return revision
 
-    patch_attribute(office.ControllerContext, "commit", commit)
+    patch_attribute(context.ControllerContext, "commit", commit)
 
 
 def fence_read_again() -> None:
     async def commit(self: Any, writes: Any, checks: Any = (), request_id: Any = None) -> int:
-        held = self.store.store.term_of(self.term.role)
+        current_term = self.store.store.term_of(self.term.role)
         revision: int = await self.store.commit(
-            writes, checks=checks, fence=held or self.term, request_id=request_id
+            writes, checks=checks, fence=current_term or self.term, request_id=request_id
         )
         return revision
 
-    patch_attribute(office.ControllerContext, "commit", commit)
+    patch_attribute(context.ControllerContext, "commit", commit)
 
 
 def no_compare() -> None:
-    patch_attribute(memory, "check_expected_revisions", lambda writes, checks, found: None)
+    patch_attribute(memory, "check_expected_revisions", lambda writes, checks, stored: None)
 
 
 def wall_clock_lease() -> None:
-    class Wall:
+    class WallClock:
         def __init__(self, clock: Clock) -> None:
             self.now, self.sleep, self.call_later = clock.now, clock.sleep, clock.call_later
 
         def monotonic(self) -> float:
             return self.now().timestamp()
 
-    made = leader.Election.__post_init__
+    original = election.Election.__post_init__
 
-    def with_wall(self: Any) -> None:
-        made(self)
-        self.clock = Wall(self.clock)
+    def with_wall_clock(self: Any) -> None:
+        original(self)
+        self.clock = WallClock(self.clock)
 
-    patch_attribute(leader.Election, "__post_init__", with_wall)
+    patch_attribute(election.Election, "__post_init__", with_wall_clock)
 
 
 def swallowed_gap() -> None:
-    """A watch that has fallen too far behind goes on as if nothing was missed."""
+    """A watch behind the compacted revision continues without a new list."""
     follow = cache.Cache._follow_watch
 
-    async def deaf(self: Any) -> None:
+    async def skip_gap(self: Any) -> None:
         try:
             await follow(self)
         except Gone:
+            # Pretends that the cache is current.
             self._listed_revision = await self.store.revision()
 
-    patch_attribute(cache.Cache, "_follow_watch", deaf)
+    patch_attribute(cache.Cache, "_follow_watch", skip_gap)
 
 
 def missed_deletions() -> None:
     apply = cache.Cache._apply
 
-    def forgetful(self: Any, change: Any) -> None:
+    def skip_deletions(self: Any, change: Any) -> None:
         if change.value is not None or change.revision % 7:
             apply(self, change)
 
-    patch_attribute(cache.Cache, "_apply", forgetful)
+    patch_attribute(cache.Cache, "_apply", skip_deletions)
 
 
 def lost_write() -> None:
-    """Acknowledged, and never written."""
+    """The server acknowledges a write and never stores the write."""
 
     async def replaced(api: Any, key: Key, old: Any, new: Any, value: bytes) -> int:
         return int(await api.store.revision()) + 1
@@ -92,17 +91,17 @@ def lost_write() -> None:
 
 
 def dropped_write() -> None:
-    """Acknowledged with the revision that was there before, as if there had been nothing to change."""
-    replaced = write._replace
+    """The server acknowledges a write with the previous revision, as if the object had not changed."""
+    replace = write._replace
 
-    async def dropped(api: Any, key: Key, old: Any, new: Any, value: bytes) -> int:
+    async def drop(api: Any, key: Key, old: Any, new: Any, value: bytes) -> int:
         return (
             int(old.revision)
             if key.resource == SERVICES_RESOURCE and old.revision % 3 == 0
-            else await replaced(api, key, old, new, value)
+            else await replace(api, key, old, new, value)
         )
 
-    patch_attribute(write, "_replace", dropped)
+    patch_attribute(write, "_replace", drop)
 
 
 def written_and_refused() -> None:
@@ -116,107 +115,113 @@ def written_and_refused() -> None:
 
 
 def stale_reads() -> None:
-    known: dict[Any, Any] = {}
-    existing = verbs.get_existing
+    cached: dict[Any, Any] = {}
+    get_existing = verbs.get_existing
 
-    async def old(api: Any, call: Any) -> Any:
-        entry = await existing(api, call)
+    async def get_stale(api: Any, call: Any) -> Any:
+        entry = await get_existing(api, call)
         if call.method != "GET":
             return entry
-        return known.setdefault(entry.key, entry)
+        return cached.setdefault(entry.key, entry)
 
-    patch_attribute(verbs, "get_existing", old)
+    patch_attribute(verbs, "get_existing", get_stale)
 
 
 def not_found() -> None:
-    """A read of what is there is told that there is none."""
-    existing = verbs.get_existing
+    """The server answers a read of an existing object with NotFound."""
+    get_existing = verbs.get_existing
 
-    async def blind(api: Any, call: Any) -> Any:
-        entry = await existing(api, call)
+    async def get_missing(api: Any, call: Any) -> Any:
+        entry = await get_existing(api, call)
         if call.method == "GET" and entry.revision % 2:
             raise verbs.not_found_error(call.target.served, call.target.name)
         return entry
 
-    patch_attribute(verbs, "get_existing", blind)
+    patch_attribute(verbs, "get_existing", get_missing)
 
 
 def foreign_node() -> None:
-    """A machine that joins marks somebody else's node, too."""
-    node = joining.NodeJoinService._node_write
+    """A joining machine also writes the node of another machine."""
+    node_write = join.NodeJoinService._node_write
 
-    def greedy(self: Any, name: str, kept: Any, asked: Any, found: Any) -> Put:
+    def foreign_write(self: Any, name: str, grant: Any, request: Any, entry: Any) -> Put:
         return msgspec.structs.replace(
-            node(self, name, kept, asked, found), key=joining.node_key("rack-1"), expect=None
+            node_write(self, name, grant, request, entry), key=join.node_key("rack-1"), expect=None
         )
 
-    patch_attribute(joining.NodeJoinService, "_node_write", greedy)
+    patch_attribute(join.NodeJoinService, "_node_write", foreign_write)
 
 
 def given_up_after_conflict() -> None:
-    """Neither is it tried again, nor does anybody look at everything from time to time: either alone would heal it."""
+    """The work queue neither retries a failed key nor accepts periodic reconciles; either alone would heal
+    the conflict."""
 
     def failed(self: Any, key: str, pause: Any) -> float:
         self._processing.pop(key)
         return 0.0
 
-    wake = turns.WorkQueue.wake
+    wake = workqueue.WorkQueue.wake
 
-    def deaf(self: Any, key: str, lane: turns.Priority = turns.Priority.NORMAL) -> None:
-        if lane is not turns.Priority.BACKGROUND:
+    def wake_without_resync(
+        self: Any, key: str, lane: workqueue.Priority = workqueue.Priority.NORMAL
+    ) -> None:
+        if lane is not workqueue.Priority.BACKGROUND:
             wake(self, key, lane)
 
-    patch_attribute(turns.WorkQueue, "failed", failed)
-    patch_attribute(turns.WorkQueue, "wake", deaf)
+    patch_attribute(workqueue.WorkQueue, "failed", failed)
+    patch_attribute(workqueue.WorkQueue, "wake", wake_without_resync)
 
 
 class _AnyRevision(str):
-    """A revision that differs from none."""
+    """A revision that equals every revision."""
 
     __slots__ = ()
     __hash__ = str.__hash__
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, revision: object) -> bool:
         return True
 
-    def __ne__(self, other: object) -> bool:
+    def __ne__(self, revision: object) -> bool:
         return False
 
 
 def blind_put() -> None:
-    """What is put is written over whatever is there, not only over what it was meant for."""
-    identity = admission.validate_identity
+    """A PUT replaces the stored object whatever the expected revision."""
+    validate_identity = admission.validate_identity
 
-    def blind(served: Any, obj: Any, namespace: str, name: str) -> Any:
-        found = identity(served, obj, namespace, name)
-        meant = found["metadata"].get("resourceVersion")
+    def validate_any_revision(served: Any, obj: Any, namespace: str, name: str) -> Any:
+        obj_with_identity = validate_identity(served, obj, namespace, name)
+        expected = obj_with_identity["metadata"].get("resourceVersion")
         return (
-            {**found, "metadata": {**found["metadata"], "resourceVersion": _AnyRevision(meant)}}
-            if meant
-            else found
+            {
+                **obj_with_identity,
+                "metadata": {**obj_with_identity["metadata"], "resourceVersion": _AnyRevision(expected)},
+            }
+            if expected
+            else obj_with_identity
         )
 
-    patch_attribute(admission, "validate_identity", blind)
+    patch_attribute(admission, "validate_identity", validate_any_revision)
 
 
 def revision_twice() -> None:
-    """Now and then two commits in a row are of the same revision."""
+    """Now and then two consecutive commits have the same revision."""
     commit = memory.MemoryStore.commit
 
-    async def repeated(self: Any, writes: Any, **rest: Any) -> int:
-        revision: int = await commit(self, writes, **rest)
+    async def commit_repeated(self: Any, writes: Any, **options: Any) -> int:
+        revision: int = await commit(self, writes, **options)
         if revision % 50 == 0 and self.changes_after(SERVICES_RESOURCE, revision - 1):
             self._revision -= 1
         return revision
 
-    patch_attribute(memory.MemoryStore, "commit", repeated)
+    patch_attribute(memory.MemoryStore, "commit", commit_repeated)
 
 
 def same_again() -> None:
-    """Who loses a race writes the same once more, without reading what is there."""
-    commit = office.ControllerContext.commit
+    """A controller repeats a rejected commit without a new read."""
+    commit = context.ControllerContext.commit
 
-    async def stubborn(self: Any, writes: Any, checks: Any = (), request_id: Any = None) -> int:
+    async def commit_again(self: Any, writes: Any, checks: Any = (), request_id: Any = None) -> int:
         for _ in range(9):
             try:
                 return await commit(self, writes, checks, request_id)
@@ -224,4 +229,4 @@ def same_again() -> None:
                 await self.clock.sleep(0.4)
         return await commit(self, writes, checks, request_id)
 
-    patch_attribute(office.ControllerContext, "commit", stubborn)
+    patch_attribute(context.ControllerContext, "commit", commit_again)

@@ -1,4 +1,4 @@
-"""The world of a scenario: it does what a line of one says, and shows what became of it."""
+"""The world of a scenario: executes the commands of a scenario and shows the resulting state."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -42,7 +42,10 @@ BEHAVIOURS = {
 
 
 class ScenarioWorld:
-    """Raises Malformed where it is told something that cannot be done."""
+    """A simulated world that scenario commands drive. Raises Malformed for a command that cannot be executed.
+
+    The parameter names of commands are part of the scenario language.
+    """
 
     def __init__(self) -> None:
         self.world = World(7, WorldConfig(racks=0))
@@ -51,12 +54,15 @@ class ScenarioWorld:
         )
         self.client: Client = self.world.client("ann")
         self.has_started = False
-        self._last_event_revision = 0  # events that were shown
-        self._last_leader = ""  # who was shown to lead last
+        # Newest event that `show events` has printed.
+        self._last_event_revision = 0
+        # Leader that `show leader` printed last.
+        self._last_leader = ""
         self._paused: SimServer | None = None
 
     def begin(self, *, racks: int = 0, servers: int = 3, binding: BindingModeName = "optimistic") -> None:
-        """The world begins: so many servers, and machines `rack-1`, `rack-2` … of 2 cores; the first command, once."""
+        """Starts the world with `servers` servers and machines `rack-1`, `rack-2` … of 2 cores; the first
+        command of a scenario, once."""
         if self.has_started:
             raise Malformed(
                 "the world has begun", fix="take the second `world` out, or put it into a scenario of its own"
@@ -75,34 +81,34 @@ class ScenarioWorld:
         self._run(begin())
 
     def wait(self, seconds: float) -> None:
-        """So much virtual time passes."""
+        """Lets virtual time pass."""
         self._run(asyncio.sleep(seconds))
 
     def node_of_workload(self, name: str) -> str:
-        """The node of that workload."""
-        found = next(
-            (node_of(each) for each in self._list(LatticeWorkload) if each.metadata.name == name), ""
+        """The node to which the workload is bound."""
+        node = next(
+            (node_of(workload) for workload in self._list(LatticeWorkload) if workload.metadata.name == name),
+            "",
         )
-        if not found:
+        if not node:
             raise Malformed(
                 f"there is no workload {name!r} that is on a node",
                 fix="wait until it is bound, or name the node itself",
             )
-        return found
+        return node
 
     def _run(self, work: Any) -> Any:
         return self.world.loop.run_until_complete(work)
 
-    # --- what people ask for ---
-
     def node_class(self, name: str, *, cores: float = 1, memory: float = 2, price: str = "0.05") -> list[str]:
-        """A class of machines, with its price per hour in dollars and memory in GiB."""
+        """Applies a node class with a price per hour in dollars and memory in GiB."""
         return self._request(
             self.client.apply, "latticenodeclasses", name, node_class_body(cores, memory, price), ""
         )
 
     def pool(self, name: str, *, classes: str = "small", budget: float = 1000, most: int = 4) -> list[str]:
-        """A pool in the region of its name, of classes a,b,c, with a budget a month and so many machines at most."""
+        """Applies a pool in the region of the same name, with classes a,b,c, a monthly budget and a limit of
+        machines."""
         return self._request(
             self.client.apply,
             "latticepools",
@@ -112,40 +118,43 @@ class ScenarioWorld:
         )
 
     def service(
-        self, name: str, *, replicas: int = 1, cores: float = 0.5, version: int = 1, **rest: str
+        self, name: str, *, replicas: int = 1, cores: float = 0.5, version: int = 1, **options: str
     ) -> list[str]:
-        """A service, or its change."""
+        """Creates or changes a service."""
         return self._request(
             self.client.apply,
             "latticeservices",
             name,
-            service_body(replicas, cores, version, **_parse_options(rest)),
+            service_body(replicas, cores, version, **_parse_options(options)),
         )
 
-    def workload(self, name: str, *, cpu: str = "250m", version: int = 1, **rest: str) -> list[str]:
-        """A workload that is no service's, or its change."""
+    def workload(self, name: str, *, cpu: str = "250m", version: int = 1, **options: str) -> list[str]:
+        """Creates or changes a workload without a service."""
         return self._request(
-            self.client.apply, "latticeworkloads", name, workload_body(cpu, version, **_parse_options(rest))
+            self.client.apply,
+            "latticeworkloads",
+            name,
+            workload_body(cpu, version, **_parse_options(options)),
         )
 
     def scale(self, name: str, count: int) -> list[str]:
-        """A service is to have so many replicas."""
+        """Sets the replica count of a service."""
         return self._request(self.client.scale, name, count)
 
     def delete(self, kind: Literal["service", "workload", "node", "pool"], name: str) -> list[str]:
-        """It is deleted."""
+        """Deletes the object."""
         return self._request(self.client.delete, RESOURCES[kind], name)
 
     def retry(self, name: str) -> list[str]:
-        """A workload that was given up is to be tried again."""
+        """Retries a workload that has used up its start attempts."""
         return self._request(self.client.retry, name)
 
     def cordon(self, node: str) -> list[str]:
-        """Nothing new is to go to that node."""
+        """Cordons the node."""
         return self._request(self.client.patch, "latticenodes", node, {"spec": {"unschedulable": True}})
 
     def uncordon(self, node: str) -> list[str]:
-        """The node is as usual again, without taints too."""
+        """Uncordons the node and removes its taints."""
         return self._request(
             self.client.patch, "latticenodes", node, {"spec": {"unschedulable": False, "taints": []}}
         )
@@ -153,42 +162,40 @@ class ScenarioWorld:
     def taint(
         self, node: str, key: str, effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
     ) -> list[str]:
-        """The node has this taint."""
+        """Taints the node."""
         return self._request(
             self.client.patch, "latticenodes", node, {"spec": {"taints": [{"key": key, "effect": effect}]}}
         )
 
     def drain(self, node: str) -> list[str]:
-        """The node is to be emptied."""
+        """Drains the node."""
         taint = {"key": DRAINING_TAINT, "effect": "NoSchedule"}
         return self._request(
             self.client.patch, "latticenodes", node, {"spec": {"unschedulable": True, "taints": [taint]}}
         )
 
-    def _request(self, ask: Callable[..., Any], *words: Any) -> list[str]:
-        """Only what was refused is worth a word; who reaches no server asks another one."""
+    def _request(self, send: Callable[..., Any], *arguments: Any) -> list[str]:
+        """Send a request and return the refusal, if any; without a reply, send the request to another server."""
         for _ in range(MAX_ATTEMPTS):
-            self._run(ask(*words))
-            last = self.world.operations[-1]
-            if last.outcome != "unknown":
+            self._run(send(*arguments))
+            operation = self.world.operations[-1]
+            if operation.outcome != "unknown":
                 break
-        return [] if last.outcome == "ok" else [f"{last.outcome}: {last.error}"]
-
-    # --- faults ---
+        return [] if operation.outcome == "ok" else [f"{operation.outcome}: {operation.error}"]
 
     def _host(self, name: str) -> ServerHost:
-        found = (
+        host = (
             self.world.leader()
             if name == "leader"
-            else next((each for each in self.world.hosts if each.name == name), None)
+            else next((candidate for candidate in self.world.hosts if candidate.name == name), None)
         )
-        if found is None:
-            known = ", ".join(each.name for each in self.world.hosts)
+        if host is None:
+            names = ", ".join(candidate.name for candidate in self.world.hosts)
             raise Malformed(
                 "nobody leads at present" if name == "leader" else f"there is no server {name!r}",
-                fix=f"use one of {known}",
+                fix=f"use one of {names}",
             )
-        return found
+        return host
 
     def _machine(self, name: str) -> SimMachine:
         if name not in self.world.machines:
@@ -201,175 +208,188 @@ class ScenarioWorld:
     def _machine_or_host(self, name: str) -> SimMachine | ServerHost:
         if name in self.world.machines:
             return self._machine(name)
-        if name != "leader" and name not in {each.name for each in self.world.hosts}:
-            known = [*(each.name for each in self.world.hosts), *sorted(self.world.machines)]
+        if name != "leader" and name not in {host.name for host in self.world.hosts}:
+            names = [*(host.name for host in self.world.hosts), *sorted(self.world.machines)]
             raise Malformed(
-                f"there is no server or machine {name!r}", fix=f"use one of leader, {', '.join(known)}"
+                f"there is no server or machine {name!r}", fix=f"use one of leader, {', '.join(names)}"
             )
         return self._host(name)
 
     def kill(self, name: str) -> None:
-        """A server, `leader`, or a machine's agent is killed; what runs on a machine runs on."""
-        found = self._machine_or_host(name)
-        if isinstance(found, SimMachine):
-            found.kill_agent()
+        """Kills a server, `leader`, or the agent of a machine; workloads on the machine continue to run."""
+        target = self._machine_or_host(name)
+        if isinstance(target, SimMachine):
+            target.kill_agent()
         else:
-            self.world.kill_server(found)
+            self.world.kill_server(target)
 
     def start(self, name: str) -> None:
-        """It is started again."""
-        found = self._machine_or_host(name)
-        if isinstance(found, SimMachine):
-            found.start_agent()
+        """Starts the killed server or agent again."""
+        target = self._machine_or_host(name)
+        if isinstance(target, SimMachine):
+            target.start_agent()
         else:
-            self.world.start_server(found)
+            self.world.start_server(target)
 
     def pause(self, server: str) -> None:
-        """A server, or `leader`, stands still."""
+        """Pauses a server, or `leader`."""
         self._paused = self._host(server).server
         if self._paused is not None:
             self.world.loop.pause(self._paused.process)
 
     def resume(self) -> None:
-        """The one that was paused goes on."""
+        """Resumes the paused server."""
         if self._paused is None:
             raise Malformed("nobody was paused", fix="`pause leader`, or a server, before")
         self.world.loop.resume(self._paused.process)
 
     def cut(self, name: str) -> None:
-        """A machine is cut off from all servers; a server, or `leader`, from the store."""
-        found = self._machine_or_host(name)
-        others = [host.name for host in self.world.hosts] if isinstance(found, SimMachine) else [STORE]
-        for other in others:
-            self.world.net.cut(found.name, other)
-            self.world.net.cut(other, found.name)
+        """Cuts a machine off from all servers; cuts a server, or `leader`, off from the store."""
+        target = self._machine_or_host(name)
+        peers = [host.name for host in self.world.hosts] if isinstance(target, SimMachine) else [STORE]
+        for peer in peers:
+            self.world.net.cut(target.name, peer)
+            self.world.net.cut(peer, target.name)
 
     def heal(self) -> None:
-        """Nobody is cut off any more."""
+        """Heals all cuts of the network."""
         for src, dst in sorted(self.world.net.cuts):
             self.world.heal(src, dst)
 
     def power_off(self, machine: str) -> None:
-        """The machine ends, and all that runs there."""
+        """Powers the machine off, with all its workloads."""
         self._machine(machine).lose_power()
 
     def power_on(self, machine: str) -> None:
-        """It is back."""
+        """Powers the machine on."""
         self._machine(machine).restore_power()
 
     def lose(self, machine: str) -> None:
-        """The provider loses that machine of a pool."""
+        """Lets the provider lose the machine of a pool."""
         self.world.cloud.lose_machine(self._machine(machine).name)
 
     def runtime(self, machine: str, how: Literal["well", "fails", "crashes"]) -> None:
-        """What starts there, or on `all` machines, runs well, does not start, or ends after a second."""
-        for each in self.world.machines.values() if machine == "all" else [self._machine(machine)]:
-            each.ground.behaviours[""] = BEHAVIOURS[how]
+        """Sets how workloads on the machine, or on `all` machines, behave: run well, fail to start, or exit
+        after a second."""
+        for target in self.world.machines.values() if machine == "all" else [self._machine(machine)]:
+            target.ground.behaviours[""] = BEHAVIOURS[how]
 
     def provider(self, how: Literal["answers", "away"]) -> None:
-        """Whether the cloud answers."""
+        """Sets whether the provider answers requests."""
         self.world.cloud.provider.outage_reason = "" if how == "answers" else "the cloud does not answer"
 
     def jump(self, server: str, seconds: float) -> None:
-        """The wall clock of a server, or of `leader`, is set by so much."""
+        """Sets the wall clock of a server, or of `leader`, forward by seconds."""
         self._host(server).clock.jump(seconds)
-
-    # --- what is there ---
 
     def _list(self, kind: Any) -> list[Any]:
         page = self._run(self.world.store.list(kind.resource.id))
-        return [msgspec.json.decode(each.value, type=kind) for each in page.entries]
+        return [msgspec.json.decode(entry.value, type=kind) for entry in page.entries]
 
     def show_workloads(self) -> Iterator[str]:
-        """Workloads: state, node, and why not."""
-        for each in self._list(LatticeWorkload):
-            state = each.status.actual_state + (" ready" if each.status.ready else "")
-            why = next(
+        """Workloads with state, node, and the reason without a node."""
+        for workload in self._list(LatticeWorkload):
+            status = workload.status
+            state = status.actual_state + (" ready" if status.ready else "")
+            unschedulable_reason = next(
                 (
-                    one.message
-                    for one in each.status.conditions
-                    if one.type == "Scheduled" and one.status == "False"
+                    condition.message
+                    for condition in status.conditions
+                    if condition.type == "Scheduled" and condition.status == "False"
                 ),
                 "",
             )
-            reason = why if not node_of(each) else each.status.failure_reason
-            yield f"{each.metadata.name}: {state}, {node_of(each) or 'no node'}{f', {reason}' if reason else ''}"
+            reason = unschedulable_reason if not node_of(workload) else status.failure_reason
+            suffix = f", {reason}" if reason else ""
+            yield f"{workload.metadata.name}: {state}, {node_of(workload) or 'no node'}{suffix}"
 
     def show_services(self) -> Iterator[str]:
-        """Services: how many are ready, and what became of placing them."""
-        for each in self._list(LatticeService):
-            ready = each.status.health.ready if each.status.health else 0
-            placed = next((one for one in each.status.conditions if one.type == "Placed"), None)
-            yield f"{each.metadata.name}: {ready or 0} of {each.spec.wanted()} ready, {placed.message if placed else 'not looked at'}"
+        """Services with ready replicas and the result of placement."""
+        for service in self._list(LatticeService):
+            ready = service.status.health.ready if service.status.health else 0
+            placed = next(
+                (condition for condition in service.status.conditions if condition.type == "Placed"), None
+            )
+            message = placed.message if placed else "not looked at"
+            yield f"{service.metadata.name}: {ready or 0} of {service.spec.wanted()} ready, {message}"
 
     def show_nodes(self) -> Iterator[str]:
-        """Nodes: phase and how many workloads."""
-        for each in self._list(LatticeNode):
-            cordoned = ", cordoned" if each.spec.unschedulable else ""
-            yield f"{each.metadata.name}: {each.status.phase or 'Pending'}, {each.status.workloads or 0} workloads{cordoned}"
+        """Nodes with phase and number of workloads."""
+        for node in self._list(LatticeNode):
+            cordoned = ", cordoned" if node.spec.unschedulable else ""
+            yield (
+                f"{node.metadata.name}: {node.status.phase or 'Pending'},"
+                f" {node.status.workloads or 0} workloads{cordoned}"
+            )
 
     def show_money(self) -> Iterator[str]:
-        """What is committed an hour, and the budget."""
-        for each in self._list(LatticeLedger):
-            yield f"{each.metadata.name}: {format_dollars(each.status.committed_micros)}/h of {format_dollars(each.spec.limit_micros or 0)}/month"
+        """Ledgers with the committed cost per hour and the budget."""
+        for ledger in self._list(LatticeLedger):
+            committed = format_dollars(ledger.status.committed_micros)
+            limit = format_dollars(ledger.spec.limit_micros or 0)
+            yield f"{ledger.metadata.name}: {committed}/h of {limit}/month"
 
     def show_events(self, about: str = "") -> Iterator[str]:
-        """Events that are new since the last time; only of that object or with that reason, if one is named."""
+        """New events since the last `show events`; with ABOUT, only events of the object or reason of that
+        name."""
         page = self._run(self.world.store.list(Event.resource.id))
         fresh = sorted(
-            (each for each in page.entries if each.revision > self._last_event_revision),
-            key=lambda each: each.revision,
+            (entry for entry in page.entries if entry.revision > self._last_event_revision),
+            key=lambda entry: entry.revision,
         )
-        self._last_event_revision = max((each.revision for each in fresh), default=self._last_event_revision)
+        self._last_event_revision = max(
+            (entry.revision for entry in fresh), default=self._last_event_revision
+        )
         for entry in fresh:
             event = msgspec.json.decode(entry.value, type=Event)
             if about in ("", event.involved_object.name, event.reason):
                 yield f"{event.reason} {event.involved_object.name}: {event.message}"
 
     def show_running(self) -> Iterator[str]:
-        """What really runs on each machine, whatever is written anywhere."""
-        for name in sorted(self.world.machines):
-            copies = sorted(
-                life.spec.workload
-                for life in instance_runs(self.world.machines[name])
-                if life.end == float("inf")
+        """Workloads that really run on every machine, whatever the store says."""
+        for machine_name in sorted(self.world.machines):
+            names = sorted(
+                run.spec.workload
+                for run in instance_runs(self.world.machines[machine_name])
+                if run.end == float("inf")
             )
-            yield f"{name}: {', '.join(copies) or 'nothing'}"
+            yield f"{machine_name}: {', '.join(names) or 'nothing'}"
 
     def show_attempts(self, workload: str) -> Iterator[str]:
-        """When machines really tried to start that workload, in seconds since the first time."""
+        """Start attempts of a workload on all machines, in seconds since the first attempt."""
         name = f"default/{workload}"
-        times = sorted(
-            machine.clock.to_sim_time(at)
-            for machine in self.world.machines.values()
-            for at, spec, _ in machine.ground.start_attempts
-            if spec.workload == name
-        )
-        yield (
-            f"{workload}: tried {len(times)} times, at {', '.join(f'{at - times[0]:.1f}' for at in times)} s"
-            if times
-            else f"{workload}: never tried"
-        )
+        times = []
+        for machine in self.world.machines.values():
+            for at, spec, _ in machine.ground.start_attempts:
+                if spec.workload == name:
+                    times.append(machine.clock.to_sim_time(at))
+        times.sort()
+        if not times:
+            yield f"{workload}: never tried"
+            return
+        offsets = ", ".join(f"{at - times[0]:.1f}" for at in times)
+        yield f"{workload}: tried {len(times)} times, at {offsets} s"
 
     def show_leader(self) -> Iterator[str]:
-        """Whether the same server leads as the last time; which one it is is chance."""
+        """Whether the leader is the same as at the last `show leader`; the election is random, so no name is
+        shown."""
         host = self.world.leader()
         name = host.name if host else ""
-        who = (
-            "nobody"
-            if not name
-            else "one"
-            if not self._last_leader
-            else "the same one"
-            if name == self._last_leader
-            else "another one"
-        )
+        if not name:
+            leader = "nobody"
+        elif not self._last_leader:
+            leader = "one"
+        elif name == self._last_leader:
+            leader = "the same one"
+        else:
+            leader = "another one"
         self._last_leader = name or self._last_leader
-        yield f"{who} leads, term {len(self.world.store.elections)}"
+        yield f"{leader} leads, term {len(self.world.store.elections)}"
 
 
 class ScenarioOption(NamedTuple):
-    """Of services, workloads or both; left out, nothing is asked for."""
+    """An optional argument of the commands in `commands`; `to_spec` converts the argument into fields of a
+    spec."""
 
     example: str
     commands: tuple[str, ...]
@@ -392,19 +412,20 @@ OPTIONS = {
 }
 
 
-def _parse_options(words: dict[str, str]) -> dict[str, Any]:
-    return {
-        name: value for word, given in words.items() for name, value in OPTIONS[word].to_spec(given).items()
-    }
+def _parse_options(options: dict[str, str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in options.items():
+        fields |= OPTIONS[name].to_spec(value)
+    return fields
 
 
 def _parse_group(value: str) -> dict[str, Any]:
-    name, colon, least = value.partition(":")
+    name, colon, min_member = value.partition(":")
     if not name or not colon:
         raise Malformed(
             f"group={value}: a name and how many of it are needed at least", fix="write it as group=crew:3"
         )
-    return {"name": name, "minMember": parse_int("group", least)}
+    return {"name": name, "minMember": parse_int("group", min_member)}
 
 
 def parse_int(name: str, value: str) -> int:

@@ -1,4 +1,5 @@
-"""People at work: they declare, change, scale and delete things through any server's verbs, and remember what they were told."""
+"""API clients of the simulation: users that apply, change, scale and delete objects on any server and record
+every reply."""
 
 import random
 from collections.abc import Mapping
@@ -22,14 +23,16 @@ if TYPE_CHECKING:
 
 MERGE_PATCH_TYPE = "application/merge-patch+json"
 APPLY_PATCH_TYPE = "application/apply-patch+yaml"
-OPERATION_ANNOTATION = "sim.lattice.dev/operation"  # annotation: which operation wrote this last
+# Annotation with the operation that wrote the object last.
+OPERATION_ANNOTATION = "sim.lattice.dev/operation"
 RESOURCE_SUFFIX = ".lattice.dev"
 Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class OperationRecord:
-    """One operation of a client and what it was told. `revision`: of the object in the answer; `asked_at`, `told_at`: seconds."""
+    """A client operation with the reply. `revision` is the revision of the returned object; times are
+    simulation seconds."""
 
     client: str
     operation: str
@@ -41,14 +44,17 @@ class OperationRecord:
     revision: int = 0
     error: str = ""
     server: str = ""
-    carries_operation: bool = False  # what was sent carries the operation's name
-    was_not_found: bool = False  # it was told that there is none
-    replicas: int | None = None  # it asked for so many
-    expected_revision: int = 0  # the revision that it meant to write over, where it said so
+    # The request body carries the operation's name.
+    carries_operation: bool = False
+    was_not_found: bool = False
+    # Replica count of a scale request.
+    replicas: int | None = None
+    # Revision that a PUT replaces.
+    expected_revision: int = 0
 
 
 class Client:
-    """One person. `log` is shared by all of them."""
+    """An API user. All clients share `log`."""
 
     def __init__(self, world: "World", name: str, log: list[OperationRecord]) -> None:
         self.world, self.name, self.operations = world, name, log
@@ -58,32 +64,33 @@ class Client:
         self._count = 0
 
     async def apply(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
-        """What is there afterwards; None if it was refused or nobody knows."""
+        """Apply the object; returns the stored object, or None if the server refused the request or no reply
+        arrived."""
         target = _target(kind, name, namespace)
         resource = target.served.resource
         metadata = {**body.get("metadata", {}), "name": name}
-        whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
+        manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
         return await self.request(
-            "PATCH", target, whole, APPLY_PATCH_TYPE, {"fieldManager": "lattice", "force": "true"}
+            "PATCH", target, manifest, APPLY_PATCH_TYPE, {"fieldManager": "lattice", "force": "true"}
         )
 
     async def create(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
         target = _target(kind, "", namespace)
         resource = target.served.resource
-        whole = {
+        manifest = {
             "apiVersion": resource.api_version,
             "kind": resource.kind,
             "metadata": {"name": name},
             **body,
         }
-        return await self.request("POST", target, whole)
+        return await self.request("POST", target, manifest)
 
     async def patch(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
         return await self.request("PATCH", _target(kind, name, namespace), body, MERGE_PATCH_TYPE)
 
-    async def put(self, kind: str, name: str, found: Body, namespace: str = "default") -> Body | None:
-        """Whole, over what was read."""
-        return await self.request("PUT", _target(kind, name, namespace), found)
+    async def put(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
+        """Replace the object by `body`, which carries the resourceVersion that the client read."""
+        return await self.request("PUT", _target(kind, name, namespace), body)
 
     async def scale(self, name: str, count: int, namespace: str = "default") -> Body | None:
         target = _target("latticeservices", name, namespace, "scale")
@@ -106,6 +113,8 @@ class Client:
         form: str = "application/json",
         query: Mapping[str, str] | None = None,
     ) -> Body | None:
+        """Send the request to a random server and record the outcome; returns the reply, or None without
+        success."""
         self._count += 1
         operation = f"{self.name}.{self._count}"
         if body is not None and not target.subresource:
@@ -119,54 +128,57 @@ class Client:
         host = self.rng.choice(self.world.hosts)
         name = target.name or (body or {}).get("metadata", {}).get("name", "")
         key = target.served.key(target.namespace, name)
-        began, found, outcome, why, is_missing = self.world.loop.time(), None, "ok", "", False
+        started_at, reply, outcome, message, is_missing = self.world.loop.time(), None, "ok", "", False
         try:
-            found = await self._send(host.name, call)
+            reply = await self._send(host.name, call)
         except Unavailable as error:
-            outcome, why = "unknown", str(error)
+            outcome, message = "unknown", str(error)
         except LatticeError as error:
-            outcome, why = (
+            outcome, message = (
                 "refused",
-                "; ".join([str(error), *(f"{each.field}: {each.message}" for each in error.causes)]),
+                "; ".join([str(error), *(f"{cause.field}: {cause.message}" for cause in error.causes)]),
             )
             is_missing = isinstance(error, NotFound)
-        revision = int((found or {}).get("metadata", {}).get("resourceVersion", 0) or 0)
-        told = OperationRecord(
+        revision = int((reply or {}).get("metadata", {}).get("resourceVersion", 0) or 0)
+        operation_record = OperationRecord(
             self.name,
             operation,
             method,
             key,
-            began,
+            started_at,
             self.world.loop.time(),
             outcome,
             revision,
-            why,
+            message,
             host.name,
         )
-        is_named = body is not None and not target.subresource
+        carries_operation = body is not None and not target.subresource
         replicas = (body or {}).get("spec", {}).get("replicas") if target.subresource == "scale" else None
-        over = int((body or {}).get("metadata", {}).get("resourceVersion") or 0) if method == "PUT" else 0
+        expected_revision = (
+            int((body or {}).get("metadata", {}).get("resourceVersion") or 0) if method == "PUT" else 0
+        )
         self.operations.append(
             replace(
-                told,
-                carries_operation=is_named,
+                operation_record,
+                carries_operation=carries_operation,
                 was_not_found=is_missing,
                 replicas=replicas,
-                expected_revision=over,
+                expected_revision=expected_revision,
             )
         )
-        return found
+        return reply
 
     async def _send(self, host: str, call: Call) -> Body:
         world = self.world
 
         def serve(answer: AnswerCallback) -> None:
-            server = next(each.server for each in world.hosts if each.name == host)
+            server = next(server_host.server for server_host in world.hosts if server_host.name == host)
             if server is None:
                 answer(None, Unavailable("nobody listens there", where=host))
                 return
-            wanted = request_attributes(call.method, call.target, watching=False)
-            server.handle(f"api {self.name}", lambda: dispatched(server.api, call, wanted), answer)
+            attributes = request_attributes(call.method, call.target, watching=False)
+            server.handle(f"api {self.name}", lambda: dispatched(server.api, call, attributes), answer)
+            # The network may deliver a request twice, except a POST or PUT.
             if (
                 call.method not in ("POST", "PUT")
                 and world.net.duplicate_rate
@@ -174,7 +186,7 @@ class Client:
             ):
                 server.handle(
                     f"api {self.name}",
-                    lambda: dispatched(server.api, call, wanted),
+                    lambda: dispatched(server.api, call, attributes),
                     lambda result, error: None,
                 )
 
@@ -185,6 +197,6 @@ class Client:
         return decoded
 
 
-def _target(kind: str, name: str, namespace: str, part: str = "") -> Target:
+def _target(kind: str, name: str, namespace: str, subresource: str = "") -> Target:
     served = catalog().by_id(kind if kind in ("namespaces", "secrets") else f"{kind}{RESOURCE_SUFFIX}")
-    return Target(served, namespace if served.resource.namespaced else "", name, part)
+    return Target(served, namespace if served.resource.namespaced else "", name, subresource)

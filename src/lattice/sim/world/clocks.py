@@ -1,4 +1,5 @@
-"""Time as one host sees it: its wall clock is off and jumps, its monotonic clock runs a little fast or slow, and neither is the truth."""
+"""Host clocks of the simulation: a wall clock with an offset and jumps, and a monotonic clock with a rate
+error."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,11 +11,15 @@ from lattice.sim.world.event_loop import SimLoop
 
 @dataclass
 class SimClock:
+    """The clocks of a host, both derived from simulation time."""
+
     loop: SimLoop
     epoch: datetime
     rate: float = 1.0
-    offset: float = 0.0  # seconds that the wall clock is ahead
-    uptime: float = 0.0  # of the monotonic clock when the run begins
+    # Seconds by which the wall clock is ahead.
+    offset: float = 0.0
+    # Monotonic time at the start of the run.
+    uptime: float = 0.0
 
     def now(self) -> datetime:
         return self.epoch + timedelta(seconds=self.loop.time() * self.rate + self.offset)
@@ -25,13 +30,13 @@ class SimClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self.rate)
 
-    def call_later(self, seconds: float, ring: Callable[[], object]) -> asyncio.TimerHandle:
-        return self.loop.call_later(seconds / self.rate, ring)
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        return self.loop.call_later(seconds / self.rate, callback)
 
     def jump(self, seconds: float) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock forward by `seconds`, or back if negative."""
         self.offset += seconds
 
     def to_sim_time(self, monotonic: float) -> float:
-        """When this clock showed that, in the time of the simulation."""
+        """The simulation time at which the monotonic clock showed `monotonic`."""
         return (monotonic - self.uptime) / self.rate

@@ -1,7 +1,8 @@
-"""An event loop that owns time and order: the same seed gives the same run. Processes in it are paused and killed as real ones are.
+"""Deterministic event loop with virtual time: the same seed gives the same run.
 
-Whatever is ready at one moment runs in an order drawn from the seed. A killed process runs nothing any more, no `finally` and no `except`:
-what it had under way is kept in a graveyard, so that no destructor runs it either.
+Callbacks that are ready at the same instant run in an order drawn from the seed. Processes can be paused and
+killed. A killed process runs no further code, neither `finally` nor `except`: the loop keeps references to
+the process's tasks, so that no destructor runs their code.
 """
 
 import asyncio
@@ -16,10 +17,8 @@ from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-MAX_ROUNDS_PER_INSTANT, INSTANT_S = (
-    1000,
-    1e-6,
-)  # after so many rounds at one moment, so many seconds have passed
+# Virtual time advances by INSTANT_S after so many rounds without a timer.
+MAX_ROUNDS_PER_INSTANT, INSTANT_S = (1000, 1e-6)
 
 
 class ProcessState(Enum):
@@ -30,12 +29,13 @@ class ProcessState(Enum):
 
 @dataclass(eq=False)
 class Process:
-    """What runs under one name on one host: a server, or an agent. A restart is another process."""
+    """A server or an agent on a host. A restart creates another process."""
 
     name: str
     host: str
     state: ProcessState = ProcessState.ALIVE
-    deferred: list[asyncio.Handle] = field(default_factory=list)  # what it would have run while it was paused
+    # Callbacks that became ready while the process was paused.
+    deferred: list[asyncio.Handle] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.context = contextvars.Context()
@@ -47,15 +47,17 @@ class Process:
 
 
 CURRENT_PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
-NO_PROCESS = contextvars.Context()  # what happens in no process: messages arrive, clouds make machines
+# Context of events outside of every process: deliveries of the network, new machines of the provider.
+NO_PROCESS = contextvars.Context()
 
 
 class Deadlock(Exception):
-    """Everybody waits, and nothing will ever happen."""
+    """Every task waits and no timer is scheduled."""
 
 
 class SimTask(asyncio.Task[T]):
-    """Sets of tasks are walked through in the order in which they were made, not by their addresses."""
+    """A task that hashes by creation order, so that iteration over sets of tasks does not depend on
+    addresses."""
 
     number: int
     process: Process | None
@@ -65,7 +67,7 @@ class SimTask(asyncio.Task[T]):
 
 
 class SimTimer(asyncio.TimerHandle):
-    """Costs as little as it can: a run makes tens of thousands."""
+    """A timer handle with a minimal constructor: a run creates tens of thousands of timers."""
 
     __slots__ = ()
 
@@ -92,21 +94,26 @@ class SimTimer(asyncio.TimerHandle):
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """Not the base class's own ways of calling soon and later: they ask each time whether they are closed, debugged, or slow."""
+    """Event loop with virtual time; overrides call_soon and call_at without the checks of the base class, for
+    speed."""
 
-    _ready: deque[Any]  # handles, of the base class, with what it keeps in them
-    _scheduled: list[tuple[float, int, Any]]  # when, a number, a handle: compared without asking the handles
+    # Handles; the attribute belongs to the base class.
+    _ready: deque[Any]
+    # Time, sequence number and handle: the number decides ties, so handles are never compared.
+    _scheduled: list[tuple[float, int, Any]]
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
         self.rng = rng
         self.steps = 0
-        self.unhandled_errors: list[str] = []  # what nobody handled
+        self.unhandled_errors: list[str] = []
+        # Tasks, handles and generators of killed processes, kept from destruction.
         self.killed_work: list[Any] = []
         self._now = 0.0
-        self._rounds = 0  # since time last passed
+        # Rounds since virtual time last advanced.
+        self._rounds = 0
         self._numbers = itertools.count(1)
-        self.set_exception_handler(self._note)
+        self.set_exception_handler(self._record_error)
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -143,18 +150,19 @@ class SimLoop(asyncio.BaseEventLoop):
         self, coro: Any, *, name: object = None, context: contextvars.Context | None = None
     ) -> SimTask[Any]:
         task: Any = SimTask.__new__(SimTask)
-        task.number = next(self._numbers)  # hashed while it is made
+        # The constructor of the base class hashes the task.
+        task.number = next(self._numbers)
         task.process = CURRENT_PROCESS.get() if context is None else context.get(CURRENT_PROCESS)
         task.__init__(coro, loop=self, name=name, context=context)
         task._log_destroy_pending = False
-        made: SimTask[Any] = task
-        return made
+        created: SimTask[Any] = task
+        return created
 
     def time(self) -> float:
         return self._now
 
     def spawn(self, process: Process | None, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task of that process, whoever asks for it."""
+        """Create a task of `process`, whichever process calls."""
         return self.create_task(
             coro, context=(contextvars.Context() if process is None else process.context.copy())
         )
@@ -162,14 +170,15 @@ class SimLoop(asyncio.BaseEventLoop):
     def schedule_external(
         self, when: float, callback: Callable[..., object], *args: Any
     ) -> asyncio.TimerHandle:
-        """Something that happens in no process."""
+        """Schedule an event outside of every process."""
         return self.call_at(max(when, self._now), callback, *args, context=NO_PROCESS)
 
     def kill(self, process: Process) -> None:
         process.state = ProcessState.DEAD
         self.killed_work += [
-            each for each in asyncio.all_tasks(self) if isinstance(each, SimTask) and each.process is process
+            task for task in asyncio.all_tasks(self) if isinstance(task, SimTask) and task.process is process
         ]
+        # No destructor may run code of the killed process.
         self.killed_work += process.deferred
         process.deferred = []
 
@@ -180,22 +189,24 @@ class SimLoop(asyncio.BaseEventLoop):
     def resume(self, process: Process) -> None:
         if process.state is ProcessState.PAUSED:
             process.state = ProcessState.ALIVE
-            held, process.deferred = process.deferred, []
-            self._ready.extend(held)
+            deferred, process.deferred = process.deferred, []
+            # Deferred callbacks become ready together and run in a random order, like any other.
+            self._ready.extend(deferred)
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":  # type: ignore[override]
-        """Threads would bring an order of their own: done at once, here."""
+        """Run `func` at once in the loop, because threads would make the order nondeterministic."""
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - handed to whoever waits, as a thread would
+        except Exception as error:  # noqa: BLE001 - the caller gets the exception, as from a thread
             future.set_exception(error)
         return future
 
-    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _record_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self.unhandled_errors.append(f"{context.get('message', '')}: {error!r}")
 
+    # The base class would close abandoned generators and so run code of killed processes.
     def _asyncgen_firstiter_hook(self, agen: Any) -> None:
         return None
 
@@ -206,10 +217,15 @@ class SimLoop(asyncio.BaseEventLoop):
         return None
 
     def _run_once(self) -> None:
-        """Work takes time: who is busy without end at one moment would wait for ever for the least part of a second to pass."""
+        """Run all ready callbacks in a random order.
+
+        Work takes time: a busy process at a single instant would otherwise wait forever for virtual time to
+        advance.
+        """
         self._rounds = self._rounds + 1 if self._ready else 0
         if not self._ready:
             self._advance()
+        # A retry loop without a sleep must not stop the clock.
         elif self._rounds % MAX_ROUNDS_PER_INSTANT == 0:
             self._now += INSTANT_S
         ready = list(self._ready)
@@ -225,7 +241,7 @@ class SimLoop(asyncio.BaseEventLoop):
             if process is None or process.state is ProcessState.ALIVE:
                 try:
                     context.run(handle._callback, *handle._args)
-                except Exception as error:  # noqa: BLE001 - as the base class does: told, and everybody else goes on
+                except Exception as error:  # noqa: BLE001 - as the base class: report, and continue
                     self.call_exception_handler({"message": f"in {handle._callback}", "exception": error})
             elif process.state is ProcessState.PAUSED:
                 process.deferred.append(handle)
@@ -234,13 +250,14 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _shuffle(self, ready: list[Any]) -> None:
         draw = self.rng.random
-        for last in range(len(ready) - 1, 0, -1):
-            other = int(draw() * (last + 1))
-            ready[last], ready[other] = ready[other], ready[last]
+        for index in range(len(ready) - 1, 0, -1):
+            swap = int(draw() * (index + 1))
+            ready[index], ready[swap] = ready[swap], ready[index]
 
     def _advance(self) -> None:
-        """To the next moment at which something is due; all that is due then becomes ready."""
+        """Advance virtual time to the next timer; all timers that are due become ready."""
         scheduled = self._scheduled
+        # A cancelled timer must not advance the clock.
         while scheduled and scheduled[0][2]._cancelled:
             heapq.heappop(scheduled)
         if not scheduled:

@@ -1,4 +1,5 @@
-"""What goes wrong: each seed draws which kinds of faults its world has and how often they strike; all of them end before the end."""
+"""Fault injection: a seed draws the kinds of faults, their rate and duration; all faults end before the end
+of the run."""
 
 import asyncio
 import random
@@ -22,45 +23,50 @@ if TYPE_CHECKING:
     from lattice.sim.world.world import World
 
 BINDING_MODES: tuple[BindingModeName, ...] = ("optimistic", "optimistic", "pessimistic", "two-phase")
+# The second epoch crosses the end of a month.
 EPOCHS = (
     datetime(2026, 3, 10, 9, 0, tzinfo=UTC),
     datetime(2026, 1, 31, 23, 58, tzinfo=UTC),
-)  # the second passes into another month
+)
 HOUR_S = 3600.0
-SLOW_LINK_DELAY_S, SLOW_BEFORE_CUT_S = (
-    3.0,
-    9.0,
-)  # seconds that messages of a machine take longer, each way; seconds for which, before it is cut off
-MAX_WATCH_STALL_S = 7.0  # seconds at most that watches stand still
+# Additional latency of a slow machine in both directions, and the time for which the machine is slow before a cut.
+SLOW_LINK_DELAY_S, SLOW_BEFORE_CUT_S = (3.0, 9.0)
+MAX_WATCH_STALL_S = 7.0
 FAULT_KINDS = (
     "kill server", "pause server", "stop server", "kill agent", "pause agent", "power cut", "machine lost", "cut agent", "cut store",
     "cut one way", "store away", "loss", "twice", "slow", "lag", "gap", "clock jump", "clock rate", "provider", "runtime", "capacity",
     "crash", "crash agent",
 )  # fmt: skip
-PERMANENT_FAULTS = frozenset({"twice", "clock rate"})  # from the beginning to the end of the faults
-KIND_INTERVAL_FACTOR = 18  # a kind strikes that much more rarely than all of them would: a constant, so that a new kind changes no other
+# Faults that last from the first fault to the last.
+PERMANENT_FAULTS = frozenset({"twice", "clock rate"})
+# Ratio of the interval of a kind to the interval of all faults; a constant, so that a new kind changes no seed.
+KIND_INTERVAL_FACTOR = 18
 
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """The faults of one seed, and the world that they strike."""
+    """The faults of a seed, and the configuration of the world."""
 
     kinds: tuple[str, ...]
     world_config: WorldConfig
-    interval_s: float  # seconds between faults of one kind, on average
-    max_duration_s: float  # seconds that one lasts
+    # Average seconds between faults of a kind.
+    interval_s: float
+    max_duration_s: float
     users: int
-    operation_interval_s: float  # seconds between the operations of one person
-    stable_server_names: bool = True  # servers keep their name over restarts
+    # Average seconds between the operations of a user.
+    operation_interval_s: float
+    # Servers keep their identity over restarts.
+    stable_server_names: bool = True
 
     @classmethod
     def from_seed(cls, seed: int) -> "FaultPlan":
-        """Each kind and each trait is drawn by itself: a new one changes nothing where it does not strike."""
+        """Draw the plan of a seed. Every kind and every property has a generator of its own, so that a new
+        kind changes no other draw."""
         share = rng_for(seed, "share").choice((0.15, 0.3, 0.6))
         kinds = tuple(kind for kind in FAULT_KINDS if rng_for(seed, kind).random() < share)
         if rng_for(seed, "alone").random() < 0.03:
             kinds = ("clock jump",)
-        shape = WorldConfig(
+        config = WorldConfig(
             racks=rng_for(seed, "racks").randint(1, 3),
             epoch=rng_for(seed, "epoch").choice(EPOCHS),
             binding=rng_for(seed, "binding").choice(BINDING_MODES),
@@ -69,7 +75,7 @@ class FaultPlan:
         )
         return cls(
             kinds,
-            shape,
+            config,
             interval_s=rng_for(seed, "pause").uniform(3, 12) * share * KIND_INTERVAL_FACTOR,
             max_duration_s=rng_for(seed, "longest").choice((6.0, 15.0, 45.0)),
             users=rng_for(seed, "people").randint(1, 2),
@@ -78,21 +84,23 @@ class FaultPlan:
         )
 
     def __str__(self) -> str:
-        shape = self.world_config
+        config = self.world_config
         return (
-            f"{', '.join(self.kinds) or 'no faults'}; each in {self.interval_s:.1f} s, for up to {self.max_duration_s:g} s; {self.users} people,"
-            f" one operation in {self.operation_interval_s:.1f} s; {shape.servers} servers, {shape.racks} racks, {shape.binding} binding"
+            f"{', '.join(self.kinds) or 'no faults'}; each in {self.interval_s:.1f} s,"
+            f" for up to {self.max_duration_s:g} s; {self.users} people,"
+            f" one operation in {self.operation_interval_s:.1f} s;"
+            f" {config.servers} servers, {config.racks} racks, {config.binding} binding"
         )
 
 
-def rng_for(seed: int, what: str) -> random.Random:
-    """Chance of its own for each thing that is drawn."""
-    return random.Random(f"{seed} {what}")  # noqa: S311
+def rng_for(seed: int, draw: str) -> random.Random:
+    """The random generator of a named draw; independent of all further draws of the seed."""
+    return random.Random(f"{seed} {draw}")  # noqa: S311
 
 
 @dataclass
 class FaultInjector:
-    """Strikes until told to stop; then everything is healed."""
+    """Injects the faults of a plan until cancelled; `heal_all` ends every fault."""
 
     world: "World"
     fault_plan: FaultPlan
@@ -101,10 +109,12 @@ class FaultInjector:
     def __post_init__(self) -> None:
         self._heals: list[Callable[[], None]] = []
         self._is_healed = False
-        self._losses: list[float] = []  # shares of messages, of each trouble that goes on
-        self._slowness: dict[str, list[float]] = {}  # by host, seconds of each
+        # Values of the faults that are active at present: loss ratios, and seconds by host.
+        self._losses: list[float] = []
+        self._slowness: dict[str, list[float]] = {}
         self._lags: dict[str, list[float]] = {}
-        self.rng = random.Random(0)  # noqa: S311 - of the kind that strikes just now
+        # Replaced by the generator of the kind before every fault.
+        self.rng = random.Random(0)  # noqa: S311
         self._fault_methods: dict[str, Callable[[float], None]] = {
             "kill server": self._kill_server,
             "pause server": self._pause_server,
@@ -151,6 +161,7 @@ class FaultInjector:
         for heal in self._heals:
             heal()
         self._heals.clear()
+        # Permanent faults have no heal function.
         world.net.loss_rate = world.net.duplicate_rate = 0.0
         for host in world.hosts:
             world.start_server(host)
@@ -160,7 +171,7 @@ class FaultInjector:
         world.log_fault("all faults are over")
 
     def _heal_later(self, seconds: float, heal: Callable[[], None]) -> None:
-        """Once, after so many seconds or when everything is healed."""
+        """Call `heal` exactly once: after `seconds`, or when all faults are healed."""
         done = False
 
         def once() -> None:
@@ -173,20 +184,21 @@ class FaultInjector:
         self.world.loop.schedule_external(self.world.loop.time() + seconds, once)
 
     def _apply_worst_of(
-        self, going_on: list[float], amount: float, seconds: float, worst: Callable[[float], None]
+        self, active: list[float], amount: float, seconds: float, apply: Callable[[float], None]
     ) -> None:
-        """One trouble of a sort beside others: the worst that goes on counts, and each ends for itself."""
-        going_on.append(amount)
-        worst(max(going_on))
+        """Start a fault beside active faults of the same kind: the largest value applies, and every fault
+        ends by itself."""
+        active.append(amount)
+        apply(max(active))
 
         def heal() -> None:
-            going_on.remove(amount)
-            worst(max(going_on, default=0.0))
+            active.remove(amount)
+            apply(max(active, default=0.0))
 
         self._heal_later(seconds, heal)
 
     def _host(self) -> ServerHost:
-        """The leader twice as often as others."""
+        """A server host; the leader is more likely than the rest."""
         leader = self.world.leader()
         return leader if leader is not None and self.rng.random() < 0.6 else self.rng.choice(self.world.hosts)
 
@@ -202,52 +214,49 @@ class FaultInjector:
         self._heal_later(min(seconds, 12.0), lambda: self.world.start_server(host))
 
     def _crash(self, seconds: float) -> None:
-        """Between two of its commits: what it writes next, or soon, is applied, and it never hears of that."""
-        host, left = self._host(), self.rng.choice((1, 1, 2, 3, 8))
+        """Kill the server after one of its next commits: the store has applied the commit, and the server
+        never receives the reply."""
+        host, remaining = self._host(), self.rng.choice((1, 1, 2, 3, 8))
         server, store = host.server, self.world.store
-        is_particular = self.rng.random() < 0.5  # rather between preparing, or locking, and binding
-        between = {"two-phase": b'"prepared"', "pessimistic": b'"holderIdentity"'}
+        # Half of the crashes hit between the reservation, or the lock, and the binding.
+        is_between_phases = self.rng.random() < 0.5
+        markers = {"two-phase": b'"prepared"', "pessimistic": b'"holderIdentity"'}
 
-        def told(_: int) -> None:
-            nonlocal left
+        def on_commit(_: int) -> None:
+            nonlocal remaining
             if server is None or store.writer != server.process.name or not server.process.is_alive:
                 return
             values = [change.value or b"" for change in store.history[-1].changes]
-            if is_particular and not any(
-                between.get(self.fault_plan.world_config.binding, b"") in value for value in values
+            if is_between_phases and not any(
+                markers.get(self.fault_plan.world_config.binding, b"") in value for value in values
             ):
                 return
-            left -= 1
-            if left == 0:
+            remaining -= 1
+            if remaining == 0:
                 self.world.log_fault(f"{server.process.name} crashes after revision {store.latest_revision}")
                 self.world.loop.schedule_external(self.world.loop.time(), self.world.kill_server, host)
                 self._heal_later(min(seconds, 12.0), lambda: self.world.start_server(host))
 
-        store.listeners.append(told)
-        self._heals.append(lambda: store.listeners.remove(told))
+        store.listeners.append(on_commit)
+        self._heals.append(lambda: store.listeners.remove(on_commit))
 
     def _crash_agent(self, seconds: float) -> None:
-        """Right after it has taken orders, of which it has carried out none; it comes back soon, and half of the times to nobody."""
+        """Kill the agent right after the agent has accepted assignments; half of the restarted agents are cut
+        off from all servers."""
         machine, is_cut = self._machine(), self.rng.random() < 0.5
         if machine is None:
             return
 
-        def told() -> None:
-            machine.state_file.listeners.remove(told)
+        def on_assignments() -> None:
+            # Crash only once per fault.
+            machine.state_file.listeners.remove(on_assignments)
             self.world.log_fault(f"agent of {machine.name} crashes when it has taken orders")
             machine.kill_agent()
             if is_cut:
-                self._cut(
-                    [
-                        pair
-                        for host in self.world.hosts
-                        for pair in ((machine.name, host.name), (host.name, machine.name))
-                    ],
-                    seconds,
-                )
+                self._cut(self._both_ways(machine.name), seconds)
             self._heal_later(min(seconds, 1.0), machine.start_agent)
 
-        machine.state_file.listeners.append(told)
+        machine.state_file.listeners.append(on_assignments)
         self._heals.append(machine.state_file.listeners.clear)
 
     def _pause_server(self, seconds: float) -> None:
@@ -259,12 +268,13 @@ class FaultInjector:
             self._heal_later(seconds, lambda: self.world.loop.resume(server.process))
 
     def _stop_server(self, seconds: float) -> None:
-        """In peace: what is in hand is finished and the role given up."""
+        """Stop the server gracefully: running work ends and the leader resigns."""
         host = self._host()
         server = host.server
         if server is not None and server.process.is_alive:
             self.world.log_fault(f"stop {server.process.name}")
             self.world.loop.spawn(server.process, server.stop())
+            # A graceful stop that does not end is killed.
             self._heal_later(3.0, lambda: self.world.kill_server(host))
             self._heal_later(4.0 + min(seconds, 8.0), lambda: self.world.start_server(host))
 
@@ -289,11 +299,17 @@ class FaultInjector:
             self._heal_later(seconds, machine.restore_power)
 
     def _lose_machine(self, _: float) -> None:
-        made = [each for each in sorted(self.world.machines) if not each.startswith("rack")]
-        if made:
-            node = self.rng.choice(made)
+        created = [name for name in sorted(self.world.machines) if not name.startswith("rack")]
+        if created:
+            node = self.rng.choice(created)
             self.world.log_fault(f"the cloud loses {node}")
             self.world.cloud.lose_machine(node)
+
+    def _both_ways(self, name: str) -> list[tuple[str, str]]:
+        pairs = []
+        for host in self.world.hosts:
+            pairs += [(name, host.name), (host.name, name)]
+        return pairs
 
     def _cut(self, pairs: list[tuple[str, str]], seconds: float) -> None:
         self.world.log_fault(
@@ -309,7 +325,8 @@ class FaultInjector:
         self._heal_later(seconds, heal)
 
     def _cut_agent(self, seconds: float) -> None:
-        """From all servers, or from one; now and then the line is slow, and then it is heard no more while it still hears."""
+        """Cut an agent off from all servers or from a single server; sometimes only from agent to server,
+        after the link was slow."""
         machine = self._machine()
         if machine is None:
             return
@@ -321,6 +338,7 @@ class FaultInjector:
         self._be_slow(machine.name, SLOW_LINK_DELAY_S, SLOW_BEFORE_CUT_S + SLOW_LINK_DELAY_S)
         self.world.loop.schedule_external(
             self.world.loop.time() + SLOW_BEFORE_CUT_S,
+            # The cut must not start after all faults were healed.
             lambda: None if self._is_healed else self._cut(pairs, seconds),
         )
 
@@ -331,14 +349,14 @@ class FaultInjector:
     def _cut_one_way(self, seconds: float) -> None:
         host = self._host().name
         machine = self._machine()
-        other = STORE if machine is None or self.rng.random() < 0.5 else machine.name
-        self._cut([(host, other) if self.rng.random() < 0.5 else (other, host)], seconds)
+        peer = STORE if machine is None or self.rng.random() < 0.5 else machine.name
+        self._cut([(host, peer) if self.rng.random() < 0.5 else (peer, host)], seconds)
 
     def _store_away(self, seconds: float) -> None:
-        self._cut(
-            [pair for host in self.world.hosts for pair in ((host.name, STORE), (STORE, host.name))],
-            min(seconds, 10.0),
-        )
+        pairs = []
+        for host in self.world.hosts:
+            pairs += [(host.name, STORE), (STORE, host.name)]
+        self._cut(pairs, min(seconds, 10.0))
 
     def _lose_messages(self, seconds: float) -> None:
         share = self.rng.choice((0.01, 0.05, 0.2))
@@ -348,44 +366,45 @@ class FaultInjector:
         )
 
     def _slow(self, seconds: float) -> None:
-        name = self.rng.choice(
+        host = self.rng.choice(
             [STORE, *(host.name for host in self.world.hosts), *sorted(self.world.machines)]
         )
         self._be_slow(
-            name,
+            host,
             self.rng.choice(
-                (0.05, 0.5, SLOW_LINK_DELAY_S) if name in self.world.machines else (0.05, 0.3, 1.0)
+                (0.05, 0.5, SLOW_LINK_DELAY_S) if host in self.world.machines else (0.05, 0.3, 1.0)
             ),
             seconds,
         )
 
-    def _be_slow(self, name: str, by: float, seconds: float) -> None:
-        self.world.log_fault(f"{name} is slow by {by:g} s for {seconds:.1f} s")
+    def _be_slow(self, name: str, delay_s: float, seconds: float) -> None:
+        self.world.log_fault(f"{name} is slow by {delay_s:g} s for {seconds:.1f} s")
         self._apply_worst_of(
             self._slowness.setdefault(name, []),
-            by,
+            delay_s,
             seconds,
             lambda worst: self.world.net.extra_delay_s.update({name: worst}),
         )
 
     def _lag(self, seconds: float) -> None:
-        host, by = self._host(), self.rng.choice((0.2, 1.0, 4.0))
-        self.world.log_fault(f"watches of {host.name} are {by:g} s behind for {seconds:.1f} s")
+        host, lag_s = self._host(), self.rng.choice((0.2, 1.0, 4.0))
+        self.world.log_fault(f"watches of {host.name} are {lag_s:g} s behind for {seconds:.1f} s")
         self._apply_worst_of(
             self._lags.setdefault(host.name, []),
-            by,
+            lag_s,
             seconds,
             lambda worst: setattr(host, "watch_lag_s", worst),
         )
 
     def _gap(self, seconds: float) -> None:
-        """Watches stand still, and before they go on what they missed is compacted away."""
+        """Pause the watches of a server and compact the missed changes away before the watches continue."""
         host = self._host()
         client = host.server.store if host.server is not None else None
         if client is None or client.are_watches_paused:
             return
         self.world.log_fault(
-            f"watches of {host.name} stand still for {min(seconds, MAX_WATCH_STALL_S):.1f} s, and what they miss is compacted"
+            f"watches of {host.name} stand still for {min(seconds, MAX_WATCH_STALL_S):.1f} s,"
+            " and what they miss is compacted"
         )
         client.are_watches_paused = True
 
@@ -398,9 +417,9 @@ class FaultInjector:
     def _jump(self, _: float) -> None:
         machine = self._machine()
         clock = self._host().clock if machine is None or self.rng.random() < 0.7 else machine.clock
-        by = self.rng.choice((-HOUR_S, -20.0, 20.0, HOUR_S))
-        self.world.log_fault(f"a wall clock jumps by {by:g} s")
-        clock.jump(by)
+        offset_s = self.rng.choice((-HOUR_S, -20.0, 20.0, HOUR_S))
+        self.world.log_fault(f"a wall clock jumps by {offset_s:g} s")
+        clock.jump(offset_s)
 
     def _provider(self, seconds: float) -> None:
         provider = self.world.cloud.provider
@@ -416,12 +435,13 @@ class FaultInjector:
         self._heal_later(seconds, heal)
 
     def _runtime(self, seconds: float) -> None:
-        """What is started there fails, or ends soon, or takes long to stop."""
+        """Let instances on a machine fail to start, exit early, or start and stop slowly."""
         machine = self._machine()
         if machine is None:
             return
-        usual = machine.default_behaviour  # what is odd just now may be another trouble's
-        odd = self.rng.choice(
+        # The current behaviour may be a fault already, so start from the default.
+        usual = machine.default_behaviour
+        faulty = self.rng.choice(
             (
                 replace(usual, start_fails=Failure("RUNTIME_UNAVAILABLE", "no space left")),
                 replace(usual, start_fails=Failure("RUNTIME_ERROR", "it does not start")),
@@ -431,11 +451,11 @@ class FaultInjector:
             )
         )
         self.world.log_fault(f"the runtime of {machine.name} is in trouble for {seconds:.1f} s")
-        machine.ground.behaviours[""] = odd
+        machine.ground.behaviours[""] = faulty
         self._heal_later(seconds, lambda: machine.ground.behaviours.update({"": usual}))
 
     def _capacity(self, seconds: float) -> None:
-        """Its agent starts anew and says something else."""
+        """Restart the agent with half of the machine's capacity."""
         machine = self._machine()
         if machine is None:
             return

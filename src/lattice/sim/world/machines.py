@@ -1,4 +1,5 @@
-"""Machines and their agents: a cloud that makes machines, machines that outlive their agents, and the real agent on each."""
+"""Simulated machines: a fake cloud provider, machines that outlive their agents, and the real agent on every
+machine."""
 
 import random
 from collections import Counter
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from lattice.agent.executor import Executor
-from lattice.agent.host import machine_info as described
+from lattice.agent.host.machine_info import MachineInfo
 from lattice.agent.host.runtime_protocol import Failure, InstanceId, InstanceRecord, RunSpec
 from lattice.agent.plan import Assignment
 from lattice.agent.runtimes.fake import Behaviour, FakeMachine, FakeProcess, FakeRuntime
@@ -38,25 +39,25 @@ if TYPE_CHECKING:
     from lattice.sim.world.world import World
 
 CLOUD_HOST = "cloud"
-STOP_GRACE_S = 4.0  # seconds that something may take to end
+# Time that an instance has to stop before the agent kills the instance.
+STOP_GRACE_S = 4.0
 JOIN_RETRY_S = 1.5
 
 
 @dataclass(slots=True)
 class Ground(FakeMachine):
-    """What really happens on a machine, with what each copy was started as, and when which workload was tried, in vain too."""
+    """The instances that really run on a machine, with a log of every start attempt and failure for the
+    checker."""
 
     started_specs: list[RunSpec] = field(default_factory=list)
-    start_attempts: list[tuple[float, RunSpec, bool]] = field(
-        default_factory=list
-    )  # every start, and whether it came to something
-    failures: list[tuple[float, InstanceId]] = field(
-        default_factory=list
-    )  # copies that ended by themselves, and not well
-    starts_without_assignments: list[tuple[float, RunSpec]] = field(
-        default_factory=list
-    )  # starts by an agent that nobody had told anything
-    has_assignments: bool = False  # whether orders have reached the agent that is there now
+    # Time, spec and success of every start attempt. Times are monotonic times of the machine.
+    start_attempts: list[tuple[float, RunSpec, bool]] = field(default_factory=list)
+    # Instances that failed by themselves.
+    failures: list[tuple[float, InstanceId]] = field(default_factory=list)
+    # Starts by an agent that had not received assignments (I-19).
+    starts_without_assignments: list[tuple[float, RunSpec]] = field(default_factory=list)
+    # Assignments have reached the current agent process.
+    has_assignments: bool = False
 
     def begin(self, spec: RunSpec) -> Failure | None:
         failure, now = FakeMachine.begin(self, spec), self.clock.monotonic()
@@ -67,46 +68,52 @@ class Ground(FakeMachine):
             self.started_specs.append(spec)
         return failure
 
-    def _end(self, copy: FakeProcess, at: float, end: tuple[int, str, Failure | None]) -> None:
-        FakeMachine._end(self, copy, at, end)
+    def _end(self, process: FakeProcess, at: float, end: tuple[int, str, Failure | None]) -> None:
+        FakeMachine._end(self, process, at, end)
+        # A stop after a disconnection is no failure for the back-off (I-35).
         if end[2] is not None and end[2].reason != "DISCONNECTED":
-            self.failures.append((at, copy.spec.id))
+            self.failures.append((at, process.spec.id))
 
 
 @dataclass
 class MemoryStateFile:
-    """What an agent writes to its disk: an agent.work.Memory that survives it."""
+    """The agent's state file on disk, which survives the agent process."""
 
     state: AgentState = field(default_factory=AgentState)
-    accepted_terms: list[int] = field(default_factory=list)  # of the orders that it took, one after the other
-    listeners: list[Callable[[], None]] = field(default_factory=list)  # told when it has taken orders
+    # Terms of accepted assignments, in order, without repeats.
+    accepted_terms: list[int] = field(default_factory=list)
+    # Called after the agent has accepted new assignments.
+    listeners: list[Callable[[], None]] = field(default_factory=list)
 
     def write_record(self, record: InstanceRecord) -> None:
-        others = [each for each in self.state.records if each.spec.id != record.spec.id]
-        self.state = msgspec.structs.replace(self.state, records=(*others, record))
+        records = [stored for stored in self.state.records if stored.spec.id != record.spec.id]
+        self.state = msgspec.structs.replace(self.state, records=(*records, record))
 
-    def delete_record(self, which: InstanceId) -> None:
+    def delete_record(self, instance_id: InstanceId) -> None:
         self.state = msgspec.structs.replace(
-            self.state, records=tuple(each for each in self.state.records if each.spec.id != which)
+            self.state,
+            records=tuple(stored for stored in self.state.records if stored.spec.id != instance_id),
         )
 
-    def save_assignments(self, wanted: tuple[Assignment, ...], term: int) -> None:
-        is_news = wanted != self.state.wanted
-        self.state = msgspec.structs.replace(self.state, wanted=wanted, term=term)
+    def save_assignments(self, assignments: tuple[Assignment, ...], term: int) -> None:
+        are_new = assignments != self.state.wanted
+        self.state = msgspec.structs.replace(self.state, wanted=assignments, term=term)
         self.accepted_terms += [term] if self.accepted_terms[-1:] != [term] else []
-        for ear in list(self.listeners) if is_news else ():
-            ear()
+        for listener in list(self.listeners) if are_new else ():
+            listener()
 
 
 class SimMachine:
-    """`size` is what its agent says it has, `whole` when nothing is wrong with it; `token` lets it in once."""
+    """A machine with its agent. `size` is the reported capacity, `full_size` the capacity without a fault;
+    `token` allows the first join."""
 
     def __init__(self, world: "World", name: str, size: MachineSize, token: str, clock: SimClock) -> None:
         self.world, self.name, self.size, self.token, self.clock = world, name, size, token, clock
         self.full_size = size
         self.rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
         self.ground = Ground(clock, self.rng)
-        self.default_behaviour = Behaviour()  # of what runs there, when nothing is wrong
+        # Behaviour of containers without a fault.
+        self.default_behaviour = Behaviour()
         self.state_file = MemoryStateFile()
         self.process: Process | None = None
         self.start_count = 0
@@ -128,7 +135,7 @@ class SimMachine:
         self.world.loop.spawn(self.process, self._run_agent(self.process))
 
     def kill_agent(self) -> None:
-        """What runs runs on."""
+        """Kill the agent process; instances continue to run."""
         if self.process is not None and self.process.is_alive:
             self.world.loop.kill(self.process)
             self.world.net.process_died(self.process)
@@ -146,13 +153,19 @@ class SimMachine:
 
     async def _run_agent(self, process: Process) -> None:
         await self._join(process)
-        work = Executor(
+        executor = Executor(
             FakeRuntime(self.ground, self.state_file), self.state_file, self.clock, grace=STOP_GRACE_S
         )
+        # Agents try the servers in different orders.
         addresses = [host.address for host in self.world.hosts]
         self.rng.shuffle(addresses)
         agent = Agent(
-            work, SimTransport(self, process), self.clock, self.rng, self._machine().registration, addresses
+            executor,
+            SimTransport(self, process),
+            self.clock,
+            self.rng,
+            self._machine_info().registration,
+            addresses,
         )
         agent.rejoin = lambda: self._rejoin(process)
         await agent.run()
@@ -172,7 +185,12 @@ class SimMachine:
         return True
 
     async def _request_join(self, process: Process) -> None:
-        pem = self._certificate_request()
+        request = (
+            x509.CertificateSigningRequestBuilder()
+            .subject_name(x509.Name([]))
+            .sign(self._key, hashes.SHA256())
+        )
+        pem = request.public_bytes(serialization.Encoding.PEM).decode()
         body = msgspec.json.encode({"request": pem, "token": self.token, "name": self.name})
         host = self.rng.choice(self.world.hosts)
 
@@ -183,27 +201,19 @@ class SimMachine:
             else:
                 server.handle(f"join {self.name}", lambda: server.joining.join(body, self.address), answer)
 
-        said = await self.world.net.request(process, host.name, serve, 8.0)
-        self.peer = node_identity(said["certificate"].encode())
+        reply = await self.world.net.request(process, host.name, serve, 8.0)
+        self.peer = node_identity(reply["certificate"].encode())
 
-    def _certificate_request(self) -> str:
-        request = (
-            x509.CertificateSigningRequestBuilder()
-            .subject_name(x509.Name([]))
-            .sign(self._key, hashes.SHA256())
-        )
-        return request.public_bytes(serialization.Encoding.PEM).decode()
-
-    def _machine(self) -> described.MachineInfo:
-        room = {"cpu": self.size.millicores, "memory": self.size.memory, "storage": self.size.storage}
-        return described.MachineInfo(
-            room, ("container", "process"), (20000, 20199), addresses=[("InternalIP", self.address)]
+    def _machine_info(self) -> MachineInfo:
+        capacity = {"cpu": self.size.millicores, "memory": self.size.memory, "storage": self.size.storage}
+        return MachineInfo(
+            capacity, ("container", "process"), (20000, 20199), addresses=[("InternalIP", self.address)]
         )
 
 
 @dataclass
 class SimTransport:
-    """An agent.link.Link over the simulated network."""
+    """The agent's transport over the simulated network."""
 
     machine: SimMachine
     process: Process
@@ -211,7 +221,7 @@ class SimTransport:
     @asynccontextmanager
     async def connect(self, address: str) -> AsyncIterator[AgentConnection]:
         world, peer = self.machine.world, self.machine.peer
-        host = next(each for each in world.hosts if each.address == address)
+        host = next(candidate for candidate in world.hosts if candidate.address == address)
 
         def serve(answer: AnswerCallback) -> None:
             server = host.server
@@ -225,11 +235,11 @@ class SimTransport:
             )
             answer(stream.near_end, None)
 
-        end: AgentConnection = await world.net.request(self.process, host.name, serve, 5.0)
+        connection: AgentConnection = await world.net.request(self.process, host.name, serve, 5.0)
         try:
-            yield _RecordingAgentEnd(self.machine.ground, end)
+            yield _RecordingAgentEnd(self.machine.ground, connection)
         finally:
-            end.close()
+            connection.close()
 
     async def renew_certificate(self, address: str, request: bytes) -> bytes:
         raise Unavailable("certificates outlive the simulation", where=address)
@@ -237,18 +247,18 @@ class SimTransport:
 
 @dataclass
 class _RecordingAgentEnd:
-    """An agent's end, which notes that orders have come."""
+    """The agent's end of a connection; records that assignments have arrived."""
 
     ground: Ground
     end: AgentConnection
 
-    async def send(self, said: pb.FromAgent) -> None:
-        await self.end.send(said)
+    async def send(self, message: pb.FromAgent) -> None:
+        await self.end.send(message)
 
     async def receive(self) -> pb.ToAgent | None:
-        said = await self.end.receive()
-        self.ground.has_assignments |= said is not None and said.WhichOneof("said") == "orders"
-        return said
+        message = await self.end.receive()
+        self.ground.has_assignments |= message is not None and message.WhichOneof("said") == "orders"
+        return message
 
     def close(self) -> None:
         self.end.close()
@@ -256,31 +266,31 @@ class _RecordingAgentEnd:
 
 @dataclass
 class _RecordingServerEnd:
-    """A server's end, which notes when a leader took in what a node said."""
+    """The server's end of a connection; records when a leader received a message of a node."""
 
     world: "World"
     server: "SimServer"
     peer: NodeIdentity
     end: ServerConnection
 
-    async def send(self, said: pb.ToAgent) -> None:
-        await self.end.send(said)
+    async def send(self, message: pb.ToAgent) -> None:
+        await self.end.send(message)
 
     async def receive(self) -> pb.FromAgent | None:
-        said = await self.end.receive()
+        message = await self.end.receive()
         if (
-            said is not None
+            message is not None
             and self.server.leadership.leading_context() is not None
             and self._is_current_peer()
         ):
-            is_beat = said.WhichOneof("said") == "beat"
-            (self.world.heartbeats if is_beat else self.world.other_messages).append(
+            is_heartbeat = message.WhichOneof("said") == "beat"
+            (self.world.heartbeats if is_heartbeat else self.world.other_messages).append(
                 (self.world.loop.time(), self.peer.node)
             )
-        return said
+        return message
 
     def _is_current_peer(self) -> bool:
-        """Not a machine in whose place another one has joined."""
+        """Report whether the peer's key is the key of the stored node; a replaced machine has another key."""
         entry = run_synchronously(self.world.store.get(node_key(self.peer.node)))
         return entry is not None and self.peer.key_digest.encode() in entry.value
 
@@ -290,16 +300,17 @@ class _RecordingServerEnd:
 
 @dataclass
 class Cloud:
-    """The provider that all servers ask: its machines are made whether or not whoever asked is still there."""
+    """The fake cloud provider of all servers; a requested machine is created even if the requesting server
+    has died."""
 
     world: "World"
     provider: FakeProvider
 
     def __post_init__(self) -> None:
-        self.count_changes: list[tuple[float, str, str, int]] = []  # when, cluster, class, one more or less
-        self.machine_spans: dict[
-            str, list[list[float]]
-        ] = {}  # by node: when each of its machines was made, and ended by itself
+        # Simulation time, cluster, class, and 1 or -1.
+        self.count_changes: list[tuple[float, str, str, int]] = []
+        # By node: creation and unrequested end of every machine.
+        self.machine_spans: dict[str, list[list[float]]] = {}
         self._is_losing = False
         self._machine_groups: dict[str, tuple[str, str]] = {}
         self._position = 0
@@ -320,12 +331,13 @@ class Cloud:
                 spans[-1][1] = self.world.loop.time()
 
     def was_lost(self, node: str, at: float) -> bool:
-        """Whether its machine was none by then, though nobody had asked for that."""
-        known = [lost for made, lost in self.machine_spans.get(node, ()) if made <= at]
-        return not known or known[-1] <= at
+        """Report whether the node's machine had ended by `at` without a request."""
+        lost_times = [lost_at for created_at, lost_at in self.machine_spans.get(node, ()) if created_at <= at]
+        return not lost_times or lost_times[-1] <= at
 
     def machine_counts(self, at: float) -> list[tuple[str, str, int]]:
-        """Machines there were at that time, by cluster and class; ask with growing times."""
+        """Machines at simulation time `at` by cluster and class; call with growing times."""
+        # Replays changes only once: the checker asks with growing times.
         while self._position < len(self.count_changes) and self.count_changes[self._position][0] <= at:
             _, cluster, kind, change = self.count_changes[self._position]
             self._machine_counts[cluster, kind] += change
@@ -336,9 +348,9 @@ class Cloud:
         return CloudClient(self, process, self.world.net)
 
     def lose_machine(self, node: str) -> None:
-        """A machine ends, unasked; its provider says so when it is asked."""
+        """End a machine without a request; the provider reports the end in its list."""
         with suppress(LatticeError):
-            if node in {each.node for each in run_synchronously(self.provider.list())}:
+            if node in {status.node for status in run_synchronously(self.provider.list())}:
                 self._is_losing = True
                 self.provider.end_machine(node)
                 self._is_losing = False
@@ -355,7 +367,7 @@ class Cloud:
 
 @dataclass
 class CloudClient:
-    """A providers.protocol.Provider behind the network."""
+    """The fake provider as reached by a server process over the network."""
 
     cloud: Cloud
     process: Process
@@ -363,19 +375,19 @@ class CloudClient:
     name: str = "fake"
 
     async def available_capacity(self) -> AvailableCapacity:
-        found: AvailableCapacity = await self._request(self.cloud.provider.available_capacity)
-        return found
+        reply: AvailableCapacity = await self._request(self.cloud.provider.available_capacity)
+        return reply
 
     async def create(self, machine: MachineSpec) -> str:
-        found: str = await self._request(lambda: self.cloud.provider.create(machine))
-        return found
+        reply: str = await self._request(lambda: self.cloud.provider.create(machine))
+        return reply
 
     async def delete(self, node: str) -> None:
         await self._request(lambda: self.cloud.provider.delete(node))
 
     async def list(self) -> Sequence[MachineStatus]:
-        found: Sequence[MachineStatus] = await self._request(self.cloud.provider.list)
-        return found
+        reply: Sequence[MachineStatus] = await self._request(self.cloud.provider.list)
+        return reply
 
     async def close(self) -> None:
         return None

@@ -1,7 +1,8 @@
-"""Messages between hosts: late, lost, cut off one way or both; and connections, which keep order and break when nothing comes through.
+"""Simulated network: late, lost and cut messages between hosts, and ordered connections that break without a
+way through.
 
-A request that is lost and an answer that is lost look the same to who asked, and are not: the second was carried out. A request that was
-cut off may still arrive once the cut is healed, when whoever sent it has long given up.
+A lost request and a lost reply look the same to the caller, but the server has carried out the second
+request. A cut request may arrive after the cut is healed, when the caller has timed out.
 """
 
 import asyncio
@@ -16,23 +17,31 @@ from lattice.wire.connection import MemoryConnection, MessagePipe
 
 T = TypeVar("T")
 
-KEEPALIVE_S = 8.0  # seconds without a way through, and a connection is broken
-MESSAGE_SPACING_S = (
-    1e-7  # seconds between two messages that arrive together: what is due at one moment happens in any order
-)
-MAX_MESSAGES_IN_FLIGHT = 32  # messages under way on a connection before who sends waits
+# A connection breaks after so many seconds without a way through.
+KEEPALIVE_S = 8.0
+# Time between messages that arrive together, because events at the same instant run in a random order.
+MESSAGE_SPACING_S = 1e-7
+# Messages in flight on a connection before the sender waits.
+MAX_MESSAGES_IN_FLIGHT = 32
 AnswerCallback = Callable[[Any, BaseException | None], None]
 
 
 @dataclass
 class Network:
+    """Message delivery between hosts with delay, loss, duplication and cuts."""
+
     loop: SimLoop
     rng: random.Random
-    delay: float = 0.002  # seconds, half of it up to one and a half
-    loss_rate: float = 0.0  # share of requests and answers that never arrive
-    duplicate_rate: float = 0.0  # share of requests that arrive twice, where that can be
-    late_delivery_rate: float = 0.3  # share of what is cut off that arrives after all, once the cut is healed
-    extra_delay_s: dict[str, float] = field(default_factory=dict)  # host -> seconds more, each way
+    # Seconds; a latency is half to one and a half times the delay.
+    delay: float = 0.002
+    # Share of requests and replies that never arrive.
+    loss_rate: float = 0.0
+    # Share of requests that arrive twice, where the server tolerates repeats.
+    duplicate_rate: float = 0.0
+    # Share of cut messages that arrive after the cut is healed.
+    late_delivery_rate: float = 0.3
+    # By host: additional seconds in both directions.
+    extra_delay_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cuts: set[tuple[str, str]] = set()
@@ -54,13 +63,15 @@ class Network:
 
     def heal(self, src: str, dst: str) -> None:
         self.cuts.discard((src, dst))
+        # Late requests arrive although their callers have timed out.
         for deliver in self._waiting.pop((src, dst), ()):
             self.loop.schedule_external(self.loop.time() + self.latency(src, dst), deliver)
         for stream in self.streams:
             stream.on_healed(src, dst)
 
     def send(self, src: str, dst: str, deliver: Callable[[], None]) -> bool:
-        """Whether it arrives in time; nobody in the simulation is told."""
+        """Deliver a message; returns whether the message arrives in time, which no simulated component may
+        use."""
         if self.is_cut(src, dst):
             if self.rng.random() < self.late_delivery_rate:
                 self._waiting.setdefault((src, dst), []).append(deliver)
@@ -71,12 +82,15 @@ class Network:
         return True
 
     async def request(
-        self, asker: Process, dst: str, serve: Callable[[AnswerCallback], None], timeout: float = 5.0
+        self, caller: Process, dst: str, serve: Callable[[AnswerCallback], None], timeout: float = 5.0
     ) -> Any:
-        """`serve` is called at the other end with how to answer. Raises Unavailable when no answer comes: then the outcome is unknown."""
+        """Call `serve` on host `dst` with a callback for the reply.
+
+        Raises Unavailable without a reply in time; the outcome is then unknown.
+        """
         future: asyncio.Future[Any] = self.loop.create_future()
 
-        def give_up() -> None:
+        def time_out() -> None:
             if not future.done():
                 future.set_exception(Unavailable("no answer in time", where=dst))
 
@@ -89,16 +103,15 @@ class Network:
                 future.set_result(result)
 
         def answer(result: Any, error: BaseException | None) -> None:
-            self.send(dst, asker.host, lambda: settle(result, error))
+            self.send(dst, caller.host, lambda: settle(result, error))
 
-        giving_up = self.loop.call_at(
-            self.loop.time() + timeout, give_up, context=asker.context
-        )  # whoever serves may die over it
-        self.send(asker.host, dst, lambda: serve(answer))
+        # The timer runs in the caller's process, because the server may die meanwhile.
+        timer = self.loop.call_at(self.loop.time() + timeout, time_out, context=caller.context)
+        self.send(caller.host, dst, lambda: serve(answer))
         try:
             return await future
         finally:
-            giving_up.cancel()
+            timer.cancel()
 
     def open_stream(self, near: Process, far: Process) -> "Stream":
         stream = Stream(self, near, far)
@@ -106,8 +119,9 @@ class Network:
         return stream
 
     def process_died(self, process: Process, *, silently: bool = False) -> None:
-        """Its kernel says so to everybody it was connected to, unless the whole machine is gone."""
-        for stream in [each for each in self.streams if process in (each.near, each.far)]:
+        """Close the connections of a killed process, as its kernel would; with `silently`, the peers notice
+        only by keepalive."""
+        for stream in [stream for stream in self.streams if process in (stream.near, stream.far)]:
             stream.on_process_died(process, silently=silently)
 
     def remove_stream(self, stream: "Stream") -> None:
@@ -116,7 +130,7 @@ class Network:
 
 
 class _StreamDirection(MessagePipe[T]):
-    """One direction of a connection over the network."""
+    """A direction of a connection over the network."""
 
     def __init__(self, stream: "Stream", src: str, dst: str) -> None:
         super().__init__(MAX_MESSAGES_IN_FLIGHT)
@@ -140,8 +154,9 @@ class _StreamDirection(MessagePipe[T]):
         self.changed.set()
 
     def _send(self, item: T | None) -> None:
-        """None: hung up. In order, whatever happens."""
+        """Send an item, or None to hang up; the order of items is always kept."""
         net = self.stream.net
+        # Items behind a stalled item wait too, to keep the order.
         if self.stalled or net.is_cut(self.src, self.dst):
             if not self.stalled:
                 net.loop.schedule_external(net.loop.time() + KEEPALIVE_S, self._give_up)
@@ -173,7 +188,7 @@ class _StreamDirection(MessagePipe[T]):
 
 
 class Stream:
-    """A connection from one process to another."""
+    """A connection between two processes."""
 
     def __init__(self, net: Network, near: Process, far: Process) -> None:
         self.net = net
@@ -184,19 +199,19 @@ class Stream:
         self.far_end: MemoryConnection[Any, Any] = MemoryConnection(self._back, self._out)
 
     def disconnect(self) -> None:
-        """Both ends see it; what came before is still read."""
+        """Close both ends; items that arrived before are still read."""
         self._out.close()
         self._back.close()
         self.net.remove_stream(self)
 
     def on_healed(self, src: str, dst: str) -> None:
-        for way in (self._out, self._back):
-            if (way.src, way.dst) == (src, dst):
-                way.resume()
+        for direction in (self._out, self._back):
+            if (direction.src, direction.dst) == (src, dst):
+                direction.resume()
 
     def on_process_died(self, process: Process, *, silently: bool) -> None:
-        way = self._out if process is self.near else self._back
+        direction = self._out if process is self.near else self._back
         if silently:
             self.net.loop.schedule_external(self.net.loop.time() + KEEPALIVE_S, self.disconnect)
         else:
-            way.close_sender()
+            direction.close_sender()

@@ -1,4 +1,4 @@
-"""One seed from beginning to end: a world settles in, people and faults are let loose, all faults end, and the world must come to rest."""
+"""A seed from start to end: the world settles, users and faults act, faults end, and the world must converge."""
 
 import asyncio
 import contextlib
@@ -20,21 +20,23 @@ from lattice.sim.world.user_actions import POOL_CLASSES, POOL_LABELS, Churn, app
 from lattice.sim.world.world import World
 from lattice.store.cache import Cache
 
-SETTLED_AT_S = 8.0  # seconds until the first services are declared
+# Simulation time at which users and faults start.
+SETTLED_AT_S = 8.0
 FAULTS_END_S = 110.0
 CACHE_COMPARE_INTERVAL_S = 6.5
-REQUESTS_SETTLED_AFTER_S = 5.0  # seconds after the last fault: by then whatever people asked for has come to its end, and takes back no room that is made
-RETRY_FAILED_AFTER_S = 20.0  # seconds after the last fault: what failed for good is tried once more
-MAX_UNCORDON_ATTEMPTS = 10  # times
+# Time after the last fault: by then every request of users has ended, and no request undoes the added capacity.
+REQUESTS_SETTLED_AFTER_S = 5.0
+# Time after the last fault at which workloads that used up their attempts are retried once.
+RETRY_FAILED_AFTER_S = 20.0
+MAX_UNCORDON_ATTEMPTS = 10
 RUN_END_S = 255.0
-TEXT_FIELDS = frozenset(
-    {"message", "failureMessage", "decision", "schedulerDecision"}
-)  # stored fields whose words are for people
+# Stored fields with texts for users.
+TEXT_FIELDS = frozenset({"message", "failureMessage", "decision", "schedulerDecision"})
 
 
 @dataclass(frozen=True)
 class RunDuration:
-    """When the faults end, and when the run does."""
+    """Simulation times, in seconds, at which the faults and the run end."""
 
     faults_end: float = FAULTS_END_S
     run_end: float = RUN_END_S
@@ -42,45 +44,46 @@ class RunDuration:
 
 @dataclass
 class Run:
+    """A finished or failed run of a seed; input of the checker."""
+
     seed: int
     fault_plan: FaultPlan
     world: World
     fault_counts: Counter[str]
     duration: RunDuration = field(default_factory=RunDuration)
-    error: str = ""  # why it did not come to its end
-    cache_mismatches: list[tuple[float, str]] = field(
-        default_factory=list
-    )  # when a leader's copy was not what it claimed to be, and how
+    # The exception that ended the run early.
+    error: str = ""
+    # Simulation time and difference of every cache that did not equal the store.
+    cache_mismatches: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def digest(self) -> str:
-        """Hash of the whole history: every commit with its values, and every process that a machine started or stopped."""
+        """Hash of the history: every commit with its values, and every start and stop of an instance."""
         return self._digest_of(lambda value: value)
 
     @property
     def decisions_digest(self) -> str:
-        """Hash of the history without the texts for people: equal if only messages and explanations changed their words."""
+        """Hash of the history without texts for users; equal if only messages and explanations differ."""
         return self._digest_of(without_texts)
 
-    def _digest_of(self, shown: Callable[[bytes], bytes]) -> str:
-        mix = hashlib.sha256()
+    def _digest_of(self, transform: Callable[[bytes], bytes]) -> str:
+        digest = hashlib.sha256()
         for record in self.world.store.history:
             term = f"{record.term.role} {record.term.number} {record.term.holder}" if record.term else ""
-            mix.update(f"{record.revision} {record.at!r} {record.actor} {record.origin} {term}".encode())
+            digest.update(f"{record.revision} {record.at!r} {record.actor} {record.origin} {term}".encode())
             for change in record.changes:
-                mix.update(str(change.key).encode() + (shown(change.value) if change.value else b""))
+                digest.update(str(change.key).encode() + (transform(change.value) if change.value else b""))
         for machine in [*self.world.removed_machines, *self.world.machines.values()]:
-            mix.update(machine.name.encode())
+            digest.update(machine.name.encode())
             for event in machine.ground.history:
                 instance = event.instance_id
-                mix.update(
-                    f"{event.at!r} {event.action} {instance.uid} {instance.revision} {instance.container}".encode()
-                )
-        return mix.hexdigest()
+                entry = f"{event.at!r} {event.action} {instance.uid} {instance.revision} {instance.container}"
+                digest.update(entry.encode())
+        return digest.hexdigest()
 
 
 def without_texts(value: bytes) -> bytes:
-    """The stored JSON object without the fields of TEXTS, at any depth, its keys sorted."""
+    """The stored JSON object without TEXT_FIELDS at any depth, with sorted keys."""
     return msgspec.json.encode(_strip_texts(msgspec.json.decode(value)), order="sorted")
 
 
@@ -93,15 +96,16 @@ def _strip_texts(value: Any) -> Any:
     return value
 
 
-def run_seed(seed: int, swarm: FaultPlan | None = None, span: RunDuration | None = None) -> Run:
-    swarm, span = swarm or FaultPlan.from_seed(seed), span or RunDuration()
-    world = World(seed, swarm.world_config)
+def run_seed(seed: int, fault_plan: FaultPlan | None = None, duration: RunDuration | None = None) -> Run:
+    """Run a seed to its end; an exception of the run becomes `Run.error`."""
+    fault_plan, duration = fault_plan or FaultPlan.from_seed(seed), duration or RunDuration()
+    world = World(seed, fault_plan.world_config)
     rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
     world.configure_machine = lambda machine: _configure_machine(machine, rng)
-    nemesis = FaultInjector(world, swarm)
-    run = Run(seed, swarm, world, nemesis.fault_counts, span)
+    injector = FaultInjector(world, fault_plan)
+    run = Run(seed, fault_plan, world, injector.fault_counts, duration)
     try:
-        world.loop.run_until_complete(_drive(run, nemesis, rng))
+        world.loop.run_until_complete(_drive(run, injector, rng))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         run.error = repr(error)
     return run
@@ -112,60 +116,64 @@ def _configure_machine(machine: SimMachine, rng: random.Random) -> None:
     machine.ground.kill_delay_s = rng.choice((0.0, 1.0, KILL_GRACE_S - 0.1))
 
 
-async def _drive(run: Run, nemesis: FaultInjector, rng: random.Random) -> None:
-    world, swarm = run.world, run.fault_plan
+async def _drive(run: Run, injector: FaultInjector, rng: random.Random) -> None:
+    world, fault_plan = run.world, run.fault_plan
     world.start()
-    clients = [world.client(f"person-{number + 1}") for number in range(swarm.users)]
+    clients = [world.client(f"person-{number + 1}") for number in range(fault_plan.users)]
     await apply_supply(clients[0], rng)
-    days = [
-        Churn(client, random.Random(rng.getrandbits(64)), swarm.operation_interval_s)  # noqa: S311
+    churns = [
+        Churn(client, random.Random(rng.getrandbits(64)), fault_plan.operation_interval_s)  # noqa: S311
         for client in clients
     ]
-    for day in days:
-        await day.apply_first_service()
+    for churn in churns:
+        await churn.apply_first_service()
     await world.sleep_until(SETTLED_AT_S)
-    looking = asyncio.ensure_future(_compare_caches(run))
-    busy = [asyncio.ensure_future(work) for work in (*(day.run() for day in days), nemesis.run())]
+    cache_check = asyncio.ensure_future(_compare_caches(run))
+    tasks = [asyncio.ensure_future(work) for work in (*(churn.run() for churn in churns), injector.run())]
     await world.sleep_until(run.duration.faults_end)
-    for each in busy:
-        each.cancel()
-    await asyncio.gather(*busy, return_exceptions=True)
-    nemesis.heal_all()
+    for task in tasks:
+        task.cancel()
+    # Wait for the cancelled tasks before the faults are healed.
+    await asyncio.gather(*tasks, return_exceptions=True)
+    injector.heal_all()
     await world.sleep_until(run.duration.faults_end + REQUESTS_SETTLED_AFTER_S)
     await _add_capacity(clients[0])
     await world.sleep_until(run.duration.faults_end + RETRY_FAILED_AFTER_S)
     await _retry_failed(clients[0])
     await world.sleep_until(run.duration.run_end)
-    looking.cancel()
+    cache_check.cancel()
 
 
 async def _compare_caches(run: Run) -> None:
-    """A leader's copies, with what was stored at the revision that they claim to be at."""
+    """Compare the leader's caches with the stored state at the claimed revision (I-06), periodically."""
     world = run.world
     while True:
         await asyncio.sleep(CACHE_COMPARE_INTERVAL_S)
         host = world.leader()
-        office = host.server.leadership.context if host is not None and host.server is not None else None
-        for copy in office.caches if office is not None else ():
-            if copy.revision and (
-                words := cache_difference(copy, world.store.revisions_by_path(copy.resource, copy.revision))
+        context = host.server.leadership.context if host is not None and host.server is not None else None
+        for cache in context.caches if context is not None else ():
+            if cache.revision and (
+                words := cache_difference(
+                    cache, world.store.revisions_by_path(cache.resource, cache.revision)
+                )
             ):
                 run.cache_mismatches.append(
-                    (world.loop.time(), f"{words}, of which it claims to know revision {copy.revision}")
+                    (world.loop.time(), f"{words}, of which it claims to know revision {cache.revision}")
                 )
 
 
-def cache_difference(copy: Cache[Any], stored: Mapping[str, int]) -> str:
-    """Empty if there is none; `stored`: revisions by path."""
-    known = {path: entry.revision for path in stored if (entry := copy.entry(path)) is not None}
-    if known == stored and len(copy) == len(stored):
+def cache_difference(cache: Cache[Any], stored: Mapping[str, int]) -> str:
+    """The difference between a cache and the stored revisions by path; empty if equal."""
+    cached = {path: entry.revision for path in stored if (entry := cache.entry(path)) is not None}
+    if cached == stored and len(cache) == len(stored):
         return ""
-    odd = sorted(path for path in {*stored, *known} if stored.get(path) != known.get(path))[:3]
-    return f"the leader's copy of {copy.resource} differs from the store: {odd or f'{len(copy)} and {len(stored)}'}"
+    different = sorted(path for path in {*stored, *cached} if stored.get(path) != cached.get(path))[:3]
+    detail = different or f"{len(cache)} and {len(stored)}"
+    return f"the leader's copy of {cache.resource} differs from the store: {detail}"
 
 
 async def _add_capacity(client: Client) -> None:
-    """Whatever people still want can be had from now on."""
+    """Raise budgets and limits and uncordon nodes, so that every desired workload can run (I-32)."""
     for name in POOL_CLASSES:
         body = {
             "spec": {
@@ -183,14 +191,15 @@ async def _add_capacity(client: Client) -> None:
         )
         await _retry_until_answered(client.patch, "latticepools", name, body, "")
     for name in sorted(client.world.machines):
-        for _ in range(MAX_UNCORDON_ATTEMPTS):  # one that never joined has no node
+        # A machine that never joined has no node, so the attempts are limited.
+        for _ in range(MAX_UNCORDON_ATTEMPTS):
             if await client.patch("latticenodes", name, {"spec": {"unschedulable": False, "taints": []}}):
                 break
             await asyncio.sleep(0.5)
 
 
-async def _retry_until_answered(ask: Any, *words: Any) -> None:
-    while await ask(*words) is None:  # noqa: ASYNC110 - asked anew each time
+async def _retry_until_answered(request: Any, *arguments: Any) -> None:
+    while await request(*arguments) is None:  # noqa: ASYNC110 - asked anew each time
         await asyncio.sleep(0.5)
 
 
@@ -201,5 +210,6 @@ async def _retry_failed(client: Client) -> None:
         if workload.status.actual_state == "Failed" or (
             workload.status.retry and workload.status.retry.attempts
         ):
+            # The workload may be gone since the list.
             with contextlib.suppress(AssertionError):
                 await client.retry(entry.key.name, entry.key.namespace)

@@ -1,4 +1,5 @@
-"""One server as a process of the simulation: the real election, controllers, verbs and agents' side, wired as in `cli/serve.py`."""
+"""A server as a process of the simulation: the real election, controllers, API and agent sessions, wired as
+in `app/`."""
 
 import asyncio
 import random
@@ -44,7 +45,8 @@ from lattice.store.protocol import ABSENT, Key, Put
 if TYPE_CHECKING:
     from lattice.sim.world.world import World
 
-JOIN_TOKEN_TTL = timedelta(hours=12)  # wall clocks jump by an hour
+# Longer than the hour by which wall clocks jump.
+JOIN_TOKEN_TTL = timedelta(hours=12)
 NAME_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -55,12 +57,12 @@ def catalog() -> Catalog:
 
 @cache
 def authority() -> CertificateAuthority:
-    """Signs, and leaves no trace in the store."""
+    """A certificate authority whose keys are not in the store."""
     return new_authority()[0]
 
 
 class DiscardingPoster:
-    """Webhooks are delivered to nobody."""
+    """A webhook client that discards every delivery."""
 
     async def post(self, url: str, body: Any, timeout: float) -> None:
         return None
@@ -91,14 +93,16 @@ def mint_token(rng: random.Random, clock: SimClock, grant: Grant) -> tuple[str, 
 
 @dataclass
 class ServerHost:
-    """A machine on which servers run, one after the other."""
+    """A machine on which a server runs; a restart is a new process."""
 
     name: str
     clock: SimClock
-    watch_lag_s: float = 0.0  # seconds by which its watches are behind
+    # Seconds by which watches of the host are behind.
+    watch_lag_s: float = 0.0
     start_count: int = 0
     server: "SimServer | None" = None
-    has_stable_identity: bool = True  # its servers say who they are by a setting; else each is somebody new
+    # False: every server process has a new identity in the election.
+    has_stable_identity: bool = True
 
     @property
     def address(self) -> str:
@@ -106,6 +110,8 @@ class ServerHost:
 
 
 class SimServer:
+    """A server process with its store connection, election, controllers and agent sessions."""
+
     def __init__(self, world: "World", host: ServerHost, process: Process) -> None:
         self.world, self.host, self.process = world, host, process
         clock, rng = host.clock, random.Random(world.rng.getrandbits(64))  # noqa: S311
@@ -127,7 +133,7 @@ class SimServer:
             rng,
             LEASE_TTL_S,
         )
-        means = ControllerDependencies(
+        dependencies = ControllerDependencies(
             mint_token=TokenMinter(clock, rng),
             pricing_tables=lambda: (PriceBook.builtin(), "", ""),
             webhook_client=DiscardingPoster(),
@@ -141,11 +147,12 @@ class SimServer:
             self.store,
             clock,
             self.election,
-            means,
+            dependencies,
             EVENT_TTL_S,
             lambda: host.address,
             lambda: f"https://{host.name}",
         )
+        # Names, uids and jitter must come from the seed.
         self.leadership.rng, self.leadership.new_uid, self.leadership.freezes_caches = rng, new_uid, False
         self.leadership.lease_cache.rng = rng
         self.sessions = AgentSessions(
@@ -161,33 +168,35 @@ class SimServer:
         self.joining = NodeJoinService(self.store, authority(), clock, new_uid, lambda: host.address)
 
     async def run(self) -> None:
-        """Until killed, or asked to stop."""
-        running = (
+        """Run the server until the process is killed or stopped."""
+        loops = (
             self.leadership.lease_cache.run(),
             self.election.run(),
             self.sessions.run(),
             self._compact_periodically(),
         )
-        self.tasks = [asyncio.create_task(each) for each in running]
+        self.tasks = [asyncio.create_task(loop) for loop in loops]
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def stop(self) -> None:
-        """As `lattice serve` does when it is asked to end."""
+        """Stop the server in the order of `lattice serve`."""
         await self.leadership.stop()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def _cache_revision(self) -> int:
-        """What the copies of this leader know, all of them."""
-        office = self.leadership.context
-        known = [copy.revision for copy in office.caches if copy.revision] if office is not None else []
-        return min(known, default=self.store.watched_revision)
+        """The oldest revision of the leader's caches; without caches, the revision of the watch."""
+        context = self.leadership.context
+        revisions = (
+            [cache.revision for cache in context.caches if cache.revision] if context is not None else []
+        )
+        return min(revisions, default=self.store.watched_revision)
 
     def handle(
         self, origin: str, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback
     ) -> None:
-        """A request that has arrived here."""
+        """Handle a request that has arrived at the server, in a task of the server's process."""
         if not self.process.is_alive:
             answer(None, Unavailable("nobody listens there", where=self.host.name))
             return
@@ -203,16 +212,21 @@ class SimServer:
             answer(None, error)
 
     async def _compact_periodically(self) -> None:
-        """As `lattice serve` does, a little at a time."""
-        seen: list[tuple[float, int]] = []
+        """Compact revisions older than HISTORY_RETENTION_S, as `lattice serve` does; only the leader
+        compacts."""
+        revisions: list[tuple[float, int]] = []
         clock = self.host.clock
         while True:
             await clock.sleep(COMPACTION_INTERVAL_S)
             try:
-                seen.append((clock.monotonic(), await self.store.revision()))
-                old = [revision for when, revision in seen if when <= clock.monotonic() - HISTORY_RETENTION_S]
+                revisions.append((clock.monotonic(), await self.store.revision()))
+                old = [
+                    revision
+                    for when, revision in revisions
+                    if when <= clock.monotonic() - HISTORY_RETENTION_S
+                ]
                 if old and self.election.term is not None:
                     await self.store.compact(old[-1])
-                    seen = [(when, revision) for when, revision in seen if revision > old[-1]]
+                    revisions = [(when, revision) for when, revision in revisions if revision > old[-1]]
             except LatticeError:
                 continue

@@ -1,4 +1,5 @@
-"""How long things take in a simulated world: the product's rules with shorter times, so that minutes show what takes hours."""
+"""Timeouts of the simulated world: the rules of the product with shorter times, so that a run of minutes
+covers hours."""
 
 from dataclasses import dataclass, field
 
@@ -7,20 +8,22 @@ from lattice.lifecycle.retry import RetryPolicy
 from lattice.lifecycle.workload import GracePeriods
 
 ELECTION_ROLE = "controllers"
-LEASE_TTL_S = 5.0  # seconds
-HISTORY_RETENTION_S = 30.0  # seconds of revisions that are kept
+LEASE_TTL_S = 5.0
+# Age of revisions that compaction keeps.
+HISTORY_RETENTION_S = 30.0
 COMPACTION_INTERVAL_S = 12.0
 RECONCILE_INTERVAL_S = 3.0
 EVENT_TTL_S = 3600.0
-RESERVATION_TIMEOUT_S = 8.0  # seconds that room is held for a binding
-REPLACE_AFTER_S = 30.0  # seconds of silence after which what a node ran is replaced
-RETRY_FIRST_S, RETRY_MAX_S, STEADY_RUN_S = (
-    1.0,
-    8.0,
-    16.0,
-)  # seconds from a failure to the next start; of running that make up for failures
-KILL_GRACE_S = 2.5  # seconds from a node's deadline until its copies are dead
-CLOCK_RATE_TOLERANCE = 0.05  # share by which the rate of a clock may be wrong
+# Time until a reservation expires.
+RESERVATION_TIMEOUT_S = 8.0
+# Silence of a node after which the leader replaces the workloads of the node.
+REPLACE_AFTER_S = 30.0
+# Back-off from a failure to the next start: the first, the longest, and the run time that resets the back-off.
+RETRY_FIRST_S, RETRY_MAX_S, STEADY_RUN_S = (1.0, 8.0, 16.0)
+# Time from the stop deadline of a disconnected node until the instances are dead.
+KILL_GRACE_S = 2.5
+# Ratio by which the rate of a clock may be wrong.
+CLOCK_RATE_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)

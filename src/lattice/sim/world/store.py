@@ -1,10 +1,12 @@
-"""One store for all, behind the network, with everything that was ever written: who wrote it, in which term, and when in truth."""
+"""The simulated store: a memory store behind the network that records every commit with writer, term and
+simulation time."""
 
 import asyncio
 import contextvars
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from lattice.clock import Clock
@@ -31,14 +33,17 @@ from lattice.store.protocol import (
 
 T = TypeVar("T")
 STORE_HOST = "store"
-REQUEST_ORIGIN: contextvars.ContextVar[str] = contextvars.ContextVar(
-    "origin", default="controllers"
-)  # on whose behalf a server writes
+# The component or client on whose behalf a server writes.
+REQUEST_ORIGIN: contextvars.ContextVar[str] = contextvars.ContextVar("origin", default="controllers")
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """One commit. `led` is the term that the role was in when it was applied; `seen`: what its writer had been told of when it asked."""
+    """A commit with its writer.
+
+    `current_term` is the term of the role when the commit was applied; `writer_revision` is the newest
+    revision that the writer had received when the writer sent the commit.
+    """
 
     revision: int
     at: float
@@ -48,9 +53,12 @@ class CommitRecord:
     current_term: int
     request_id: str | None
     changes: tuple[Change, ...]
-    blind_writes: tuple[Key, ...] = ()  # written over something that the writer had not seen
-    writer_revision: int | None = None  # None: nobody knows
-    sent_at: float | None = None  # when its writer sent it off
+    # Keys that the writer overwrote without having read the stored revision.
+    blind_writes: tuple[Key, ...] = ()
+    # None: unknown.
+    writer_revision: int | None = None
+    # Simulation time at which the writer sent the commit.
+    sent_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +69,14 @@ class ElectionRecord:
 
 @dataclass
 class _ResourceLog:
-    """All batches of one resource."""
+    """All batches of a resource."""
 
     revisions: list[int] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
 
 
 class HistoryStore(MemoryStore):
-    """The memory store, which forgets nothing that a checker needs."""
+    """A memory store that keeps the history of commits and elections for the checker."""
 
     def __init__(self, clock: Clock, time: Callable[[], float]) -> None:
         super().__init__(clock)
@@ -81,7 +89,8 @@ class HistoryStore(MemoryStore):
         self.sent_at: float | None = None
         self.listeners: list[Callable[[int], None]] = []
         self.logs_by_resource: dict[str, _ResourceLog] = {}
-        self.last_revisions: dict[Key, int] = {}  # by key: its last revision, also of one that is gone
+        # Last revision by key, deleted objects included.
+        self.last_revisions: dict[Key, int] = {}
 
     async def commit(
         self,
@@ -91,14 +100,15 @@ class HistoryStore(MemoryStore):
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        before = self._revision
+        previous_revision = self._revision
         blind = tuple(
-            each.key
-            for each in writes
-            if isinstance(each, Put) and self._revision_of(each.key) not in (each.expect, ABSENT)
+            write.key
+            for write in writes
+            if isinstance(write, Put) and self._revision_of(write.key) not in (write.expect, ABSENT)
         )
         revision = await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
-        if revision > before:
+        # A repeated request_id returns the earlier revision and is no new commit.
+        if revision > previous_revision:
             self._record_commit(revision, tuple(self._log[-len(writes) :]), fence, request_id, blind)
         return revision
 
@@ -109,30 +119,31 @@ class HistoryStore(MemoryStore):
         return term
 
     def batches(self, resource: str, after: int, until: int) -> list[Batch]:
-        line = self.logs_by_resource.get(resource)
-        if line is None:
+        log = self.logs_by_resource.get(resource)
+        if log is None:
             return []
-        return line.batches[bisect_right(line.revisions, after) : bisect_right(line.revisions, until)]
+        return log.batches[bisect_right(log.revisions, after) : bisect_right(log.revisions, until)]
 
     def term_of(self, role: str) -> Term | None:
-        """Who holds a role now: for a bug that is planted."""
+        """The current term of a role; a planted bug reads the term again."""
         lease = self._leases.get(role)
         return lease.term if lease is not None else None
 
     def revisions_by_path(self, resource: str, at: int | None = None) -> dict[str, int]:
-        """Revision of each object, by path; at a revision that is past, or now."""
+        """Revision of every object of a resource by path, now or at an earlier revision."""
         if at is None or at >= self._revision:
             return {path: entry.revision for path, entry in self._table(resource).entries.items()}
-        found: dict[str, int] = {}
-        for change in (change for batch in self.batches(resource, 0, at) for change in batch.changes):
+        revisions: dict[str, int] = {}
+        changes = chain.from_iterable(batch.changes for batch in self.batches(resource, 0, at))
+        for change in changes:
             if change.value is None:
-                found.pop(change.key.path, None)
+                revisions.pop(change.key.path, None)
             else:
-                found[change.key.path] = change.revision
-        return found
+                revisions[change.key.path] = change.revision
+        return revisions
 
     def latest_revision_of(self, keys: Iterable[Key]) -> int:
-        """Revision at which one of them was last written or deleted."""
+        """The newest revision that wrote or deleted any of the keys."""
         return max((self.last_revisions.get(key, 0) for key in keys), default=0)
 
     @property
@@ -140,12 +151,11 @@ class HistoryStore(MemoryStore):
         return self._revision
 
     def changed_resources(self, after: int, until: int) -> frozenset[str]:
-        """Resources that changed after one revision, up to another."""
+        """Resources that changed after revision `after`, up to revision `until`."""
         start = bisect_right(self.history, after, key=lambda record: record.revision)
         stop = bisect_right(self.history, until, lo=start, key=lambda record: record.revision)
-        return frozenset(
-            change.key.resource for record in self.history[start:stop] for change in record.changes
-        )
+        changes = chain.from_iterable(record.changes for record in self.history[start:stop])
+        return frozenset(change.key.resource for change in changes)
 
     def _record_commit(
         self,
@@ -155,9 +165,8 @@ class HistoryStore(MemoryStore):
         request_id: str | None,
         blind: tuple[Key, ...],
     ) -> None:
-        led = self._terms.get("controllers", 0)
+        current_term = self._terms.get("controllers", 0)
         self.last_revisions.update((change.key, revision) for change in changes)
-        told = (self.writer_revision, self.sent_at)
         self.history.append(
             CommitRecord(
                 revision,
@@ -165,25 +174,26 @@ class HistoryStore(MemoryStore):
                 self.writer,
                 self.origin,
                 fence,
-                led,
+                current_term,
                 request_id,
                 changes,
                 blind,
-                *told,
+                self.writer_revision,
+                self.sent_at,
             )
         )
         for resource in dict.fromkeys(change.key.resource for change in changes):
-            line = self.logs_by_resource.setdefault(resource, _ResourceLog())
-            line.revisions.append(revision)
-            line.batches.append(
-                Batch(revision, tuple(each for each in changes if each.key.resource == resource))
+            log = self.logs_by_resource.setdefault(resource, _ResourceLog())
+            log.revisions.append(revision)
+            log.batches.append(
+                Batch(revision, tuple(change for change in changes if change.key.resource == resource))
             )
-        for ear in self.listeners:
-            ear(revision)
+        for listener in self.listeners:
+            listener(revision)
 
 
 def run_synchronously(coro: Coroutine[Any, Any, T]) -> T:
-    """The memory store never waits."""
+    """Run a coroutine of the memory store, which never waits, without the event loop."""
     try:
         coro.send(None)
     except StopIteration as done:
@@ -193,7 +203,10 @@ def run_synchronously(coro: Coroutine[Any, Any, T]) -> T:
 
 
 class RejectedWrites(NamedTuple):
-    """A plan that somebody else was ahead of, so many times in a row; `knowing`: the last of these with all of that known."""
+    """Consecutive rejections of the same commit by revision conflicts.
+
+    `informed_attempts` counts the last rejections for which the writer had received the conflicting revision.
+    """
 
     keys: tuple[str, ...] = ()
     attempts: int = 0
@@ -201,30 +214,31 @@ class RejectedWrites(NamedTuple):
 
 
 class StoreClient:
-    """The store as one server process reaches it: a Store."""
+    """The store as a server process reaches the store over the network."""
 
     def __init__(self, store: HistoryStore, net: Network, process: Process, lag: Callable[[], float]) -> None:
         self.store = store
         self.net = net
         self.process = process
-        self.lag = lag  # seconds by which watches are behind just now
-        self.watched_revision = store.latest_revision  # watches have been told up to here
+        # Seconds by which watches are behind at present.
+        self.lag = lag
+        # Newest revision that watches have received.
+        self.watched_revision = store.latest_revision
         self.watches: list[SimWatch] = []
-        self.rejections: dict[
-            tuple[str, ...], RejectedWrites
-        ] = {}  # by what was written: since it was last written
+        # By written keys: rejections since the last success.
+        self.rejections: dict[tuple[str, ...], RejectedWrites] = {}
         self.worst_rejection = RejectedWrites()
-        self.are_watches_paused = False  # its watches are told nothing
-        self.read_revision: Callable[[], int] = lambda: (
-            self.watched_revision
-        )  # the revision that whoever writes has seen, in all of its copies
+        # While true, watches receive no change.
+        self.are_watches_paused = False
+        # The oldest revision of the writer's caches.
+        self.read_revision: Callable[[], int] = lambda: self.watched_revision
         self._next_delivery_at = 0.0
         self._stalled_since: float | None = None
         store.listeners.append(self._on_commit)
 
     async def get(self, key: Key) -> Entry | None:
-        found: Entry | None = await self._request(lambda: self.store.get(key))
-        return found
+        entry: Entry | None = await self._request(lambda: self.store.get(key))
+        return entry
 
     async def list(
         self,
@@ -263,47 +277,51 @@ class StoreClient:
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        plan = tuple(sorted(str(each.key) for each in writes if each.key.resource != "events"))
-        seen, found, now = self.read_revision(), 0, self.net.loop.time()
+        keys = tuple(sorted(str(write.key) for write in writes if write.key.resource != "events"))
+        read_revision, stored_revision, sent_at = self.read_revision(), 0, self.net.loop.time()
 
         async def work() -> int:
-            nonlocal found
-            found = self.store.latest_revision_of(each.key for each in (*writes, *checks))
-            self.store.writer_revision, self.store.sent_at = seen, now
+            nonlocal stored_revision
+            stored_revision = self.store.latest_revision_of(write.key for write in (*writes, *checks))
+            # The store attributes the commit to the revision that the writer knew when the commit was sent.
+            self.store.writer_revision, self.store.sent_at = read_revision, sent_at
             return await self.store.commit(writes, checks=checks, fence=fence, request_id=request_id)
 
         try:
             revision: int = await self._request(work)
+        # The conflicting revision decides whether the writer could have known (I-35).
         except RevisionConflict:
-            self._record_rejection(plan, was_informed=found <= seen)
+            self._record_rejection(keys, was_informed=stored_revision <= read_revision)
             raise
-        self.rejections.pop(plan, None)
+        self.rejections.pop(keys, None)
         return revision
 
-    def _record_rejection(self, plan: tuple[str, ...], *, was_informed: bool) -> None:
-        """`is_known`: whoever wrote that had been told already of what it clashes with."""
-        before = self.rejections.get(plan, RejectedWrites(plan))
-        now = self.rejections[plan] = RejectedWrites(
-            plan, before.attempts + 1, before.informed_attempts + 1 if was_informed else 0
+    def _record_rejection(self, keys: tuple[str, ...], *, was_informed: bool) -> None:
+        """Count a rejected commit; `was_informed`: the writer had received the conflicting revision."""
+        previous = self.rejections.get(keys, RejectedWrites(keys))
+        current = self.rejections[keys] = RejectedWrites(
+            keys, previous.attempts + 1, previous.informed_attempts + 1 if was_informed else 0
         )
         self.worst_rejection = max(
-            self.worst_rejection, now, key=lambda each: (each.informed_attempts, each.attempts)
+            self.worst_rejection,
+            current,
+            key=lambda rejection: (rejection.informed_attempts, rejection.attempts),
         )
 
     async def revision(self) -> int:
-        found: int = await self._request(self.store.revision)
-        return found
+        revision: int = await self._request(self.store.revision)
+        return revision
 
     async def compact(self, revision: int) -> None:
         await self._request(lambda: self.store.compact(revision))
 
     async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
-        found: Term | None = await self._request(lambda: self.store.campaign(role, holder, ttl))
-        return found
+        term: Term | None = await self._request(lambda: self.store.campaign(role, holder, ttl))
+        return term
 
     async def renew(self, term: Term) -> bool:
-        found: bool = await self._request(lambda: self.store.renew(term))
-        return found
+        is_renewed: bool = await self._request(lambda: self.store.renew(term))
+        return is_renewed
 
     async def resign(self, term: Term) -> None:
         await self._request(lambda: self.store.resign(term))
@@ -321,39 +339,42 @@ class StoreClient:
             except LatticeError as error:
                 answer(None, error)
 
-        found: T = await self.net.request(self.process, STORE_HOST, serve)
-        return found
+        result: T = await self.net.request(self.process, STORE_HOST, serve)
+        return result
 
     def _on_commit(self, revision: int) -> None:
         if not self.watches or not self.process.is_alive or self.are_watches_paused:
             return
         now, host = self.net.loop.time(), self.process.host
+        # A cut in either direction stalls the TCP connection of the watches.
         if self.net.is_cut(STORE_HOST, host) or self.net.is_cut(host, STORE_HOST):
             if self._stalled_since is None:
                 self._stalled_since = now
                 self.net.loop.schedule_external(now + KEEPALIVE_S, self._break_watches)
             return
-        if self._stalled_since is not None:  # healed before the connection broke
+        # The network healed before the connection broke.
+        if self._stalled_since is not None:
             self._stalled_since = None
+        # Deliveries keep their order although latencies are random.
         self._next_delivery_at = max(
             self._next_delivery_at, now + self.net.latency(STORE_HOST, host) + self.lag()
         )
         self.net.loop.schedule_external(self._next_delivery_at, self._deliver, revision)
 
     def _deliver(self, revision: int) -> None:
-        before, self.watched_revision = self.watched_revision, max(self.watched_revision, revision)
-        touched = self.store.changed_resources(before, self.watched_revision)
+        previous_revision, self.watched_revision = self.watched_revision, max(self.watched_revision, revision)
+        changed = self.store.changed_resources(previous_revision, self.watched_revision)
         for watch in self.watches:
-            if watch.resource in touched:
+            if watch.resource in changed:
                 watch.changed.set()
 
     def resume_watches(self) -> None:
-        """Its watches go on from where they were, if what comes next is still there."""
+        """Continue the watches from their revision; a watch behind the compacted revision fails."""
         self.are_watches_paused = False
         self._on_commit(self.store.latest_revision)
 
     def on_healed(self) -> None:
-        """What was published while we were cut off comes now, unless the connection broke before."""
+        """Deliver the changes of the cut, unless the connection broke before."""
         if self._stalled_since is not None:
             self._stalled_since = None
             self._on_commit(self.store.latest_revision)
@@ -362,7 +383,8 @@ class StoreClient:
         if self._stalled_since is None:
             return
         self._stalled_since = None
-        self.watched_revision = self.store.latest_revision  # whoever connects anew is told everything again
+        # A new watch receives every change up to the latest revision.
+        self.watched_revision = self.store.latest_revision
         broken, self.watches = self.watches, []
         for watch in broken:
             watch.is_broken = True
@@ -370,6 +392,8 @@ class StoreClient:
 
 
 class SimWatch:
+    """A watch of a resource that delivers batches up to the client's watched revision."""
+
     def __init__(self, client: StoreClient, resource: str, after: int) -> None:
         self.client = client
         self.resource = resource
@@ -392,6 +416,7 @@ class SimWatch:
                 raise Unavailable("the watch broke off", where=STORE_HOST)
             store = self.client.store
             batches = store.batches(self.resource, self.after_revision, self.client.watched_revision)
+            # The next change may have been compacted away while the watch was behind.
             if (
                 batches
                 and self.after_revision < store.compacted_revision - 1

@@ -1,4 +1,5 @@
-"""What people do all day: services and workloads come, change and go, nodes are drained and tainted, budgets, prices, labels change."""
+"""User actions of the simulation: services and workloads are created, changed and deleted; nodes, pools,
+budgets and prices change."""
 
 import random
 from dataclasses import dataclass, field
@@ -12,9 +13,8 @@ if TYPE_CHECKING:
 
 NODE_CLASSES: dict[str, tuple[float, float, str]] = {"small": (1, 2, "0.05"), "large": (2, 4, "0.09")}
 POOL_CLASSES = {"east": ("small", "large"), "west": ("small",)}
-POOL_LABELS: dict[
-    str, Body
-] = {  # of pools, when nobody has changed them: whatever a service demands is somewhere
+# Labels of unchanged pools; every demand of a service is met by a pool.
+POOL_LABELS: dict[str, Body] = {
     "east": {"tier": "production", "region": "east", "compliance": ["gdpr", "soc2"], "dataResidency": "eu"},
     "west": {
         "tier": ["production", "staging"],
@@ -24,7 +24,8 @@ POOL_LABELS: dict[
     },
 }
 TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-SIM_TAINT_KEY = "sim.lattice.dev/kept-free"  # a taint that some put up with
+# A taint that some services tolerate.
+SIM_TAINT_KEY = "sim.lattice.dev/kept-free"
 SERVICE_NAMES = ("api", "web", "db", "batch")
 STANDALONE_WORKLOADS = ("lone-0", "lone-1", "lone-2")
 GANG_WORKLOADS = ("crew-0", "crew-1", "crew-2")
@@ -43,12 +44,12 @@ def node_class_body(cores: float, memory: float, price: str, labels: Body | None
 
 
 def pool_body(
-    region: str, classes: tuple[str, ...], limit: float, most: int = 4, labels: Body | None = None
+    region: str, classes: tuple[str, ...], limit: float, max_nodes: int = 4, labels: Body | None = None
 ) -> Body:
     return {
         "spec": {
             "provider": {"type": "fake", "region": region},
-            "capacity": {"maxNodes": most},
+            "capacity": {"maxNodes": max_nodes},
             "budget": {"maxMonthlyCost": limit},
             "nodeClasses": list(classes),
             "labels": labels or {"tier": "production", "region": region},
@@ -56,15 +57,17 @@ def pool_body(
     }
 
 
-def service_body(replicas: int, cores: float, version: int = 1, **rest: Any) -> Body:
+def service_body(replicas: int, cores: float, version: int = 1, **fields: Any) -> Body:
     containers = {
         "main": {
             "command": ["run", f"v{version}"],
-            **({"ports": [{"name": "http"}]} if rest.pop("port", False) else {}),
+            **({"ports": [{"name": "http"}]} if fields.pop("port", False) else {}),
         }
     }
-    placement = {"resources": {"cores": cores, "memoryGi": 0.25}, **rest.pop("placement", {})}
-    return {"spec": {"containers": containers, "placement": placement, "replicas": {"min": replicas}, **rest}}
+    placement = {"resources": {"cores": cores, "memoryGi": 0.25}, **fields.pop("placement", {})}
+    return {
+        "spec": {"containers": containers, "placement": placement, "replicas": {"min": replicas}, **fields}
+    }
 
 
 ANTI_AFFINITY: Body = {
@@ -74,45 +77,38 @@ ANTI_AFFINITY: Body = {
 }
 
 
-def workload_body(cores: str = "250m", version: int = 1, **rest: Any) -> Body:
+def workload_body(cores: str = "250m", version: int = 1, **fields: Any) -> Body:
     return {
         "spec": {
             "containers": {"main": {"command": ["run", f"v{version}"]}},
             "requests": {"cpu": cores, "memory": "128Mi"},
-            **rest,
+            **fields,
         }
     }
 
 
 async def apply_supply(client: Client, rng: random.Random) -> None:
-    """Supply and the first services; asked for until nobody refuses or fails to answer."""
-    wanted: list[tuple[str, str, Body, str]] = [
-        *(
-            ("latticenodeclasses", name, node_class_body(*each, {"size": name}), "")
-            for name, each in NODE_CLASSES.items()
-        ),
-        *(
-            (
-                "latticepools",
-                name,
-                pool_body(name, classes, rng.choice((75, 120, 200)), labels=POOL_LABELS[name]),
-                "",
-            )
-            for name, classes in POOL_CLASSES.items()
-        ),
-    ]
-    for kind, name, body, namespace in wanted:
+    """Apply node classes and pools; a request is repeated until the server accepts."""
+    objects: list[tuple[str, str, Body, str]] = []
+    for name, (cores, memory, price) in NODE_CLASSES.items():
+        body = node_class_body(cores, memory, price, {"size": name})
+        objects.append(("latticenodeclasses", name, body, ""))
+    for name, classes in POOL_CLASSES.items():
+        body = pool_body(name, classes, rng.choice((75, 120, 200)), labels=POOL_LABELS[name])
+        objects.append(("latticepools", name, body, ""))
+    for kind, name, body, namespace in objects:
         while await client.apply(kind, name, body, namespace) is None:
             await client.world.true_clock.sleep(0.5)
 
 
 @dataclass
 class Churn:
-    """One person's day: one deed after the other, of each sort as often as its weight says."""
+    """Random actions of a user, chosen by weight."""
 
     client: Client
     rng: random.Random
-    interval_s: float = 4.0  # seconds between operations, half of it up to one and a half
+    # Average seconds between actions; a pause is half to one and a half times the interval.
+    interval_s: float = 4.0
     versions: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -120,8 +116,8 @@ class Churn:
         return self.client.world
 
     async def run(self) -> None:
-        """Until cancelled."""
-        deeds = [
+        """Act until cancelled."""
+        actions = [
             (6, self._apply_service),
             (4, self._scale),
             (2, self._delete_service),
@@ -142,10 +138,10 @@ class Churn:
             (1, self._read_service),
             (1, self._retry),
         ]
-        weights = [weight for weight, _ in deeds]
+        weights = [weight for weight, _ in actions]
         while True:
             await self.world.true_clock.sleep(self.interval_s * (0.5 + self.rng.random()))
-            await self.rng.choices([deed for _, deed in deeds], weights)[0]()
+            await self.rng.choices([action for _, action in actions], weights)[0]()
 
     async def apply_first_service(self) -> None:
         await self._apply_service()
@@ -163,35 +159,36 @@ class Churn:
         await self.client.apply("latticeservices", name, body)
 
     def _options(self, name: str) -> dict[str, Any]:
-        """Each service is of a kind: db never runs twice, batch has to go first, web goes by labels, api by certificates or evenly."""
-        place: Body
+        """Spec fields by service: db is a strict single copy, batch has low priority, web selects pools, api
+        demands compliance or spread."""
+        placement: Body
         match name:
             case "db":
-                place = self.rng.choice(({}, {"dataResidency": "EU"}, {"dataResidency": "us"}))
+                placement = self.rng.choice(({}, {"dataResidency": "EU"}, {"dataResidency": "us"}))
                 return {
                     "disconnect": self._stop_policy(),
-                    "placement": place,
+                    "placement": placement,
                     "spread": self.rng.choice(([], [{"topologyKey": "node"}])),
                 }
             case "batch":
-                place = self.rng.choice(
+                placement = self.rng.choice(
                     (
                         {},
                         {"nodeSelector": {"size": "large"}},
                         {"tolerations": [{"key": SIM_TAINT_KEY, "operator": "Exists"}]},
                     )
                 )
-                return {"priority": -10, "placement": place}
+                return {"priority": -10, "placement": placement}
             case "api":
-                place = self.rng.choice(({}, {"compliance": ["gdpr"]}, {"compliance": ["soc2"]}))
+                placement = self.rng.choice(({}, {"compliance": ["gdpr"]}, {"compliance": ["soc2"]}))
                 return {
                     "priority": 10,
-                    "placement": place,
+                    "placement": placement,
                     "spread": self.rng.choice(([], [{"topologyKey": "region"}])),
                 }
-        somewhere = {"matchLabels": {"region": self.rng.choice(sorted(POOL_CLASSES))}}
-        staged = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["staging"]}]}
-        return {"placement": self.rng.choice(({}, {"pools": somewhere}, {"pools": staged}))}
+        regional = {"matchLabels": {"region": self.rng.choice(sorted(POOL_CLASSES))}}
+        staging = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["staging"]}]}
+        return {"placement": self.rng.choice(({}, {"pools": regional}, {"pools": staging}))}
 
     def _stop_policy(self) -> Body:
         return {"policy": "stop", "stopAfter": f"{self.rng.choice((12, 18, 24, 27, 29))}s"}
@@ -203,56 +200,56 @@ class Churn:
         await self.client.delete("latticeservices", self.rng.choice(SERVICE_NAMES))
 
     async def _apply_standalone(self) -> None:
-        rest: Body = {"disconnect": self._stop_policy() if self.rng.random() < 0.5 else {"policy": "keep"}}
+        fields: Body = {"disconnect": self._stop_policy() if self.rng.random() < 0.5 else {"policy": "keep"}}
         if self.rng.random() < 0.5:
-            rest["constraints"] = self.rng.choice(
+            fields["constraints"] = self.rng.choice(
                 (ANTI_AFFINITY, {"nodeSelector": {"kind": "rack"}}, {"nodeSelector": {"size": "small"}})
             )
         state = "Stopped" if self.rng.random() < 0.2 else "Running"
         name = self.rng.choice(STANDALONE_WORKLOADS)
         version = self.versions[name] = self.versions.get(name, 0) + (self.rng.random() < 0.4)
-        body = workload_body(self.rng.choice(("250m", "500m")), version, desiredState=state, **rest)
+        body = workload_body(self.rng.choice(("250m", "500m")), version, desiredState=state, **fields)
         await self.client.apply("latticeworkloads", name, {"metadata": {"labels": {"sort": "lone"}}, **body})
 
     async def _delete_standalone(self) -> None:
         await self.client.delete("latticeworkloads", self.rng.choice(STANDALONE_WORKLOADS))
 
     async def _recreate_standalone(self) -> None:
-        """Deleted, and made anew under its name as soon as that can be: nobody is to notice that it is another."""
+        """Delete a workload and create a workload of the same name as soon as possible."""
         name = self.rng.choice(STANDALONE_WORKLOADS)
         await self.client.delete("latticeworkloads", name)
         for _ in range(self.rng.randint(1, 4)):
             await self.world.true_clock.sleep(self.rng.uniform(0.2, 2.0))
-            made = await self.client.create(
+            created = await self.client.create(
                 "latticeworkloads", name, workload_body("250m", 1, disconnect=self._stop_policy())
             )
-            if made is not None:
+            if created is not None:
                 return
 
     async def _flap_pool_limits(self) -> None:
-        """A service wants more while whoever pays for a pool cannot decide how much."""
+        """Scale a service up while the budget and the machine limit of a pool change repeatedly."""
         name, pool_name = self.rng.choice(SERVICE_NAMES), self.rng.choice(sorted(POOL_CLASSES))
         await self.client.apply(
             "latticeservices", name, service_body(self.rng.randint(2, 4), 0.75, self.versions.get(name, 0))
         )
         for _ in range(self.rng.randint(4, 12)):
-            limit, most = self.rng.choice(((40, 4), (200, 4), (200, 1), (200, 2)))
-            body = {"spec": {"budget": {"maxMonthlyCost": limit}, "capacity": {"maxNodes": most}}}
+            limit, max_nodes = self.rng.choice(((40, 4), (200, 4), (200, 1), (200, 2)))
+            body = {"spec": {"budget": {"maxMonthlyCost": limit}, "capacity": {"maxNodes": max_nodes}}}
             await self.client.patch("latticepools", pool_name, body, "")
             await self.world.true_clock.sleep(self.rng.choice((0.0, 0.01, 0.05)))
 
     async def _edit(self) -> None:
-        """As with an editor: read, thought about, and written whole over what was read."""
+        """Read a service, wait, and replace the service by an edited object, as with an editor."""
         name = self.rng.choice(SERVICE_NAMES)
-        found = await self.client.get("latticeservices", name)
-        if found is None:
+        service = await self.client.get("latticeservices", name)
+        if service is None:
             return
         await self.world.true_clock.sleep(self.rng.choice((0.0, 0.05, 1.0)))
-        found["spec"]["replicas"] = {"min": self.rng.randint(1, 3)}
-        await self.client.put("latticeservices", name, found)
+        service["spec"]["replicas"] = {"min": self.rng.randint(1, 3)}
+        await self.client.put("latticeservices", name, service)
 
     async def _gang(self) -> None:
-        """All of them or none; sooner or later they go again."""
+        """Apply a gang, or delete the gang."""
         if self.rng.random() < 0.4:
             for name in GANG_WORKLOADS:
                 await self.client.delete("latticeworkloads", name)
@@ -265,7 +262,7 @@ class Churn:
             )
 
     async def _cordon(self) -> None:
-        """Uncordoned as often."""
+        """Cordon or uncordon a node."""
         if self.world.machines:
             name = self.rng.choice(sorted(self.world.machines))
             await self.client.patch(
@@ -281,7 +278,7 @@ class Churn:
             )
 
     async def _taint(self) -> None:
-        """Without a cordon: only those stay away who do not put up with it."""
+        """Taint a node without a cordon."""
         if self.world.machines:
             name, effect = self.rng.choice(sorted(self.world.machines)), self.rng.choice(TAINT_EFFECTS)
             await self.client.patch(
@@ -289,13 +286,13 @@ class Churn:
             )
 
     async def _remove_node(self) -> None:
-        """Of a cluster, which makes another in its place."""
-        made = [each for each in sorted(self.world.machines) if not each.startswith("rack")]
-        if made:
-            await self.client.delete("latticenodes", self.rng.choice(made))
+        """Delete a node of a cluster; the cluster creates a replacement."""
+        created = [name for name in sorted(self.world.machines) if not name.startswith("rack")]
+        if created:
+            await self.client.delete("latticenodes", self.rng.choice(created))
 
     async def _remove_pool(self) -> None:
-        """What is there stays until it is there again."""
+        """Delete a pool and apply the pool again later; its machines stay."""
         name = self.rng.choice(sorted(POOL_CLASSES))
         await self.client.delete("latticepools", name, "")
         await self.world.true_clock.sleep(self.rng.choice((0.2, 3.0, 20.0)))
@@ -307,7 +304,7 @@ class Churn:
         )
 
     async def _label(self) -> None:
-        """A pool loses a label, or gets its own back; what is there stays there."""
+        """Remove a label of a pool, or restore the labels; placed replicas stay."""
         name = self.rng.choice(sorted(POOL_CLASSES))
         lost = self.rng.choice((None, *sorted(POOL_LABELS[name])))
         await self.client.patch(

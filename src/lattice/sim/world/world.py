@@ -1,4 +1,5 @@
-"""A whole world in one loop: hosts, clocks, a network and a store that are fakes, and servers, agents and verbs that are not."""
+"""The simulated world: fake hosts, clocks, network and store in a single event loop, with real servers,
+agents and API verbs."""
 
 import asyncio
 import random
@@ -33,26 +34,33 @@ RACK_SIZE = MachineSize(2000, 4 << 30, 10 << 30, 0, {})
 
 @dataclass(frozen=True)
 class WorldConfig:
-    """How large the world is and how its parts are."""
+    """Size of the world, binding mode and clock errors."""
 
     servers: int = 3
-    racks: int = 3  # machines that joined by themselves
+    # Machines that join with a token at the start, outside of any cluster.
+    racks: int = 3
     epoch: datetime = EPOCH
     binding: BindingModeName = "optimistic"
-    max_clock_rate_error: float = 0.0  # by which clocks may run fast or slow
-    max_clock_offset_s: float = 0.0  # seconds by which wall clocks may be off
+    # Ratio by which monotonic clocks may run fast or slow.
+    max_clock_rate_error: float = 0.0
+    # Seconds by which wall clocks may be wrong.
+    max_clock_offset_s: float = 0.0
 
 
 @dataclass
 class World:
+    """All state of a simulation; the same seed gives the same world."""
+
     seed: int
     config: WorldConfig = field(default_factory=WorldConfig)
-    fault_log: list[tuple[float, str]] = field(default_factory=list)  # what was done to it, and when
-    configure_machine: Callable[["SimMachine"], None] = lambda machine: (
-        None
-    )  # told of each new machine: how what runs there behaves
+    # Simulation time and description of every fault.
+    fault_log: list[tuple[float, str]] = field(default_factory=list)
+    # Called for every new machine: sets the behaviour of containers on the machine.
+    configure_machine: Callable[["SimMachine"], None] = lambda machine: None
 
     def __post_init__(self) -> None:
+        # Every draw comes from this generator or from a child of the generator: the order of draws is part of
+        # a seed.
         self.rng = random.Random(self.seed)  # noqa: S311
         self.loop = SimLoop(random.Random(self.rng.getrandbits(64)))  # noqa: S311
         self.net = Network(self.loop, random.Random(self.rng.getrandbits(64)))  # noqa: S311
@@ -63,20 +71,24 @@ class World:
         )
         self.operations: list[OperationRecord] = []
         self.machines: dict[str, SimMachine] = {}
-        self.heartbeats: list[tuple[float, str]] = []  # when a leader took in a node's beat
-        self.other_messages: list[tuple[float, str]] = []  # and when something else that it said
+        # Simulation time and node of every heartbeat that a leader accepted, and of every further message.
+        self.heartbeats: list[tuple[float, str]] = []
+        self.other_messages: list[tuple[float, str]] = []
         self.store_clients: list[StoreClient] = []
-        self.removed_machines: list[SimMachine] = []  # machines that are no more, for the record
+        # Removed machines, because the checker reads their history.
+        self.removed_machines: list[SimMachine] = []
         provider = FakeProvider(self.true_clock, latency=0.8)
         provider.on_created, provider.on_deleted = self._machine_created, self._machine_removed
         self.cloud = Cloud(self, provider)
-        self.hosts = [ServerHost(f"s{number + 1}", self._clock()) for number in range(self.config.servers)]
+        self.hosts = [
+            ServerHost(f"s{number + 1}", self._new_clock()) for number in range(self.config.servers)
+        ]
 
     def log_fault(self, words: str) -> None:
         self.fault_log.append((self.loop.time(), words))
 
     def start(self) -> None:
-        """Call it inside the loop."""
+        """Create namespaces, servers and racks; call `start` inside the event loop."""
         for name in sorted(PERMANENT_NAMESPACES):
             served = catalog().by_id("namespaces")
             obj = apply_kind_defaults(
@@ -119,16 +131,18 @@ class World:
             process = host.server.process
             self.loop.kill(process)
             self.net.process_died(process)
+            # The store must not deliver to a dead process.
             self.store.listeners.remove(host.server.store._on_commit)
 
     def heal(self, src: str, dst: str) -> None:
         self.net.heal(src, dst)
         for host in self.hosts:
             if host.server is not None and host.name in (src, dst):
+                # A healed connection delivers the missed changes.
                 host.server.store.on_healed()
 
     def add_machine(self, name: str, size: MachineSize, token: str) -> SimMachine:
-        machine = self.machines[name] = SimMachine(self, name, size, token, self._clock())
+        machine = self.machines[name] = SimMachine(self, name, size, token, self._new_clock())
         self.configure_machine(machine)
         machine.start_agent()
         return machine
@@ -146,19 +160,23 @@ class World:
     async def sleep_until(self, when: float) -> None:
         await asyncio.sleep(max(0.0, when - self.loop.time()))
 
-    def _clock(self) -> SimClock:
-        draw = self.rng.uniform
+    def _new_clock(self) -> SimClock:
+        uniform = self.rng.uniform
         rate, offset = self.config.max_clock_rate_error, self.config.max_clock_offset_s
         return SimClock(
-            self.loop, self.config.epoch, 1 + draw(-rate, rate), draw(-offset, offset), draw(10, 10_000)
+            self.loop,
+            self.config.epoch,
+            1 + uniform(-rate, rate),
+            uniform(-offset, offset),
+            uniform(10, 10_000),
         )
 
     def _machine_created(self, machine: MachineSpec) -> None:
-        """Also told when one that ended is started again."""
-        known = self.machines.get(machine.node)
-        if known is not None:
-            known.token = machine.token or known.token
-            known.restore_power()
+        """Add the machine, or power on a machine that the provider starts again."""
+        existing = self.machines.get(machine.node)
+        if existing is not None:
+            existing.token = machine.token or existing.token
+            existing.restore_power()
             return
         self.add_machine(machine.node, machine.size, machine.token)
         self.cloud.record_change(machine, 1)
