@@ -36,11 +36,11 @@ class RealChecker(Checker):
     machines, agent assignments."""
 
     # Seconds by which the watchers may receive a write late.
-    heard_within = 30.0
+    observation_delay_s = 30.0
     faults: Sequence[Fault] = ()
     terms: Sequence[tuple[float, int]] = ()
 
-    def elections(self) -> Findings:
+    def check_elections(self) -> Findings:
         """I-10: a jump of a wall clock deposes no leader."""
         for fault in self.faults:
             if (
@@ -59,13 +59,13 @@ class RealChecker(Checker):
                     ),
                 )
 
-    def copies(self) -> Findings:
+    def check_caches(self) -> Findings:
         return iter(())
 
-    def agents(self) -> Findings:
+    def check_agents(self) -> Findings:
         return iter(())
 
-    def rejections(self) -> Findings:
+    def check_rejections(self) -> Findings:
         return iter(())
 
 
@@ -109,18 +109,20 @@ def run_of(
     """The recorded data in the form of a simulated run."""
     world = SimpleNamespace(
         store=SimpleNamespace(history=records, elections=[]),
-        told=evidence.crowd.told,
-        heard=heard,
-        greeted=[],
+        operations=evidence.crowd.told,
+        heartbeats=heard,
+        other_messages=[],
         hosts=[],
         machines=machines,
-        gone=[],
+        removed_machines=[],
         loop=SimpleNamespace(time=lambda: evidence.ended, errors=[]),
         # No machine is created or removed during a run.
-        cloud=SimpleNamespace(standing=lambda at: [], was_lost=lambda node, at: False),
+        cloud=SimpleNamespace(machine_counts=lambda at: [], was_lost=lambda node, at: False),
     )
     return SimpleNamespace(
-        world=world, trouble="", swarm=SimpleNamespace(kinds=(), shape=SimpleNamespace(binding="optimistic"))
+        world=world,
+        error="",
+        fault_plan=SimpleNamespace(kinds=(), world_config=SimpleNamespace(binding="optimistic")),
     )
 
 

@@ -188,9 +188,9 @@ class Ground:
     """The instances of a machine in the form of the simulator."""
 
     history: list[RuntimeEvent] = field(default_factory=list)
-    begun: list[RunSpec] = field(default_factory=list)
+    started_specs: list[RunSpec] = field(default_factory=list)
 
-    def live(self) -> Sequence[InstanceId]:
+    def live_instances(self) -> Sequence[InstanceId]:
         return ()
 
 
@@ -206,7 +206,7 @@ def machine(agent: Agent) -> tuple[SimpleNamespace, list[tuple[float, str]]]:
         elif note.what == "start" and note.spec is not None:
             running[note.spec.id] = note.spec
             ground.history.append(RuntimeEvent(note.at, "start", note.spec.id))
-            ground.begun.append(note.spec)
+            ground.started_specs.append(note.spec)
         elif note.what == "stop" and note.which is not None:
             running.pop(note.which, None)
             ground.history.append(RuntimeEvent(note.at, "stop", note.which))
@@ -219,5 +219,5 @@ def machine(agent: Agent) -> tuple[SimpleNamespace, list[tuple[float, str]]]:
                 ground.history.append(RuntimeEvent(deadline, "stop", instance_id))
             running.clear()
     return SimpleNamespace(
-        name=agent.name, ground=ground, clock=SimpleNamespace(truth=lambda at: at)
+        name=agent.name, ground=ground, clock=SimpleNamespace(to_sim_time=lambda at: at)
     ), contacts

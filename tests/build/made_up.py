@@ -216,19 +216,26 @@ class Past:
             id=which, workload=f"default/{name}", container=container, stop_after=rest.get("stop_after")
         )
         ground = self.machine(on).ground
-        ground.begun.append(spec)
-        ground.tried.append((start, spec, True))
+        ground.started_specs.append(spec)
+        ground.start_attempts.append((start, spec, True))
         ground.history.append(RuntimeEvent(start, "start", which))
         ground.history += [] if end is None else [RuntimeEvent(end, "stop", which)]
         ground.failures += [(end, which)] if rest.get("fails") else []
 
     def machine(self, name: str) -> Any:
-        ground = SimpleNamespace(history=[], begun=[], live=list, tried=[], failures=[], unasked=[])
+        ground = SimpleNamespace(
+            history=[],
+            started_specs=[],
+            live_instances=list,
+            start_attempts=[],
+            failures=[],
+            starts_without_assignments=[],
+        )
         empty = SimpleNamespace(
             name=name,
-            clock=SimpleNamespace(truth=lambda at: at),
+            clock=SimpleNamespace(to_sim_time=lambda at: at),
             ground=ground,
-            notes=SimpleNamespace(terms=[]),
+            state_file=SimpleNamespace(accepted_terms=[]),
         )
         return self.machines.setdefault(name, empty)
 
@@ -252,26 +259,28 @@ class Past:
         }
 
     def _run(self) -> SimpleNamespace:
-        office = SimpleNamespace(copies=[])
-        leader = SimpleNamespace(server=SimpleNamespace(lead=SimpleNamespace(office=office)))
-        client = SimpleNamespace(worst=self.worst, process=SimpleNamespace(name="s1#1"))
+        context = SimpleNamespace(caches=[])
+        leader = SimpleNamespace(server=SimpleNamespace(leadership=SimpleNamespace(context=context)))
+        client = SimpleNamespace(worst_rejection=self.worst, process=SimpleNamespace(name="s1#1"))
         world = SimpleNamespace(
             store=SimpleNamespace(history=self.history, elections=self.elections),
-            told=self.told,
-            heard=self.heard,
-            greeted=[],
+            operations=self.told,
+            heartbeats=self.heard,
+            other_messages=[],
             hosts=[],
             machines=self.machines,
-            gone=[],
+            removed_machines=[],
             loop=SimpleNamespace(time=lambda: ENDS, errors=[]),
             cloud=SimpleNamespace(
-                standing=lambda at: self.standing if at else [], was_lost=lambda node, at: False
+                machine_counts=lambda at: self.standing if at else [], was_lost=lambda node, at: False
             ),
             leader=lambda: leader if self.is_led else None,
             store_clients=[client],
         )
-        swarm = SimpleNamespace(kinds=self.kinds, shape=SimpleNamespace(binding=self.binding))
-        return SimpleNamespace(world=world, swarm=swarm, trouble=self.trouble, odd_copies=self.odd_copies)
+        swarm = SimpleNamespace(kinds=self.kinds, world_config=SimpleNamespace(binding=self.binding))
+        return SimpleNamespace(
+            world=world, fault_plan=swarm, error=self.trouble, cache_mismatches=self.odd_copies
+        )
 
 
 Case = Callable[[Past, bool], None]  # the same history with and without what is wrong

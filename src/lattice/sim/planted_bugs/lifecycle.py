@@ -42,7 +42,7 @@ def moved_too_soon() -> None:
     decide_failover = node_health.decide_failover
 
     def decide_at_once(disconnect: Any, node: Any, releases: Any, times: Any) -> Any:
-        if node.silence >= times.not_ready_after:
+        if node.heartbeat_age >= times.not_ready_after:
             return node_health.Failover(True, "it is silent")
         return decide_failover(disconnect, node, releases, times)
 
@@ -57,7 +57,7 @@ def certain_too_soon() -> None:
         "evict_silent_nodes",
         lambda observed, previous, now, times: node_health.SilentNodeEvictions(
             node_health.EvictionRateLimiter(
-                frozenset(node.name for node in observed if node.silence >= times.not_ready_after)
+                frozenset(node.name for node in observed if node.heartbeat_age >= times.not_ready_after)
             ),
             {},
             {},

@@ -311,7 +311,7 @@ class ScenarioWorld:
                 (condition for condition in service.status.conditions if condition.type == "Placed"), None
             )
             message = placed.message if placed else "not looked at"
-            yield f"{service.metadata.name}: {ready or 0} of {service.spec.wanted()} ready, {message}"
+            yield f"{service.metadata.name}: {ready or 0} of {service.spec.desired_replicas()} ready, {message}"
 
     def show_nodes(self) -> Iterator[str]:
         """Nodes with phase and number of workloads."""
