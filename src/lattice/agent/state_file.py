@@ -12,13 +12,13 @@ from lattice.agent.host.runtime_protocol import DISK_FULL_ERRNOS, InstanceId, In
 from lattice.agent.plan import Assignment
 from lattice.errors import Conflict, Full, Invalid, Unavailable
 
-FORMAT = 1
+STATE_FORMAT = 1
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the state file."""
 
-    format: int = FORMAT
+    format: int = STATE_FORMAT
     # The highest leadership term received; orders of a lower term are rejected.
     term: int = 0
     wanted: tuple[Assignment, ...] = ()
@@ -105,9 +105,9 @@ def _read(path: Path) -> AgentState:
     except msgspec.MsgspecError as error:
         fix = "stop what still runs on this node, move the file away and start the agent again"
         raise Invalid(f"is not the state of an agent: {error}", where=str(path), fix=fix) from error
-    if state.format != FORMAT:
+    if state.format != STATE_FORMAT:
         fix = "start the version of lattice that wrote it"
-        raise Invalid(f"has format {state.format}, this agent reads {FORMAT}", where=str(path), fix=fix)
+        raise Invalid(f"has format {state.format}, this agent reads {STATE_FORMAT}", where=str(path), fix=fix)
     return state
 
 

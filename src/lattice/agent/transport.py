@@ -16,7 +16,7 @@ from lattice.wire import agent_pb2_grpc as rpc
 from lattice.wire.connection import AgentConnection
 
 RPC_TIMEOUT_S = 10.0
-OPTIONS = [
+CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),  # a full list of assignments
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -67,7 +67,7 @@ class GrpcTransport:
     def _channel(self, address: str) -> Any:
         identity = self._identity()
         credentials = grpc.ssl_channel_credentials(identity.authority, identity.key, identity.certificate)
-        return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+        return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
 
 
 async def check_reachable(address: str) -> None:

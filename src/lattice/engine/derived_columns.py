@@ -12,8 +12,8 @@ MAX_CHANGES_KEPT = 1 << 16
 # Derived columns, and also aggregates.
 MAX_COLUMNS_KEPT = 4096
 # Cells of all derived columns together.
-MAX_CELLS_KEPT = 1 << 25
-MIN_COLUMNS_KEPT = 64
+MAX_CACHED_CELLS = 1 << 25
+MIN_CACHED_COLUMNS = 64
 
 
 class SelectedRows(Protocol):
@@ -142,7 +142,7 @@ class DerivedColumns:
 
 def max_columns(count: int) -> int:
     """Return how many cached columns of `count` rows are allowed."""
-    return min(MAX_COLUMNS_KEPT, max(MIN_COLUMNS_KEPT, MAX_CELLS_KEPT // max(1, count)))
+    return min(MAX_COLUMNS_KEPT, max(MIN_CACHED_COLUMNS, MAX_CACHED_CELLS // max(1, count)))
 
 
 def drop_oldest_half(cache: dict[Any, Any], most: int) -> None:

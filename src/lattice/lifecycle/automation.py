@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from lattice.kinds.automation import AutomationRule
 
-MILLION = 1_000_000
+MILLIONTHS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def threshold(rule: AutomationRule) -> tuple[int, float]:
         return when.workload_failures.count, 0.0
     if when.budget:
         return when.budget.above_millionths, 0.0
-    return (when.capacity.above_millionths if when.capacity else MILLION), 0.0
+    return (when.capacity.above_millionths if when.capacity else MILLIONTHS), 0.0
 
 
 def evaluate_rule(

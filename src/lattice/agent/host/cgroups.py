@@ -10,7 +10,7 @@ from typing import Literal
 
 from lattice.agent.host.runtime_protocol import Limits
 
-PERIOD_US = 100_000  # the kernel's default CPU bandwidth period
+CPU_PERIOD_US = 100_000  # the kernel's default CPU bandwidth period
 MIN_CPU_QUOTA_US = 1_000  # the kernel rejects a smaller quota
 LATTICE_CGROUP = "lattice"
 CONTROLLERS = ("cpu", "cpuacct", "memory")
@@ -114,11 +114,11 @@ def limit_files(limits: Limits, version: Literal[1, 2], controllers: frozenset[s
     """The content of every limit file, by file name."""
     contents: dict[str, str] = {}
     if limits.cpu is not None and "cpu" in controllers:
-        quota = max(MIN_CPU_QUOTA_US, limits.cpu * PERIOD_US // 1000)
+        quota = max(MIN_CPU_QUOTA_US, limits.cpu * CPU_PERIOD_US // 1000)
         if version == 1:
-            contents |= {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(quota)}
+            contents |= {"cpu.cfs_period_us": str(CPU_PERIOD_US), "cpu.cfs_quota_us": str(quota)}
         else:
-            contents |= {"cpu.max": f"{quota} {PERIOD_US}"}
+            contents |= {"cpu.max": f"{quota} {CPU_PERIOD_US}"}
     if limits.memory is not None and "memory" in controllers:
         if version == 1:
             contents |= {"memory.limit_in_bytes": str(limits.memory)}

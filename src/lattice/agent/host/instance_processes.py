@@ -75,7 +75,7 @@ def _has_instance_env(pid: int, mark: str) -> bool:
         return False
 
 
-def send(pids: Iterable[int], number: int) -> None:
+def send_signal(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -92,7 +92,7 @@ def terminate(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> N
     if is_alive(pid, start):
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGTERM)
-    send(outside_group, signal.SIGTERM)
+    send_signal(outside_group, signal.SIGTERM)
 
 
 def kill(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> bool:
@@ -108,6 +108,6 @@ def kill(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> bool:
         survivors = members(pid, start, paths, mark)
         if not survivors:
             return True
-        send(survivors, signal.SIGKILL)
+        send_signal(survivors, signal.SIGKILL)
         os.sched_yield()
     return not members(pid, start, paths, mark)

@@ -48,7 +48,7 @@ from lattice.clock import Clock, format_timestamp
 from lattice.errors import LatticeError, Unavailable
 from lattice.kinds.container import Probe
 
-LABEL = "lattice.dev/instance"
+INSTANCE_LABEL = "lattice.dev/instance"
 LOG_MAX_SIZE = "10mb"
 
 
@@ -125,7 +125,7 @@ class ContainerRuntime:
             "--name",
             self._name(spec.id),
             "--label",
-            f"{LABEL}={spec.id}",
+            f"{INSTANCE_LABEL}={spec.id}",
             "--label",
             f"lattice.dev/workload={spec.workload}",
         ]

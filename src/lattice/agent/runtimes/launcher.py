@@ -11,7 +11,7 @@ is unsafe.
 import os
 import sys
 
-NOT_STARTED = 127
+NOT_STARTED_EXIT_CODE = 127
 
 
 def main(arguments: list[str]) -> None:
@@ -24,13 +24,13 @@ def main(arguments: list[str]) -> None:
         _apply_limits(arguments[3].split("\n"), memory)
         os.write(status, b"ready\n")
         if os.read(go, 1) != b"g":
-            os._exit(NOT_STARTED)
+            os._exit(NOT_STARTED_EXIT_CODE)
         _restore_signals()
         # The command is the user's own.
         os.execv(program, command)  # noqa: S606
     except OSError as error:
         os.write(status, f"{error.errno}\n".encode())
-    os._exit(NOT_STARTED)
+    os._exit(NOT_STARTED_EXIT_CODE)
 
 
 def _apply_limits(cgroups: list[str], memory: int) -> None:

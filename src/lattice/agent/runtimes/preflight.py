@@ -50,7 +50,9 @@ def tag_of(folder: Path, instance_id: InstanceId) -> str:
     return f"{prefix_of(folder)}{instance_id}"
 
 
-def environment(spec: RunSpec, folder: Path, inherited: Mapping[str, str], tag: str) -> dict[str, str]:
+def process_environment(
+    spec: RunSpec, folder: Path, inherited: Mapping[str, str], tag: str
+) -> dict[str, str]:
     """The environment of a process; later sources override earlier sources: machine, control plane, ports,
     container. The instance mark is never overridden."""
     machine = {name: inherited[name] for name in INHERITED_ENV_VARS if name in inherited}

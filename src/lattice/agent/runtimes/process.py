@@ -138,7 +138,7 @@ class ProcessRuntime:
         work_folder = folder / "work"
         work_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "ended-by-watchdog").unlink(missing_ok=True)
-        env = preflight.environment(spec, work_folder, os.environ, self._tag(spec.id))
+        env = preflight.process_environment(spec, work_folder, os.environ, self._tag(spec.id))
         program = preflight.program(spec, env.get("PATH", os.defpath), work_folder)
         if isinstance(program, Failure):
             return program
@@ -361,7 +361,7 @@ class ProcessRuntime:
         if record is None or not record.instance.is_live:
             return ProbeResult(False, "it does not run")
         work_folder = self._instance_dir(instance_id) / "work"
-        env = preflight.environment(record.spec, work_folder, os.environ, self._tag(instance_id))
+        env = preflight.process_environment(record.spec, work_folder, os.environ, self._tag(instance_id))
         return await probe_once(
             probe, record.spec.ports, lambda words, timeout: run_command(words, env, work_folder, timeout)
         )

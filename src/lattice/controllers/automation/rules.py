@@ -24,7 +24,7 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload
 from lattice.lifecycle.automation import (
-    MILLION,
+    MILLIONTHS,
     Firing,
     Measurement,
     RuleDecision,
@@ -144,7 +144,7 @@ class AutomationController:
                 or (selector is not None and not selector.matches(node.metadata.labels))
             ):
                 continue
-            share = usage.cpu * MILLION // capacity
+            share = usage.cpu * MILLIONTHS // capacity
             name, key = f"latticenode/{node.metadata.name}", (rule.metadata.name, node.metadata.name)
             if share < min_share:
                 self._exceeded_since.pop(key, None)

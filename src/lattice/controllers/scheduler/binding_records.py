@@ -28,8 +28,8 @@ from lattice.store.protocol import Entry, Put
 # Keeps a bound workload until its agent reports that the workload has stopped.
 FINALIZER = "lattice.dev/workload"
 SCHEDULED = "Scheduled"
-NO_NODE = "NoNodeFits"
-BOUND = Condition(type=SCHEDULED, status="True", reason="Bound")
+NO_NODE_FITS = "NoNodeFits"
+BOUND_CONDITION = Condition(type=SCHEDULED, status="True", reason="Bound")
 
 _decode_node = msgspec.json.Decoder(LatticeNode).decode
 _decode_workload = msgspec.json.Decoder(LatticeWorkload).decode
@@ -86,7 +86,7 @@ class BindingRecords:
                 **(details.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)),
                 RESERVATION_KEY: request.reservation,
             },
-            conditions=merge_conditions(_conditions_without(workload, EVICTED), [BOUND], now),
+            conditions=merge_conditions(_conditions_without(workload, EVICTED), [BOUND_CONDITION], now),
         )
         put = with_status(
             entry, status, None if FINALIZER in workload.metadata.finalizers else _add_finalizer
@@ -141,7 +141,7 @@ class BindingRecords:
         previous = {condition.type: condition for condition in status.conditions}.get(SCHEDULED)
         if previous and previous.status == "False" and status.decision.get("kinds") == decision["kinds"]:
             return []
-        condition = Condition(type=SCHEDULED, status="False", reason=NO_NODE, message=message)
+        condition = Condition(type=SCHEDULED, status="False", reason=NO_NODE_FITS, message=message)
         changed = msgspec.structs.replace(
             status, decision=decision, conditions=merge_conditions(status.conditions, [condition], now)
         )

@@ -37,7 +37,7 @@ from lattice.scheduling.table.ask import GPU
 from lattice.scheduling.table.node_info import node_info_of
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.port_allocator import dynamic_ports
-from lattice.scheduling.table.resource_fit import has_gpus
+from lattice.scheduling.table.resource_fit import has_free_gpus
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Delete, Entry, Key, Put, RevisionConflict, Write
 
 # The namespace of the Leases that lock nodes.
@@ -421,7 +421,7 @@ def _free_capacity(node: LatticeNode, assigned: Iterable[LatticeWorkload]) -> di
     unique = {f"{workload.metadata.namespace}/{workload.metadata.name}": workload for workload in assigned}
     for workload in unique.values():
         ask = table.ask_of(workload)
-        has_room = ask.demands.gpu is None or has_gpus(ask.demands.gpu, table, row)
+        has_room = ask.demands.gpu is None or has_free_gpus(ask.demands.gpu, table, row)
         if _is_assigned_to(workload, node) and has_room:
             table.admit(ask, row, dynamic_ports(workload.spec.containers, workload.status.allocated_ports))
     free = {name: int(table.free(number)[row]) for name, number in table.resource_index.items()}

@@ -22,7 +22,7 @@ METRICS_KEY = "figures"
 METRICS_INTERVAL_S = 2.0
 # Spending grows without a change of any object, so the export repeats.
 SPEND_REFRESH_S = 30.0
-MICRO = 1_000_000
+MICROS_PER_DOLLAR = 1_000_000
 UNDECIDED = "Undecided"
 # The condition type.
 PLACED = "Placed"
@@ -87,11 +87,13 @@ class FleetMetricsController:
             budget = ledger.spec.budget
             pool = budget.name if budget.kind == LatticePool.resource.kind else ""
             labels, status = (ledger.metadata.name, pool), budget_status(ledger, now)
-            yield MetricSample(metrics.BUDGET_COMMITTED, labels, ledger.status.committed_micros / MICRO)
-            yield MetricSample(metrics.BUDGET_SPENT, labels, status.spent / MICRO)
-            yield MetricSample(metrics.BUDGET_PROJECTED, labels, status.projected / MICRO)
+            yield MetricSample(
+                metrics.BUDGET_COMMITTED, labels, ledger.status.committed_micros / MICROS_PER_DOLLAR
+            )
+            yield MetricSample(metrics.BUDGET_SPENT, labels, status.spent / MICROS_PER_DOLLAR)
+            yield MetricSample(metrics.BUDGET_PROJECTED, labels, status.projected / MICROS_PER_DOLLAR)
             if status.limit is not None:
-                yield MetricSample(metrics.BUDGET_LIMIT, labels, status.limit / MICRO)
+                yield MetricSample(metrics.BUDGET_LIMIT, labels, status.limit / MICROS_PER_DOLLAR)
 
     def _pools(self) -> Iterator[MetricSample]:
         for pool in self.context.cache(LatticePool).objects():

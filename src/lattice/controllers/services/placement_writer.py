@@ -35,7 +35,7 @@ REPLACEMENT_MESSAGE = "nothing else takes what runs on it: a machine is made in 
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetRejection:
+class StageRejection:
     """The services of a commit stage that a ledger rejected; nothing of the stage was written."""
 
     services: tuple[str, ...]
@@ -67,7 +67,7 @@ class PlacementWriter:
 
     async def write(
         self, decided: StagedDecision, statuses: Mapping[str, PlacementStatus]
-    ) -> BudgetRejection | None:
+    ) -> StageRejection | None:
         """Commit the stages that take machines in the order of the decision, then every other status.
 
         Returns the first stage that a ledger rejects; earlier stages stay committed.
@@ -98,7 +98,7 @@ class PlacementWriter:
 
     async def _commit_stages(
         self, decided: StagedDecision, stages: Sequence[CommitStage], statuses: Mapping[str, PlacementStatus]
-    ) -> BudgetRejection | None:
+    ) -> StageRejection | None:
         """Commit stages in one commit, or in several if the stages exceed the limits of a commit."""
         for part in _split_stages(stages):
             # A later stage repeats the clusters of an earlier stage with larger counts, so the last count
@@ -116,7 +116,7 @@ class PlacementWriter:
                 continue
             result = await self._ledger_committer.commit_with_charges(Payment(writes, machines.charges))
             if isinstance(result, OverBudget):
-                return BudgetRejection(tuple(name for stage in stages for name in stage.services), result)
+                return StageRejection(tuple(name for stage in stages for name in stage.services), result)
             await self._wait_for_caches(result.revision)
         return None
 

@@ -45,7 +45,7 @@ from lattice.placement.status.placement_conditions import PLACED_CONDITION
 from lattice.store.protocol import Change, Write
 
 PROGRESSING = "Progressing"
-ROLLING, COMPLETE, NO_SURGE_CAPACITY = "RollingOut", "Complete", "NoRoomForSurge"
+ROLLING_OUT, COMPLETE, NO_SURGE_CAPACITY = "RollingOut", "Complete", "NoRoomForSurge"
 
 
 @dataclass
@@ -338,7 +338,7 @@ def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) ->
         return Condition(
             type=PROGRESSING,
             status="True",
-            reason=ROLLING,
+            reason=ROLLING_OUT,
             message=f"replicas are replaced by revision {revision}",
         )
     if previous is None:

@@ -317,7 +317,7 @@ def _starting_sets(failure: PlacementFailure | None, demand: Demand) -> list[fro
     if failure is None:
         return []
     counts: dict[frozenset[Blocker], int] = {}
-    for row in representatives(failure):
+    for row in representative_rows(failure):
         for remedy in offer_remedies(failure, demand, row):
             counts[remedy] = counts.get(remedy, 0) + 1
     return sorted(counts, key=lambda remedy: (len(remedy), -counts[remedy], sorted(map(str, remedy))))[
@@ -325,7 +325,7 @@ def _starting_sets(failure: PlacementFailure | None, demand: Demand) -> list[fro
     ]
 
 
-def representatives(failure: PlacementFailure) -> list[int]:
+def representative_rows(failure: PlacementFailure) -> list[int]:
     """Return one offer row for every distinct set of reasons, the first by name."""
     masks = list(failure.decision.reasons.values())
     names = failure.decision.table.names

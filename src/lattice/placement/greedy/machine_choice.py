@@ -15,7 +15,7 @@ from lattice.placement.model.quotes import fits_on_machine, growable_clusters
 
 # Sort key of a machine: replicas of the service on the machine, free milli-cores, free bytes, name and row of
 # the machine.
-Entry = tuple[int, int, int, str, int]
+MachineEntry = tuple[int, int, int, str, int]
 
 
 def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
@@ -235,7 +235,7 @@ class OfferFiller:
             cluster for cluster in fleet.clusters_by_offer[row].values() if cluster.group in growable_groups
         ]
         # Machines by cluster, best first. A cluster is missing until its machines were checked.
-        self._heaps: dict[str, list[Entry]] = {}
+        self._heaps: dict[str, list[MachineEntry]] = {}
         self._growable_clusters = [
             cluster for cluster in clusters if len(cluster.machines) < cluster.max_nodes
         ]
@@ -247,7 +247,7 @@ class OfferFiller:
         ]
         self._is_sorted = False
         # The cluster and its best machine; reset when a replica is assigned.
-        self._best_entry: tuple[str, Entry] | None = None
+        self._best_entry: tuple[str, MachineEntry] | None = None
 
     def _rank(self, cluster: Cluster) -> tuple[bool, int, int, str]:
         return cluster_rank(cluster, self._neighbours)
@@ -336,7 +336,7 @@ class OfferFiller:
             self._clusters_below_threshold.pop(0)
         return None
 
-    def _best(self, cluster: Cluster) -> Entry | None:
+    def _best(self, cluster: Cluster) -> MachineEntry | None:
         if self._best_entry and self._best_entry[0] == cluster.name:
             return self._best_entry[1]
         entries = self._heaps.get(cluster.name)
@@ -356,7 +356,7 @@ class OfferFiller:
     def _fits_on(self, machine: int) -> bool:
         return fits_on_machine(self.fleet, self.ask.demand, machine)
 
-    def _entry(self, machine: int) -> Entry:
+    def _entry(self, machine: int) -> MachineEntry:
         machines = self.fleet.machines
         replicas = machines.replica_counts[machine][self.ask.demand.name]
         return (

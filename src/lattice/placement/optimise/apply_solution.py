@@ -23,7 +23,9 @@ OfferClassKey = tuple[str, str]
 Targets = Mapping[str, Counter[OfferClassKey]]
 
 
-def targets(allocations: Iterable[ReplicaAllocation], *, by_class: bool) -> dict[str, Counter[OfferClassKey]]:
+def replica_targets(
+    allocations: Iterable[ReplicaAllocation], *, by_class: bool
+) -> dict[str, Counter[OfferClassKey]]:
     """Return the desired replicas of each service by offer, and by node class if `by_class` is set."""
     counts: dict[str, Counter[OfferClassKey]] = {}
     for allocation in allocations:

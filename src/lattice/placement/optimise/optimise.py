@@ -5,7 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.optimise.apply_solution import apply_solution, count_moves, count_unpriced, targets
+from lattice.placement.optimise.apply_solution import (
+    apply_solution,
+    count_moves,
+    count_unpriced,
+    replica_targets,
+)
 from lattice.placement.optimise.consolidate import MoveBudget, consolidate
 from lattice.placement.optimise.fleet_problem import build_fleet_problem
 from lattice.placement.optimise.problem import Solution
@@ -168,7 +173,7 @@ def _candidate_states(
     for by_class in (True, False):
         if deadline.is_over:
             return
-        candidate = apply_solution(start, targets(solution.allocations, by_class=by_class), deadline)
+        candidate = apply_solution(start, replica_targets(solution.allocations, by_class=by_class), deadline)
         yield candidate
         if not deadline.is_over:
             yield consolidate(

@@ -65,7 +65,7 @@ from lattice.placement.plugins.filters.overflow import OverflowClosed
 
 PLACED = "Placed"
 # Rejected offers that a scheduler decision lists.
-SHOWN_ALTERNATIVES = 50
+MAX_ALTERNATIVES = 50
 FOUR_DECIMALS = Decimal("0.0001")
 
 
@@ -140,7 +140,7 @@ def _decision(result: PlacementResult, fleet: Fleet, last: Decision | None) -> S
     return SchedulerDecision(
         reason=result.reason or placed_because(placement.demand, replicas_by_offer),
         verdict=result.verdict,
-        alternatives=tuple(_alternatives(last, set(replicas_by_offer)))[:SHOWN_ALTERNATIVES] if last else (),
+        alternatives=tuple(_alternatives(last, set(replicas_by_offer)))[:MAX_ALTERNATIVES] if last else (),
         required=dict(result.required),
         digest=digest_of(placement.demand, result.fleet_digest),
     )

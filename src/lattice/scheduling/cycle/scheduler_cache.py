@@ -22,7 +22,7 @@ from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo, node_info_of
 from lattice.scheduling.table.node_table import NodeTable, Placement
 from lattice.scheduling.table.port_allocator import dynamic_ports
-from lattice.scheduling.table.resource_fit import has_gpus, overflow_reason
+from lattice.scheduling.table.resource_fit import has_free_gpus, overflow_reason
 
 MAX_CACHED_ASKS = 1 << 12
 
@@ -209,7 +209,12 @@ class SchedulerCache:
         row = self.table.row_of[node]
         reason = overflow_reason(ask, self.table, row)
         gpus = workload.status.decision.get("gpus")
-        if not reason and ask.demands.gpu and not gpus and not has_gpus(ask.demands.gpu, self.table, row):
+        if (
+            not reason
+            and ask.demands.gpu
+            and not gpus
+            and not has_free_gpus(ask.demands.gpu, self.table, row)
+        ):
             reason = f"node {node} has not the GPUs that it is bound to"
         if reason:
             self.problems[f"workload {path}"] = reason

@@ -34,7 +34,7 @@ from lattice.scheduling.table.ask import MILLI_PER_GPU, PORTS, WORKLOAD_SLOTS, W
 from lattice.scheduling.table.node_info import node_info_of
 from lattice.scheduling.table.node_table import NO_LIMIT, NodeTable
 from lattice.scheduling.table.qos import Qos, qos_of, utilisation
-from lattice.scheduling.table.resource_fit import has_gpus, overflow_reason
+from lattice.scheduling.table.resource_fit import has_free_gpus, overflow_reason
 
 FROZEN_CLOCK_S = 0.0  # the clock stands still: no reservation expires, no back-off ends
 BATCH_SIZE = 1000  # workloads scheduled between two progress reports
@@ -359,7 +359,7 @@ class _Simulation:
 def _binding_problem(ask: WorkloadAsk, table: NodeTable, row: int) -> str:
     """Why a bound workload cannot be counted on its node, as text; the node may be overcommitted."""
     gpu = ask.demands.gpu
-    if gpu and not has_gpus(gpu, table, row):
+    if gpu and not has_free_gpus(gpu, table, row):
         return f", which cannot hold {unfit_gpus_message(gpu, table, row)}"
     reason = overflow_reason(ask, table, row)
     return f"; {reason}" if reason else ""

@@ -31,7 +31,7 @@ def port_column(port: Port) -> str:
     return f"port {port[0]}/{port[1]}"
 
 
-def number_column(number: int) -> str:
+def port_number_column(number: int) -> str:
     """The name of the column of nodes on which a port number is in use by any protocol."""
     return f"port {number}"
 
@@ -121,7 +121,7 @@ class PortAllocator:
         """
         for column, matches in (
             (port_column(port), port.__eq__),
-            (number_column(port[0]), lambda used: used[0] == port[0]),
+            (port_number_column(port[0]), lambda used: used[0] == port[0]),
         ):
             if self._table.has_column(column):
                 continue
@@ -161,8 +161,8 @@ class PortAllocator:
         in_use, table = self._in_use[row], self._table
         if table.has_column(port_column(port)):
             table.set(row, port_column(port), port in in_use, fixed=False)
-        if table.has_column(number_column(port[0])):
-            table.set(row, number_column(port[0]), self._is_in_use(row, port[0]), fixed=False)
+        if table.has_column(port_number_column(port[0])):
+            table.set(row, port_number_column(port[0]), self._is_in_use(row, port[0]), fixed=False)
 
 
 def _ports_of(placement: "Placement") -> Iterator[Port]:

@@ -32,14 +32,14 @@ def unfit_reason(ask: WorkloadAsk, table: "NodeTable", row: int) -> str:
                 f"node {table.names[row]} has {format_amount(name, free)} {name} free, "
                 f"{format_amount(name, amount)} needed"
             )
-    if ask.demands.gpu and not has_gpus(ask.demands.gpu, table, row):
+    if ask.demands.gpu and not has_free_gpus(ask.demands.gpu, table, row):
         return f"node {table.names[row]} has {_gpu_shortage(ask.demands.gpu, table, row)} needed"
     in_use = table.ports.in_use(row) if ask.demands.host_ports else ()
     taken_port = next((port for port in ask.demands.host_ports if port in in_use), None)
     return f"port {taken_port[0]}/{taken_port[1]} of node {table.names[row]} is taken" if taken_port else ""
 
 
-def has_gpus(need: GpuNeed, table: "NodeTable", row: int) -> bool:
+def has_free_gpus(need: GpuNeed, table: "NodeTable", row: int) -> bool:
     """Whether the node has enough free GPUs of the accepted models."""
     return int(np.count_nonzero(table.gpus.free(row, need.models) >= need.milli)) >= need.count
 

@@ -11,7 +11,7 @@ def requested_count(ask: WorkloadAsk) -> int:
     return len(ask.demands.requests) + (ask.demands.gpu is not None)
 
 
-def share_after(ask: WorkloadAsk, rows: Rows, number: int, out: Floats) -> Floats:
+def share_with_workload(ask: WorkloadAsk, rows: Rows, number: int, out: Floats) -> Floats:
     """The share of the number-th requested resource that is allocated with the workload on the node. GPUs
     have the last number."""
     if number == len(ask.demands.requests):
@@ -45,9 +45,9 @@ def mean_after(ask: WorkloadAsk, rows: Rows) -> Floats:
         # cpu and memory are the resources 0 and 1.
         count = 2
     else:
-        share_after(ask, rows, 0, total)
+        share_with_workload(ask, rows, 0, total)
         share_buffer = rows.float_buffer()
         for number in range(1, count):
-            total += share_after(ask, rows, number, share_buffer)
+            total += share_with_workload(ask, rows, number, share_buffer)
     total *= np.float32(1 / count)
     return total

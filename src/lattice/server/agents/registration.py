@@ -189,7 +189,7 @@ def _status(hello: Hello, size: MachineSize | None) -> dict[str, object]:
     }
 
 
-def differs(stored: Object, updated: Object) -> bool:
+def has_registration_changes(stored: Object, updated: Object) -> bool:
     """Whether the labels or the status differ. An omitted field equals a field with its default."""
     return _labels_and_status(stored) != _labels_and_status(updated)
 
@@ -224,7 +224,7 @@ class Registrar:
         for attempt in range(1, MAX_COMMIT_ATTEMPTS + 1):
             entry, node = await self._verified_node(leader, peer)
             updated = apply_registration(node, hello, _size(leader, node))
-            if not differs(node, updated):
+            if not has_registration_changes(node, updated):
                 return entry.revision
             # A fickle agent must not keep the store busy: changes per window are limited.
             now = self.clock.monotonic()

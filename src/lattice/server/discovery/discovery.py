@@ -16,13 +16,15 @@ DiscoveryVersion = Literal["", "v2", "v2beta1"]
 
 JSON = "application/json"
 _DISCOVERY_VERSIONS: dict[str, DiscoveryVersion] = {"v2": "v2", "v2beta1": "v2beta1"}
-CREATE = ("create",)
-READ = ("get", "list", "watch")
+CREATE_VERBS = ("create",)
+READ_VERBS = ("get", "list", "watch")
 SUBRESOURCE_VERBS = ("get", "patch", "update")
 
 
 def _review(kind: str, group: str) -> Resource:
-    return Resource(kind, f"{kind.lower()}s", group, "v1", categories=(), has_status=False, verbs=CREATE)
+    return Resource(
+        kind, f"{kind.lower()}s", group, "v1", categories=(), has_status=False, verbs=CREATE_VERBS
+    )
 
 
 CRD_RESOURCE = Resource(
@@ -33,7 +35,7 @@ CRD_RESOURCE = Resource(
     short_names=("crd", "crds"),
     categories=("api-extensions",),
     has_status=False,
-    verbs=READ,
+    verbs=READ_VERBS,
 )
 VIRTUAL_RESOURCES = (
     CRD_RESOURCE,

@@ -10,13 +10,17 @@ from typing import Any, Final
 
 Schema = dict[str, Any]
 
-META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
-OBJECT_META, LIST_META, STATUS = f"{META}.ObjectMeta", f"{META}.ListMeta", f"{META}.Status"
+META_PACKAGE: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
+OBJECT_META, LIST_META, STATUS = (
+    f"{META_PACKAGE}.ObjectMeta",
+    f"{META_PACKAGE}.ListMeta",
+    f"{META_PACKAGE}.Status",
+)
 DELETE_OPTIONS, PATCH, TIME, MICRO_TIME = (
-    f"{META}.DeleteOptions",
-    f"{META}.Patch",
-    f"{META}.Time",
-    f"{META}.MicroTime",
+    f"{META_PACKAGE}.DeleteOptions",
+    f"{META_PACKAGE}.Patch",
+    f"{META_PACKAGE}.Time",
+    f"{META_PACKAGE}.MicroTime",
 )
 SCALE: Final = "io.k8s.api.autoscaling.v1.Scale"
 INT_OR_STRING: Final = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
@@ -100,11 +104,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "type": "object",
         "description": "A change to an object, in the form that the Content-Type names.",
     },
-    f"{META}.FieldsV1": {
+    f"{META_PACKAGE}.FieldsV1": {
         "type": "object",
         "description": "A set of fields, as a tree whose keys start with f:, k: or v:.",
     },
-    f"{META}.OwnerReference": object_schema(
+    f"{META_PACKAGE}.OwnerReference": object_schema(
         "An object in the same namespace, or one without a namespace, that this object goes away with.",
         {
             "apiVersion": string("API version of the owner."),
@@ -119,7 +123,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         ("apiVersion", "kind", "name", "uid"),
     )
     | {"x-kubernetes-map-type": "atomic"},
-    f"{META}.ManagedFieldsEntry": object_schema(
+    f"{META_PACKAGE}.ManagedFieldsEntry": object_schema(
         "The fields that one manager has set, and how.",
         {
             "manager": string("Who set the fields."),
@@ -127,7 +131,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "apiVersion": string("The version that the field names belong to."),
             "time": ref(TIME, "When the set of fields last changed."),
             "fieldsType": string("The form of the set; always `FieldsV1`."),
-            "fieldsV1": ref(f"{META}.FieldsV1", "The fields."),
+            "fieldsV1": ref(f"{META_PACKAGE}.FieldsV1", "The fields."),
             "subresource": string(
                 "The subresource that was written to, such as `status`; empty for the object itself."
             ),
@@ -167,10 +171,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 **{"x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"},
             ),
             "ownerReferences": ref_list(
-                f"{META}.OwnerReference", "Objects that this one goes away with.", **_MERGED_BY_UID
+                f"{META_PACKAGE}.OwnerReference", "Objects that this one goes away with.", **_MERGED_BY_UID
             ),
             "managedFields": ref_list(
-                f"{META}.ManagedFieldsEntry",
+                f"{META_PACKAGE}.ManagedFieldsEntry",
                 "Who set which fields. The server keeps it.",
                 **{"x-kubernetes-list-type": "atomic"},
             ),
@@ -188,7 +192,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "selfLink": string("No longer set."),
         },
     ),
-    f"{META}.StatusCause": object_schema(
+    f"{META_PACKAGE}.StatusCause": object_schema(
         "One thing that is wrong.",
         {
             "field": string("Path of the field, such as `spec.maxNodes`."),
@@ -196,7 +200,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "reason": string("The same for programs, such as `FieldValueInvalid`."),
         },
     ),
-    f"{META}.StatusDetails": object_schema(
+    f"{META_PACKAGE}.StatusDetails": object_schema(
         "What the answer is about.",
         {
             "name": string("Name of the object."),
@@ -204,7 +208,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "kind": string("Kind or resource name of the object."),
             "uid": string("UID of the object."),
             "causes": ref_list(
-                f"{META}.StatusCause", "Everything that is wrong.", **{"x-kubernetes-list-type": "atomic"}
+                f"{META_PACKAGE}.StatusCause",
+                "Everything that is wrong.",
+                **{"x-kubernetes-list-type": "atomic"},
             ),
             "retryAfterSeconds": integer("Seconds to wait before asking again.", "int32"),
         },
@@ -219,10 +225,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "code": integer("The HTTP status code.", "int32"),
             "reason": string("Why, in one word for programs."),
             "message": string("Why, for people."),
-            "details": ref(f"{META}.StatusDetails", "What it is about."),
+            "details": ref(f"{META_PACKAGE}.StatusDetails", "What it is about."),
         },
     ),
-    f"{META}.Preconditions": object_schema(
+    f"{META_PACKAGE}.Preconditions": object_schema(
         "What must hold for a deletion to happen.",
         {
             "uid": string("The object must have this UID."),
@@ -237,7 +243,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "dryRun": _DRY_RUN,
             "gracePeriodSeconds": integer("Seconds to end in good order; 0 deletes at once."),
             "orphanDependents": boolean("Older form of propagationPolicy: true is `Orphan`."),
-            "preconditions": ref(f"{META}.Preconditions", "What must hold, else 409 Conflict."),
+            "preconditions": ref(f"{META_PACKAGE}.Preconditions", "What must hold, else 409 Conflict."),
             "propagationPolicy": string(
                 "What happens to owned objects: `Background` (go later), `Foreground` (go first) or "
                 "`Orphan` (stay)."

@@ -16,7 +16,7 @@ from lattice.server.discovery.meta_schemas import (
     INT_OR_STRING,
     KIND_SCHEMA,
     LIST_META,
-    META,
+    META_PACKAGE,
     OBJECT_META,
     SCALE,
     SCHEMAS,
@@ -113,7 +113,7 @@ def _operations(kinds: Sequence[KindSchema]) -> Iterator[Operation]:
 
 def _definitions(kinds: Sequence[KindSchema]) -> dict[str, Schema]:
     versions = sorted({(resource.group, resource.version) for resource, _ in kinds})
-    shared = {f"{META}.DeleteOptions": "DeleteOptions", f"{META}.Status": "Status"}
+    shared = {f"{META_PACKAGE}.DeleteOptions": "DeleteOptions", f"{META_PACKAGE}.Status": "Status"}
     definitions = dict(SCHEMAS)
     # Status and DeleteOptions belong to every API version.
     for name, kind in shared.items():

@@ -59,11 +59,11 @@ from lattice.store.protocol import Entry, Key
 
 # Lowers the priority of the process, so that the server answers short requests first where processors are
 # few.
-NICE = 5
+PROCESS_NICENESS = 5
 # A permanent namespace: known even if no object is in it.
 DEFAULT_NAMESPACE = "default"
 # Bounds the demands that a world caches, as a multiple of the number of services.
-MAX_DERIVED_PER_SERVICE = 4
+MAX_CACHED_DEMANDS_PER_SERVICE = 4
 
 Document = dict[str, Any]
 _decoders = {
@@ -114,9 +114,9 @@ class FleetCache:
 
         A world shares its demand cache with every trial world derived from it, so each query can add entries.
         """
-        if self._world and len(vars(self._world).get("_demand_cache", ())) > MAX_DERIVED_PER_SERVICE * (
-            len(self._world.services) + 100
-        ):
+        if self._world and len(
+            vars(self._world).get("_demand_cache", ())
+        ) > MAX_CACHED_DEMANDS_PER_SERVICE * (len(self._world.services) + 100):
             self._world = None
 
     def _objects(self) -> dict[ObjectKey, Kind]:
@@ -263,7 +263,7 @@ def main(arguments: list[str]) -> None:
     server."""
     # Ctrl-C reaches the whole process group; the server ends the query process during its own shutdown.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICE)
+    os.nice(PROCESS_NICENESS)
     out = os.fdopen(os.dup(1), "wb")
     # Libraries may print to standard output, which carries only results: redirect their output to standard
     # error.

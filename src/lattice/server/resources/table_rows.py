@@ -13,7 +13,7 @@ from lattice.kinds.meta.stored_encoding import Object
 
 NAME_COLUMN = Column("Name", ".metadata.name", description="Its name, unique for its kind in its namespace.")
 AGE_COLUMN = Column("Age", ".metadata.creationTimestamp", "date", description="How long it has existed.")
-FORMATS = {"Name": "name"}
+COLUMN_FORMATS = {"Name": "name"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _definition(column: Column) -> dict[str, Any]:
     return {
         "name": column.name,
         "type": "string" if column.type == "date" else column.type,
-        "format": FORMATS.get(column.name, ""),
+        "format": COLUMN_FORMATS.get(column.name, ""),
         "description": column.description or column.name,
         "priority": column.priority,
     }

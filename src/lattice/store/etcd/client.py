@@ -119,7 +119,7 @@ class EtcdClient:
         try:
             response = await send(member)
         except grpc.aio.AioRpcError as error:
-            translated = translate(error, member.endpoint)
+            translated = translate_error(error, member.endpoint)
             if isinstance(translated, Unavailable):
                 self.fail_over(member)
             raise translated from error
@@ -181,7 +181,7 @@ class NoSuchLease(NotFound):
     """The lease expired or never existed; etcd wrote nothing."""
 
 
-def translate(error: grpc.aio.AioRpcError, endpoint: str) -> LatticeError:
+def translate_error(error: grpc.aio.AioRpcError, endpoint: str) -> LatticeError:
     """Return the Lattice error for a gRPC error of etcd."""
     details = error.details() or ""
     where = f"etcd {endpoint}"

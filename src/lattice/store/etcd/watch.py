@@ -14,7 +14,7 @@ import grpc.aio
 from lattice.clock import Clock
 from lattice.errors import Gone, Unavailable
 from lattice.store.etcd import etcd_pb2 as pb
-from lattice.store.etcd.client import NEED_LEADER, EtcdClient, Member, translate
+from lattice.store.etcd.client import NEED_LEADER, EtcdClient, Member, translate_error
 from lattice.store.protocol import Batch, Change, Entry, Key
 from lattice.store.watch_feed import Feed, History
 
@@ -95,7 +95,7 @@ class WatchStream:
             try:
                 await self._read_events(member)
             except grpc.aio.AioRpcError as error:
-                translated = translate(error, member.endpoint)
+                translated = translate_error(error, member.endpoint)
                 if isinstance(translated, Gone):
                     raise translated from error
                 self.client.fail_over(member)

@@ -12,7 +12,7 @@ from lattice.store.sqlite.row_cache import LOG_BITS
 # Rows that a list reads on the event loop (well under a millisecond); longer lists go to a reader thread.
 MAX_INLINE_ROWS = 100
 # Log rows of one read.
-LOG_ROWS = 1_000
+MAX_LOG_ROWS_PER_READ = 1_000
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ def log_after(db: apsw.Connection, resource: str, after: int) -> tuple[Sequence[
     rows = db.execute(
         "SELECT id, path, previous_revision, value, previous_value FROM log"
         " WHERE resource = ? AND id >= ? ORDER BY id LIMIT ?",
-        (resource, (after + 1) << LOG_BITS, LOG_ROWS),
+        (resource, (after + 1) << LOG_BITS, MAX_LOG_ROWS_PER_READ),
     ).fetchall()
     grouped: dict[int, list[Change]] = {}
     for log_id, path, previous_revision, value, previous_value in cast(
@@ -117,7 +117,7 @@ def log_after(db: apsw.Connection, resource: str, after: int) -> tuple[Sequence[
         key, revision = _key(resource, path), log_id >> LOG_BITS
         previous = None if previous_revision is None else Entry(key, previous_value, previous_revision)
         grouped.setdefault(revision, []).append(Change(revision, key, value, previous))
-    if len(rows) == LOG_ROWS:
+    if len(rows) == MAX_LOG_ROWS_PER_READ:
         # The limit may have cut off the last commit: the next read begins with it.
         grouped.popitem()
         newest = next(reversed(grouped))

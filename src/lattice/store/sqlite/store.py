@@ -34,8 +34,8 @@ from lattice.store.watch_feed import WINDOW_CHANGES, Feeds, History
 
 SCHEMA_VERSION = 1
 # Log rows removed per transaction, so that commits run in between.
-COMPACT_ROWS = 1_000
-READERS = 2
+MAX_COMPACTED_ROWS_PER_TRANSACTION = 1_000
+READER_THREADS = 2
 
 # objects has rowids: an index b-tree would push values over 1 KB out to overflow pages.
 # log_by_resource: SQLite appends the rowid to an index, so the index also orders by id.
@@ -83,12 +83,12 @@ class SqliteStore:
             writer_state = _open_writer_state(path, clock)
             self._inline_db = _reader(path)
             self._reader_dbs: SimpleQueue[apsw.Connection] = SimpleQueue()
-            for _ in range(READERS):
+            for _ in range(READER_THREADS):
                 self._reader_dbs.put(_reader(path))
         except BaseException:
             self._lock.release()
             raise
-        self._threads = ThreadPoolExecutor(READERS, "lattice-sqlite-reader")
+        self._threads = ThreadPoolExecutor(READER_THREADS, "lattice-sqlite-reader")
         self._feeds = Feeds(writer_state.revision, window)
         self._leases: dict[str, _Lease] = {}
         self._writer_state = writer_state
@@ -158,7 +158,10 @@ class SqliteStore:
             raise future_revision_error(revision, newest)
         if revision > oldest:
             # Every round queues behind the commits that arrived meanwhile.
-            while await self._writer.submit(CompactJob(_future(), revision, COMPACT_ROWS)) == COMPACT_ROWS:
+            while (
+                await self._writer.submit(CompactJob(_future(), revision, MAX_COMPACTED_ROWS_PER_TRANSACTION))
+                == MAX_COMPACTED_ROWS_PER_TRANSACTION
+            ):
                 pass
 
     async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:

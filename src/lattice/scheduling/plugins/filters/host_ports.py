@@ -14,8 +14,8 @@ from lattice.scheduling.table.ask import PORTS, WorkloadAsk
 from lattice.scheduling.table.port_allocator import (
     FIRST_PORT_COLUMN,
     LAST_PORT_COLUMN,
-    number_column,
     port_column,
+    port_number_column,
 )
 
 
@@ -98,5 +98,5 @@ def _new_in_range(numbers: tuple[int, ...], rows: Rows) -> Integers:
     inside: Integers = np.zeros(rows.count, np.int64)
     first, last = rows.column(FIRST_PORT_COLUMN), rows.column(LAST_PORT_COLUMN)
     for number in numbers:
-        inside += (first <= number) & (number <= last) & ~rows.column(number_column(number))
+        inside += (first <= number) & (number <= last) & ~rows.column(port_number_column(number))
     return inside

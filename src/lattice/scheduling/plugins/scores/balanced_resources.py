@@ -8,7 +8,7 @@ import numpy as np
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.table.utilisation import requested_count, share_after
+from lattice.scheduling.table.utilisation import requested_count, share_with_workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class BalancedResources:
         """1 minus the difference between the fullest and the emptiest requested resource, with the workload
         on the node."""
         count = requested_count(ask)
-        high, share = share_after(ask, rows, 0, rows.float_buffer()), rows.float_buffer()
+        high, share = share_with_workload(ask, rows, 0, rows.float_buffer()), rows.float_buffer()
         if count == 2:
-            high -= share_after(ask, rows, 1, share)
+            high -= share_with_workload(ask, rows, 1, share)
             np.abs(high, out=high)
             return np.subtract(np.float32(1), high, out=high)
         low = rows.float_buffer()
         np.copyto(low, high)
         for number in range(1, count):
-            share_after(ask, rows, number, share)
+            share_with_workload(ask, rows, number, share)
             np.maximum(high, share, out=high)
             np.minimum(low, share, out=low)
         high -= low
