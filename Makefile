@@ -28,15 +28,18 @@ run: up  ## the same as up
 test: .venv/.ready-dev tools  ## set up and run the tests
 	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not prove"
 
-check: .venv/.ready-dev  ## format, lint, types, import rules, sizes
+check: .venv/.ready-dev  ## format, lint, types, words, commit subjects, import rules, sizes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m lint.language
+	$(BIN)/python -m lint.prose
+	$(BIN)/python -m lint.commits
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 prove: .venv/.ready-dev tools  ## the long proofs: kills, power cuts, 30,000-operation contract, every kubectl, mutations, planted bugs, 10,000 examples a property
 	LATTICE_ALL_KUBECTLS=1 $(BIN)/python -m pytest -m prove -n 2 --dist loadgroup -rP --timeout 3000
-	LATTICE_LONG=1 $(BIN)/python -m pytest -m "not prove" -n 2 --timeout 3000 tests/engine tests/scheduling tests/placement tests/controllers/test_plan_applied.py
+	LATTICE_LONG=1 $(BIN)/python -m pytest -m "not prove" -n 2 --timeout 3000 tests/engine tests/lifecycle tests/scheduling tests/placement tests/controllers/services/test_plan_applied.py
 
 contract: .venv/.ready-dev tools  ## the store contract only
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove" tests/contract

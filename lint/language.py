@@ -34,6 +34,9 @@ PRONOUNS = PEOPLE | frozenset(
 )
 ALLOWED_NAMES = {  # a name that would be vague elsewhere, and why it is right there
     ("kinds/meta/jsonpath.py", "left"): "the left operand of a comparison",
+    ("agent/host/runtime_protocol.py", "asked"): "a field of the agent's state file",
+    ("agent/state_file.py", "wanted"): "a field of the agent's state file",
+    ("engine/plugin.py", "what"): "a field of the JSON answers",
 }
 TERMS = frozenset(
     """
