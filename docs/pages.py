@@ -52,7 +52,7 @@ def _scope(resource: Resource) -> str:
 
 def _writer(resource: Resource) -> str:
     if "create" not in resource.verbs:
-        return "nobody"
+        return "–"
     if not resource.managed_hint:
         return "users"
     return (
@@ -201,8 +201,8 @@ def errors() -> Iterator[str]:
             f"\n- Means: {meaning(error)}"
         )
     yield (
-        "Why a workload failed is one word in its `status.failureReason`, in its events and in the column REASON; how it did, such as its "
-        "exit code or the signal that ended it, is in `status.failureMessage`, in the same events and in `lattice get workloads -o wide`:"
+        "`status.failureReason` of a workload, its events and the column REASON name the failure in one word. "
+        "`status.failureMessage`, the same events and `lattice get workloads -o wide` have details, such as the exit code or the signal:"
     )
     rows = ((f"`{failure.word}`", failure.meaning, failure.then) for failure in FAILURES)
     yield table(("word", "means", "then"), rows)

@@ -99,7 +99,7 @@ def _plugin(plugin: Any, role: str, *facts: str) -> Iterator[str]:
 
 def _wakes(plugin: Any) -> str:
     changes = ", ".join(sorted(change.value for change in plugin.wakes_on))
-    return f"- Who it ruled out everywhere is tried again after: {changes}"
+    return f"- A workload that it rejects on every node is tried again after: {changes}"
 
 
 def _weight(profile: nodes.ProfileSpec, score: str) -> str:

@@ -26,7 +26,7 @@ def scenarios() -> Iterator[str]:
     yield table(("command", "what it does"), rows)
     servers = ", ".join(f"`s{number + 1}`" for number in range(MAX_SERVERS))
     yield (
-        f"Servers are {servers}, or `leader` for whoever leads; machines are `rack-1`, `rack-2` … and those that pools make, "
+        f"Servers are {servers}, or `leader` for the current leader; machines are `rack-1`, `rack-2` … and those that pools make, "
         "such as `east-001-small-1`; `@lone` is the node of the workload `lone`. What is in brackets may be left out, and is shown "
         "with what it is then; what follows `version`, with an example."
     )
