@@ -115,7 +115,7 @@ def run_of(
         hosts=[],
         machines=machines,
         removed_machines=[],
-        loop=SimpleNamespace(time=lambda: evidence.ended, errors=[]),
+        loop=SimpleNamespace(time=lambda: evidence.ended, unhandled_errors=[]),
         # No machine is created or removed during a run.
         cloud=SimpleNamespace(machine_counts=lambda at: [], was_lost=lambda node, at: False),
     )

@@ -270,7 +270,7 @@ class Past:
             hosts=[],
             machines=self.machines,
             removed_machines=[],
-            loop=SimpleNamespace(time=lambda: ENDS, errors=[]),
+            loop=SimpleNamespace(time=lambda: ENDS, unhandled_errors=[]),
             cloud=SimpleNamespace(
                 machine_counts=lambda at: self.standing if at else [], was_lost=lambda node, at: False
             ),

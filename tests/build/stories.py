@@ -218,7 +218,7 @@ FOCUS: tuple[dict[str, Any], ...] = (
 COMES, GOES, CHANGES, IS_GONE = "comes", "goes", "changes", "is gone"
 HAPPENS = (COMES,) * 12 + (GOES,) * 2 + (CHANGES,) * 3 + (IS_GONE,)
 CHANGED = (
-    *({"health": each} for each in ({}, {"cordoned": True}, {"ready": False}, {"draining": True})),
+    *({"health": each} for each in ({}, {"is_cordoned": True}, {"is_ready": False}, {"is_draining": True})),
     *({"room": each} for each in ROOMS[::5]),
     *({"labels": each} for each in PLACES[::11]),
     *({"port_range": each} for each in RANGES),
@@ -329,7 +329,7 @@ def a_plain(world: World) -> World:
     apart = ({"zone": "x", "rack": "r1"}, {"zone": "y", "rack": "r2"})
     places = [{**each.labels, **place} for each, place in zip(world.facts, apart, strict=False)]
     labels = places + [each.labels for each in world.facts[2:]]
-    well = {"ready": True, "cordoned": False, "draining": False}
+    well = {"is_ready": True, "is_cordoned": False, "is_draining": False}
     facts = [
         replace(
             each,

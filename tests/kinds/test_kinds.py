@@ -202,7 +202,7 @@ def test_a_service_wants_enough_replicas_for_all_its_regions():
     assert (spec.min_replicas, spec.desired_replicas(), spec.desired_replicas(min_regions=5)) == (3, 3, 5)
     assert spec.requests == {"cpu": 2000, "memory": 4 << 30}
     assert spec.resources["database"].is_service
-    assert spec.resources["database"].calls
+    assert spec.resources["database"].is_outbound
     assert not spec.resources["database"].admits
 
 

@@ -83,8 +83,8 @@ def rules_hold(load, spots, sources) -> bool:
         per_region[sources[source].region] += count
     return load.replicas == 0 or (
         len(per_region) >= load.min_regions
-        and all(any(per_source[source] for source in group) for group in load.groups)
-        and all(sum(per_source[source] for source in cap.sources) <= cap.replicas for cap in load.caps)
+        and all(any(per_source[source] for source in group) for group in load.required_source_groups)
+        and all(sum(per_source[source] for source in cap.sources) <= cap.max_replicas for cap in load.caps)
     )
 
 
@@ -95,11 +95,11 @@ def near_enough(loads, choice) -> bool:
         for load, spots in zip(loads, choice, strict=True)
     }
     return all(
-        any(other in near.within[source] for other in where[near.load])
+        any(other in near.reachable_sources[source] for other in where[near.target_load])
         for load in loads
-        for near in load.near
+        for near in load.proximity_rules
         for source in where[load.name]
-        if source in near.within
+        if source in near.reachable_sources
     )
 
 
@@ -128,7 +128,7 @@ def total_of(program, sources, models, choice) -> int | None:
         if listed
     }
     moves = [moved(load, spots, program) for load, spots in zip(program.loads, choice, strict=True)]
-    if (program.most_moves is not None and sum(moves) > program.most_moves) or not near_enough(
+    if (program.max_moves is not None and sum(moves) > program.max_moves) or not near_enough(
         program.loads, choice
     ):
         return None
@@ -150,10 +150,10 @@ def every_top_up(program, needed):
     ways = [
         [
             [(source.name, model) for model in extra]
-            for extra in itertools.combinations_with_replacement(least.models, max(0, least.machines - there))
+            for extra in itertools.combinations_with_replacement(least.models, max(0, least.min_machines - there))
         ]
         for source in program.sources
-        for least in source.least
+        for least in source.minimums
         if (there := sum(needed.get((source.name, model), 0) for model in least.models))
     ]
     return [Counter(needed) + Counter(itertools.chain(*choice)) for choice in itertools.product(*ways)]
@@ -161,11 +161,11 @@ def every_top_up(program, needed):
 
 def within_limits(program, models, machines) -> bool:
     spent, committed = Counter(), Counter()
-    if any(model.most is not None and machines.get(key, 0) > model.most for key, model in models.items()):
+    if any(model.max_machines is not None and machines.get(key, 0) > model.max_machines for key, model in models.items()):
         return False
     for source in program.sources:
-        for least in source.least:
-            if 0 < sum(machines.get((source.name, model), 0) for model in least.models) < least.machines:
+        for least in source.minimums:
+            if 0 < sum(machines.get((source.name, model), 0) for model in least.models) < least.min_machines:
                 return False
     for source in program.sources:
         here = [(model, machines.get((source.name, model.name), 0)) for model in source.models]
@@ -173,7 +173,7 @@ def within_limits(program, models, machines) -> bool:
             source.max_machines, sum(m.existing for m, _ in here)
         ):
             return False
-        for r, limit in enumerate(source.most):
+        for r, limit in enumerate(source.resource_limits):
             if limit is not None and sum(m.size[r] * n for m, n in here) > max(
                 limit, sum(m.size[r] * m.existing for m, _ in here)
             ):
@@ -182,7 +182,7 @@ def within_limits(program, models, machines) -> bool:
             spent[ledger] += sum(m.price * n for m, n in here)
             committed[ledger] += sum(m.price * m.existing for m, _ in here)
     return all(
-        amount <= max(program.ledgers.get(ledger, 1 << 60), committed[ledger])
+        amount <= max(program.ledger_limits.get(ledger, 1 << 60), committed[ledger])
         for ledger, amount in spent.items()
     )
 
@@ -474,7 +474,7 @@ def test_a_budget_is_kept_even_if_something_stays_outside() -> None:
 
 def test_a_ledger_that_is_over_its_limit_keeps_what_it_pays_for_but_does_not_grow() -> None:
     sources = (
-        MachineSource("a", "a", (MachineModel("vm", (4, 16), 100, existing=2),), ledger_limits=("team",)),
+        MachineSource("a", "a", (MachineModel("vm", (4, 16), 100, existing=2),), ledgers=("team",)),
     )
     outcome = solve(
         a_program(
