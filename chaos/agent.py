@@ -72,7 +72,7 @@ class NotedMachine(FakeMachine):
             append(self.path, Note(self.processes[spec.id].started_at, "start", spec=spec))
         return failure
 
-    def contact(self, since: float) -> None:
+    def record_contact(self, since: float) -> None:
         previous = self.last_contact_at
         super().record_contact(since)
         if self.last_contact_at is not None and self.last_contact_at != previous:

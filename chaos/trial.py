@@ -185,7 +185,7 @@ class Trial:
         return (
             self._all_ready()
             and not any(obj.metadata.deletion_timestamp for obj in (*workloads, *services))
-            and all(counts[service.metadata.name] == service.spec.wanted() for service in services)
+            and all(counts[service.metadata.name] == service.spec.desired_replicas() for service in services)
             and all(
                 workload.status.ready
                 for workload in workloads

@@ -203,7 +203,7 @@ def test_a_service_wants_enough_replicas_for_all_its_regions():
     assert spec.requests == {"cpu": 2000, "memory": 4 << 30}
     assert spec.resources["database"].is_service
     assert spec.resources["database"].is_outbound
-    assert not spec.resources["database"].admits
+    assert not spec.resources["database"].is_inbound
 
 
 def test_containers_that_state_requests_win_over_the_placement():

@@ -330,7 +330,7 @@ def a_copy_beside_one_that_was_deleted_on_one_node(past: Past, bad: bool) -> Non
 def started_before_anything_was_told(past: Past, bad: bool) -> None:
     past.ran("n1", start=10.0, end=40.0)
     ground = past.machine("n1").ground
-    ground.starts_without_assignments += [(10.0, ground.begun[0])] if bad else []
+    ground.starts_without_assignments += [(10.0, ground.started_specs[0])] if bad else []
 
 
 def obeyed_a_leader_of_an_older_term(past: Past, bad: bool) -> None:
