@@ -386,7 +386,7 @@ class Watched(NodeTable):
 
     looks = 0
 
-    def coded(self, key: str) -> LabelCodes:
+    def label_codes(self, key: str) -> LabelCodes:
         self.looks += 1
         return super().label_codes(key)
 
