@@ -42,7 +42,7 @@ async def high_waits_for_low(world: World, one: Acting) -> None:
     await one.look()
     await world.add(a_workload("high", priority=10))
     await one.look()
-    assert "default/high" in one.controller._awaiting_victims
+    assert "default/high" in one.controller.awaiting_victims.by_path
 
 
 async def resize(world: World, name: str, cpu: int) -> None:
@@ -93,7 +93,7 @@ def test_who_waits_for_room_does_not_go_where_somebody_asks_for_more_meanwhile()
                 *(a_workload(f"g-{number}", 1000, priority=10, group=group) for number in range(2))
             )
             await one.look()
-            assert set(one.controller._awaiting_victims) == {"default/g-0", "default/g-1"}
+            assert set(one.controller.awaiting_victims.by_path) == {"default/g-0", "default/g-1"}
             await resize(world, "stays", 1000)
             await one.look()
             await leave(world, "low")

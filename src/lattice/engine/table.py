@@ -249,6 +249,9 @@ class Table:
             self._columns[name] = np.full(self._capacity, fill, dtype)
             self._fill_values[name] = fill
 
+    def has_column(self, name: str) -> bool:
+        return name in self._columns
+
     def add(self, name: str, totals: Mapping[str, int]) -> int:
         """Add a row; `totals` holds the capacity in base units by resource."""
         if name in self.row_of:

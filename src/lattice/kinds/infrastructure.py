@@ -1,5 +1,4 @@
-"""CloudInfrastructure (rented capacity) and StaticInfrastructure (owned capacity), and the overflow from
-owned to rented capacity."""
+"""CloudInfrastructure (rented capacity) and StaticInfrastructure (owned capacity)."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -24,14 +23,13 @@ from lattice.kinds.meta.quantity import (
 )
 from lattice.kinds.meta.selector import label_problems, label_value_problem, subdomain_problem
 from lattice.kinds.meta.validator import join_path
+from lattice.kinds.overflow import Overflow
 
 # The namespace of the providers' credentials.
 CREDENTIALS_NAMESPACE = "lattice-system"
 
 # Millionths of the budget.
 DEFAULT_ALERT_MILLIONTHS = 800_000
-# Millionths of the capacity.
-OVERFLOW_TRIGGER_MILLIONTHS = 900_000
 
 
 class CredentialsRef(Part):
@@ -382,70 +380,6 @@ class Reservation(Part):
 
     def admits(self, labels: dict[str, str]) -> bool:
         return any(entry.label_selector.items() <= labels.items() for entry in self.reserved_for)
-
-
-class OverflowTrigger(Part):
-    """When overflow begins."""
-
-    capacity_threshold: (
-        Annotated[
-            Amount,
-            Meta(
-                description=(
-                    "Share of the capacity in use at which overflow begins: 0.9, or 90 for 90 percent "
-                    "(the default)."
-                )
-            ),
-        ]
-        | None
-    ) = None
-
-
-class OverflowLimits(Part):
-    """Limits of overflow; an absent field sets no limit."""
-
-    max_clusters: (
-        Annotated[int, Meta(ge=0, description="Maximum number of overflow clusters in the cloud.")] | None
-    ) = None
-    max_monthly_spend: (
-        Annotated[Amount, Meta(description="Maximum spending of overflow per month, in US dollars.")] | None
-    ) = None
-
-    @property
-    def spend_micros(self) -> int | None:
-        return None if self.max_monthly_spend is None else dollars_to_micros(self.max_monthly_spend)
-
-
-class Overflow(Part):
-    """The cloud that takes services when the site is full."""
-
-    enabled: Annotated[
-        bool, Meta(description="Whether services may overflow to the cloud; false by default.")
-    ] = False
-    target: Annotated[str, Meta(description="Name of the CloudInfrastructure that takes the services.")] = ""
-    regions: Annotated[
-        tuple[str, ...], Meta(description="Regions of the target to try first, in this order.")
-    ] = ()
-    trigger: Annotated[OverflowTrigger, Meta(description="When overflow begins.")] = OverflowTrigger()
-    limits: Annotated[OverflowLimits, Meta(description="Limits of overflow.")] = OverflowLimits()
-
-    @property
-    def trigger_millionths(self) -> int:
-        threshold = self.trigger.capacity_threshold
-        return (
-            OVERFLOW_TRIGGER_MILLIONTHS
-            if threshold is None
-            else dollars_to_micros(share_as_fraction(threshold))
-        )
-
-    def problems(self, path: str) -> Iterator[Cause]:
-        if self.enabled and not self.target:
-            yield Cause(
-                f"{path}.target",
-                "must name a CloudInfrastructure when overflow is enabled",
-                "FieldValueRequired",
-            )
-        yield from threshold_problems(f"{path}.trigger.capacityThreshold", self.trigger.capacity_threshold)
 
 
 class StaticSpec(Part):

@@ -8,7 +8,7 @@ from build.manifests import manifest, write
 from build.worlds import a_class, a_pool, a_service
 
 from lattice.cli.client.options import Connection
-from lattice.cli.fleet.fleet_command import FleetInputs
+from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.fleet.offline_world import load_world
 from lattice.cli.output.plan_tables import plan_lines
 from lattice.cli.output.service_tables import fit_lines

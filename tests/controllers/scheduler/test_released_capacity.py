@@ -204,7 +204,7 @@ def test_who_waits_for_room_does_not_go_beside_one_that_it_must_be_far_from_by_n
             await one.look()
             await world.add(a_workload("high", 1000, priority=10, constraints=FAR))
             await one.look()
-            assert set(one.controller._awaiting_victims) == {"default/high"}
+            assert set(one.controller.awaiting_victims.by_path) == {"default/high"}
             entry = await world.entry(LatticeWorkload, "stays")
             await store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": {"app": "x"}})])
             await one.look()

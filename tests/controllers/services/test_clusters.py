@@ -8,7 +8,8 @@ import pytest
 from build.cluster_yard import NANO, POOL, Yard, a_cluster, a_resident, play, silent
 from build.offices import a, acting, revision_after
 
-from lattice.controllers.services.clusters import MACHINE_FINALIZER, ClusterController
+from lattice.controllers.services.cluster_nodes import MACHINE_FINALIZER
+from lattice.controllers.services.clusters import ClusterController
 from lattice.errors import Fenced
 from lattice.kinds.cluster import RESERVE_LABEL, WorkerPool
 from lattice.kinds.ledger import LatticeLedger

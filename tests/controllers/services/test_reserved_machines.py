@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lattice.controllers.runtime.object_writes import put_new, with_metadata
-from lattice.controllers.services.clusters import build_node, node_labels
+from lattice.controllers.services.cluster_nodes import build_node, node_labels
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.node import LatticeNode

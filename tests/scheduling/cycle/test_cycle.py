@@ -371,7 +371,7 @@ def test_capacity_is_never_exceeded_whatever_the_sequence(
 def test_the_useful_names_are_found_in_one_place() -> None:
     wanted = "Filter Score Profile Reason Decision decide Selector TieBreaker Selection Reservation Reservations Binder BindingMode"
     wanted += " BindRequest BindEvent BindingStore CompositeScheduler CycleResult SchedulingQueue Preemptor NodeTable WorkloadAsk"
-    wanted += " ProfileSpec compile_preset parse_profile compose sentence as_json"
+    wanted += " ProfileSpec compile_preset parse_profile compose summarize as_json"
     for name in wanted.split():
         assert getattr(scheduling, name).__name__ == name
     assert "balanced" in scheduling.PRESETS

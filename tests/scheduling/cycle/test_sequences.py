@@ -22,7 +22,8 @@ from lattice.scheduling.cycle.reservations import Reservation, Reservations
 from lattice.scheduling.preemption.preemptor import Preemptor
 from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
-from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.resource_fit import unfit_reason
 from tests.scheduling.test_properties import EVERYTHING, told
 

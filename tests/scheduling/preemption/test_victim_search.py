@@ -24,7 +24,8 @@ from lattice.scheduling.preemption import preemptor as preempting
 from lattice.scheduling.preemption.preemptor import Preemptor
 from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
-from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.placement import Placement
 
 NEAR_DB = (WorkloadTerm(selector=LabelSelector(match_labels={"app": "db"}), topology_key="node"),)
 

@@ -5,7 +5,8 @@ from typing import Any
 import click
 
 from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, print_lines, table_renderer
-from lattice.cli.fleet.fleet_command import FleetCommand, FleetInputs, run_query, with_fleet_inputs
+from lattice.cli.fleet.fleet_command import FleetCommand, run_query, with_fleet_inputs
+from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
 
 

@@ -7,11 +7,11 @@ from lattice.cli.commands.whatif import WhatIfEvent, with_whatif_event
 from lattice.cli.fleet.fleet_command import (
     EXIT_INFEASIBLE,
     FleetCommand,
-    FleetInputs,
     run_query,
     service_key,
     with_fleet_inputs,
 )
+from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
 
 

@@ -6,7 +6,8 @@ import click
 
 from lattice.cli.client.options import Duration
 from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, plan_exit_code, print_lines, table_renderer
-from lattice.cli.fleet.fleet_command import FleetCommand, FleetInputs, fit_hint, run_query, with_fleet_inputs
+from lattice.cli.fleet.fleet_command import FleetCommand, fit_hint, run_query, with_fleet_inputs
+from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
 from lattice.errors import UsageError
 

@@ -11,11 +11,11 @@ from lattice.cli.fleet.fleet_command import (
     EXIT_CHANGES,
     EXIT_INFEASIBLE,
     FleetCommand,
-    FleetInputs,
     fit_hint,
     run_query,
     with_fleet_inputs,
 )
+from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
 
 FLEET_OUTPUT_TYPE = output.OutputFormatType("table", "wide", "json")

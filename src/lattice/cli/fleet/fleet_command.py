@@ -3,8 +3,8 @@
 import functools
 import shlex
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lattice.cli.client.options import Command, Connection, with_connection
+from lattice.cli.fleet.fleet_inputs import FleetInputs, read_table
 from lattice.cli.output import messages as say
-from lattice.errors import LatticeError, NotFound, TooLarge
+from lattice.errors import LatticeError
 
 if TYPE_CHECKING:
     from lattice.kinds.meta.base import Kind
-    from lattice.kinds.meta.yaml_manifest import Document
     from lattice.placement.model.world import World
 
 EXIT_CHANGES, EXIT_INFEASIBLE, EXIT_MIN_ERROR, EXIT_INTERNAL_ERROR = 1, 2, 3, 70
-# Characters of a price or latency file.
-MAX_TABLE_CHARS = 64 << 20
 # Fleet queries take longer than other requests; the server has a limit of its own.
 DEFAULT_QUERY_TIMEOUT = "5m"
 
@@ -62,63 +60,6 @@ class _map_errors_to_exit_codes:  # noqa: N801 - reads as a statement
             # Python would exit with 1, which means "changes" for a fleet command.
             traceback.print_exception(e)
             raise click.exceptions.Exit(EXIT_INTERNAL_ERROR) from e
-
-
-@dataclass(frozen=True)
-class FleetInputs:
-    """The world of a query (server or files) and the changes to apply to the world."""
-
-    connection: Connection
-    world_files: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    recursive: bool = False
-    prices: tuple[str, ...] = ()
-    latency: str = ""
-    deletions: tuple[str, ...] = ()
-    # Take over fields from other field managers.
-    force: bool = False
-    # Manifests that were read already; used instead of `files`.
-    manifests: tuple[tuple["Document", Any], ...] = ()
-
-    @property
-    def is_offline(self) -> bool:
-        return bool(self.world_files)
-
-    @property
-    def namespace(self) -> str:
-        explicit = self.connection.explicit_namespace
-        # Offline no kubeconfig is read: the files decide.
-        return explicit or ("default" if self.is_offline else self.connection.namespace)
-
-    @property
-    def change_flags(self) -> str:
-        """The flags of the change and of its prices and latencies, as the user would type them."""
-        named = [
-            ("-f", self.files),
-            ("--delete", self.deletions),
-            ("--prices", self.prices),
-            ("--latency", (self.latency,)),
-        ]
-        words = _quoted_flags(named)
-        return " ".join([*words, *(["-R"] if self.recursive else [])])
-
-    @property
-    def flags(self) -> str:
-        """All flags: the change, and the world or the server."""
-        named = [
-            ("--world", self.world_files),
-            ("--kubeconfig", (self.connection.kubeconfig,)),
-            ("--context", (self.connection.context,)),
-        ]
-        words = _quoted_flags(named)
-        return " ".join([*([self.change_flags] if self.change_flags else []), *words])
-
-
-def _quoted_flags(named: Sequence[tuple[str, tuple[str | None, ...]]]) -> list[str]:
-    words = []
-    for flag, values in named:
-        words += [f"{flag} {shlex.quote(value)}" for value in values if value]
-    return words
 
 
 _FLEET_OPTIONS = [
@@ -219,25 +160,6 @@ def _with_tables(world: "World", sources: FleetInputs) -> "World":
         book = book.with_csv(text, path, modified.isoformat())
     csv = read_table(sources.latency) if sources.latency else ""
     return replace(world, price_book=book, latency_csv=csv, latency_source=sources.latency)
-
-
-def read_table(path: str) -> str:
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            # One character more than allowed shows that the file is too large, without reading all of it.
-            text = file.read(MAX_TABLE_CHARS + 1)
-    except (OSError, UnicodeError) as e:
-        reason = (e.strerror or str(e)).lower() if isinstance(e, OSError) else "is not UTF-8 text"
-        raise NotFound(
-            f"cannot be read: {reason}", where=path, fix="check the path and its permissions"
-        ) from e
-    if len(text) > MAX_TABLE_CHARS:
-        raise TooLarge(
-            f"is larger than {MAX_TABLE_CHARS >> 20} MiB",
-            where=path,
-            fix="keep only the regions that you use",
-        )
-    return text
 
 
 def fit_hint(document: dict[str, Any], sources: FleetInputs, event_flags: str = "") -> list[str]:

@@ -4,12 +4,13 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from lattice.cli.client.kind_names import Target, kind_names
 from lattice.cli.client.manifests import locate_error, target_of
+from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import messages as say
 from lattice.errors import Denied, Invalid, LatticeError, Malformed, NotFound, UsageError
 from lattice.kinds.cluster import LatticeCluster
@@ -28,9 +29,6 @@ from lattice.placement.model.world import ObjectKey, World, object_key
 from lattice.server.requests.catalog import ServedKind, compile_kind
 from lattice.server.resources.admission import admit
 
-if TYPE_CHECKING:
-    from lattice.cli.fleet.fleet_command import FleetInputs
-
 DECLARED_KINDS: tuple[type[Kind], ...] = (
     LatticePool, LatticeNodeClass, CloudInfrastructure, StaticInfrastructure, LatticePlacementPolicy, LatticeService,
 )  # fmt: skip
@@ -45,7 +43,7 @@ PAGE_SIZE = "500"
 _FIELDS_HINT = "`lattice crds {}` lists the fields"
 
 
-def load_world(sources: "FleetInputs") -> World:
+def load_world(sources: FleetInputs) -> World:
     """The world of the files; the current time is set only with a ledger, because only a ledger records what
     a month has cost."""
     reader = ManifestReader(sources.namespace)
@@ -57,7 +55,7 @@ def load_world(sources: "FleetInputs") -> World:
     return replace(world, now=datetime.now(UTC)) if has_ledger else world
 
 
-def load_changes(sources: "FleetInputs") -> list[Kind]:
+def load_changes(sources: FleetInputs) -> list[Kind]:
     """Objects as they would be after the manifests are applied."""
     documents = [document for document, _ in sources.manifests]
     if not documents and sources.files:
@@ -144,7 +142,7 @@ def admit_object(kind: type[Kind], value: dict[str, Any]) -> Kind:
     return msgspec.convert(admitted, kind)
 
 
-def load_deletions(sources: "FleetInputs", world: World) -> list[ObjectKey]:
+def load_deletions(sources: FleetInputs, world: World) -> list[ObjectKey]:
     """Keys of the objects that `--delete` names; every object must exist in the world."""
     return [_deletion_key(word, sources.namespace, world) for word in sources.deletions]
 

@@ -10,7 +10,8 @@ import msgspec
 
 from lattice.cli.client.kind_names import Target
 from lattice.cli.client.options import Connection
-from lattice.cli.fleet.fleet_command import FleetInputs, run_query
+from lattice.cli.fleet.fleet_command import run_query
+from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.fleet.queries import Key, apply_planned
 from lattice.cli.output import messages as say
 from lattice.cli.output.table_renderer import TableRenderer

@@ -14,6 +14,7 @@ import msgspec
 from lattice.cli.client.http import Client, Request
 from lattice.cli.client.kind_names import Target, kind_names
 from lattice.cli.client.manifests import locate_error, target_of
+from lattice.cli.fleet.fleet_inputs import FleetInputs, read_table
 from lattice.cli.fleet.offline_world import PLACEMENT_KINDS
 from lattice.cli.output import messages as say
 from lattice.errors import Cause, LatticeError, UsageError
@@ -25,7 +26,6 @@ from lattice.manifest_files import load_manifests
 
 if TYPE_CHECKING:
     from lattice.cli.client.options import Connection
-    from lattice.cli.fleet.fleet_command import FleetInputs
 
 FLEET_API_PATH = f"/apis/{GROUP}/{VERSION}/fleet"
 # Timeout of an apply that plans first.
@@ -36,7 +36,7 @@ Manifests = Sequence[tuple[Document, Target]]
 Key = tuple[str, str, str]
 
 
-def query_server(sources: "FleetInputs", query: dict[str, Any]) -> dict[str, Any]:
+def query_server(sources: FleetInputs, query: dict[str, Any]) -> dict[str, Any]:
     """Answer of the server to a fleet query."""
     body = {name: value for name, value in query.items() if name != "ask" and value is not None}
     answer = _post_query(sources, query["ask"], body)
@@ -45,7 +45,7 @@ def query_server(sources: "FleetInputs", query: dict[str, Any]) -> dict[str, Any
     return document
 
 
-def apply_planned(sources: "FleetInputs", plan_id: str, manager: str) -> dict[Key, tuple[str, Any]]:
+def apply_planned(sources: FleetInputs, plan_id: str, manager: str) -> dict[Key, tuple[str, Any]]:
     """Apply all manifests in one request and return the verdict and object by key; the server refuses if the
     plan's outcome has changed."""
     answer = _post_query(sources, "apply", {"expect": plan_id, "fieldManager": manager})
@@ -62,7 +62,7 @@ def apply_planned(sources: "FleetInputs", plan_id: str, manager: str) -> dict[Ke
     return results
 
 
-def _post_query(sources: "FleetInputs", ask: str, body: dict[str, Any]) -> Any:
+def _post_query(sources: FleetInputs, ask: str, body: dict[str, Any]) -> Any:
     manifests = _manifests(sources)
     body |= {
         "manifests": [document.value for document, _ in manifests],
@@ -96,7 +96,7 @@ def _request_timeout_s(connection: "Connection", body: dict[str, Any]) -> float:
     )
 
 
-def _manifests(sources: "FleetInputs") -> Manifests:
+def _manifests(sources: FleetInputs) -> Manifests:
     """Manifests that placement reads and their namespaces; manifests of other kinds are ignored with a note."""
     pairs = sources.manifests
     if not pairs and sources.files:
@@ -122,10 +122,8 @@ def _deletion(word: str, namespace: str) -> dict[str, str]:
     )
 
 
-def _csv_tables(sources: "FleetInputs") -> dict[str, Any]:
+def _csv_tables(sources: FleetInputs) -> dict[str, Any]:
     """Contents of the local price and latency files, which the server cannot read itself."""
-    from lattice.cli.fleet.fleet_command import read_table
-
     prices = []
     for path in sources.prices:
         modified = datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date()

@@ -14,6 +14,7 @@ from lattice import metrics
 from lattice import tracing as traces
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
+from lattice.controllers.scheduler.awaiting_victims import AwaitingVictims
 from lattice.controllers.scheduler.bind_batches import BatchBinder, Gang
 from lattice.controllers.scheduler.binding_records import BindingDetails
 from lattice.controllers.scheduler.binding_store import PersistentBindingStore
@@ -108,8 +109,9 @@ class SchedulingController:
         self._decision_records: dict[str, DecisionRecord] = {}
         # Decided, and in a running commit.
         self._being_bound: dict[str, ScheduledWorkload] = {}
-        # Decided, with a reservation that waits for victims to leave.
-        self._awaiting_victims: dict[str, ScheduledWorkload] = {}
+        self.awaiting_victims = AwaitingVictims(
+            self.scheduler, self.scheduler_cache.queue, context.clock.monotonic
+        )
         # Changed since the table was last updated.
         self._changed_nodes: dict[str, None] = {}
         self._changed_workloads: dict[str, None] = {}
@@ -250,9 +252,7 @@ class SchedulingController:
 
     def _restore_spared_victims(self, now: ClockReading) -> None:
         """Give spared victims their place in the table back, before another workload gets the capacity."""
-        awaited: set[str] = set()
-        for scheduled in self._awaiting_victims.values():
-            awaited.update(scheduled.waits_for)
+        awaited = self.awaiting_victims.awaited_victims()
         for name in self.unschedulable_reporter.spared_victims(self.scheduler_cache.queue, awaited):
             self.scheduler.finish_eviction(name)
             self._apply_workload_change(name, now)
@@ -289,25 +289,10 @@ class SchedulingController:
             dict.fromkeys(self.scheduler_cache.update_node(name, node, now.monotonic))
         )
         if self._node_info(name) != previous_info:
-            self._release_awaiting_on(name)
+            self._changed_workloads.update(dict.fromkeys(self.awaiting_victims.release_on(name)))
 
     def _node_info(self, name: str) -> NodeInfo | None:
         return self.table.node_infos[self.table.row_of[name]] if name in self.table.row_of else None
-
-    def _release_awaiting_on(self, node: str) -> None:
-        """Release the workloads that wait for victims on a changed node: smaller, fuller, cordoned or
-        tainted, the node may not fit."""
-        for scheduled in [awaiting for awaiting in self._awaiting_victims.values() if awaiting.node == node]:
-            self._release_awaiting(scheduled.ask.name)
-            self._changed_workloads[scheduled.ask.name] = None
-
-    def _release_awaiting(self, path: str) -> None:
-        """Release the reservation of a workload that waits for victims, and wake workloads that found no
-        capacity because of it."""
-        self.scheduler.reservations.release(self._awaiting_victims.pop(path).reservation.id)
-        # Otherwise a new workload of the same name would wait for this workload to be done.
-        self.scheduler_cache.queue.done(path)
-        self.scheduler_cache.queue.wake(Wakes.WORKLOAD_GONE, self.context.clock.monotonic())
 
     def _apply_workload_change(self, path: str, now: ClockReading) -> None:
         cache = self.context.cache(LatticeWorkload)
@@ -322,9 +307,9 @@ class SchedulingController:
             self._nodes_to_recount.add(node)
         elif node and self._placed_ask(path) is not ask:
             self._nodes_with_changed_asks.add(node)
-            self._release_awaiting_on(node)
-        if path in self._awaiting_victims and path not in self.scheduler_cache.queue:
-            self._release_awaiting(path)
+            self._changed_workloads.update(dict.fromkeys(self.awaiting_victims.release_on(node)))
+        if path in self.awaiting_victims.by_path and path not in self.scheduler_cache.queue:
+            self.awaiting_victims.release(path)
 
     def _placed_ask(self, path: str) -> WorkloadAsk | None:
         """The ask of the placed workload; the same object as long as the workload asks for the same
@@ -344,7 +329,7 @@ class SchedulingController:
         done."""
         now, queue = self.context.clock.monotonic(), self.scheduler_cache.queue
         batch = self._without_unsettled_gangs(queue.pop_batch(now, BATCH_SIZE), now)
-        if not batch and not self._awaiting_victims:
+        if not batch and not self.awaiting_victims.by_path:
             return None
         with (
             metrics.SCHEDULING_SECONDS.labels("decide").time(),
@@ -369,29 +354,13 @@ class SchedulingController:
             metrics.SCHEDULING_ATTEMPTS.inc(len(run))
         cycle = self.scheduler.cycle(batch, now)
         for reservation in cycle.expired:
-            if self._awaiting_victims.pop(reservation.workload, None):
-                queue.requeue_failed(reservation.workload, now)
-                queue.wake(Wakes.WORKLOAD_GONE, now)
+            self.awaiting_victims.requeue_expired(reservation.workload, now)
         self.unschedulable_reporter.record_cycle(cycle, queue, now, revision)
-        self._awaiting_victims.update((scheduled.ask.name, scheduled) for scheduled in cycle.scheduled)
-        self._drop_awaiting_victims()
-        cycle.scheduled = [
-            self._awaiting_victims.pop(scheduled.ask.name) for scheduled in self._ready_to_bind()
-        ]
+        self.awaiting_victims.add(cycle.scheduled)
+        self._changed_workloads.update(dict.fromkeys(self.awaiting_victims.release_evicted()))
+        cycle.scheduled = self.awaiting_victims.pop_ready()
         self._being_bound.update((scheduled.ask.name, scheduled) for scheduled in cycle.scheduled)
         return cycle if cycle.scheduled or batch else None
-
-    def _drop_awaiting_victims(self) -> None:
-        """Release workloads that wait for victims and became victims themselves: an unbound workload need not
-        be evicted."""
-        for scheduled in [
-            awaiting
-            for awaiting in self._awaiting_victims.values()
-            if awaiting.ask.name in self.table.evicting.get(awaiting.node, ())
-        ]:
-            self.scheduler.finish_eviction(scheduled.ask.name)
-            self._release_awaiting(scheduled.ask.name)
-            self._changed_workloads[scheduled.ask.name] = None
 
     def _record_decisions(self, asks: Sequence[WorkloadAsk], result: Decision | BatchResult) -> None:
         """Record why a workload got its node, as of the moment of the decision."""
@@ -411,19 +380,6 @@ class SchedulingController:
                         ask.name, {Wakes.WORKLOAD_GONE, Wakes.WORKLOAD_ADDED}, now
                     )
         return [run for run in batch if run[0].group not in unsettled]
-
-    def _ready_to_bind(self) -> list[ScheduledWorkload]:
-        """Workloads without pending victims; a gang waits for the victims of every member."""
-        waiting = {
-            scheduled.ask.group or scheduled.ask.name
-            for scheduled in self._awaiting_victims.values()
-            if self.scheduler.pending_evictions(scheduled)
-        }
-        return [
-            scheduled
-            for scheduled in self._awaiting_victims.values()
-            if (scheduled.ask.group or scheduled.ask.name) not in waiting
-        ]
 
     async def _bind_cycle(self, cycle: CycleResult) -> None:
         try:
@@ -596,7 +552,7 @@ class SchedulingController:
             for due_at in (self.scheduler_cache.next_due_at(), self.bind_failure_reporter.next_report_at)
             if due_at is not None
         ]
-        due += [scheduled.reservation.expires_at for scheduled in self._awaiting_victims.values()]
+        due += self.awaiting_victims.expiry_times()
         if self.scheduler_cache.reservation_records:
             due.append(now + ORPHANED_RESERVATION_POLL_S)
         if self._changed_nodes or self._changed_workloads:

@@ -16,19 +16,18 @@ from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import (
     merge_conditions,
-    owner_reference,
     put_new,
     with_metadata,
     with_status,
 )
+from lattice.controllers.services.cluster_nodes import MACHINE_FINALIZER, NodeNames, build_node, node_labels
 from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
 from lattice.errors import Conflict, Fenced, LatticeError, NotFound, Unavailable
-from lattice.kinds.cluster import RESERVE_LABEL, ClusterStatus, LatticeCluster
+from lattice.kinds.cluster import ClusterStatus, LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, Lot
-from lattice.kinds.meta.base import Metadata
 from lattice.kinds.meta.object_lifecycle import mark_for_deletion
-from lattice.kinds.node import LatticeNode, NodeSpec
+from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass, MachineSize
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
@@ -60,11 +59,8 @@ from lattice.providers.protocol import (
     ProvisioningRejected,
     ProvisioningUnavailable,
 )
-from lattice.store.cache import Cache
 from lattice.store.protocol import Change, Check, Delete, Entry, Put, Write
 
-# The finalizer of a node whose machine may still exist.
-MACHINE_FINALIZER = "lattice.dev/machine"
 # Machines that are being created are polled at this interval.
 PROVISIONING_POLL_S = 5.0
 # A provider that rejected a request is asked again after so long.
@@ -541,16 +537,6 @@ def _provider_problem(error: LatticeError, node_class: str = "") -> ProviderProb
     return ProviderProblem(PROVIDER_REJECTED if is_final else PROVIDER_REFUSED, str(error), node_class)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeNames:
-    """The set of all node names, of any cluster."""
-
-    nodes: Cache[LatticeNode]
-
-    def __contains__(self, name: object) -> bool:
-        return self.nodes.get(f"/{name}") is not None
-
-
 class _Metadata(msgspec.Struct, gc=False, rename="camel"):
     uid: str = ""
     deletion_timestamp: str | None = None
@@ -583,43 +569,3 @@ def cluster_sequence(cluster: LatticeCluster) -> int:
     """The number of a cluster, from the status or from the suffix of the name; 0 if neither has a number."""
     tail = cluster.metadata.name.rpartition("-")[2]
     return cluster.status.sequence or (int(tail) if tail.isdigit() else 0)
-
-
-def node_labels(node: LatticeNode, cluster: LatticeCluster) -> dict[str, str]:
-    """The labels of a node, with the current reserve label of its cluster."""
-    labels = {key: value for key, value in node.metadata.labels.items() if key != RESERVE_LABEL}
-    return labels | {key: value for key, value in cluster.spec.labels.items() if key == RESERVE_LABEL}
-
-
-def build_node(
-    cluster: LatticeCluster, name: str, node_class: LatticeNodeClass | None, class_name: str
-) -> LatticeNode:
-    """The object of a node whose agent has not joined yet."""
-    spec, resource = cluster.spec, LatticeNode.resource
-    labels = {
-        **(node_class.spec.labels if node_class else {}),
-        **spec.labels,
-        "lattice.dev/cluster": cluster.metadata.name,
-        "lattice.dev/node-class": class_name,
-        "lattice.dev/region": spec.region,
-        "lattice.dev/zone": spec.zone,
-    }
-    return LatticeNode(
-        api_version=resource.api_version,
-        kind=resource.kind,
-        metadata=Metadata(
-            name=name,
-            labels={key: value for key, value in labels.items() if value},
-            finalizers=(MACHINE_FINALIZER,),
-            owner_references=(owner_reference(cluster),),
-        ),
-        spec=NodeSpec(
-            cluster=cluster.metadata.name,
-            pool=spec.pool,
-            provider=spec.provider,
-            region=spec.region,
-            zone=spec.zone,
-            node_class=class_name,
-            taints=node_class.spec.taints if node_class else (),
-        ),
-    )

@@ -6,8 +6,9 @@ from datetime import timedelta
 from typing import Literal
 
 from lattice.kinds.constraint import Taint
-from lattice.kinds.infrastructure import DEFAULT_ALERT_MILLIONTHS, Overflow, Reservation
+from lattice.kinds.infrastructure import DEFAULT_ALERT_MILLIONTHS, Reservation
 from lattice.kinds.ledger import Account
+from lattice.kinds.overflow import Overflow
 from lattice.placement.inputs.latency import Place
 from lattice.placement.inputs.price_book import Price
 

@@ -7,7 +7,8 @@ from lattice.errors import Conflict
 from lattice.scheduling.plugins.cluster_events import ALL_EVENTS
 from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.placement import Placement
 
 MAX_START_NODES = 16  # nodes tried for the first member of a cyclic gang
 

@@ -5,7 +5,8 @@ from heapq import heappop, heappush
 
 from lattice.errors import Conflict
 from lattice.scheduling.table.ask import GPU, WorkloadAsk
-from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.placement import Placement
 
 RESERVATION_TIMEOUT_S = 30.0  # the default of the profile
 

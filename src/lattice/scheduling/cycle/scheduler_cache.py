@@ -20,7 +20,8 @@ from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo, node_info_of
-from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.port_allocator import dynamic_ports
 from lattice.scheduling.table.resource_fit import has_free_gpus, overflow_reason
 

@@ -9,7 +9,8 @@ import numpy as np
 from lattice.engine.plugin import Shortfall
 from lattice.engine.table import Rowids, Table
 from lattice.scheduling.table.node_info import TOPOLOGY_KEYS, NodeInfo
-from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.placement import Placement
 
 MAX_NAMED_WORKLOADS = 3  # names of conflicting workloads in one reason
 Value = TypeVar("Value", bound=Hashable)

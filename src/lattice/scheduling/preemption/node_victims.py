@@ -8,7 +8,8 @@ from lattice.scheduling.preemption.anti_affinity_conflicts import AntiAffinityCo
 from lattice.scheduling.preemption.reclaimable import reclaimable_needs, victim_candidates
 from lattice.scheduling.preemption.victim_search import Deficit, DisruptionLimits, VictimGroup
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)

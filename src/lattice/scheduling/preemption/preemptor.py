@@ -33,7 +33,8 @@ from lattice.scheduling.preemption.victim_search import (
     VictimSetCheck,
 )
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.resource_fit import unfit_reason
 
 MAX_STEPS_PER_NODE = 20_000  # search steps on one node

@@ -1,15 +1,12 @@
 """Single GPUs of the nodes: the free part of every GPU, and the choice of GPUs for a workload."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lattice.engine.table import Table
 from lattice.scheduling.table.ask import MILLI_PER_GPU, GpuNeed
-
-if TYPE_CHECKING:
-    from lattice.scheduling.table.node_table import NodeTable
 
 NO_MODEL = -1
 # The free thousandths of an absent GPU: less than any request.
@@ -27,7 +24,7 @@ class GpuAllocator:
     first GPU), and per model gpu_whole:MODEL, gpu_best:MODEL, gpu_count:MODEL.
     """
 
-    def __init__(self, table: "NodeTable") -> None:
+    def __init__(self, table: Table) -> None:
         self._table = table
         self.models: dict[str, int] = {}
         self._model_names: list[str] = []  # by code

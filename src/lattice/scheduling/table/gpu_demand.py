@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from math import gcd
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lattice.scheduling.table.ask import MILLI_PER_GPU, GpuNeed, WorkloadAsk
-
-if TYPE_CHECKING:
-    from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.table_view import GpuDemandView
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -218,7 +215,7 @@ class GpuDemandSnapshot:
         self._nodes = nodes  # (node, column): free cpu, model code, then free thousandths of each GPU
 
     @classmethod
-    def from_table(cls, table: "NodeTable", class_counts: Counter[GpuDemandClass]) -> "GpuDemandSnapshot":
+    def from_table(cls, table: GpuDemandView, class_counts: Counter[GpuDemandClass]) -> "GpuDemandSnapshot":
         nodes = np.column_stack(
             [
                 table.free(CPU_RESOURCE).clip(0),
@@ -267,7 +264,7 @@ class GpuDemandLearner:
     moment, and its decisions may differ, unless `copy_progress_from` copies the snapshot.
     """
 
-    def __init__(self, table: "NodeTable") -> None:
+    def __init__(self, table: GpuDemandView) -> None:
         self._table = table
         self._class_counts: Counter[GpuDemandClass] = Counter()
         self._snapshot_numbers = count(1)

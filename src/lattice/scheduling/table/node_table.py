@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from lattice.scheduling.table.gpu_allocator import GpuAllocator
 from lattice.scheduling.table.gpu_demand import GpuDemandLearner
 from lattice.scheduling.table.label_codes import CodeArray, LabelCodes
 from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.port_allocator import PortAllocator, assignable_port_count
 from lattice.scheduling.table.resource_fit import overflow_reason, unfit_reason, validate_amounts
 from lattice.scheduling.table.workload_index import TopologyCounts, WorkloadIndex
@@ -35,17 +36,6 @@ from lattice.scheduling.table.workload_index import TopologyCounts, WorkloadInde
 NO_LIMIT = 1 << 62  # the amount of a countable resource on a node that states no limit
 MAX_CODED_KEYS = 256  # label keys with a code for every value
 MAX_NUMBERED_SHAPES = 1 << 14
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """A workload on a node: assumed until its binding is durable, then bound."""
-
-    ask: WorkloadAsk
-    row: int
-    state: Literal["assumed", "bound"]
-    gpus: tuple[int, ...] = ()  # numbers of the GPUs on the node
-    ports: tuple[int, ...] = ()
 
 
 def needs_with_ports(ask: WorkloadAsk, ports: int, extra_ports: int) -> tuple[tuple[int, int], ...]:
@@ -248,9 +238,6 @@ class NodeTable(Table):
             drop_oldest_half(numbers, MAX_NUMBERED_SHAPES)
             number = numbers[shape] = next(self._next_shape_number)
         return number
-
-    def has_column(self, name: str) -> bool:
-        return name in self._columns
 
     def assume(self, ask: WorkloadAsk, row: int) -> Placement:
         """Place a workload on a node before its binding is durable; raise Conflict if the workload does not

@@ -3,17 +3,15 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lattice.engine.table import Table
 from lattice.kinds.container import Container
 from lattice.kinds.meta.timestamps import MAX_CLOCK_SKEW_S, format_micro_time, parse_time
 from lattice.scheduling.table.ask import Demands
 from lattice.scheduling.table.node_info import NodeInfo
-
-if TYPE_CHECKING:
-    from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.placement import Placement
 
 DEFAULT_PORT_RANGE = (30000, 32767)  # for a node without a port range
 PROTOCOLS = ("TCP", "UDP")
@@ -55,7 +53,7 @@ class PortAllocator:
     both, takes one number.
     """
 
-    def __init__(self, table: "NodeTable") -> None:
+    def __init__(self, table: Table) -> None:
         self._table = table
         self._in_use: list[dict[Port, int]] = []
         self._taken_ports: list[frozenset[int]] = []  # by row: ports of programs outside Lattice
@@ -130,7 +128,7 @@ class PortAllocator:
                 if any(map(matches, used)):
                     self._table.set(row, column, True, fixed=False)
 
-    def allocate(self, placement: "Placement") -> int:
+    def allocate(self, placement: Placement) -> int:
         """Take the ports of a placement, and return how many more numbers of the range are host ports."""
         row, host_port_counts = placement.row, self._host_port_counts[placement.row]
         new_numbers = {number for number, _ in placement.ask.demands.host_ports} - host_port_counts.keys()
@@ -141,7 +139,7 @@ class PortAllocator:
             self._update_columns(row, port)
         return self.count_in_range(row, new_numbers)
 
-    def release(self, placement: "Placement") -> int:
+    def release(self, placement: Placement) -> int:
         """Free the ports of a placement, and return how many fewer numbers of the range are host ports."""
         row, host_port_counts = placement.row, self._host_port_counts[placement.row]
         numbers = {number for number, _ in placement.ask.demands.host_ports}
@@ -165,7 +163,7 @@ class PortAllocator:
             table.set(row, port_number_column(port[0]), self._is_in_use(row, port[0]), fixed=False)
 
 
-def _ports_of(placement: "Placement") -> Iterator[Port]:
+def _ports_of(placement: Placement) -> Iterator[Port]:
     yield from placement.ask.demands.host_ports
     for number in placement.ports:
         yield from ((number, protocol) for protocol in PROTOCOLS)

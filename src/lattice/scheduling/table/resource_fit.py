@@ -1,16 +1,13 @@
 """Exact checks that the resources of a node suffice for a workload."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lattice.errors import Invalid
 from lattice.kinds.container import format_amount
 from lattice.scheduling.table.ask import GPU, MILLI_PER_GPU, GpuNeed, WorkloadAsk
-
-if TYPE_CHECKING:
-    from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.table_view import ResourceView
 
 # The maximum of any capacity or request: 8 PiB, 10^12 cores. A larger amount is a typing mistake, and
 # amounts up to 2^53 are exact as floats.
@@ -20,7 +17,7 @@ MAX_AMOUNT = 1 << 53
 MAX_ALLOCATED = 1 << 62
 
 
-def unfit_reason(ask: WorkloadAsk, table: "NodeTable", row: int) -> str:
+def unfit_reason(ask: WorkloadAsk, table: ResourceView, row: int) -> str:
     """The first resource of a node that is too small for the workload, as a message; "" if the workload fits."""
     if row < 0 or not table.column("alive")[row]:
         return "the node is gone"
@@ -39,12 +36,12 @@ def unfit_reason(ask: WorkloadAsk, table: "NodeTable", row: int) -> str:
     return f"port {taken_port[0]}/{taken_port[1]} of node {table.names[row]} is taken" if taken_port else ""
 
 
-def has_free_gpus(need: GpuNeed, table: "NodeTable", row: int) -> bool:
+def has_free_gpus(need: GpuNeed, table: ResourceView, row: int) -> bool:
     """Whether the node has enough free GPUs of the accepted models."""
     return int(np.count_nonzero(table.gpus.free(row, need.models) >= need.milli)) >= need.count
 
 
-def _gpu_shortage(need: GpuNeed, table: "NodeTable", row: int) -> str:
+def _gpu_shortage(need: GpuNeed, table: ResourceView, row: int) -> str:
     free = table.gpus.free(row, need.models)
     if need.milli == MILLI_PER_GPU:
         return f"{np.count_nonzero(free >= MILLI_PER_GPU)} gpu free, {need.count}"
@@ -52,7 +49,7 @@ def _gpu_shortage(need: GpuNeed, table: "NodeTable", row: int) -> str:
     return f"{most_free} of one gpu free, {format_amount(GPU, need.milli)}"
 
 
-def overflow_reason(ask: WorkloadAsk, table: "NodeTable", row: int) -> str:
+def overflow_reason(ask: WorkloadAsk, table: ResourceView, row: int) -> str:
     """Why the allocated amounts of the node could not be counted with the workload, overcommitted or not; ""
     if they could."""
     if row < 0 or not table.column("alive")[row]:

@@ -3,7 +3,7 @@ terms."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,7 @@ from lattice.kinds.constraint import WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector
 from lattice.scheduling.table.ask import Labels, WorkloadAsk
 from lattice.scheduling.table.label_codes import LabelCodes
-
-if TYPE_CHECKING:
-    from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.table_view import TopologyView
 
 Counts = NDArray[np.int32]
 
@@ -50,7 +48,7 @@ class TopologyCounts:
             return False
         return self.selector.matches(labels)
 
-    def add(self, table: "NodeTable", row: int, change: int) -> None:
+    def add(self, table: TopologyView, row: int, change: int) -> None:
         self._grow(table)
         for key in self._by_key:
             # Before the change: nodes that moved to a new domain take along the workloads that they had then.
@@ -59,11 +57,11 @@ class TopologyCounts:
                 counts[code] += change
         self.by_row[row] += change
 
-    def per_node(self, table: "NodeTable") -> Counts:
+    def per_node(self, table: TopologyView) -> Counts:
         self._grow(table)
         return self.by_row[: table.count]
 
-    def by_domain(self, table: "NodeTable", key: str) -> Counts:
+    def by_domain(self, table: TopologyView, key: str) -> Counts:
         """Counts by domain code of the topology key; see NodeTable.domain_codes. A code that no node has
         counts 0."""
         coded, cached = table.label_codes(key), self._by_key.get(key)
@@ -82,7 +80,7 @@ class TopologyCounts:
         self._by_key[key] = _DomainCounts(coded, coded.move_count, counts)
         return counts
 
-    def _apply_moves(self, table: "NodeTable", counts: Counts, moves: list[tuple[int, int, int]]) -> Counts:
+    def _apply_moves(self, table: TopologyView, counts: Counts, moves: list[tuple[int, int, int]]) -> Counts:
         """Move the counts of nodes that changed their domain."""
         self._grow(table)
         for row, previous_code, code in moves:
@@ -93,7 +91,7 @@ class TopologyCounts:
                     counts[code] += node_count
         return counts
 
-    def _grow(self, table: "NodeTable") -> None:
+    def _grow(self, table: TopologyView) -> None:
         if len(self.by_row) < table.count:
             self.by_row = pad_rows(self.by_row, table.count + 64)
 
@@ -123,7 +121,7 @@ class WorkloadIndex:
     classes without a placed workload.
     """
 
-    def __init__(self, table: "NodeTable") -> None:
+    def __init__(self, table: TopologyView) -> None:
         self._table = table
         self._topology_counts: dict[tuple[str, LabelSelector, str], TopologyCounts] = {}  # last used last
         # By namespace, service and a label that the selector requires.

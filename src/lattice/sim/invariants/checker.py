@@ -349,6 +349,10 @@ class Checker:
                         f" {placed.message[:200] if placed else 'not placed'}"
                     ),
                 )
+        yield from self._check_quiet(waiting)
+
+    def _check_quiet(self, waiting: set[str]) -> Findings:
+        """I-33: no component writes during the quiet period, but one reason per waiting workload and new months."""
         late = [
             record
             for record in self.world.store.history

@@ -268,15 +268,17 @@ class ScenarioWorld:
         """Lets the provider lose the machine of a pool."""
         self.world.cloud.lose_machine(self._machine(machine).name)
 
-    def runtime(self, machine: str, how: Literal["well", "fails", "crashes"]) -> None:
+    def runtime(self, machine: str, behaviour: Literal["well", "fails", "crashes"]) -> None:
         """Sets how workloads on the machine, or on `all` machines, behave: run well, fail to start, or exit
         after a second."""
         for target in self.world.machines.values() if machine == "all" else [self._machine(machine)]:
-            target.ground.behaviours[""] = BEHAVIOURS[how]
+            target.ground.behaviours[""] = BEHAVIOURS[behaviour]
 
-    def provider(self, how: Literal["answers", "away"]) -> None:
+    def provider(self, availability: Literal["answers", "away"]) -> None:
         """Sets whether the provider answers requests."""
-        self.world.cloud.provider.outage_reason = "" if how == "answers" else "the cloud does not answer"
+        self.world.cloud.provider.outage_reason = (
+            "" if availability == "answers" else "the cloud does not answer"
+        )
 
     def jump(self, server: str, seconds: float) -> None:
         """Sets the wall clock of a server, or of `leader`, forward by seconds."""

@@ -4,7 +4,7 @@ every reply."""
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -13,13 +13,10 @@ from lattice.server.access.authorization import ADMINS
 from lattice.server.requests.call import Call, Reply, Target, User
 from lattice.server.resources.dispatch import handle_call as dispatched
 from lattice.server.resources.routes import request_attributes
-from lattice.sim.world.event_loop import Process
-from lattice.sim.world.network import AnswerCallback
-from lattice.sim.world.servers import catalog
+from lattice.sim.world.event_loop import Process, SimLoop
+from lattice.sim.world.network import AnswerCallback, Network
+from lattice.sim.world.servers import ServerHost, catalog
 from lattice.store.protocol import Key
-
-if TYPE_CHECKING:
-    from lattice.sim.world.world import World
 
 MERGE_PATCH_TYPE = "application/merge-patch+json"
 APPLY_PATCH_TYPE = "application/apply-patch+yaml"
@@ -53,10 +50,19 @@ class OperationRecord:
     expected_revision: int = 0
 
 
+class ClientWorld(Protocol):
+    """The parts of the world that an API client uses."""
+
+    rng: random.Random
+    loop: SimLoop
+    net: Network
+    hosts: list[ServerHost]
+
+
 class Client:
     """An API user. All clients share `log`."""
 
-    def __init__(self, world: "World", name: str, log: list[OperationRecord]) -> None:
+    def __init__(self, world: ClientWorld, name: str, log: list[OperationRecord]) -> None:
         self.world, self.name, self.operations = world, name, log
         self.rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
         self.process = Process(name, name)

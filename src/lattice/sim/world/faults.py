@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from lattice.agent.host.runtime_protocol import Failure
 from lattice.agent.runtimes.fake import Behaviour
@@ -17,10 +16,7 @@ from lattice.sim.world.machines import SimMachine
 from lattice.sim.world.servers import ServerHost
 from lattice.sim.world.store import STORE_HOST as STORE
 from lattice.sim.world.store import run_synchronously
-from lattice.sim.world.world import WorldConfig
-
-if TYPE_CHECKING:
-    from lattice.sim.world.world import World
+from lattice.sim.world.world import World, WorldConfig
 
 BINDING_MODES: tuple[BindingModeName, ...] = ("optimistic", "optimistic", "pessimistic", "two-phase")
 # The second epoch crosses the end of a month.
@@ -102,7 +98,7 @@ def rng_for(seed: int, draw: str) -> random.Random:
 class FaultInjector:
     """Injects the faults of a plan until cancelled; `heal_all` ends every fault."""
 
-    world: "World"
+    world: World
     fault_plan: FaultPlan
     fault_counts: Counter[str] = field(default_factory=Counter)
 

@@ -1,13 +1,10 @@
-"""Simulated machines: a fake cloud provider, machines that outlive their agents, and the real agent on every
-machine."""
+"""Simulated machines: machines that outlive their agents, and the real agent on every machine."""
 
 import random
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import msgspec
 from cryptography import x509
@@ -23,22 +20,16 @@ from lattice.agent.session import Agent
 from lattice.agent.state_file import AgentState
 from lattice.errors import LatticeError, Unavailable
 from lattice.kinds.node_class import MachineSize
-from lattice.providers.fake import FakeProvider
-from lattice.providers.protocol import AvailableCapacity, MachineSpec, MachineStatus
 from lattice.server.access.node_certificates import NodeIdentity, node_identity
 from lattice.server.agents.join import node_key
 from lattice.sim.world.clocks import SimClock
-from lattice.sim.world.event_loop import Process
+from lattice.sim.world.event_loop import Process, SimLoop
 from lattice.sim.world.network import AnswerCallback, Network
-from lattice.sim.world.store import run_synchronously
+from lattice.sim.world.servers import ServerHost, SimServer
+from lattice.sim.world.store import HistoryStore, run_synchronously
 from lattice.wire import agent_pb2 as pb
 from lattice.wire.connection import AgentConnection, ServerConnection
 
-if TYPE_CHECKING:
-    from lattice.sim.world.servers import SimServer
-    from lattice.sim.world.world import World
-
-CLOUD_HOST = "cloud"
 # Time that an instance has to stop before the agent kills the instance.
 STOP_GRACE_S = 4.0
 JOIN_RETRY_S = 1.5
@@ -103,11 +94,26 @@ class MemoryStateFile:
             listener()
 
 
+class MachineWorld(Protocol):
+    """The parts of the world that a machine and its agent use."""
+
+    rng: random.Random
+    loop: SimLoop
+    net: Network
+    store: HistoryStore
+    hosts: list[ServerHost]
+    machines: dict[str, "SimMachine"]
+    heartbeats: list[tuple[float, str]]
+    other_messages: list[tuple[float, str]]
+
+
 class SimMachine:
     """A machine with its agent. `size` is the reported capacity, `full_size` the capacity without a fault;
     `token` allows the first join."""
 
-    def __init__(self, world: "World", name: str, size: MachineSize, token: str, clock: SimClock) -> None:
+    def __init__(
+        self, world: MachineWorld, name: str, size: MachineSize, token: str, clock: SimClock
+    ) -> None:
         self.world, self.name, self.size, self.token, self.clock = world, name, size, token, clock
         self.full_size = size
         self.rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
@@ -268,8 +274,8 @@ class _RecordingAgentEnd:
 class _RecordingServerEnd:
     """The server's end of a connection; records when a leader received a message of a node."""
 
-    world: "World"
-    server: "SimServer"
+    world: MachineWorld
+    server: SimServer
     peer: NodeIdentity
     end: ServerConnection
 
@@ -296,103 +302,3 @@ class _RecordingServerEnd:
 
     def close(self) -> None:
         self.end.close()
-
-
-@dataclass
-class Cloud:
-    """The fake cloud provider of all servers; a requested machine is created even if the requesting server
-    has died."""
-
-    world: "World"
-    provider: FakeProvider
-
-    def __post_init__(self) -> None:
-        # Simulation time, cluster, class, and 1 or -1.
-        self.count_changes: list[tuple[float, str, str, int]] = []
-        # By node: creation and unrequested end of every machine.
-        self.machine_spans: dict[str, list[list[float]]] = {}
-        self._is_losing = False
-        self._machine_groups: dict[str, tuple[str, str]] = {}
-        self._position = 0
-        self._machine_counts: Counter[tuple[str, str]] = Counter()
-
-    def record_change(self, machine: MachineSpec | str, change: int) -> None:
-        if isinstance(machine, MachineSpec):
-            self._machine_groups[machine.node] = (machine.cluster, machine.node_class)
-        cluster, kind = self._machine_groups.get(
-            machine if isinstance(machine, str) else machine.node, ("", "")
-        )
-        if cluster:
-            self.count_changes.append((self.world.loop.time(), cluster, kind, change))
-            spans = self.machine_spans.setdefault(machine if isinstance(machine, str) else machine.node, [])
-            if change > 0:
-                spans.append([self.world.loop.time(), inf])
-            elif spans and self._is_losing:
-                spans[-1][1] = self.world.loop.time()
-
-    def was_lost(self, node: str, at: float) -> bool:
-        """Report whether the node's machine had ended by `at` without a request."""
-        lost_times = [lost_at for created_at, lost_at in self.machine_spans.get(node, ()) if created_at <= at]
-        return not lost_times or lost_times[-1] <= at
-
-    def machine_counts(self, at: float) -> list[tuple[str, str, int]]:
-        """Machines at simulation time `at` by cluster and class; call with growing times."""
-        # Replays changes only once: the checker asks with growing times.
-        while self._position < len(self.count_changes) and self.count_changes[self._position][0] <= at:
-            _, cluster, kind, change = self.count_changes[self._position]
-            self._machine_counts[cluster, kind] += change
-            self._position += 1
-        return [(cluster, kind, count) for (cluster, kind), count in self._machine_counts.items()]
-
-    def client_for(self, process: Process) -> "CloudClient":
-        return CloudClient(self, process, self.world.net)
-
-    def lose_machine(self, node: str) -> None:
-        """End a machine without a request; the provider reports the end in its list."""
-        with suppress(LatticeError):
-            if node in {status.node for status in run_synchronously(self.provider.list())}:
-                self._is_losing = True
-                self.provider.end_machine(node)
-                self._is_losing = False
-
-    def handle(self, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback) -> None:
-        self.world.loop.spawn(None, self._handle(work, answer))
-
-    async def _handle(self, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback) -> None:
-        try:
-            answer(await work(), None)
-        except LatticeError as error:
-            answer(None, error)
-
-
-@dataclass
-class CloudClient:
-    """The fake provider as reached by a server process over the network."""
-
-    cloud: Cloud
-    process: Process
-    net: Network
-    name: str = "fake"
-
-    async def available_capacity(self) -> AvailableCapacity:
-        reply: AvailableCapacity = await self._request(self.cloud.provider.available_capacity)
-        return reply
-
-    async def create(self, machine: MachineSpec) -> str:
-        reply: str = await self._request(lambda: self.cloud.provider.create(machine))
-        return reply
-
-    async def delete(self, node: str) -> None:
-        await self._request(lambda: self.cloud.provider.delete(node))
-
-    async def list(self) -> Sequence[MachineStatus]:
-        reply: Sequence[MachineStatus] = await self._request(self.cloud.provider.list)
-        return reply
-
-    async def close(self) -> None:
-        return None
-
-    async def _request(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        return await self.net.request(
-            self.process, CLOUD_HOST, lambda answer: self.cloud.handle(work, answer), 20.0
-        )

@@ -120,9 +120,9 @@ async def _drive(run: Run, injector: FaultInjector, rng: random.Random) -> None:
     world, fault_plan = run.world, run.fault_plan
     world.start()
     clients = [world.client(f"person-{number + 1}") for number in range(fault_plan.users)]
-    await apply_supply(clients[0], rng)
+    await apply_supply(world, clients[0], rng)
     churns = [
-        Churn(client, random.Random(rng.getrandbits(64)), fault_plan.operation_interval_s)  # noqa: S311
+        Churn(world, client, random.Random(rng.getrandbits(64)), fault_plan.operation_interval_s)  # noqa: S311
         for client in clients
     ]
     for churn in churns:
@@ -137,9 +137,9 @@ async def _drive(run: Run, injector: FaultInjector, rng: random.Random) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     injector.heal_all()
     await world.sleep_until(run.duration.faults_end + REQUESTS_SETTLED_AFTER_S)
-    await _add_capacity(clients[0])
+    await _add_capacity(world, clients[0])
     await world.sleep_until(run.duration.faults_end + RETRY_FAILED_AFTER_S)
-    await _retry_failed(clients[0])
+    await _retry_failed(world, clients[0])
     await world.sleep_until(run.duration.run_end)
     cache_check.cancel()
 
@@ -172,7 +172,7 @@ def cache_difference(cache: Cache[Any], stored: Mapping[str, int]) -> str:
     return f"the leader's copy of {cache.resource} differs from the store: {detail}"
 
 
-async def _add_capacity(client: Client) -> None:
+async def _add_capacity(world: World, client: Client) -> None:
     """Raise budgets and limits and uncordon nodes, so that every desired workload can run (I-32)."""
     for name in POOL_CLASSES:
         body = {
@@ -190,7 +190,7 @@ async def _add_capacity(client: Client) -> None:
             "",
         )
         await _retry_until_answered(client.patch, "latticepools", name, body, "")
-    for name in sorted(client.world.machines):
+    for name in sorted(world.machines):
         # A machine that never joined has no node, so the attempts are limited.
         for _ in range(MAX_UNCORDON_ATTEMPTS):
             if await client.patch("latticenodes", name, {"spec": {"unschedulable": False, "taints": []}}):
@@ -203,8 +203,8 @@ async def _retry_until_answered(request: Any, *arguments: Any) -> None:
         await asyncio.sleep(0.5)
 
 
-async def _retry_failed(client: Client) -> None:
-    page = await client.world.store.list(LatticeWorkload.resource.id)
+async def _retry_failed(world: World, client: Client) -> None:
+    page = await world.store.list(LatticeWorkload.resource.id)
     for entry in page.entries:
         workload = msgspec.json.decode(entry.value, type=LatticeWorkload)
         if workload.status.actual_state == "Failed" or (

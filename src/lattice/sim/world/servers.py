@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from lattice.app.leadership import Leadership
 from lattice.clock import format_timestamp
@@ -21,14 +21,16 @@ from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.node import LatticeNode
 from lattice.placement.inputs.price_book import PriceBook
+from lattice.scheduling.cycle.profile import ProfileSpec
 from lattice.server.access.certificate_authority import CertificateAuthority, new_authority
 from lattice.server.agents.join import NodeJoinService
 from lattice.server.agents.sessions import AgentSessions
 from lattice.server.requests.catalog import Catalog
 from lattice.server.resources.api import Api
 from lattice.sim.world.clocks import SimClock
-from lattice.sim.world.event_loop import Process
-from lattice.sim.world.network import AnswerCallback
+from lattice.sim.world.cloud import Cloud
+from lattice.sim.world.event_loop import Process, SimLoop
+from lattice.sim.world.network import AnswerCallback, Network
 from lattice.sim.world.settings import (
     COMPACTION_INTERVAL_S,
     ELECTION_ROLE,
@@ -38,12 +40,9 @@ from lattice.sim.world.settings import (
     RECONCILE_INTERVAL_S,
     TIMEOUTS,
 )
-from lattice.sim.world.store import REQUEST_ORIGIN, StoreClient
+from lattice.sim.world.store import REQUEST_ORIGIN, HistoryStore, StoreClient
 from lattice.store.election import Election
 from lattice.store.protocol import ABSENT, Key, Put
-
-if TYPE_CHECKING:
-    from lattice.sim.world.world import World
 
 # Longer than the hour by which wall clocks jump.
 JOIN_TOKEN_TTL = timedelta(hours=12)
@@ -109,10 +108,22 @@ class ServerHost:
         return f"{self.name}:7444"
 
 
+class ServerWorld(Protocol):
+    """The parts of the world that a server uses."""
+
+    rng: random.Random
+    loop: SimLoop
+    net: Network
+    store: HistoryStore
+    store_clients: list[StoreClient]
+    cloud: Cloud
+    profile: ProfileSpec
+
+
 class SimServer:
     """A server process with its store connection, election, controllers and agent sessions."""
 
-    def __init__(self, world: "World", host: ServerHost, process: Process) -> None:
+    def __init__(self, world: ServerWorld, host: ServerHost, process: Process) -> None:
         self.world, self.host, self.process = world, host, process
         clock, rng = host.clock, random.Random(world.rng.getrandbits(64))  # noqa: S311
         new_uid = uid_generator(rng)

@@ -3,13 +3,11 @@ budgets and prices change."""
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lattice.kinds.node import DRAINING_TAINT
 from lattice.sim.world.client import Body, Client
-
-if TYPE_CHECKING:
-    from lattice.sim.world.world import World
+from lattice.sim.world.world import World
 
 NODE_CLASSES: dict[str, tuple[float, float, str]] = {"small": (1, 2, "0.05"), "large": (2, 4, "0.09")}
 POOL_CLASSES = {"east": ("small", "large"), "west": ("small",)}
@@ -87,7 +85,7 @@ def workload_body(cores: str = "250m", version: int = 1, **fields: Any) -> Body:
     }
 
 
-async def apply_supply(client: Client, rng: random.Random) -> None:
+async def apply_supply(world: World, client: Client, rng: random.Random) -> None:
     """Apply node classes and pools; a request is repeated until the server accepts."""
     objects: list[tuple[str, str, Body, str]] = []
     for name, (cores, memory, price) in NODE_CLASSES.items():
@@ -98,22 +96,19 @@ async def apply_supply(client: Client, rng: random.Random) -> None:
         objects.append(("latticepools", name, body, ""))
     for kind, name, body, namespace in objects:
         while await client.apply(kind, name, body, namespace) is None:
-            await client.world.true_clock.sleep(0.5)
+            await world.true_clock.sleep(0.5)
 
 
 @dataclass
 class Churn:
     """Random actions of a user, chosen by weight."""
 
+    world: World
     client: Client
     rng: random.Random
     # Average seconds between actions; a pause is half to one and a half times the interval.
     interval_s: float = 4.0
     versions: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def world(self) -> "World":
-        return self.client.world
 
     async def run(self) -> None:
         """Act until cancelled."""

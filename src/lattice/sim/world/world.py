@@ -20,8 +20,9 @@ from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, BindingMo
 from lattice.server.resources.admission import PERMANENT_NAMESPACES, apply_kind_defaults
 from lattice.sim.world.client import Client, OperationRecord
 from lattice.sim.world.clocks import SimClock
+from lattice.sim.world.cloud import Cloud
 from lattice.sim.world.event_loop import Process, SimLoop
-from lattice.sim.world.machines import Cloud, SimMachine
+from lattice.sim.world.machines import SimMachine
 from lattice.sim.world.network import Network
 from lattice.sim.world.servers import ServerHost, SimServer, catalog, mint_token
 from lattice.sim.world.settings import RESERVATION_TIMEOUT_S
@@ -56,7 +57,7 @@ class World:
     # Simulation time and description of every fault.
     fault_log: list[tuple[float, str]] = field(default_factory=list)
     # Called for every new machine: sets the behaviour of containers on the machine.
-    configure_machine: Callable[["SimMachine"], None] = lambda machine: None
+    configure_machine: Callable[[SimMachine], None] = lambda machine: None
 
     def __post_init__(self) -> None:
         # Every draw comes from this generator or from a child of the generator: the order of draws is part of
@@ -79,7 +80,7 @@ class World:
         self.removed_machines: list[SimMachine] = []
         provider = FakeProvider(self.true_clock, latency=0.8)
         provider.on_created, provider.on_deleted = self._machine_created, self._machine_removed
-        self.cloud = Cloud(self, provider)
+        self.cloud = Cloud(self.loop, self.net, provider)
         self.hosts = [
             ServerHost(f"s{number + 1}", self._new_clock()) for number in range(self.config.servers)
         ]

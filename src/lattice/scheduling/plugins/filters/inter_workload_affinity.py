@@ -20,7 +20,8 @@ from lattice.scheduling.plugins.reasons import (
     workload_names,
 )
 from lattice.scheduling.table.ask import WorkloadAsk
-from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.topology_domains import occupied, rows_by_domain, without_topology_key
 from lattice.scheduling.table.workload_index import TopologyCounts
 

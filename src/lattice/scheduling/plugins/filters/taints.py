@@ -15,7 +15,8 @@ from lattice.scheduling.plugins.reasons import single_row
 from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.label_match import node_infos_on
 from lattice.scheduling.table.node_info import NodeInfo
-from lattice.scheduling.table.node_table import NodeTable, Placement
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)

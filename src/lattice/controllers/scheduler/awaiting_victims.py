@@ -1,0 +1,80 @@
+"""Decided workloads whose reservations wait for the victims of preemption to leave their nodes."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from lattice.scheduling.cycle.cycle import CompositeScheduler, ScheduledWorkload
+from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
+from lattice.scheduling.plugins.cluster_events import ClusterEvent
+
+
+@dataclass
+class AwaitingVictims:
+    """The workloads that wait for victims, by path; each keeps its reservation until the workload is ready or
+    released."""
+
+    scheduler: CompositeScheduler
+    queue: SchedulingQueue
+    monotonic: Callable[[], float]
+    by_path: dict[str, ScheduledWorkload] = field(default_factory=dict)
+
+    def add(self, scheduled: Iterable[ScheduledWorkload]) -> None:
+        self.by_path.update((workload.ask.name, workload) for workload in scheduled)
+
+    def awaited_victims(self) -> set[str]:
+        """The workloads that must leave first."""
+        victims: set[str] = set()
+        for scheduled in self.by_path.values():
+            victims.update(scheduled.waits_for)
+        return victims
+
+    def expiry_times(self) -> list[float]:
+        return [scheduled.reservation.expires_at for scheduled in self.by_path.values()]
+
+    def pop_ready(self) -> list[ScheduledWorkload]:
+        """Remove and return the workloads without pending victims; a gang waits for the victims of every
+        member."""
+        waiting = {
+            scheduled.ask.group or scheduled.ask.name
+            for scheduled in self.by_path.values()
+            if self.scheduler.pending_evictions(scheduled)
+        }
+        ready = [
+            scheduled
+            for scheduled in self.by_path.values()
+            if (scheduled.ask.group or scheduled.ask.name) not in waiting
+        ]
+        return [self.by_path.pop(scheduled.ask.name) for scheduled in ready]
+
+    def requeue_expired(self, path: str, now: float) -> None:
+        """Requeue a workload whose reservation has expired, if the workload waits for victims."""
+        if self.by_path.pop(path, None):
+            self.queue.requeue_failed(path, now)
+            self.queue.wake(ClusterEvent.WORKLOAD_GONE, now)
+
+    def release(self, path: str) -> None:
+        """Release the reservation of a workload, and wake workloads that found no capacity because of it."""
+        self.scheduler.reservations.release(self.by_path.pop(path).reservation.id)
+        # Otherwise a new workload of the same name would wait for this workload to be done.
+        self.queue.done(path)
+        self.queue.wake(ClusterEvent.WORKLOAD_GONE, self.monotonic())
+
+    def release_on(self, node: str) -> list[str]:
+        """Release the workloads on a changed node, and return their paths: smaller, fuller, cordoned or
+        tainted, the node may not fit."""
+        released = [path for path, scheduled in self.by_path.items() if scheduled.node == node]
+        for path in released:
+            self.release(path)
+        return released
+
+    def release_evicted(self) -> list[str]:
+        """Release the workloads that became victims themselves, and return their paths: an unbound workload
+        need not be evicted."""
+        evicting = self.scheduler.table.evicting
+        released = [
+            path for path, scheduled in self.by_path.items() if path in evicting.get(scheduled.node, ())
+        ]
+        for path in released:
+            self.scheduler.finish_eviction(path)
+            self.release(path)
+        return released
