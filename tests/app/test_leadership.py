@@ -22,15 +22,12 @@ class Busy:
         return int(self.looks == 1)
 
 
-def test_a_term_that_ends_while_its_server_stops_does_not_hinder_it() -> None:
-    async def main() -> None:
-        clock, told = VirtualClock(), []
-        lead = SimpleNamespace(clock=clock, _term_tasks={})
-        busy = Busy(lead)
-        lead.controller_set = SimpleNamespace(loops=[busy], stop=lambda: told.append("stop"))
-        stopping = asyncio.create_task(Leadership.stop(cast("Leadership", lead)))
-        await clock.advance(1)
-        await stopping
-        assert (told, busy.looks) == (["stop"], 2)
-
-    asyncio.run(main())
+async def test_a_term_that_ends_while_its_server_stops_does_not_hinder_it() -> None:
+    clock, told = VirtualClock(), []
+    lead = SimpleNamespace(clock=clock, _term_tasks={})
+    busy = Busy(lead)
+    lead.controller_set = SimpleNamespace(loops=[busy], stop=lambda: told.append("stop"))
+    stopping = asyncio.create_task(Leadership.stop(cast("Leadership", lead)))
+    await clock.advance(1)
+    await stopping
+    assert (told, busy.looks) == (["stop"], 2)

@@ -1,7 +1,7 @@
 """One cluster controller at work on a fake provider, and the agents' side played by hand."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,18 +110,14 @@ class Yard:
         return 0 if ledger is None else sum(lot.count for lot in ledger.status.machines.get("north-001", ()))
 
 
-Story = Callable[[Yard, ClusterController], Coroutine[Any, Any, None]]
-
-
-def play(story: Story) -> None:
-    async def run() -> None:
-        yard = Yard()
-        await yard.scene.put(NANO, POOL)
-        controller = await yard.controller()
-        async with acting(controller.context, controller.loop()):
-            await story(yard, controller)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def running_cluster_controller() -> AsyncIterator[tuple[Yard, ClusterController]]:
+    """A cluster controller with its loop, until the block ends."""
+    yard = Yard()
+    await yard.scene.put(NANO, POOL)
+    controller = await yard.controller()
+    async with acting(controller.context, controller.loop()):
+        yield yard, controller
 
 
 async def silent(yard: Yard, name: str) -> None:

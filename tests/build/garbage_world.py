@@ -223,19 +223,13 @@ class World:
             await self.clock.move(2)
 
 
-def in_a_world(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    async def run(*args: Any, **options: Any) -> None:
-        clock = Hands()
-        store = Shaky(clock)
-        term = await store.campaign("controllers", "me", 15)
-        assert term is not None
-        await test(World(clock, store, term), *args, **options)
-
-    def wrapped(*args: Any, **options: Any) -> None:
-        asyncio.run(run(*args, **options))
-
-    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
-    return wrapped
+async def new_world() -> World:
+    """An empty store, and the term of the controllers."""
+    clock = Hands()
+    store = Shaky(clock)
+    term = await store.campaign("controllers", "me", 15)
+    assert term is not None
+    return World(clock, store, term)
 
 
 def blocking(owner: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from build.virtual import VirtualClock
@@ -60,10 +60,6 @@ def a_loop(
         sources,
         pace or Concurrency(workers=4, resync_s=math.inf),
     )
-
-
-def play(script: Callable[[VirtualClock], Coroutine[None, None, None]]) -> None:
-    asyncio.run(script(VirtualClock()))
 
 
 async def ended(task: "asyncio.Task[None]") -> None:

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -229,10 +229,6 @@ async def a_town(
         for feed in feeds:
             feed.cancel()
         await asyncio.gather(*feeds, return_exceptions=True)
-
-
-def play(script: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(asyncio.wait_for(script(), 120))
 
 
 async def contents(store: Any, *kinds: type[Kind]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -431,16 +431,15 @@ def _key(kind: type[Kind], path: str) -> Key:
     return Key(kind.resource.id, namespace, name)
 
 
-def play(script: Callable[[World], Coroutine[None, None, None]], graces: GracePeriods | None = None) -> None:
-    async def whole() -> None:
-        world = World(graces=graces or GracePeriods())
-        await world.lead()
-        try:
-            await script(world)
-        finally:
-            await world.end()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def running_world(graces: GracePeriods | None = None) -> AsyncIterator[World]:
+    """A world whose controllers lead until the block ends."""
+    world = World(graces=graces or GracePeriods())
+    await world.lead()
+    try:
+        yield world
+    finally:
+        await world.end()
 
 
 async def most_of_a_zone_is_cut_off(world: World) -> None:

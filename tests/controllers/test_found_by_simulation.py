@@ -1,23 +1,18 @@
 """Bugs that seeds of the simulation found first, each as the smallest story in which it shows."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
-from build.cluster_yard import Yard, a_resident, silent
-from build.cluster_yard import play as with_a_yard
+from build.cluster_yard import a_resident, running_cluster_controller, silent
 from build.scheduling_world import Acting, World, a_node, a_workload, a_world, acting
-from build.virtual import VirtualClock, settle
+from build.virtual import settle
 from msgspec.structs import replace
 
 from lattice.controllers.runtime.object_writes import with_spec
-from lattice.controllers.services.clusters import ClusterController
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, parse_profile
 
-Script = Callable[[World, VirtualClock], Coroutine[Any, Any, None]]
 FIRST = "north-001-nano-1"
 TWO_PHASE = parse_profile(
     {"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), "binding": "two-phase"}
@@ -26,14 +21,6 @@ PESSIMISTIC = parse_profile(
     {"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), "binding": "pessimistic"}
 )
 LONG_AGO = "2020-01-01T00:00:00+00:00"
-
-
-def play(script: Script) -> None:
-    async def main() -> None:
-        async with a_world() as (world, clock):
-            await script(world, clock)
-
-    asyncio.run(main())
 
 
 async def high_waits_for_low(world: World, one: Acting) -> None:
@@ -65,8 +52,8 @@ async def leave(world: World, name: str) -> None:
         ),
     ],
 )
-def test_who_waits_for_room_does_not_go_to_a_node_that_meanwhile(node: LatticeNode) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_who_waits_for_room_does_not_go_to_a_node_that_meanwhile(node: LatticeNode) -> None:
+    async with a_world() as (world, clock):
         async with acting(world.store, clock) as one:
             await high_waits_for_low(world, one)
             await world.put(node)
@@ -75,13 +62,10 @@ def test_who_waits_for_room_does_not_go_to_a_node_that_meanwhile(node: LatticeNo
             await one.look()
         assert await world.bindings() == {}
 
-    play(script)
 
-
-def test_who_waits_for_room_does_not_go_where_somebody_asks_for_more_meanwhile() -> None:
+async def test_who_waits_for_room_does_not_go_where_somebody_asks_for_more_meanwhile() -> None:
     """The group of those that wait is decided anew, and bound once it fits."""
-
-    async def script(world: World, clock: VirtualClock) -> None:
+    async with a_world() as (world, clock):
         group = {"name": "g", "minMember": 2}
         async with acting(world.store, clock) as one:
             await world.add(
@@ -108,13 +92,10 @@ def test_who_waits_for_room_does_not_go_where_somebody_asks_for_more_meanwhile()
                 await clock.advance(30)
             assert set(await world.bindings()) >= {"g-0", "g-1"}
 
-    play(script)
 
-
-def test_a_locked_node_that_was_cordoned_since_it_was_chosen_gets_nothing() -> None:
+async def test_a_locked_node_that_was_cordoned_since_it_was_chosen_gets_nothing() -> None:
     """Its room alone, looked at under the lock, does not make it fit."""
-
-    async def script(world: World, clock: VirtualClock) -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
         async with acting(world.store, clock, PESSIMISTIC) as one:
             await one.caught_up()
@@ -125,11 +106,9 @@ def test_a_locked_node_that_was_cordoned_since_it_was_chosen_gets_nothing() -> N
             await one.controller._bind_cycle(decided)
         assert await world.bindings() == {}
 
-    play(script)
 
-
-def test_one_that_is_deleted_while_it_waits_for_room_and_made_again_gets_the_room() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_one_that_is_deleted_while_it_waits_for_room_and_made_again_gets_the_room() -> None:
+    async with a_world() as (world, clock):
         async with acting(world.store, clock) as one:
             await high_waits_for_low(world, one)
             await world.delete(LatticeWorkload, "high")
@@ -141,8 +120,6 @@ def test_one_that_is_deleted_while_it_waits_for_room_and_made_again_gets_the_roo
             await one.look()
         assert (await world.bindings()).get("high") == "n1"
 
-    play(script)
-
 
 async def _stop_copies(one: Acting) -> None:
     for feed in one.feeds:
@@ -150,8 +127,8 @@ async def _stop_copies(one: Acting) -> None:
     await asyncio.gather(*one.feeds, return_exceptions=True)
 
 
-def test_one_whose_prepared_binding_is_taken_back_is_bound_though_the_copies_were_behind() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_one_whose_prepared_binding_is_taken_back_is_bound_though_the_copies_were_behind() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
         node = await world.node("n1")
         left_behind = {
@@ -175,13 +152,11 @@ def test_one_whose_prepared_binding_is_taken_back_is_bound_though_the_copies_wer
                 await one.look()
         assert await world.bindings() == {"w": "n1"}
 
-    play(script)
 
-
-def test_a_node_that_is_given_up_is_not_emptied_while_a_binding_to_it_is_prepared() -> None:
+async def test_a_node_that_is_given_up_is_not_emptied_while_a_binding_to_it_is_prepared() -> None:
     prepared = {"node": FIRST, "uid": "any", "reservation": "r", "until": LONG_AGO}
 
-    async def story(yard: Yard, _: ClusterController) -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         await yard.joined(FIRST)
         await yard.scene.put(a_resident("w", {"decision": {"prepared": prepared}}))
@@ -194,11 +169,9 @@ def test_a_node_that_is_given_up_is_not_emptied_while_a_binding_to_it_is_prepare
         await yard.scene.clock.advance(60)
         assert await yard.node() is None
 
-    with_a_yard(story)
 
-
-def test_a_node_that_is_given_up_goes_once_its_machine_has_ended_by_itself() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_a_node_that_is_given_up_goes_once_its_machine_has_ended_by_itself() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.pays(1)
         await yard.wants(1)
         await yard.joined(FIRST)
@@ -210,5 +183,3 @@ def test_a_node_that_is_given_up_goes_once_its_machine_has_ended_by_itself() -> 
         await silent(yard, FIRST)
         await yard.scene.clock.advance(60)
         assert (await yard.node(), await yard.paid(), list(await yard.provider.list())) == (None, 0, [])
-
-    with_a_yard(story)

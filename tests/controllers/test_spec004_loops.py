@@ -1,15 +1,12 @@
 """What the checklist of the control plane asks of the running loops: disk is counted, looks recur, figures rise, the record is whole."""
 
-import asyncio
 from datetime import datetime, timedelta
 
 import msgspec
-from build.scheduling_world import World as Nodes
 from build.scheduling_world import a_node as a_free_node
 from build.scheduling_world import a_workload as an_asking
 from build.scheduling_world import a_world, acting
-from build.virtual import VirtualClock
-from build.workload_world import World, a_workload, play
+from build.workload_world import a_workload, running_world
 
 from lattice.controllers.runtime.loop import Requeue
 from lattice.kinds.workload import LatticeWorkload
@@ -19,8 +16,8 @@ GI = 1 << 30
 W = "default/w"
 
 
-def test_disk_is_asked_for_counted_and_given_back() -> None:
-    async def script(world: Nodes, clock: VirtualClock) -> None:
+async def test_disk_is_asked_for_counted_and_given_back() -> None:
+    async with a_world() as (world, clock):
         room = {"allocatable": {"cpu": 8000, "memory": 8 * GI, "storage": 10 * GI}}
         await world.add(a_free_node("n1", status=room))
         await world.add(
@@ -41,23 +38,14 @@ def test_disk_is_asked_for_counted_and_given_back() -> None:
             await one.look()
         assert await world.bindings() == {other: "n1"}
 
-    async def whole() -> None:
-        async with a_world() as (world, clock):
-            await script(world, clock)
 
-    asyncio.run(whole())
-
-
-def test_attempts_to_find_a_node_are_counted_and_so_are_those_that_fail() -> None:
-    async def script() -> None:
-        async with a_world() as (world, clock), acting(world.store, clock) as one:
-            counters = (SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES)
-            before = [each._value.get() for each in counters]
-            await world.add(a_free_node("n1", 1000), an_asking("fits"), an_asking("does-not"))
-            await one.look()
-            assert [each._value.get() - was for each, was in zip(counters, before, strict=True)] == [2, 1]
-
-    asyncio.run(script())
+async def test_attempts_to_find_a_node_are_counted_and_so_are_those_that_fail() -> None:
+    async with a_world() as (world, clock), acting(world.store, clock) as one:
+        counters = (SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES)
+        before = [each._value.get() for each in counters]
+        await world.add(a_free_node("n1", 1000), an_asking("fits"), an_asking("does-not"))
+        await one.look()
+        assert [each._value.get() - was for each, was in zip(counters, before, strict=True)] == [2, 1]
 
 
 def test_the_counters_have_the_names_that_dashboards_look_for() -> None:
@@ -66,8 +54,8 @@ def test_the_counters_have_the_names_that_dashboards_look_for() -> None:
     assert set(wanted.split()) <= found
 
 
-def test_one_that_something_is_awaited_of_is_looked_at_every_interval() -> None:
-    async def script(world: World) -> None:
+async def test_one_that_something_is_awaited_of_is_looked_at_every_interval() -> None:
+    async with running_world() as world:
         await world.join("n1", hangs={W})
         await world.add(a_workload())
         await world.run(1)
@@ -76,11 +64,9 @@ def test_one_that_something_is_awaited_of_is_looked_at_every_interval() -> None:
         world.workloads.recheck_interval_s = 2.0
         assert await world.workloads.reconcile(W) == Requeue(2.0)
 
-    play(script)
 
-
-def test_the_record_is_what_was_declared_and_what_became_of_it() -> None:
-    async def script(world: World) -> None:
+async def test_the_record_is_what_was_declared_and_what_became_of_it() -> None:
+    async with running_world() as world:
         await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
         declared = a_workload(requests={"cpu": "100m"})
         await world.add(declared)
@@ -110,5 +96,3 @@ def test_the_record_is_what_was_declared_and_what_became_of_it() -> None:
             declared.spec.effective_revision,
             status["lastActionAt"],
         )
-
-    play(script)

@@ -1,7 +1,7 @@
 """Rules act once per crossing: on busy nodes, failing workloads, budgets and full pools; another server does not act again."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,10 +61,11 @@ class Stage:
         calls = WebhookQueue(office, self.ear, max_queued=self.most)
         return office, calls.loop(), AutomationController(office, calls).loop()
 
-    async def leads(self, story: Callable[["Stage"], Coroutine[Any, Any, None]]) -> None:
-        """A server, for as long as the story takes."""
+    @asynccontextmanager
+    async def leading(self) -> AsyncIterator[None]:
+        """Another server leads until the block ends."""
         async with acting(*await self.controllers()):
-            await story(self)
+            yield
 
     async def rule(self) -> AutomationRule:
         found = await self.scene.get(AutomationRule, "r")
@@ -84,21 +85,21 @@ def a_rule(when: dict[str, Any], *actions: dict[str, Any], **spec: Any) -> Autom
     return rule
 
 
-def play(story: Callable[[Stage], Coroutine[Any, Any, None]], *objects: Any) -> None:
-    async def run() -> None:
-        stage = Stage()
-        await stage.scene.put(*objects)
-        await stage.leads(story)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def running_rules(*objects: Any) -> AsyncIterator[Stage]:
+    """A leading server with these objects in its store, until the block ends."""
+    stage = Stage()
+    await stage.scene.put(*objects)
+    async with stage.leading():
+        yield stage
 
 
 NODE = a(LatticeNode, "n1", status={"capacity": {"cpu": 4000}})
 BUSY = a_rule({"nodeCpu": {"above": 0.85, "for": "5m"}}, HOOK)
 
 
-def test_a_node_that_stays_busy_calls_the_webhook_once() -> None:
-    async def story(stage: Stage) -> None:
+async def test_a_node_that_stays_busy_calls_the_webhook_once() -> None:
+    async with running_rules(NODE, BUSY) as stage:
         stage.burn("n1", 3900)
         await stage.passes(290)
         assert stage.ear.heard == []
@@ -116,19 +117,15 @@ def test_a_node_that_stays_busy_calls_the_webhook_once() -> None:
         assert len(stage.ear.heard) == 2
         assert (await stage.rule()).status.fired == 2
 
-    play(story, NODE, BUSY)
 
-
-def test_a_node_that_is_busy_now_and_then_does_not() -> None:
-    async def story(stage: Stage) -> None:
+async def test_a_node_that_is_busy_now_and_then_does_not() -> None:
+    async with running_rules(NODE, BUSY) as stage:
         for _ in range(5):
             stage.burn("n1", 3900)
             await stage.passes(200)
             stage.burn("n1", 100)
             await stage.passes(20)
         assert stage.ear.heard == []
-
-    play(story, NODE, BUSY)
 
 
 def a_failing(attempts: int, name: str = "w", **meta: Any) -> LatticeWorkload:
@@ -143,8 +140,8 @@ def a_failing(attempts: int, name: str = "w", **meta: Any) -> LatticeWorkload:
     )
 
 
-def test_a_workload_that_fails_again_and_again_raises_one_alert() -> None:
-    async def story(stage: Stage) -> None:
+async def test_a_workload_that_fails_again_and_again_raises_one_alert() -> None:
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, ALERT)) as stage:
         for attempts in (1, 2, 3, 4, 5):
             await stage.scene.put(a_failing(attempts))
             await stage.passes(1)
@@ -157,22 +154,24 @@ def test_a_workload_that_fails_again_and_again_raises_one_alert() -> None:
         await stage.passes(1)
         assert (await stage.scene.events()).count("Alert w") == 2
 
-    play(story, a_rule({"workloadFailures": {"count": 3}}, ALERT))
 
-
-def test_only_what_the_selector_means_is_watched() -> None:
-    async def story(stage: Stage) -> None:
+async def test_only_what_the_selector_means_is_watched() -> None:
+    async with running_rules(
+        a_rule({"workloadFailures": {"count": 3, "selector": {"matchLabels": {"app": "web"}}}}, ALERT)
+    ) as stage:
         await stage.scene.put(a_failing(3, "mine", labels={"app": "web"}), a_failing(3, "other"))
         await stage.passes(1)
         assert [each for each in await stage.scene.events() if each.startswith("Alert")] == ["Alert mine"]
 
-    play(
-        story, a_rule({"workloadFailures": {"count": 3, "selector": {"matchLabels": {"app": "web"}}}}, ALERT)
-    )
 
-
-def test_a_rule_tries_again_and_stops_a_workload() -> None:
-    async def story(stage: Stage) -> None:
+async def test_a_rule_tries_again_and_stops_a_workload() -> None:
+    async with running_rules(
+        a_rule(
+            {"workloadFailures": {"count": 3}},
+            {"retryWorkload": {}},
+            {"setDesiredState": {"state": "Stopped"}},
+        )
+    ) as stage:
         await stage.scene.put(a_failing(3))
         await stage.passes(1)
         found = await stage.scene.get(LatticeWorkload, "w", "default")
@@ -180,15 +179,6 @@ def test_a_rule_tries_again_and_stops_a_workload() -> None:
         assert RETRY_REQUESTED_ANNOTATION in found.metadata.annotations
         assert found.spec.desired_state == "Stopped"
         assert found.metadata.generation == 2
-
-    play(
-        story,
-        a_rule(
-            {"workloadFailures": {"count": 3}},
-            {"retryWorkload": {}},
-            {"setDesiredState": {"state": "Stopped"}},
-        ),
-    )
 
 
 def a_ledger(rate: int) -> LatticeLedger:
@@ -203,8 +193,8 @@ def a_ledger(rate: int) -> LatticeLedger:
     return a(LatticeLedger, "pool.p", spec=spec, status=status)
 
 
-def test_a_budget_that_runs_out_and_a_pool_that_fills_up() -> None:
-    async def story(stage: Stage) -> None:
+async def test_a_budget_that_runs_out_and_a_pool_that_fills_up() -> None:
+    async with running_rules(a_rule({"budget": {"above": 0.9}}, HOOK, ALERT)) as stage:
         await stage.scene.put(a_ledger(800_000))
         await stage.passes(1)
         assert stage.ear.heard == []
@@ -214,11 +204,9 @@ def test_a_budget_that_runs_out_and_a_pool_that_fills_up() -> None:
         assert "95.0 % of the budget" in stage.ear.heard[0]["message"]
         assert "Alert pool.p" in await stage.scene.events()
 
-    play(story, a_rule({"budget": {"above": 0.9}}, HOOK, ALERT))
 
-
-def test_a_pool_that_fills_up() -> None:
-    async def story(stage: Stage) -> None:
+async def test_a_pool_that_fills_up() -> None:
+    async with running_rules(a_rule({"capacity": {"above": "0.9", "pool": "p"}}, HOOK)) as stage:
         pool = a(
             LatticePool,
             "p",
@@ -229,13 +217,11 @@ def test_a_pool_that_fills_up() -> None:
         await stage.passes(1)
         assert [each["message"] for each in stage.ear.heard] == ["95 % of its cores are in use"]
 
-    play(story, a_rule({"capacity": {"above": "0.9", "pool": "p"}}, HOOK))
 
-
-def test_a_suspended_rule_watches_and_does_nothing_and_does_not_make_up_for_it() -> None:
+async def test_a_suspended_rule_watches_and_does_nothing_and_does_not_make_up_for_it() -> None:
     rule = a_rule({"workloadFailures": {"count": 3}}, ALERT, suspend=True)
 
-    async def story(stage: Stage) -> None:
+    async with running_rules(rule) as stage:
         await stage.scene.put(a_failing(3))
         await stage.passes(1)
         now = await stage.rule()
@@ -248,11 +234,9 @@ def test_a_suspended_rule_watches_and_does_nothing_and_does_not_make_up_for_it()
         await stage.passes(1)
         assert await stage.scene.events() == []
 
-    play(story, rule)
 
-
-def test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of() -> None:
-    async def story(stage: Stage) -> None:
+async def test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of() -> None:
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, HOOK)) as stage:
         stage.ear.deaf = 2
         await stage.scene.put(a_failing(3))
         await stage.passes(10)
@@ -265,69 +249,54 @@ def test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of() 
         assert "cannot be reached" in (await stage.rule()).status.last_error
         assert "WebhookFailed r" in await stage.scene.events()
 
-    play(story, a_rule({"workloadFailures": {"count": 3}}, HOOK))
 
-
-def test_another_server_does_not_act_on_the_same_crossing_and_nothing_is_written_at_rest() -> None:
-    async def run() -> None:
-        stage = Stage()
-        await stage.scene.put(a_rule({"workloadFailures": {"count": 3}}, HOOK), a_failing(3))
-
-        async def at_rest(stage: Stage) -> None:
+async def test_another_server_does_not_act_on_the_same_crossing_and_nothing_is_written_at_rest() -> None:
+    stage = Stage()
+    await stage.scene.put(a_rule({"workloadFailures": {"count": 3}}, HOOK), a_failing(3))
+    for _ in range(2):
+        async with stage.leading():
             await stage.passes(5)
             first, *later = await revision_after(stage.scene, [40, 40])
             assert set(later) == {first}
+    assert len(stage.ear.heard) == 1
 
-        for _ in range(2):
-            await stage.leads(at_rest)
+
+async def test_a_new_leader_that_has_not_heard_the_nodes_yet_does_not_forget_that_one_was_busy() -> None:
+    stage = Stage()
+    await stage.scene.put(NODE, BUSY)
+    async with stage.leading():
+        stage.burn("n1", 3900)
+        await stage.passes(400)
+    stage.presence = Presence(stage.scene.clock)
+    async with stage.leading():
+        await stage.passes(10)
+        assert list((await stage.rule()).status.crossed) == ["latticenode/n1"]
+        stage.presence.start_session("n1")  # it is back, and has not measured anything yet
+        await stage.passes(10)
+        stage.burn("n1", 3900)
+        await stage.passes(400)
         assert len(stage.ear.heard) == 1
-
-    asyncio.run(run())
-
-
-def test_a_new_leader_that_has_not_heard_the_nodes_yet_does_not_forget_that_one_was_busy() -> None:
-    async def run() -> None:
-        stage = Stage()
-        await stage.scene.put(NODE, BUSY)
-
-        async def busy(stage: Stage) -> None:
-            stage.burn("n1", 3900)
-            await stage.passes(400)
-
-        await stage.leads(busy)
-        stage.presence = Presence(stage.scene.clock)
-
-        async def taken_over(stage: Stage) -> None:
-            await stage.passes(10)
-            assert list((await stage.rule()).status.crossed) == ["latticenode/n1"]
-            stage.presence.start_session("n1")  # it is back, and has not measured anything yet
-            await stage.passes(10)
-            await busy(stage)
-            assert len(stage.ear.heard) == 1
-            stage.burn("n1", 100)
-            await stage.passes(10)
-            assert (await stage.rule()).status.crossed == {}
-
-        await stage.leads(taken_over)
-
-    asyncio.run(run())
+        stage.burn("n1", 100)
+        await stage.passes(10)
+        assert (await stage.rule()).status.crossed == {}
 
 
-def test_what_was_busy_and_is_gone_is_forgotten() -> None:
-    async def story(stage: Stage) -> None:
+async def test_what_was_busy_and_is_gone_is_forgotten() -> None:
+    async with running_rules(NODE, BUSY) as stage:
         stage.burn("n1", 3900)
         await stage.passes(310)
         await stage.scene.remove(NODE)
         await stage.passes(10)
         assert (await stage.rule()).status.crossed == {}
 
-    play(story, NODE, BUSY)
 
-
-def test_hundreds_that_cross_at_once_are_acted_upon_once_each() -> None:
+async def test_hundreds_that_cross_at_once_are_acted_upon_once_each() -> None:
     count = 130
 
-    async def story(stage: Stage) -> None:
+    async with running_rules(
+        a_rule({"workloadFailures": {"count": 3}}, ALERT, HOOK),
+        *(a_failing(3, f"w{index}") for index in range(count)),
+    ) as stage:
         for _ in range(20):
             await stage.passes(1)
         events = await stage.scene.events()
@@ -341,18 +310,14 @@ def test_hundreds_that_cross_at_once_are_acted_upon_once_each() -> None:
         await stage.passes(60)
         assert await stage.scene.events() == events
 
-    play(
-        story,
-        a_rule({"workloadFailures": {"count": 3}}, ALERT, HOOK),
-        *(a_failing(3, f"w{index}") for index in range(count)),
-    )
 
-
-def test_an_address_that_does_not_answer_keeps_no_other_waiting_and_each_call_to_it_is_told_of() -> None:
+async def test_an_address_that_does_not_answer_keeps_no_other_waiting_and_each_call_to_it_is_told_of() -> (
+    None
+):
     other = a_rule({"workloadFailures": {"count": 3}}, HOOK)
     other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, name="s"))
 
-    async def story(stage: Stage) -> None:
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, DEAD), other) as stage:
         stage.ear.dead = DEAD["webhook"]["url"]
         await stage.scene.put(*(a_failing(3, f"w{index}") for index in range(10)))
         await stage.passes(1)
@@ -365,32 +330,29 @@ def test_an_address_that_does_not_answer_keeps_no_other_waiting_and_each_call_to
         assert (await stage.scene.events()).count("WebhookFailed r") == 11
         assert "dead.example" in (await stage.rule()).status.last_error
 
-    play(story, a_rule({"workloadFailures": {"count": 3}}, DEAD), other)
+
+async def test_calls_that_are_too_many_for_an_address_are_told_of_and_not_made() -> None:
+    stage = Stage(most=4)
+    stage.ear.dead = DEAD["webhook"]["url"]
+    await stage.scene.put(
+        a_rule({"workloadFailures": {"count": 3}}, DEAD),
+        *(a_failing(3, f"w{index}") for index in range(6)),
+    )
+    async with stage.leading():
+        await stage.passes(60)
+    told = [each.message for each in await stage.scene.all(Event) if each.reason == "WebhookFailed"]
+    assert sorted(each.split(": ")[0] for each in told) == [
+        f"latticeworkload/default/w{index}" for index in range(6)
+    ]
+    assert sorted(each.split(": ")[0] for each in told if "it was not called" in each) == [
+        "latticeworkload/default/w4",
+        "latticeworkload/default/w5",
+    ]
 
 
-def test_calls_that_are_too_many_for_an_address_are_told_of_and_not_made() -> None:
-    async def run() -> None:
-        stage = Stage(most=4)
-        stage.ear.dead = DEAD["webhook"]["url"]
-        await stage.scene.put(
-            a_rule({"workloadFailures": {"count": 3}}, DEAD),
-            *(a_failing(3, f"w{index}") for index in range(6)),
-        )
-        await stage.leads(lambda stage: stage.passes(60))
-        told = [each.message for each in await stage.scene.all(Event) if each.reason == "WebhookFailed"]
-        assert sorted(each.split(": ")[0] for each in told) == [
-            f"latticeworkload/default/w{index}" for index in range(6)
-        ]
-        assert sorted(each.split(": ")[0] for each in told if "it was not called" in each) == [
-            "latticeworkload/default/w4",
-            "latticeworkload/default/w5",
-        ]
+async def test_the_quiet_time_is_each_objects_own() -> None:
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, ALERT, cooldown="10m")) as stage:
 
-    asyncio.run(run())
-
-
-def test_the_quiet_time_is_each_objects_own() -> None:
-    async def story(stage: Stage) -> None:
         async def flaps(*names: str) -> None:
             for count in (3, 0):
                 await stage.scene.put(*(a_failing(count, name) for name in names))
@@ -414,5 +376,3 @@ def test_the_quiet_time_is_each_objects_own() -> None:
         assert list((await stage.rule()).status.quiet) == ["latticeworkload/default/c"], (
             "what is over is not remembered"
         )
-
-    play(story, a_rule({"workloadFailures": {"count": 3}}, ALERT, cooldown="10m"))

@@ -1,13 +1,13 @@
 """Namespaces that are to go."""
 
-from build.garbage_world import World, collected, in_a_world
+from build.garbage_world import collected, new_world
 
 from lattice.controllers.garbage.namespaces import RemainingContent, with_remaining_content
 from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER
 
 
-@in_a_world
-async def test_a_namespace_goes_with_all_that_is_in_it(world: World) -> None:
+async def test_a_namespace_goes_with_all_that_is_in_it() -> None:
+    world = await new_world()
     before = collected("namespace")
     await world.make("Namespace/a", spec={"finalizers": ["kubernetes"]})
     await world.make("Namespace/ab")
@@ -30,8 +30,8 @@ async def test_a_namespace_goes_with_all_that_is_in_it(world: World) -> None:
     assert collected("namespace") == before + len(inside) + 1
 
 
-@in_a_world
-async def test_a_namespace_says_what_holds_it_up_and_once_only(world: World) -> None:
+async def test_a_namespace_says_what_holds_it_up_and_once_only() -> None:
+    world = await new_world()
     await world.make("Namespace/a", status={"phase": "Terminating"})
     await world.make("ConfigMap/a/x", finalizers=["team/clean"])
     await world.make("Secret/a/y", finalizers=["team/clean", "team/tell"])
@@ -59,8 +59,8 @@ async def test_a_namespace_says_what_holds_it_up_and_once_only(world: World) -> 
     assert await world.there("Namespace/a") == []
 
 
-@in_a_world
-async def test_a_namespace_with_finalizers_of_its_own_waits_for_them(world: World) -> None:
+async def test_a_namespace_with_finalizers_of_its_own_waits_for_them() -> None:
+    world = await new_world()
     await world.make("Namespace/a", finalizers=["team/clean"])
     await world.make("ConfigMap/a/x")
     await world.delete("Namespace/a", FOREGROUND_FINALIZER)
@@ -75,8 +75,8 @@ async def test_a_namespace_with_finalizers_of_its_own_waits_for_them(world: Worl
     assert await world.there("Namespace/a") == []
 
 
-@in_a_world
-async def test_a_finalizer_of_an_event_is_noticed_though_events_are_not_copied(world: World) -> None:
+async def test_a_finalizer_of_an_event_is_noticed_though_events_are_not_copied() -> None:
+    world = await new_world()
     await world.make("Namespace/a")
     await world.make("Event/a/e", finalizers=["team/clean"])
     await world.delete("Namespace/a")
@@ -87,8 +87,8 @@ async def test_a_finalizer_of_an_event_is_noticed_though_events_are_not_copied(w
     assert await world.there("Namespace/a") == []
 
 
-@in_a_world
-async def test_a_namespace_is_not_removed_while_somebody_changes_what_is_in_it(world: World) -> None:
+async def test_a_namespace_is_not_removed_while_somebody_changes_what_is_in_it() -> None:
+    world = await new_world()
     await world.make("Namespace/a")
     await world.make("ConfigMap/a/x")
     async with world.collecting():

@@ -1,8 +1,9 @@
 """Any graph of owners ends as the obvious fixpoint says."""
 
+import asyncio
 from dataclasses import dataclass
 
-from build.garbage_world import World, in_a_world
+from build.garbage_world import World, new_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,8 +62,8 @@ def _strike(alive: dict[str, list[str]]) -> None:
 @given(plan=plans())
 @settings(max_examples=300, deadline=None)
 def test_any_graph_ends_as_the_obvious_fixpoint_says(plan: Plan) -> None:
-    @in_a_world
-    async def scenario(world: World) -> None:
+    async def scenario() -> None:
+        world = await new_world()
         await _build(world, plan.owners)
         async with world.collecting():
             await world.settle()
@@ -80,7 +81,7 @@ def test_any_graph_ends_as_the_obvious_fixpoint_says(plan: Plan) -> None:
         }
         assert found == survivors(plan)
 
-    scenario()
+    asyncio.run(scenario())
 
 
 async def _build(world: World, graph: dict[str, list[tuple[str, bool]]]) -> None:

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from build.garbage_world import START, World, collected, in_a_world
+from build.garbage_world import START, collected, new_world
 
 from lattice.clock import format_timestamp
 from lattice.controllers.garbage.ttl import is_expired
@@ -44,8 +44,8 @@ def test_when_events_expire(created: str, more: dict[str, Any], expired: bool) -
     assert is_expired(value, START, WEEK) is expired
 
 
-@in_a_world
-async def test_old_events_are_swept_every_ten_minutes_in_few_commits(world: World) -> None:
+async def test_old_events_are_swept_every_ten_minutes_in_few_commits() -> None:
+    world = await new_world()
     before = collected("ttl")
     for i in range(250):
         await world.make(f"Event/a/{i}")

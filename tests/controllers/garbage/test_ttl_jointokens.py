@@ -1,8 +1,8 @@
 """Tokens go when their time is over, an hour late; nothing else in that namespace does."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from build.links import Leader, a_leader, a_token, store_token
@@ -16,13 +16,11 @@ from lattice.kinds.join_token import TOKEN_SECRET_TYPE
 from lattice.kinds.meta.base import Metadata
 
 
-def play(story: Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock) as leader:
-            await story(leader, clock)
-
-    asyncio.run(asyncio.wait_for(whole(), 30))
+@asynccontextmanager
+async def leading() -> AsyncIterator[tuple[Leader, VirtualClock]]:
+    clock = VirtualClock()
+    async with a_leader(clock) as leader:
+        yield leader, clock
 
 
 async def names(leader: Leader) -> list[str]:
@@ -36,8 +34,8 @@ async def a_secret(leader: Leader, name: str, kind: str, namespace: str = "latti
     await leader.store.commit([put_new(made, uid=name, now="2020-01-01T00:00:00Z")])
 
 
-def test_expired_tokens_go_and_everything_else_stays() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_expired_tokens_go_and_everything_else_stays() -> None:
+    async with leading() as (leader, clock):
         assert leader.office is not None
         await a_secret(leader, "lattice-ca", "kubernetes.io/tls")
         await a_secret(leader, "damaged", TOKEN_SECRET_TYPE)
@@ -58,11 +56,9 @@ def test_expired_tokens_go_and_everything_else_stays() -> None:
         assert sorted(await names(leader)) == others
         loop.cancel()
 
-    play(story)
 
-
-def test_a_former_leader_removes_nothing() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_former_leader_removes_nothing() -> None:
+    async with leading() as (leader, clock):
         assert leader.office is not None
         await store_token(leader.store, clock, a_token(), ttl=1)
         await clock.advance(7200)
@@ -70,5 +66,3 @@ def test_a_former_leader_removes_nothing() -> None:
         with pytest.raises(Fenced):
             await JoinTokenController(leader.office).reconcile("lattice-system/join-000000000001")
         assert await names(leader) == ["join-000000000001"]
-
-    play(story)

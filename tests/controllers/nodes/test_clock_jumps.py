@@ -1,7 +1,7 @@
 """Somebody sets the wall clock, forward or back: what has so many seconds has so many seconds, no more and no less."""
 
 import pytest
-from build.workload_world import World, a_workload, play
+from build.workload_world import World, a_workload, running_world
 
 W = "default/w"
 JUMPS = [
@@ -17,8 +17,8 @@ def attempts(world: World) -> int:
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_one_that_starts_has_its_whole_time_to_start(jump: float) -> None:
-    async def script(world: World) -> None:
+async def test_one_that_starts_has_its_whole_time_to_start(jump: float) -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.run(1000)  # so the node has been connected for longer than anything may take
         agent.hangs.add(W)
@@ -30,12 +30,10 @@ def test_one_that_starts_has_its_whole_time_to_start(jump: float) -> None:
         await world.run(15)
         assert (world.workload().status.failure_reason, attempts(world)) == ("START_TIMEOUT", 1)
 
-    play(script)
-
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_one_that_is_to_stop_is_not_told_again_before_its_time(jump: float) -> None:
-    async def script(world: World) -> None:
+async def test_one_that_is_to_stop_is_not_told_again_before_its_time(jump: float) -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.run(1000)
         await world.add(a_workload())
@@ -50,12 +48,10 @@ def test_one_that_is_to_stop_is_not_told_again_before_its_time(jump: float) -> N
         await world.run(10)
         assert (await world.events("w")).count("WorkloadDeleting") == 2
 
-    play(script)
-
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_failures_are_forgotten_after_it_has_really_run_for_long(jump: float) -> None:
-    async def script(world: World) -> None:
+async def test_failures_are_forgotten_after_it_has_really_run_for_long(jump: float) -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         agent.fails[W] = ["RUNTIME_ERROR"]
         await world.add(a_workload())
@@ -67,12 +63,10 @@ def test_failures_are_forgotten_after_it_has_really_run_for_long(jump: float) ->
         await world.run(60)
         assert attempts(world) == 0
 
-    play(script)
-
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_a_server_that_takes_over_with_another_clock_counts_no_failure_at_once(jump: float) -> None:
-    async def script(world: World) -> None:
+async def test_a_server_that_takes_over_with_another_clock_counts_no_failure_at_once(jump: float) -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         agent.hangs.add(W)
         await world.add(a_workload())
@@ -83,5 +77,3 @@ def test_a_server_that_takes_over_with_another_clock_counts_no_failure_at_once(j
         assert (world.workload().status.actual_state, attempts(world)) == ("Starting", 0)
         await world.run(210)
         assert attempts(world) == 1
-
-    play(script)

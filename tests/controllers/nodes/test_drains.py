@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.workload_world import World, a_node, a_service, a_workload, obj, play
+from build.workload_world import World, a_node, a_service, a_workload, obj, running_world
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.constraint import Taint
@@ -37,8 +37,8 @@ async def taint(world: World, name: str, *marks: Taint) -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_nodes_drained_at_once_give_up_one_replica_of_a_service_at_a_time(nodes: int) -> None:
-    async def script(world: World) -> None:
+async def test_nodes_drained_at_once_give_up_one_replica_of_a_service_at_a_time(nodes: int) -> None:
+    async with running_world() as world:
         ready = await spread_out(world, nodes - 1, nodes)
         for number in range(1, nodes + 1):
             await taint(world, f"n{number}", DRAIN)
@@ -46,11 +46,9 @@ def test_nodes_drained_at_once_give_up_one_replica_of_a_service_at_a_time(nodes:
         assert {world.where(f"default/web-{number}") for number in range(1, nodes + 1)} == {"free"}
         assert min(ready) == nodes - 1
 
-    play(script)
 
-
-def test_nodes_drained_at_once_wait_for_one_more_where_none_can_be_spared() -> None:
-    async def script(world: World) -> None:
+async def test_nodes_drained_at_once_wait_for_one_more_where_none_can_be_spared() -> None:
+    async with running_world() as world:
         ready = await spread_out(world, 2, 2)
         for name in ("n1", "n2"):
             await taint(world, name, DRAIN)
@@ -62,12 +60,12 @@ def test_nodes_drained_at_once_wait_for_one_more_where_none_can_be_spared() -> N
         assert {world.where(f"default/web-{number}") for number in (1, 2, 3)} == {"free"}
         assert min(ready) == 2
 
-    play(script)
-
 
 @pytest.mark.parametrize("looked_at", ["n1", "n2"])
-def test_of_several_that_wait_for_one_more_it_is_the_same_one_whoever_is_looked_at(looked_at: str) -> None:
-    async def script(world: World) -> None:
+async def test_of_several_that_wait_for_one_more_it_is_the_same_one_whoever_is_looked_at(
+    looked_at: str,
+) -> None:
+    async with running_world() as world:
         await spread_out(world, 2, 2)
         for name in ("n1", "n2"):
             await taint(world, name, DRAIN)
@@ -76,11 +74,9 @@ def test_of_several_that_wait_for_one_more_it_is_the_same_one_whoever_is_looked_
             await world.departures.reconcile(f"/{looked_at}")
             assert world.departures.surges == {"default/web": "default/web-1"}
 
-    play(script)
 
-
-def test_a_drain_that_waits_for_one_more_keeps_its_turn_when_another_begins() -> None:
-    async def script(world: World) -> None:
+async def test_a_drain_that_waits_for_one_more_keeps_its_turn_when_another_begins() -> None:
+    async with running_world() as world:
         await spread_out(world, 2, 2)
         await world.cordon("free")
         for name in ("n2", "n1"):
@@ -88,13 +84,10 @@ def test_a_drain_that_waits_for_one_more_keeps_its_turn_when_another_begins() ->
             await world.run(30)
             assert world.departures.surges == {"default/web": "default/web-2"}
 
-    play(script)
 
-
-def test_a_drain_that_nothing_comes_of_lets_another_try() -> None:
+async def test_a_drain_that_nothing_comes_of_lets_another_try() -> None:
     """Both wait for one more; the first that is asked for finds no node, for ever."""
-
-    async def script(world: World) -> None:
+    async with running_world() as world:
         await spread_out(world, 2, 2)
         await world.cordon("free")
         for name in ("n1", "n2"):
@@ -121,11 +114,9 @@ def test_a_drain_that_nothing_comes_of_lets_another_try() -> None:
         assert 2 <= len(turns) <= 4, "now and then, not all the time"
         assert "default/web" in heard
 
-    play(script)
 
-
-def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() -> None:
-    async def script(world: World) -> None:
+async def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 1)
         await world.cordon("free")
         await taint(world, "n1", DRAIN)
@@ -171,11 +162,9 @@ def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() ->
         await world.run(30)
         assert (await world.events("n1"))[3:] == ["NodeDrained"]
 
-    play(script)
 
-
-def test_a_drain_waits_for_those_that_another_mark_expels() -> None:
-    async def script(world: World) -> None:
+async def test_a_drain_waits_for_those_that_another_mark_expels() -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 2)
         world.agents["n1"].hangs = {"default/web-1"}
         await taint(world, "n1", DOWN)
@@ -191,13 +180,10 @@ def test_a_drain_waits_for_those_that_another_mark_expels() -> None:
         await world.run(10)
         assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"free"}
 
-    play(script)
 
-
-def test_who_was_to_leave_for_another_mark_that_is_gone_stays_until_one_more_runs() -> None:
+async def test_who_was_to_leave_for_another_mark_that_is_gone_stays_until_one_more_runs() -> None:
     """Nobody had told it to leave when a drain took the place of what expelled it."""
-
-    async def script(world: World) -> None:
+    async with running_world() as world:
         ready = await spread_out(world, 2, 2)
         await world.cordon("free")
         ears, world.departures._listeners = world.departures._listeners, []
@@ -214,11 +200,9 @@ def test_who_was_to_leave_for_another_mark_that_is_gone_stays_until_one_more_run
         assert world.departures.surges == {"default/web": "default/web-1"}
         assert {*ready} <= {2}
 
-    play(script)
 
-
-def test_a_drain_waits_for_one_that_makes_room_for_another() -> None:
-    async def script(world: World) -> None:
+async def test_a_drain_waits_for_one_that_makes_room_for_another() -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 2)
         world.agents["n1"].hangs = {"default/web-1"}
         found = world.workload("default/web-1")
@@ -230,11 +214,9 @@ def test_a_drain_waits_for_one_that_makes_room_for_another() -> None:
         await world.run(30)
         assert (world.where("default/web-2"), world.live("default/web-2")) == ("n2", ["n2"])
 
-    play(script)
 
-
-def test_one_that_was_not_heard_of_when_its_node_was_drained_is_needed_again_once_it_is() -> None:
-    async def script(world: World) -> None:
+async def test_one_that_was_not_heard_of_when_its_node_was_drained_is_needed_again_once_it_is() -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 1)
         world.agents["n1"].cut()
         await world.run(45)
@@ -253,8 +235,6 @@ def test_one_that_was_not_heard_of_when_its_node_was_drained_is_needed_again_onc
         await world.add(a_workload("web-2", service="web", slot=2))
         await world.run(30)
         assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"free"}
-
-    play(script)
 
 
 @pytest.mark.parametrize(
@@ -279,10 +259,10 @@ def test_one_that_was_not_heard_of_when_its_node_was_drained_is_needed_again_onc
         pytest.param((DRAIN, DOWN), {}, True, True, id="another mark expels it, back or not"),
     ],
 )
-def test_who_was_down_when_its_node_was_drained_must_leave_it(
+async def test_who_was_down_when_its_node_was_drained_must_leave_it(
     marks: tuple[Taint, ...], status: dict[str, Any], is_up: bool, goes: bool
 ) -> None:
-    async def script(world: World) -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 1)
         world.agents["n1"].cut()
         await world.run(45)
@@ -292,11 +272,9 @@ def test_who_was_down_when_its_node_was_drained_must_leave_it(
         found = msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, **status))
         assert bool(world.departures.eviction_reason(found, is_up=is_up)) == goes
 
-    play(script)
 
-
-def test_one_that_is_down_leaves_a_drained_node_though_no_other_runs() -> None:
-    async def script(world: World) -> None:
+async def test_one_that_is_down_leaves_a_drained_node_though_no_other_runs() -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 1)
         world.agents["n1"].end("default/web-1")
         await world.run(0.5)
@@ -304,5 +282,3 @@ def test_one_that_is_down_leaves_a_drained_node_though_no_other_runs() -> None:
         await taint(world, "n1", DRAIN)
         await world.run(30)
         assert world.where("default/web-1") == "free"
-
-    play(script)

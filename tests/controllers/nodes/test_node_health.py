@@ -11,7 +11,7 @@ from build.workload_world import (
     a_workload,
     its_node_is_removed,
     most_of_a_zone_is_cut_off,
-    play,
+    running_world,
 )
 
 from lattice.controllers.runtime.object_writes import with_metadata
@@ -39,8 +39,8 @@ def ready(world: World, name: str) -> tuple[str, str]:
     return (found.status, found.reason) if found else ("", "")
 
 
-def test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds() -> None:
-    async def script(world: World) -> None:
+async def test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds() -> None:
+    async with running_world() as world:
         lost = NODES_UNHEALTHY._value.get()
         agent = await world.join("n1")
         assert (ready(world, "n1"), world.node("n1").status.phase) == (("True", "Heartbeat"), "Ready")
@@ -62,11 +62,9 @@ def test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds() 
         assert await world.events("n1") == ["NodeReady", "NodeLost", "NodeReady"]
         assert NODES_UNHEALTHY._value.get() - lost == 1
 
-    play(script)
 
-
-def test_a_node_that_speaks_again_on_the_same_connection_is_ready_again() -> None:
-    async def script(world: World) -> None:
+async def test_a_node_that_speaks_again_on_the_same_connection_is_ready_again() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         session = agent.session
         agent.cut()
@@ -77,11 +75,9 @@ def test_a_node_that_speaks_again_on_the_same_connection_is_ready_again() -> Non
         await world.run(6)
         assert ready(world, "n1")[0] == "True"
 
-    play(script)
 
-
-def test_one_that_no_agent_joined_for_waits_for_it() -> None:
-    async def script(world: World) -> None:
+async def test_one_that_no_agent_joined_for_waits_for_it() -> None:
+    async with running_world() as world:
         await world.join("n1")
         world.agents["n1"].cut()
         world.presence.forget_node("n1")
@@ -92,11 +88,9 @@ def test_one_that_no_agent_joined_for_waits_for_it() -> None:
         assert (ready(world, "n2"), world.node("n2").status.phase) == (("False", "NotJoined"), "Joining")
         assert await world.events("n2") == []
 
-    play(script)
 
-
-def test_a_new_leader_blames_nobody_before_it_has_listened_as_long() -> None:
-    async def script(world: World) -> None:
+async def test_a_new_leader_blames_nobody_before_it_has_listened_as_long() -> None:
+    async with running_world() as world:
         for name in ("n1", "n2", "n3"):
             await world.join(name)
         world.agents["n1"].cut()
@@ -111,11 +105,9 @@ def test_a_new_leader_blames_nobody_before_it_has_listened_as_long() -> None:
         await world.run(10)
         assert [ready(world, name)[0] for name in ("n1", "n2", "n3")] == ["False", "False", "True"]
 
-    play(script)
 
-
-def test_a_new_leader_counts_the_two_minutes_anew() -> None:
-    async def script(world: World) -> None:
+async def test_a_new_leader_counts_the_two_minutes_anew() -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -128,17 +120,15 @@ def test_a_new_leader_counts_the_two_minutes_anew() -> None:
         await world.run(20)
         assert (world.where(), world.live()) == ("n2", ["n1", "n2"])
 
-    play(script)
-
 
 @pytest.mark.parametrize(("before", "places"), [
     pytest.param({"policy": "stop", "stopAfter": "119s"}, ("n1", "n2"), id="it had longer: not before it must have ended by that"),
     pytest.param({"policy": "keep"}, ("n1", "n1"), id="it was to run on: not before its node says that it has ended"),
 ])  # fmt: skip
-def test_a_node_that_has_not_heard_that_it_may_not_run_twice_goes_by_what_it_was_told(
+async def test_a_node_that_has_not_heard_that_it_may_not_run_twice_goes_by_what_it_was_told(
     before: dict[str, str], places: tuple[str, str]
 ) -> None:
-    async def script(world: World) -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.add(a_workload(disconnect=before))
         await world.run(20)
@@ -151,11 +141,9 @@ def test_a_node_that_has_not_heard_that_it_may_not_run_twice_goes_by_what_it_was
         await world.run(30)
         assert world.where() == places[1]
 
-    play(script)
 
-
-def test_most_of_a_zone_silent_at_once_moves_nothing_until_some_are_back() -> None:
-    async def script(world: World) -> None:
+async def test_most_of_a_zone_silent_at_once_moves_nothing_until_some_are_back() -> None:
+    async with running_world() as world:
         await most_of_a_zone_is_cut_off(world)
         await world.run(900)
         assert (world.where(), world.workload().status.actual_state) == ("a1", "Unknown")
@@ -164,11 +152,9 @@ def test_most_of_a_zone_silent_at_once_moves_nothing_until_some_are_back() -> No
         await world.run(15)
         assert world.where() == "a2"
 
-    play(script)
 
-
-def test_nodes_of_one_zone_are_given_up_one_after_the_other() -> None:
-    async def script(world: World) -> None:
+async def test_nodes_of_one_zone_are_given_up_one_after_the_other() -> None:
+    async with running_world() as world:
         for number in range(1, 6):
             await world.join(f"n{number}")
             await world.add(a_workload(f"w{number}"))
@@ -190,12 +176,10 @@ def test_nodes_of_one_zone_are_given_up_one_after_the_other() -> None:
         assert 110 <= first <= 122
         assert 9.5 <= second - first <= 11
 
-    play(script)
-
 
 @pytest.mark.parametrize("policy", ["keep", "stop"])
-def test_a_removed_node_gives_its_workloads_to_others(policy: str) -> None:
-    async def script(world: World) -> None:
+async def test_a_removed_node_gives_its_workloads_to_others(policy: str) -> None:
+    async with running_world() as world:
         await its_node_is_removed(world, policy)
         await world.run(2)
         assert world.presence.get("n1") is None
@@ -210,8 +194,6 @@ def test_a_removed_node_gives_its_workloads_to_others(policy: str) -> None:
             "Running",
             policy == "keep",
         )
-
-    play(script)
 
 
 async def hold(world: World, name: str) -> None:
@@ -228,8 +210,8 @@ async def hold(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["keep", "stop"])
-def test_a_node_that_is_heard_is_emptied_before_it_goes(policy: str) -> None:
-    async def script(world: World) -> None:
+async def test_a_node_that_is_heard_is_emptied_before_it_goes(policy: str) -> None:
+    async with running_world() as world:
         await world.join("n1")
         await hold(world, "n1")
         await world.add(a_workload(disconnect={"policy": policy}))
@@ -241,11 +223,9 @@ def test_a_node_that_is_heard_is_emptied_before_it_goes(policy: str) -> None:
         assert (world.where(), world.live(), world.overlaps) == ("n2", ["n2"], [])
         assert "NodeRemoved" in await world.events("n1")
 
-    play(script)
 
-
-def test_a_node_that_is_silent_goes_at_once_and_takes_what_was_to_be_deleted_with_it() -> None:
-    async def script(world: World) -> None:
+async def test_a_node_that_is_silent_goes_at_once_and_takes_what_was_to_be_deleted_with_it() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await hold(world, "n1")
         await world.add(a_workload())
@@ -260,11 +240,9 @@ def test_a_node_that_is_silent_goes_at_once_and_takes_what_was_to_be_deleted_wit
         assert await world.store.get(Key(LatticeNode.resource.id, "", "n1")) is None
         assert await world.store.get(Key(LatticeWorkload.resource.id, "default", "w")) is None
 
-    play(script)
 
-
-def test_a_node_that_others_hold_too_is_left_to_them() -> None:
-    async def script(world: World) -> None:
+async def test_a_node_that_others_hold_too_is_left_to_them() -> None:
+    async with running_world() as world:
         await world.join("n1")
         entry = await world.entry(LatticeNode, "/n1")
         await world.store.commit(
@@ -276,11 +254,9 @@ def test_a_node_that_others_hold_too_is_left_to_them() -> None:
         await world.run(5)
         assert world.node("n1").metadata.finalizers == ("team/clean",)
 
-    play(script)
 
-
-def test_a_node_made_anew_under_the_same_name_is_another() -> None:
-    async def script(world: World) -> None:
+async def test_a_node_made_anew_under_the_same_name_is_another() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -300,11 +276,9 @@ def test_a_node_made_anew_under_the_same_name_is_another() -> None:
         assert binding.uid == world.node("n1").metadata.uid != uid
         assert world.live() == ["n1"]
 
-    play(script)
 
-
-def test_a_cordoned_node_keeps_what_it_has_and_gets_nothing_new() -> None:
-    async def script(world: World) -> None:
+async def test_a_cordoned_node_keeps_what_it_has_and_gets_nothing_new() -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -317,11 +291,9 @@ def test_a_cordoned_node_keeps_what_it_has_and_gets_nothing_new() -> None:
             "Ready",
         )
 
-    play(script)
 
-
-def test_a_drain_moves_what_belongs_to_nobody_at_once_and_says_when_it_is_done() -> None:
-    async def script(world: World) -> None:
+async def test_a_drain_moves_what_belongs_to_nobody_at_once_and_says_when_it_is_done() -> None:
+    async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload())
         await world.add(a_workload("stopped"))
@@ -355,11 +327,9 @@ def test_a_drain_moves_what_belongs_to_nobody_at_once_and_says_when_it_is_done()
         await world.run(2)
         assert (world.condition("n1", "Drained"), world.node("n1").status.phase) == (None, "Ready")
 
-    play(script)
 
-
-def test_a_drain_leaves_a_service_what_it_must_keep_and_asks_for_one_more() -> None:
-    async def script(world: World) -> None:
+async def test_a_drain_leaves_a_service_what_it_must_keep_and_asks_for_one_more() -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.add(a_service("web", 2))
         for slot in (0, 1):
@@ -381,11 +351,9 @@ def test_a_drain_leaves_a_service_what_it_must_keep_and_asks_for_one_more() -> N
         assert {world.where(f"default/web-{slot}") for slot in (0, 1, 2)} == {"n2"}
         assert (world.departures.surges, min(least)) == ({}, 2)
 
-    play(script)
 
-
-def test_a_drain_goes_on_when_another_server_takes_the_lead_in_the_middle() -> None:
-    async def script(world: World) -> None:
+async def test_a_drain_goes_on_when_another_server_takes_the_lead_in_the_middle() -> None:
+    async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -399,11 +367,9 @@ def test_a_drain_goes_on_when_another_server_takes_the_lead_in_the_middle() -> N
         await world.run(3)
         assert (world.where(), world.live(), world.overlaps) == ("n2", ["n2"], [])
 
-    play(script)
 
-
-def test_a_drain_called_off_lets_what_was_stopped_run_again() -> None:
-    async def script(world: World) -> None:
+async def test_a_drain_called_off_lets_what_was_stopped_run_again() -> None:
+    async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -419,8 +385,6 @@ def test_a_drain_called_off_lets_what_was_stopped_run_again() -> None:
             "Running",
         )
 
-    play(script)
-
 
 @pytest.mark.parametrize(
     ("seconds", "leaves"),
@@ -430,8 +394,8 @@ def test_a_drain_called_off_lets_what_was_stopped_run_again() -> None:
         pytest.param(0, 0, id="not at all"),
     ],
 )
-def test_a_taint_that_expels_is_put_up_with(seconds: int | None, leaves: int | None) -> None:
-    async def script(world: World) -> None:
+async def test_a_taint_that_expels_is_put_up_with(seconds: int | None, leaves: int | None) -> None:
+    async with running_world() as world:
         await world.join("n1")
         toleration = {"key": "broken", "operator": "Exists"} | (
             {} if seconds is None else {"effect": "NoExecute", "tolerationSeconds": seconds}
@@ -452,11 +416,9 @@ def test_a_taint_that_expels_is_put_up_with(seconds: int | None, leaves: int | N
             assert (world.where(), world.overlaps) == ("n2", [])
             assert leaves <= world.clock.monotonic() - came <= max(leaves, 10) + 4
 
-    play(script)
 
-
-def test_what_a_node_holds_that_nobody_told_it_to_is_told_once_and_stopped() -> None:
-    async def script(world: World) -> None:
+async def test_what_a_node_holds_that_nobody_told_it_to_is_told_once_and_stopped() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         agent.cut()
         agent.holds["default/stray"] = WorkloadReport("other", "Running", "a" * 24, 1)
@@ -471,11 +433,9 @@ def test_what_a_node_holds_that_nobody_told_it_to_is_told_once_and_stopped() -> 
         await world.run(1)
         assert agent.holds == {}
 
-    play(script)
 
-
-def test_what_a_node_held_before_it_was_cut_off_is_no_difference_until_it_says_so_again() -> None:
-    async def script(world: World) -> None:
+async def test_what_a_node_held_before_it_was_cut_off_is_no_difference_until_it_says_so_again() -> None:
+    async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload(disconnect={"policy": "stop"}))
         await world.run(1)
@@ -487,11 +447,9 @@ def test_what_a_node_held_before_it_was_cut_off_is_no_difference_until_it_says_s
         await world.run(1)
         assert "DriftDetected" not in await world.events("w")
 
-    play(script)
 
-
-def test_usage_is_live_and_written_only_when_it_is_news() -> None:
-    async def script(world: World) -> None:
+async def test_usage_is_live_and_written_only_when_it_is_news() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", usage=Usage(1000, 4 << 30, 0))
         await world.run(20)
         assert world.node("n1").status.usage is not None
@@ -504,11 +462,9 @@ def test_usage_is_live_and_written_only_when_it_is_news() -> None:
         await world.run(90)
         assert (await world.store.revision(), world.node("n1").status.usage.cpu) == (before + 1, 4000)
 
-    play(script)
 
-
-def test_a_server_that_leads_no_more_marks_no_node() -> None:
-    async def script(world: World) -> None:
+async def test_a_server_that_leads_no_more_marks_no_node() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         old = world.nodes
         agent.cut()
@@ -520,5 +476,3 @@ def test_a_server_that_leads_no_more_marks_no_node() -> None:
         with pytest.raises(Fenced):
             await old.reconcile("/n1")
         assert await world.store.revision() == before
-
-    play(script)

@@ -1,6 +1,6 @@
 """A node that claims what cannot be gets nothing, and goes on where it was once it says something better."""
 
-from build.workload_world import World, a_workload, play
+from build.workload_world import World, a_workload, running_world
 from msgspec.structs import replace
 
 from lattice.controllers.runtime.object_writes import with_status
@@ -18,8 +18,8 @@ async def mark(world: World, *conditions: Condition) -> None:
     await world.store.commit([with_status(entry, replace(status, conditions=(*others, *conditions)))])
 
 
-def test_nothing_is_put_on_a_node_that_is_quarantined_and_that_is_told_once() -> None:
-    async def script(world: World) -> None:
+async def test_nothing_is_put_on_a_node_that_is_quarantined_and_that_is_told_once() -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.run(1)
         await mark(world, Condition(type=QUARANTINED, status="True", reason="ImpossibleRoom", message=WHY))
@@ -35,5 +35,3 @@ def test_nothing_is_put_on_a_node_that_is_quarantined_and_that_is_told_once() ->
         await world.run(5)
         assert (await world.events("n1"))[-1] == "NodeReady"
         assert world.where() == "n1"
-
-    play(script)

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import msgspec
 import pytest
-from build.workload_world import World, a_workload, play
+from build.workload_world import World, a_workload, running_world
 
 from lattice.kinds.constraint import Taint
 from lattice.kinds.node import LatticeNode
@@ -67,10 +67,10 @@ def desired(world: World, path: str) -> str:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_storms(seed: int) -> None:
+async def test_storms(seed: int) -> None:
     chance = random.Random(seed)
 
-    async def script(world: World) -> None:
+    async with running_world() as world:
         for name, delay in zip(NODES, (4, 1, 0.1), strict=True):
             await world.join(name, delay=delay)
         for name in "abcd":
@@ -95,5 +95,3 @@ def test_storms(seed: int) -> None:
         before = await world.store.revision()
         await world.run(120)
         assert await world.store.revision() == before
-
-    play(script)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.workload_world import World, a_workload, play
+from build.workload_world import World, a_workload, running_world
 
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.errors import Fenced
@@ -45,8 +45,8 @@ def runs(*command: str) -> Callable[[Any], Any]:
     return change
 
 
-def test_it_is_bound_applied_and_runs() -> None:
-    async def script(world: World) -> None:
+async def test_it_is_bound_applied_and_runs() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -59,11 +59,9 @@ def test_it_is_bound_applied_and_runs() -> None:
         assert await world.events("w") == ["WorkloadApplied"]
         assert [(each.type, each.status) for each in status.conditions] == [("Ready", "True")]
 
-    play(script)
 
-
-def test_a_system_at_rest_writes_nothing() -> None:
-    async def script(world: World) -> None:
+async def test_a_system_at_rest_writes_nothing() -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.join("n2")
         for name in "abc":
@@ -74,11 +72,9 @@ def test_a_system_at_rest_writes_nothing() -> None:
         await world.run(600)
         assert await world.store.revision() == before
 
-    play(script)
 
-
-def test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth() -> None:
-    async def script(world: World) -> None:
+async def test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 9})
         tried = WORKLOAD_RETRIES._value.get()
         await world.add(a_workload())
@@ -99,11 +95,9 @@ def test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth() 
         await world.run(600)
         assert (await world.store.revision(), len(agent.starts)) == (before, 5)
 
-    play(script)
 
-
-def test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead() -> None:
-    async def script(world: World) -> None:
+async def test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 3})
         await world.add(a_workload())
         await world.run(17)  # failed at 0, 5, 15: waits until 35
@@ -114,11 +108,9 @@ def test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead() -> No
         await world.run(7)
         assert (shown(world), len(agent.starts)) == (("Running", True, "Recreate", "RUNTIME_ERROR"), 4)
 
-    play(script)
 
-
-def test_failures_are_forgotten_once_it_has_run_for_long() -> None:
-    async def script(world: World) -> None:
+async def test_failures_are_forgotten_once_it_has_run_for_long() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
         await world.add(a_workload())
         await world.run(10)
@@ -129,11 +121,9 @@ def test_failures_are_forgotten_once_it_has_run_for_long() -> None:
         await world.run(1)
         assert (attempts(world), world.workload().status.last_log) == (1, "a\nb\n")
 
-    play(script)
 
-
-def test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again() -> None:
-    async def script(world: World) -> None:
+async def test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", fails={W: ["INVALID_IMAGE"]})
         await world.add(a_workload())
         await world.run(60)
@@ -144,11 +134,9 @@ def test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again(
         assert world.workload().metadata.annotations == {"mine": "stays"}
         assert (await world.events("w"))[-2:] == ["RetryTriggered", "WorkloadApplied"]
 
-    play(script)
 
-
-def test_asking_to_retry_what_has_not_failed_changes_nothing() -> None:
-    async def script(world: World) -> None:
+async def test_asking_to_retry_what_has_not_failed_changes_nothing() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -161,11 +149,9 @@ def test_asking_to_retry_what_has_not_failed_changes_nothing() -> None:
             1,
         )
 
-    play(script)
 
-
-def test_stopping_and_running_again_is_another_run_of_the_same_revision() -> None:
-    async def script(world: World) -> None:
+async def test_stopping_and_running_again_is_another_run_of_the_same_revision() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -177,11 +163,9 @@ def test_stopping_and_running_again_is_another_run_of_the_same_revision() -> Non
         assert (shown(world), world.live()) == (("Running", True, "Apply", ""), ["n1"])
         assert [run for _, _, run in agent.starts] == [1, 2]
 
-    play(script)
 
-
-def test_another_revision_takes_the_place_of_the_running_one_once() -> None:
-    async def script(world: World) -> None:
+async def test_another_revision_takes_the_place_of_the_running_one_once() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -193,11 +177,9 @@ def test_another_revision_takes_the_place_of_the_running_one_once() -> None:
         assert world.workload().status.applied_revision == second != first
         assert agent.starts == {(W, first, 1): 1, (W, second, 2): 1}
 
-    play(script)
 
-
-def test_a_deleted_one_leaves_its_node_then_the_store() -> None:
-    async def script(world: World) -> None:
+async def test_a_deleted_one_leaves_its_node_then_the_store() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -211,8 +193,6 @@ def test_a_deleted_one_leaves_its_node_then_the_store() -> None:
         assert (world.is_there(W), world.live()) == (False, [])
         assert (await world.events("w"))[-1] == "WorkloadDeleted"
 
-    play(script)
-
 
 @pytest.mark.parametrize(
     "state",
@@ -221,8 +201,8 @@ def test_a_deleted_one_leaves_its_node_then_the_store() -> None:
         pytest.param("silent", id="whose node is silent stays until it is back"),
     ],
 )
-def test_deleting_one(state: str) -> None:
-    async def script(world: World) -> None:
+async def test_deleting_one(state: str) -> None:
+    async with running_world() as world:
         agent = await world.join("n1", unschedulable=state == "unbound")
         await world.add(a_workload())
         await world.run(1)
@@ -238,11 +218,9 @@ def test_deleting_one(state: str) -> None:
         await world.run(1)
         assert (world.is_there(W), world.live()) == (False, [])
 
-    play(script)
 
-
-def test_one_held_by_somebody_else_is_let_go_of_once() -> None:
-    async def script(world: World) -> None:
+async def test_one_held_by_somebody_else_is_let_go_of_once() -> None:
+    async with running_world() as world:
         await world.join("n1")
         found = a_workload()
         await world.add(
@@ -259,16 +237,14 @@ def test_one_held_by_somebody_else_is_let_go_of_once() -> None:
         await world.run(100)
         assert await world.store.revision() == before
 
-    play(script)
-
 
 @pytest.mark.parametrize(
     ("disconnect", "earliest"), [pytest.param(KEEPS, 120, id="keep"), pytest.param(STOPS, 120, id="stop")]
 )
-def test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes(
+async def test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes(
     disconnect: dict[str, str], earliest: float
 ) -> None:
-    async def script(world: World) -> None:
+    async with running_world() as world:
         first, second = await world.join("n1"), await world.join("n2")
         await world.add(a_workload(disconnect=disconnect))
         await world.run(1)
@@ -293,11 +269,9 @@ def test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes(
         assert (world.live(), world.where()) == (["n2"], "n2")
         assert ("DriftDetected" in await world.events("w")) == (disconnect is KEEPS)
 
-    play(script)
 
-
-def test_one_that_comes_back_in_time_goes_on_undisturbed() -> None:
-    async def script(world: World) -> None:
+async def test_one_that_comes_back_in_time_goes_on_undisturbed() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.join("n2")
         await world.add(a_workload())
@@ -313,11 +287,9 @@ def test_one_that_comes_back_in_time_goes_on_undisturbed() -> None:
             "Running",
         )
 
-    play(script)
 
-
-def test_a_node_that_ended_it_when_cut_off_starts_it_again_without_blame() -> None:
-    async def script(world: World) -> None:
+async def test_a_node_that_ended_it_when_cut_off_starts_it_again_without_blame() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload(disconnect=STOPS))
         await world.run(1)
@@ -328,11 +300,9 @@ def test_a_node_that_ended_it_when_cut_off_starts_it_again_without_blame() -> No
         await world.run(10)
         assert (world.live(), attempts(world)) == (["n1"], 0)
 
-    play(script)
 
-
-def test_a_node_that_never_gets_an_order_is_not_said_to_have_lost_the_workload() -> None:
-    async def script(world: World) -> None:
+async def test_a_node_that_never_gets_an_order_is_not_said_to_have_lost_the_workload() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         agent.cut()
         await world.add(a_workload())
@@ -342,11 +312,9 @@ def test_a_node_that_never_gets_an_order_is_not_said_to_have_lost_the_workload()
         await world.run(1)
         assert (shown(world)[0], attempts(world)) == ("Running", 0)
 
-    play(script)
 
-
-def test_one_that_never_gets_up_is_tried_again() -> None:
-    async def script(world: World) -> None:
+async def test_one_that_never_gets_up_is_tried_again() -> None:
+    async with running_world(GracePeriods(start=30, retry=RetryPolicy(reset_after=1000))) as world:
         agent = await world.join("n1", hangs={W})
         await world.add(a_workload())
         await world.run(25)
@@ -355,11 +323,9 @@ def test_one_that_never_gets_up_is_tried_again() -> None:
         await world.run(30)
         assert (shown(world), attempts(world)) == (("Running", True, "Recreate", "START_TIMEOUT"), 1)
 
-    play(script, GracePeriods(start=30, retry=RetryPolicy(reset_after=1000)))
 
-
-def test_another_node_is_tried_when_this_one_cannot_run_it() -> None:
-    async def script(world: World) -> None:
+async def test_another_node_is_tried_when_this_one_cannot_run_it() -> None:
+    async with running_world() as world:
         await world.join("n1", fails={W: ["RUNTIME_UNAVAILABLE"]})
         await world.add(a_workload())
         await world.run(1)
@@ -367,11 +333,9 @@ def test_another_node_is_tried_when_this_one_cannot_run_it() -> None:
         await world.run(10)
         assert (world.where(), shown(world)[0], attempts(world)) == ("n1", "Running", 1)
 
-    play(script)
 
-
-def test_one_of_the_same_name_made_anew_is_another() -> None:
-    async def script(world: World) -> None:
+async def test_one_of_the_same_name_made_anew_is_another() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -391,11 +355,9 @@ def test_one_of_the_same_name_made_anew_is_another() -> None:
             "Running",
         )
 
-    play(script)
 
-
-def test_a_server_that_leads_no_more_writes_nothing() -> None:
-    async def script(world: World) -> None:
+async def test_a_server_that_leads_no_more_writes_nothing() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -408,11 +370,9 @@ def test_a_server_that_leads_no_more_writes_nothing() -> None:
             await old.reconcile(W)
         assert await world.store.revision() == before
 
-    play(script)
 
-
-def test_each_action_is_counted_once() -> None:
-    async def script(world: World) -> None:
+async def test_each_action_is_counted_once() -> None:
+    async with running_world() as world:
         counted = {
             name: RECONCILIATION_ACTIONS.labels(name)._value.get()
             for name in ("Apply", "Recreate", "BackoffWait", "Delete")
@@ -432,11 +392,9 @@ def test_each_action_is_counted_once() -> None:
             "Delete": 1,
         }
 
-    play(script)
 
-
-def test_one_that_has_to_make_room_stops_first_and_then_waits_for_another_node() -> None:
-    async def script(world: World) -> None:
+async def test_one_that_has_to_make_room_stops_first_and_then_waits_for_another_node() -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -452,5 +410,3 @@ def test_one_that_has_to_make_room_stops_first_and_then_waits_for_another_node()
         assert [each.type for each in world.workload().status.conditions] == ["Ready"]
         assert (await world.events("w"))[-3:] == ["WorkloadStopping", "Rescheduled", "WorkloadApplied"]
         assert (world.overlaps, world.live()) == ([], ["n1"])
-
-    play(script)

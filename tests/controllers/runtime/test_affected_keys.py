@@ -121,29 +121,28 @@ DRAINED = (Taint(key="lattice.dev/draining", effect="NoSchedule"),)
         pytest.param("replicas", [service(), service(2)], [True, True], id="another placement does"),
     ],
 )
-def test_only_changes_that_matter_are_looked_at(loop: str, states: list[Kind], looked_at: list[bool]) -> None:
-    async def script() -> list[bool]:
-        scene = Scene()
-        office = await scene.office()
-        feeds = [asyncio.create_task(copy.run()) for copy in office.caches]
-        built = LOOPS[loop](office)
-        woken: list[str] = []
-        for copy in office.caches:
-            await copy.wait_for()
-        for source in built.sources:
-            source.cache.on_change(lambda change, keys=source.keys: _extend(woken, keys(change)))
-        found = []
-        for state in states:
-            woken.clear()
-            await scene.put(state)
-            await settle()
-            found.append(bool(woken))
-        for feed in feeds:
-            feed.cancel()
-        await asyncio.gather(*feeds, return_exceptions=True)
-        return found
-
-    assert asyncio.run(script()) == looked_at
+async def test_only_changes_that_matter_are_looked_at(
+    loop: str, states: list[Kind], looked_at: list[bool]
+) -> None:
+    scene = Scene()
+    office = await scene.office()
+    feeds = [asyncio.create_task(copy.run()) for copy in office.caches]
+    built = LOOPS[loop](office)
+    woken: list[str] = []
+    for copy in office.caches:
+        await copy.wait_for()
+    for source in built.sources:
+        source.cache.on_change(lambda change, keys=source.keys: _extend(woken, keys(change)))
+    found = []
+    for state in states:
+        woken.clear()
+        await scene.put(state)
+        await settle()
+        found.append(bool(woken))
+    for feed in feeds:
+        feed.cancel()
+    await asyncio.gather(*feeds, return_exceptions=True)
+    assert found == looked_at
 
 
 def _extend(woken: list[str], keys: Iterable[str]) -> None:

@@ -1,6 +1,5 @@
 """Many writes in several commits at once: all are through before anybody hears of it, and what one raises is not lost."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -29,53 +28,49 @@ def puts(count: int) -> list[list[Put]]:
         pytest.param(10 * MAX_COMMIT_OPERATIONS + 1, 11, id="one more takes another commit"),
     ],
 )
-def test_all_is_written_with_a_few_commits_under_way_at_once(writes: int, commits: int) -> None:
-    async def story() -> None:
-        scene = Scene()
-        office = await scene.office()
-        commit, begun, most, under_way = office.store.commit, 0, 0, 0
+async def test_all_is_written_with_a_few_commits_under_way_at_once(writes: int, commits: int) -> None:
+    scene = Scene()
+    office = await scene.office()
+    commit, begun, most, under_way = office.store.commit, 0, 0, 0
 
-        async def slow(*words: Any, **more: Any) -> int:
-            nonlocal begun, most, under_way
-            begun, under_way = begun + 1, under_way + 1
-            most = max(most, under_way)
-            await settle()
-            under_way -= 1
-            return await commit(*words, **more)
+    async def slow(*words: Any, **more: Any) -> int:
+        nonlocal begun, most, under_way
+        begun, under_way = begun + 1, under_way + 1
+        most = max(most, under_way)
+        await settle()
+        under_way -= 1
+        return await commit(*words, **more)
 
-        office.store.commit = slow  # type: ignore[method-assign]
-        newest = await office.commit_groups_concurrently(puts(writes))
-        assert (begun, most) == (commits, min(commits, MAX_CONCURRENT_COMMITS))
-        assert len(await scene.all(Namespace)) == writes
-        assert newest == (await scene.store.revision() if writes else 0)
-
-    asyncio.run(story())
+    office.store.commit = slow  # type: ignore[method-assign]
+    newest = await office.commit_groups_concurrently(puts(writes))
+    assert (begun, most) == (commits, min(commits, MAX_CONCURRENT_COMMITS))
+    assert len(await scene.all(Namespace)) == writes
+    assert newest == (await scene.store.revision() if writes else 0)
 
 
 @pytest.mark.parametrize("fatal", [1, 3, 11])
 @pytest.mark.parametrize(
     "error", [Conflict("somebody was first"), Fenced("the term is over")], ids=["a rival", "another leader"]
 )
-def test_what_one_commit_raises_is_raised_when_no_other_is_under_way(fatal: int, error: Exception) -> None:
-    async def story() -> None:
-        scene = Scene()
-        office = await scene.office()
-        commit, begun, under_way = office.store.commit, 0, 0
+async def test_what_one_commit_raises_is_raised_when_no_other_is_under_way(
+    fatal: int, error: Exception
+) -> None:
+    scene = Scene()
+    office = await scene.office()
+    commit, begun, under_way = office.store.commit, 0, 0
 
-        async def failing(*words: Any, **more: Any) -> int:
-            nonlocal begun, under_way
-            begun, under_way = begun + 1, under_way + 1
-            number = begun
-            await settle()
-            under_way -= 1
-            if number == fatal:
-                raise error
-            return await commit(*words, **more)
+    async def failing(*words: Any, **more: Any) -> int:
+        nonlocal begun, under_way
+        begun, under_way = begun + 1, under_way + 1
+        number = begun
+        await settle()
+        under_way -= 1
+        if number == fatal:
+            raise error
+        return await commit(*words, **more)
 
-        office.store.commit = failing  # type: ignore[method-assign]
-        with pytest.raises(type(error)):
-            await office.commit_groups_concurrently(puts(11 * MAX_COMMIT_OPERATIONS))
-        assert under_way == 0
-        assert begun < fatal + MAX_CONCURRENT_COMMITS + 1
-
-    asyncio.run(story())
+    office.store.commit = failing  # type: ignore[method-assign]
+    with pytest.raises(type(error)):
+        await office.commit_groups_concurrently(puts(11 * MAX_COMMIT_OPERATIONS))
+    assert under_way == 0
+    assert begun < fatal + MAX_CONCURRENT_COMMITS + 1

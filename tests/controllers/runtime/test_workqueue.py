@@ -9,16 +9,13 @@ from lattice.controllers.runtime.workqueue import MAX_BACKOFF_S, BatchWorkQueue
 from lattice.store.protocol import Key
 
 
-def test_what_keeps_failing_comes_round_in_bounded_time() -> None:
-    async def scenario() -> None:
-        clock, key = Hands(), Key("secrets", "a", "x")
-        backlog = BatchWorkQueue(clock, random.Random(1))
-        for _ in range(2000):
-            backlog.failed(key)
-        assert len(backlog) == 1
-        taking = asyncio.ensure_future(backlog.take(10))
-        await clock.move(MAX_BACKOFF_S)
-        assert await taking == [key]
-        assert len(backlog) == 0
-
-    asyncio.run(scenario())
+async def test_what_keeps_failing_comes_round_in_bounded_time() -> None:
+    clock, key = Hands(), Key("secrets", "a", "x")
+    backlog = BatchWorkQueue(clock, random.Random(1))
+    for _ in range(2000):
+        backlog.failed(key)
+    assert len(backlog) == 1
+    taking = asyncio.ensure_future(backlog.take(10))
+    await clock.move(MAX_BACKOFF_S)
+    assert await taking == [key]
+    assert len(backlog) == 0

@@ -1,6 +1,5 @@
 """A binding that comes to nothing is told with the reason, and a storm of rivals is not a storm of events."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -63,71 +62,62 @@ def a_world() -> tuple[World, Contested, VirtualClock]:
         pytest.param("gone", "somebody else wrote latticenodes.lattice.dev/n1 first", id="the node is gone"),
     ],
 )
-def test_a_rival_that_was_faster_is_told_of_once_and_then_it_is_bound(rival: str, why: str) -> None:
-    async def run() -> None:
-        world, store, clock = a_world()
-        await world.add(a_node("n1"), a_workload("w"))
+async def test_a_rival_that_was_faster_is_told_of_once_and_then_it_is_bound(rival: str, why: str) -> None:
+    world, store, clock = a_world()
+    await world.add(a_node("n1"), a_workload("w"))
 
-        async def writes() -> None:
-            match rival:
-                case "node":
-                    await world.set_status(LatticeNode, "n1", workloads=1)
-                case "workload":
-                    await world.set_status(LatticeWorkload, "w", last_log="somebody wrote here")
-                case "gone":
-                    await world.delete(LatticeNode, "n1")
+    async def writes() -> None:
+        match rival:
+            case "node":
+                await world.set_status(LatticeNode, "n1", workloads=1)
+            case "workload":
+                await world.set_status(LatticeWorkload, "w", last_log="somebody wrote here")
+            case "gone":
+                await world.delete(LatticeNode, "n1")
 
-        async with acting(store, clock) as one:
-            store.rival = writes
-            for _ in range(3):
-                await one.look()
-        assert await told(world) == [("Warning", "w", f"not bound to node n1: {why}")]
-        assert await world.bindings() == ({} if rival == "gone" else {"w": "n1"})
-
-    asyncio.run(run())
-
-
-def test_one_that_loses_again_and_again_is_told_of_once_a_minute_with_how_often() -> None:
-    async def run() -> None:
-        world, store, clock = a_world()
-        await world.add(a_node("n1"), a_workload("w"))
-        number = 0
-
-        async def writes() -> None:
-            nonlocal number
-            number += 1
-            await world.set_status(LatticeWorkload, "w", last_log=f"{number}")
-
-        async with acting(store, clock) as one:
-            for _ in range(20):
-                await one.caught_up()
-                await one.controller._apply_changes()
-                store.rival = writes
-                decided = one.controller._decide()
-                assert decided is not None
-                await one.controller._bind_cycle(decided)
-                await one.controller.bind_failure_reporter.report()
-                await clock.advance(0 if number < 20 else EVENT_INTERVAL_S)
-            assert len(await told(world)) == 1
-            store.rival = writes
+    async with acting(store, clock) as one:
+        store.rival = writes
+        for _ in range(3):
             await one.look()
-            first, second = await told(world)
-            assert "(20 times)" not in first[2]
-            assert second[2].endswith("first (20 times)")
-
-    asyncio.run(run())
+    assert await told(world) == [("Warning", "w", f"not bound to node n1: {why}")]
+    assert await world.bindings() == ({} if rival == "gone" else {"w": "n1"})
 
 
-def test_many_that_lose_at_once_are_told_of_in_as_many_commits_as_it_takes() -> None:
-    async def run() -> None:
-        world, store, clock = a_world()
-        await world.add(a_node("n1", 100_000), *(a_workload(f"w{number}", 100) for number in range(130)))
-        async with acting(store, clock) as one:
-            store.rival = lambda: world.set_status(LatticeNode, "n1", workloads=1)
-            for _ in range(5):
-                await one.look()
-                await clock.advance(1)
-        assert len(await world.bindings()) == 130
-        assert len({name for _, name, _ in await told(world)}) == 130
+async def test_one_that_loses_again_and_again_is_told_of_once_a_minute_with_how_often() -> None:
+    world, store, clock = a_world()
+    await world.add(a_node("n1"), a_workload("w"))
+    number = 0
 
-    asyncio.run(run())
+    async def writes() -> None:
+        nonlocal number
+        number += 1
+        await world.set_status(LatticeWorkload, "w", last_log=f"{number}")
+
+    async with acting(store, clock) as one:
+        for _ in range(20):
+            await one.caught_up()
+            await one.controller._apply_changes()
+            store.rival = writes
+            decided = one.controller._decide()
+            assert decided is not None
+            await one.controller._bind_cycle(decided)
+            await one.controller.bind_failure_reporter.report()
+            await clock.advance(0 if number < 20 else EVENT_INTERVAL_S)
+        assert len(await told(world)) == 1
+        store.rival = writes
+        await one.look()
+        first, second = await told(world)
+        assert "(20 times)" not in first[2]
+        assert second[2].endswith("first (20 times)")
+
+
+async def test_many_that_lose_at_once_are_told_of_in_as_many_commits_as_it_takes() -> None:
+    world, store, clock = a_world()
+    await world.add(a_node("n1", 100_000), *(a_workload(f"w{number}", 100) for number in range(130)))
+    async with acting(store, clock) as one:
+        store.rival = lambda: world.set_status(LatticeNode, "n1", workloads=1)
+        for _ in range(5):
+            await one.look()
+            await clock.advance(1)
+    assert len(await world.bindings()) == 130
+    assert len({name for _, name, _ in await told(world)}) == 130

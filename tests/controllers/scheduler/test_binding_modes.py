@@ -1,7 +1,8 @@
 """Modes, tie-breakers and groups in the running controller: what the profile names is what happens."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -18,8 +19,6 @@ from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSp
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Put, Term, Write
-
-Script = Callable[[World, VirtualClock], Coroutine[Any, Any, None]]
 
 
 class Mortal(MemoryStore):
@@ -89,9 +88,10 @@ class Losing(Mortal):
         return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
 
-def play(script: Script, store: type[Mortal] = Mortal) -> None:
+@asynccontextmanager
+async def open_world(store: type[Mortal] = Mortal) -> AsyncIterator[tuple[World, VirtualClock]]:
     clock = VirtualClock()
-    asyncio.run(script(World(store(clock), clock), clock))
+    yield World(store(clock), clock), clock
 
 
 def profile(**fields: Any) -> ProfileSpec:
@@ -106,8 +106,8 @@ def a_group(name: str, size: int, least: int, cpu: int = 100) -> list[LatticeWor
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-def test_each_mode_binds_through_the_profile_and_leaves_nothing_behind(mode: BindingMode) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_each_mode_binds_through_the_profile_and_leaves_nothing_behind(mode: BindingMode) -> None:
+    async with open_world() as (world, clock):
         await world.add(
             a_node("n1", 2000),
             a_node("n2", 2000),
@@ -125,15 +125,13 @@ def test_each_mode_binds_through_the_profile_and_leaves_nothing_behind(mode: Bin
         assert not any([reservation_record(await world.workload(name)) for name in bound])
         assert [reason for reason, _ in await world.events()].count("WorkloadScheduled") == 4
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("large", [False, True], ids=["alone", "a large group"])
-def test_when_the_term_is_over_no_mode_writes_anything_and_the_controller_hears_of_it(
+async def test_when_the_term_is_over_no_mode_writes_anything_and_the_controller_hears_of_it(
     mode: BindingMode, large: bool
 ) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1", 100_000), *(a_group("g", LARGE, LARGE) if large else [a_workload("w")]))
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
             await one.caught_up()
@@ -145,11 +143,9 @@ def test_when_the_term_is_over_no_mode_writes_anything_and_the_controller_hears_
             assert told.value.subgroup(Fenced)
             assert await world.revision() == before
 
-    play(script)
 
-
-def test_one_that_is_too_large_to_be_bound_is_not_tried_all_the_time_and_holds_up_nobody() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_one_that_is_too_large_to_be_bound_is_not_tried_all_the_time_and_holds_up_nobody() -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1"), _heavy("huge", 1_047_000), a_workload("w"))
         async with acting(world.store, clock) as one:
             for wait in (1, 2, 4):
@@ -160,8 +156,6 @@ def test_one_that_is_too_large_to_be_bound_is_not_tried_all_the_time_and_holds_u
                 await clock.advance(again.after)
         assert await world.bindings() == {"w": "n1"}
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize(
@@ -169,10 +163,10 @@ def test_one_that_is_too_large_to_be_bound_is_not_tried_all_the_time_and_holds_u
     [a_workload("w", 3000), a_workload("w", desiredState="Stopped")],
     ids=["asks for more", "is to be stopped"],
 )
-def test_one_that_was_changed_after_it_was_decided_is_decided_anew(
+async def test_one_that_was_changed_after_it_was_decided_is_decided_anew(
     mode: BindingMode, now: LatticeWorkload
 ) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1", 2000), a_workload("w"))
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
             await one.caught_up()
@@ -188,12 +182,10 @@ def test_one_that_was_changed_after_it_was_decided_is_decided_anew(
                 await clock.advance(70)
         assert await world.bindings() == {}
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-def test_a_group_is_bound_whole_or_not_at_all(mode: BindingMode) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_a_group_is_bound_whole_or_not_at_all(mode: BindingMode) -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1", 300), a_node("n2", 300), *a_group("fits", 4, 4), *a_group("large", 4, 4))
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
             await one.look()
@@ -209,11 +201,9 @@ def test_a_group_is_bound_whole_or_not_at_all(mode: BindingMode) -> None:
             await one.look()
         assert len(await world.bindings()) == 8
 
-    play(script)
 
-
-def test_a_group_waits_for_its_members_and_that_is_told_once() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_a_group_waits_for_its_members_and_that_is_told_once() -> None:
+    async with open_world() as (world, clock):
         members = a_group("slow", 4, 4)
         await world.add(a_node("n1"))
         async with acting(world.store, clock) as one:
@@ -228,12 +218,10 @@ def test_a_group_waits_for_its_members_and_that_is_told_once() -> None:
             await one.look()
         assert len(await world.bindings()) == 4
 
-    play(script)
-
 
 @pytest.mark.parametrize("touched", ["workload", "node"])
-def test_a_group_that_loses_a_place_to_a_rival_is_decided_anew_as_a_whole(touched: str) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_a_group_that_loses_a_place_to_a_rival_is_decided_anew_as_a_whole(touched: str) -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1", 300), a_node("n2", 300), *a_group("g", 4, 4))
         async with acting(world.store, clock) as one:
             await one.caught_up()
@@ -245,15 +233,13 @@ def test_a_group_that_loses_a_place_to_a_rival_is_decided_anew_as_a_whole(touche
             await one.look()
         assert len(await world.bindings()) == 4
 
-    play(script)
-
 
 LARGE = 70  # with an event each that is more than one commit
 
 
 @pytest.mark.parametrize("commits", [1, 30, 70, 71, 72, 73])
-def test_a_crash_never_leaves_a_large_group_half_bound(commits: int) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_a_crash_never_leaves_a_large_group_half_bound(commits: int) -> None:
+    async with open_world() as (world, clock):
         assert isinstance(world.store, Mortal)
         await world.add(a_node("n1", 100_000), *a_group("g", LARGE, LARGE))
         async with acting(world.store, clock) as dying:
@@ -268,14 +254,12 @@ def test_a_crash_never_leaves_a_large_group_half_bound(commits: int) -> None:
         assert len(await world.bindings()) == LARGE
         assert (await world.node("n1")).status.workloads == LARGE
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", [BindingMode.PESSIMISTIC, BindingMode.TWO_PHASE])
-def test_what_an_earlier_term_has_locked_or_prepared_is_given_up_at_once_whatever_the_clocks_say(
+async def test_what_an_earlier_term_has_locked_or_prepared_is_given_up_at_once_whatever_the_clocks_say(
     mode: BindingMode,
 ) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+    async with open_world() as (world, clock):
         assert isinstance(world.store, Mortal)
         await world.add(a_node("n1"), a_workload("w"))
         async with acting(world.store, clock, profile(binding=mode.value)) as dying:
@@ -290,11 +274,9 @@ def test_what_an_earlier_term_has_locked_or_prepared_is_given_up_at_once_whateve
         assert reservation_record(await world.workload("w")) is None
         assert (await world.node("n1")).status.workloads == 1
 
-    play(script)
 
-
-def test_many_are_bound_in_few_commits() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_many_are_bound_in_few_commits() -> None:
+    async with open_world() as (world, clock):
         await world.add(
             *(a_node(f"n{number}") for number in range(20)),
             *(a_workload(f"w{number}", 100) for number in range(700)),
@@ -306,17 +288,13 @@ def test_many_are_bound_in_few_commits() -> None:
         assert await world.revision() - before <= 40
         assert sum([(await world.node(f"n{number}")).status.workloads or 0 for number in range(20)]) == 700
 
-    play(script)
 
-
-def test_records_that_are_too_large_together_are_bound_one_after_the_other() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_records_that_are_too_large_together_are_bound_one_after_the_other() -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1"), *(_heavy(f"w{number}") for number in range(4)))
         async with acting(world.store, clock) as one:
             await one.look()
         assert len(await world.bindings()) == 4
-
-    play(script)
 
 
 def _heavy(name: str, size: int = 450_000) -> LatticeWorkload:
@@ -329,8 +307,8 @@ def _heavy(name: str, size: int = 450_000) -> LatticeWorkload:
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("away", [1, 2, 3, 6])
-def test_a_store_that_gives_no_answer_costs_time_and_nothing_else(mode: BindingMode, away: int) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_a_store_that_gives_no_answer_costs_time_and_nothing_else(mode: BindingMode, away: int) -> None:
+    async with open_world() as (world, clock):
         assert isinstance(world.store, Mortal)
         await world.add(
             a_node("n1", 2000), *(a_workload(f"w{number}", ports=("http",)) for number in range(3))
@@ -347,15 +325,12 @@ def test_a_store_that_gives_no_answer_costs_time_and_nothing_else(mode: BindingM
             ]
             assert len(set(ports)) == 2
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("members", [0, 3, 300], ids=["alone", "a group", "a large group"])
-def test_what_is_bound_stays_bound_when_the_answer_is_lost(mode: BindingMode, members: int) -> None:
+async def test_what_is_bound_stays_bound_when_the_answer_is_lost(mode: BindingMode, members: int) -> None:
     """Its node may run it by now: taken back, and bound elsewhere, it would run twice."""
-
-    async def script(world: World, clock: VirtualClock) -> None:
+    async with open_world(Mute) as (world, clock):
         await world.add(
             a_node("n1", 100_000),
             a_node("n2", 100_000),
@@ -374,13 +349,10 @@ def test_what_is_bound_stays_bound_when_the_answer_is_lost(mode: BindingMode, me
             counts = [(await world.node(name)).status.workloads for name in ("n1", "n2")]
             assert sum(count or 0 for count in counts) == len(now)
 
-    play(script, Mute)
 
-
-def test_of_a_group_that_is_bound_only_who_is_being_deleted_is_given_up() -> None:
+async def test_of_a_group_that_is_bound_only_who_is_being_deleted_is_given_up() -> None:
     """The binding of its lead decided for all; what is left of it is finished."""
-
-    async def script(world: World, clock: VirtualClock) -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1", 4000), *(a_workload(name) for name in ("lead", "goes", "stays")))
         uid = (await world.node("n1")).metadata.uid
         held = {
@@ -410,8 +382,6 @@ def test_of_a_group_that_is_bound_only_who_is_being_deleted_is_given_up() -> Non
         assert reservation_record(await world.workload("goes")) is None
         assert (await world.node("n1")).status.workloads == 2
 
-    play(script)
-
 
 async def _doomed(world: World, name: str) -> Put:
     entry = await world.entry(LatticeWorkload, name)
@@ -419,8 +389,8 @@ async def _doomed(world: World, name: str) -> Put:
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-def test_what_is_bound_when_its_room_was_lost_is_in_the_table_again(mode: BindingMode) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_what_is_bound_when_its_room_was_lost_is_in_the_table_again(mode: BindingMode) -> None:
+    async with open_world(Losing) as (world, clock):
         assert isinstance(world.store, Losing)
         await world.add(a_node("n1", 1000), a_workload("w"))
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
@@ -435,14 +405,12 @@ def test_what_is_bound_when_its_room_was_lost_is_in_the_table_again(mode: Bindin
                 await one.look()
             assert one.controller.table.placements["default/w"].state == "bound"
 
-    play(script, Losing)
-
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-def test_the_room_of_a_binding_that_takes_longer_than_its_reservation_is_nobody_elses(
+async def test_the_room_of_a_binding_that_takes_longer_than_its_reservation_is_nobody_elses(
     mode: BindingMode,
 ) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+    async with open_world(Losing) as (world, clock):
         assert isinstance(world.store, Losing)
         await world.add(a_node("n1", 1000), a_workload("w", 1000))
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
@@ -465,5 +433,3 @@ def test_the_room_of_a_binding_that_takes_longer_than_its_reservation_is_nobody_
                 await clock.advance(5)
         assert await world.bindings() == {"w": "n1"}
         assert "BindingFailed" not in [reason for reason, _ in await world.events()]
-
-    play(script, Losing)

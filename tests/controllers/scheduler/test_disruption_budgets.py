@@ -97,198 +97,168 @@ def told(workload: LatticeWorkload) -> str:
         pytest.param(0, 3, id="all can be spared"),
     ],
 )
-def test_a_service_keeps_what_it_must_have(least: int, gone: int) -> None:
-    async def script() -> None:
-        async with a_full_house(least, 3) as (world, clock, one):
-            await world.add(*(a_workload(f"high-{number}", priority=10) for number in range(3)))
-            for _ in range(3):
-                await one.look()
-                await clock.advance(70)
-            assert len(await leaving(world)) == gone
-
-    asyncio.run(script())
-
-
-def test_who_waits_is_told_why_and_goes_on_once_one_more_is_ready() -> None:
-    async def script() -> None:
-        async with a_full_house(2, 3) as (world, clock, one):
-            await ready(world, 2, is_ready=False)
-            await world.add(a_workload("high", priority=10))
+async def test_a_service_keeps_what_it_must_have(least: int, gone: int) -> None:
+    async with a_full_house(least, 3) as (world, clock, one):
+        await world.add(*(a_workload(f"high-{number}", priority=10) for number in range(3)))
+        for _ in range(3):
             await one.look()
-            why = "1 of lower priority on node"
-            assert why in told(await world.workload("high"))
-            assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
-            await ready(world, 2)
+            await clock.advance(70)
+        assert len(await leaving(world)) == gone
+
+
+async def test_who_waits_is_told_why_and_goes_on_once_one_more_is_ready() -> None:
+    async with a_full_house(2, 3) as (world, clock, one):
+        await ready(world, 2, is_ready=False)
+        await world.add(a_workload("high", priority=10))
+        await one.look()
+        why = "1 of lower priority on node"
+        assert why in told(await world.workload("high"))
+        assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
+        await ready(world, 2)
+        await one.look()
+        await clock.advance(1)
+        await one.look()
+        assert len(await leaving(world)) == 1
+
+
+async def test_nobody_is_displaced_while_replicas_are_being_replaced() -> None:
+    async with a_full_house(2, 2) as (world, _, one):
+        await world.add(a_workload("high", priority=10))
+        await one.look()
+        assert await leaving(world) == []
+
+
+async def test_nobody_is_displaced_before_it_is_decided_who_stays_of_a_service_that_was_scaled_down() -> None:
+    async with a_full_house(2, 3) as (world, clock, one):
+        await placed_for(world, 1, generation=2)
+        await world.add(a_workload("high", priority=10))
+        await one.look()
+        assert await leaving(world) == [], "one of three goes as it is, and two must stay"
+        assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
+        await placed_for(world, 2, generation=2)
+        await one.look()
+        await clock.advance(1)
+        await one.look()
+        assert len(await leaving(world)) == 1, (
+            "three were placed for good: one can be spared, and who waits hears of it"
+        )
+
+
+async def test_nobody_makes_room_for_one_that_was_deleted_before_anybody_was_told_to() -> None:
+    async with a_full_house(0, 3) as (world, clock, one):
+        commit = world.store.commit
+
+        async def away(writes: Any, **rest: Any) -> int:
+            if any(b"makes room" in each.value for each in writes if hasattr(each, "value")):
+                raise Unavailable("the store does not answer", where="store", fix="wait")
+            revision: int = await commit(writes, **rest)
+            return revision
+
+        world.store.commit = away  # type: ignore[method-assign]
+        await world.add(a_workload("high", priority=10))
+        with pytest.raises(Unavailable):
             await one.look()
-            await clock.advance(1)
-            await one.look()
-            assert len(await leaving(world)) == 1
-
-    asyncio.run(script())
-
-
-def test_nobody_is_displaced_while_replicas_are_being_replaced() -> None:
-    async def script() -> None:
-        async with a_full_house(2, 2) as (world, _, one):
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            assert await leaving(world) == []
-
-    asyncio.run(script())
+        world.store.commit = commit  # type: ignore[method-assign]
+        await world.delete(LatticeWorkload, "high")
+        await one.look()
+        assert await leaving(world) == []
+        await world.add(a_workload("higher", priority=20))
+        await one.look()
+        await clock.advance(1)
+        assert len(await leaving(world)) == 1, "they are known to be there, and one of them makes room"
 
 
-def test_nobody_is_displaced_before_it_is_decided_who_stays_of_a_service_that_was_scaled_down() -> None:
-    async def script() -> None:
-        async with a_full_house(2, 3) as (world, clock, one):
-            await placed_for(world, 1, generation=2)
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            assert await leaving(world) == [], "one of three goes as it is, and two must stay"
-            assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
-            await placed_for(world, 2, generation=2)
-            await one.look()
-            await clock.advance(1)
-            await one.look()
-            assert len(await leaving(world)) == 1, (
-                "three were placed for good: one can be spared, and who waits hears of it"
-            )
+async def test_who_is_being_deleted_is_not_told_to_make_room() -> None:
+    async with a_full_house(0, 3) as (world, _, one):
+        chosen: dict[str, str] = {}
+        mark = one.controller.unschedulable_reporter.mark_evicted
 
-    asyncio.run(script())
+        async def deleted_first(leaving: Any) -> None:
+            if not chosen:
+                chosen.update(leaving)
+                entry = await world.entry(LatticeWorkload, next(iter(chosen)).removeprefix("default/"))
+                await world.store.commit(
+                    [
+                        with_metadata(
+                            entry,
+                            lambda metadata: metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+                        )
+                    ]
+                )
+                await one.caught_up()
+            await mark(leaving)
 
-
-def test_nobody_makes_room_for_one_that_was_deleted_before_anybody_was_told_to() -> None:
-    async def script() -> None:
-        async with a_full_house(0, 3) as (world, clock, one):
-            commit = world.store.commit
-
-            async def away(writes: Any, **rest: Any) -> int:
-                if any(b"makes room" in each.value for each in writes if hasattr(each, "value")):
-                    raise Unavailable("the store does not answer", where="store", fix="wait")
-                revision: int = await commit(writes, **rest)
-                return revision
-
-            world.store.commit = away  # type: ignore[method-assign]
-            await world.add(a_workload("high", priority=10))
-            with pytest.raises(Unavailable):
-                await one.look()
-            world.store.commit = commit  # type: ignore[method-assign]
-            await world.delete(LatticeWorkload, "high")
-            await one.look()
-            assert await leaving(world) == []
-            await world.add(a_workload("higher", priority=20))
-            await one.look()
-            await clock.advance(1)
-            assert len(await leaving(world)) == 1, "they are known to be there, and one of them makes room"
-
-    asyncio.run(script())
-
-
-def test_who_is_being_deleted_is_not_told_to_make_room() -> None:
-    async def script() -> None:
-        async with a_full_house(0, 3) as (world, _, one):
-            chosen: dict[str, str] = {}
-            mark = one.controller.unschedulable_reporter.mark_evicted
-
-            async def deleted_first(leaving: Any) -> None:
-                if not chosen:
-                    chosen.update(leaving)
-                    entry = await world.entry(LatticeWorkload, next(iter(chosen)).removeprefix("default/"))
-                    await world.store.commit(
-                        [
-                            with_metadata(
-                                entry,
-                                lambda metadata: metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"},
-                            )
-                        ]
-                    )
-                    await one.caught_up()
-                await mark(leaving)
-
-            one.controller.unschedulable_reporter.mark_evicted = deleted_first  # type: ignore[method-assign]
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            assert len(chosen) == 1
-            assert await leaving(world) == []
-
-    asyncio.run(script())
+        one.controller.unschedulable_reporter.mark_evicted = deleted_first  # type: ignore[method-assign]
+        await world.add(a_workload("high", priority=10))
+        await one.look()
+        assert len(chosen) == 1
+        assert await leaving(world) == []
 
 
 @pytest.mark.parametrize(
     ("priority", "gone"),
     [pytest.param(20, 1, id="more important"), pytest.param(0, 0, id="equally important")],
 )
-def test_who_comes_as_one_that_waited_for_room_is_deleted_is_not_put_beside_those_who_are_still_there(
+async def test_who_comes_as_one_that_waited_for_room_is_deleted_is_not_put_beside_those_who_are_still_there(
     priority: int, gone: int
 ) -> None:
-    async def script() -> None:
-        async with a_full_house(0, 3) as (world, clock, one):
-            marked, mark = [], one.controller.unschedulable_reporter.mark_evicted
+    async with a_full_house(0, 3) as (world, clock, one):
+        marked, mark = [], one.controller.unschedulable_reporter.mark_evicted
 
-            async def not_yet(leaving: Any) -> None:
-                if marked:
-                    await mark(leaving)
-                marked.append(leaving)
+        async def not_yet(leaving: Any) -> None:
+            if marked:
+                await mark(leaving)
+            marked.append(leaving)
 
-            one.controller.unschedulable_reporter.mark_evicted = not_yet  # type: ignore[method-assign]
-            await world.add(a_workload("high", priority=10))
+        one.controller.unschedulable_reporter.mark_evicted = not_yet  # type: ignore[method-assign]
+        await world.add(a_workload("high", priority=10))
+        await one.look()
+        assert marked, "one was chosen"
+        await world.delete(LatticeWorkload, "high")
+        await world.add(a_workload("next", priority=priority))
+        for _ in range(3):
             await one.look()
-            assert marked, "one was chosen"
-            await world.delete(LatticeWorkload, "high")
-            await world.add(a_workload("next", priority=priority))
-            for _ in range(3):
-                await one.look()
-                await clock.advance(1)
-            assert (await world.workload("next")).status.binding is None
-            assert len(await leaving(world)) == gone
-
-    asyncio.run(script())
+            await clock.advance(1)
+        assert (await world.workload("next")).status.binding is None
+        assert len(await leaving(world)) == gone
 
 
-def test_one_that_leaves_for_another_reason_cannot_be_spared() -> None:
-    async def script() -> None:
-        async with a_full_house(2, 3) as (world, _, one):
-            one.controller.disruption_budgets.eviction_reason = lambda each: (
-                "its node is drained" if each.metadata.name == "web-1" else ""
-            )
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            assert await leaving(world) == []
-
-    asyncio.run(script())
+async def test_one_that_leaves_for_another_reason_cannot_be_spared() -> None:
+    async with a_full_house(2, 3) as (world, _, one):
+        one.controller.disruption_budgets.eviction_reason = lambda each: (
+            "its node is drained" if each.metadata.name == "web-1" else ""
+        )
+        await world.add(a_workload("high", priority=10))
+        await one.look()
+        assert await leaving(world) == []
 
 
-def test_workloads_of_nobody_are_not_limited() -> None:
-    async def script() -> None:
-        async with a_world() as (world, clock), acting(world.store, clock) as one:
-            await world.add(a_node("n1", 1000), a_workload("low"))
-            await one.look()
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            found = await world.workload("low")
-            assert [each.type for each in found.status.conditions if each.type == "Leaving"] == ["Leaving"]
-
-    asyncio.run(script())
+async def test_workloads_of_nobody_are_not_limited() -> None:
+    async with a_world() as (world, clock), acting(world.store, clock) as one:
+        await world.add(a_node("n1", 1000), a_workload("low"))
+        await one.look()
+        await world.add(a_workload("high", priority=10))
+        await one.look()
+        found = await world.workload("low")
+        assert [each.type for each in found.status.conditions if each.type == "Leaving"] == ["Leaving"]
 
 
-def test_a_new_leader_displaces_nobody_before_it_knows_the_services() -> None:
-    async def script() -> None:
-        async with a_full_house(2, 3) as (world, clock, _):
-            await world.add(a_workload("high", priority=10))
-            term = await world.store.campaign("two", "server-two", 15.0)
-            assert term is not None
-            office = an_office(world.store, clock, term)
-            acts = SchedulingController(office, PRESETS[DEFAULT_PROFILE]).loop().run()
-            tasks = [
-                asyncio.create_task(each)
-                for each in (office.cache(LatticeNode).run(), office.cache(LatticeWorkload).run(), acts)
-            ]
-            await clock.advance(20)
-            assert await leaving(world) == []
-            tasks.append(asyncio.create_task(office.cache(LatticeService).run()))
-            await clock.advance(20)
-            assert len(await leaving(world)) == 1
-            for each in tasks:
-                each.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(script())
+async def test_a_new_leader_displaces_nobody_before_it_knows_the_services() -> None:
+    async with a_full_house(2, 3) as (world, clock, _):
+        await world.add(a_workload("high", priority=10))
+        term = await world.store.campaign("two", "server-two", 15.0)
+        assert term is not None
+        office = an_office(world.store, clock, term)
+        acts = SchedulingController(office, PRESETS[DEFAULT_PROFILE]).loop().run()
+        tasks = [
+            asyncio.create_task(each)
+            for each in (office.cache(LatticeNode).run(), office.cache(LatticeWorkload).run(), acts)
+        ]
+        await clock.advance(20)
+        assert await leaving(world) == []
+        tasks.append(asyncio.create_task(office.cache(LatticeService).run()))
+        await clock.advance(20)
+        assert len(await leaving(world)) == 1
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

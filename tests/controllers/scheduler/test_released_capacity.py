@@ -1,8 +1,8 @@
 """Room that is given back: not before it is known to be free, and whoever waited for it hears of it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -71,13 +71,11 @@ class Between(MemoryStore):
         return revision
 
 
-Script = Callable[[World, Between, VirtualClock], Coroutine[Any, Any, None]]
-
-
-def play(script: Script) -> None:
+@asynccontextmanager
+async def open_world() -> AsyncIterator[tuple[World, Between, VirtualClock]]:
     clock = VirtualClock()
     store = Between(clock)
-    asyncio.run(script(World(store, clock), store, clock))
+    yield World(store, clock), store, clock
 
 
 def profile(mode: BindingMode) -> ProfileSpec:
@@ -106,10 +104,9 @@ def deaf(one: Acting) -> None:
         feed.cancel()
 
 
-def test_room_that_may_be_taken_is_nobody_elses_while_the_copies_are_behind() -> None:
+async def test_room_that_may_be_taken_is_nobody_elses_while_the_copies_are_behind() -> None:
     """Prepared, and bound; the answer is lost, and nobody can be asked what became of it."""
-
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
         async with acting(store, clock, profile(BindingMode.TWO_PHASE)) as one:
             await one.caught_up()
@@ -141,12 +138,12 @@ def test_room_that_may_be_taken_is_nobody_elses_while_the_copies_are_behind() ->
                 None,
             )
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", BindingMode)
-def test_whoever_is_told_to_end_while_it_binds_ends_though_its_copies_stand_still(mode: BindingMode) -> None:
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+async def test_whoever_is_told_to_end_while_it_binds_ends_though_its_copies_stand_still(
+    mode: BindingMode,
+) -> None:
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
         async with acting(store, clock, profile(mode)) as one:
             await one.caught_up()
@@ -162,14 +159,12 @@ def test_whoever_is_told_to_end_while_it_binds_ends_though_its_copies_stand_stil
             assert task.cancelled()
             assert await world.bindings() == {"x": "n1"}
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", BindingMode)
-def test_who_found_no_room_hears_when_the_one_that_had_it_is_deleted_while_it_is_bound(
+async def test_who_found_no_room_hears_when_the_one_that_had_it_is_deleted_while_it_is_bound(
     mode: BindingMode,
 ) -> None:
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 1000, priority=5), a_workload("y", 1000))
         async with acting(store, clock, profile(mode)) as one:
 
@@ -179,11 +174,9 @@ def test_who_found_no_room_hears_when_the_one_that_had_it_is_deleted_while_it_is
             store.before = gone
             assert await seconds_until_bound(world, one, clock, "y") <= 30
 
-    play(script)
 
-
-def test_who_found_no_room_hears_when_somebody_asks_for_less() -> None:
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+async def test_who_found_no_room_hears_when_somebody_asks_for_less() -> None:
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("stays", 800))
         async with acting(store, clock) as one:
             await one.look()
@@ -192,33 +185,26 @@ def test_who_found_no_room_hears_when_somebody_asks_for_less() -> None:
             await resize(world, "stays", 300)
             assert await seconds_until_bound(world, one, clock, "y") <= 30
 
-    play(script)
 
-
-def test_who_waits_for_room_does_not_go_beside_one_that_it_must_be_far_from_by_now() -> None:
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
-        async with acting(store, clock) as one:
-            await world.add(
-                a_node("n1", 1500), a_workload("stays", 500, priority=20), a_workload("low", 1000)
-            )
+async def test_who_waits_for_room_does_not_go_beside_one_that_it_must_be_far_from_by_now() -> None:
+    async with open_world() as (world, store, clock), acting(store, clock) as one:
+        await world.add(a_node("n1", 1500), a_workload("stays", 500, priority=20), a_workload("low", 1000))
+        await one.look()
+        await world.add(a_workload("high", 1000, priority=10, constraints=FAR))
+        await one.look()
+        assert set(one.controller._awaiting_victims) == {"default/high"}
+        entry = await world.entry(LatticeWorkload, "stays")
+        await store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": {"app": "x"}})])
+        await one.look()
+        await world.set_status(LatticeWorkload, "low", binding=None, allocated_ports={}, decision={})
+        for _ in range(3):
             await one.look()
-            await world.add(a_workload("high", 1000, priority=10, constraints=FAR))
-            await one.look()
-            assert set(one.controller._awaiting_victims) == {"default/high"}
-            entry = await world.entry(LatticeWorkload, "stays")
-            await store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": {"app": "x"}})])
-            await one.look()
-            await world.set_status(LatticeWorkload, "low", binding=None, allocated_ports={}, decision={})
-            for _ in range(3):
-                await one.look()
-                await clock.advance(3)
-            assert "high" not in await world.bindings()
-
-    play(script)
+            await clock.advance(3)
+        assert "high" not in await world.bindings()
 
 
 @pytest.mark.parametrize("mode", [BindingMode.OPTIMISTIC, BindingMode.TWO_PHASE], ids=str)
-def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody_there_asks_for_more(
+async def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody_there_asks_for_more(
     mode: BindingMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduling, "BATCH_SIZE", 1)
@@ -227,7 +213,7 @@ def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody_there
     def on(name: str) -> dict[str, Any]:
         return {"constraints": {"nodeSelector": {"k": name}}}
 
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 3000, labels={"k": "1"}), a_node("n2", 30000, labels={"k": "2"}))
         await world.add(a_workload("stays", 1000, **on("1")))
         async with acting(store, clock, profile(mode)) as one:
@@ -249,13 +235,10 @@ def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody_there
                 "stays",
             ]
 
-    play(script)
 
-
-def test_a_binding_that_is_written_when_its_node_was_doubted_does_not_end_the_doubt() -> None:
+async def test_a_binding_that_is_written_when_its_node_was_doubted_does_not_end_the_doubt() -> None:
     """Another on that node may have been bound though nobody answered: only the copies know."""
-
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
         async with acting(store, clock) as one:
             await one.caught_up()
@@ -271,14 +254,11 @@ def test_a_binding_that_is_written_when_its_node_was_doubted_does_not_end_the_do
             assert await world.bindings() == {"x": "n1"}
             assert one.controller.binder.node_revisions["n1"] == 0
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", BindingMode)
-def test_who_is_found_to_be_bound_and_was_changed_since_is_counted_as_it_is(mode: BindingMode) -> None:
+async def test_who_is_found_to_be_bound_and_was_changed_since_is_counted_as_it_is(mode: BindingMode) -> None:
     """Its answer is lost, and somebody makes it larger before it is asked for."""
-
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 300))
         async with acting(store, clock, profile(mode)) as one:
             store.after_all = lambda: resize(world, "x", 900)
@@ -290,28 +270,22 @@ def test_who_is_found_to_be_bound_and_was_changed_since_is_counted_as_it_is(mode
                 await one.look()
             assert await world.bindings() == {"x": "n1"}
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", BindingMode)
-def test_who_waits_for_a_place_and_is_to_make_room_there_holds_up_nobody(mode: BindingMode) -> None:
+async def test_who_waits_for_a_place_and_is_to_make_room_there_holds_up_nobody(mode: BindingMode) -> None:
     """One of the two that make room for `high` takes longer than its reservation; `low` is chosen for the rest meanwhile, and has to go."""
-
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
-        async with acting(store, clock, profile(mode)) as one:
-            await world.add(a_node("n1", 1000), *(a_workload(name, 500, priority=5) for name in ("v1", "v2")))
+    async with open_world() as (world, store, clock), acting(store, clock, profile(mode)) as one:
+        await world.add(a_node("n1", 1000), *(a_workload(name, 500, priority=5) for name in ("v1", "v2")))
+        await one.look()
+        for each in (a_workload("high", 1000, priority=10), a_workload("low", 500)):
+            await world.add(each)
             await one.look()
-            for each in (a_workload("high", 1000, priority=10), a_workload("low", 500)):
-                await world.add(each)
-                await one.look()
-            await world.delete(LatticeWorkload, "v1")
-            for _ in range(150):
-                await clock.advance(1)
-                await one.look()
-            await world.delete(LatticeWorkload, "v2")
-            for _ in range(60):
-                await clock.advance(1)
-                await one.look()
-            assert await world.bindings() == {"high": "n1"}
-
-    play(script)
+        await world.delete(LatticeWorkload, "v1")
+        for _ in range(150):
+            await clock.advance(1)
+            await one.look()
+        await world.delete(LatticeWorkload, "v2")
+        for _ in range(60):
+            await clock.advance(1)
+            await one.look()
+        assert await world.bindings() == {"high": "n1"}

@@ -1,13 +1,12 @@
 """The scheduling controller: who needs a node gets one, once, and never more than there is; who gets none is told why."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_workload, a_world, acting
-from build.virtual import VirtualClock, settle
+from build.scheduling_world import a_node, a_workload, a_world, acting
+from build.virtual import settle
 
 from lattice.controllers.runtime.loop import run_all
 from lattice.controllers.runtime.object_writes import with_metadata
@@ -17,23 +16,13 @@ from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload, Retry
 
-Script = Callable[[World, VirtualClock], Coroutine[Any, Any, None]]
-
-
-def play(script: Script) -> None:
-    async def main() -> None:
-        async with a_world() as (world, clock):
-            await script(world, clock)
-
-    asyncio.run(main())
-
 
 def condition(workload: LatticeWorkload, kind: str) -> Condition | None:
     return next((each for each in workload.status.conditions if each.type == kind), None)
 
 
-def test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_node("n2", 500), a_workload("w", ports=("http", ("admin", 9000))))
         async with acting(world.store, clock) as one:
             assert await one.look() is None
@@ -48,11 +37,9 @@ def test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why() -> N
         assert len(msgspec.json.encode(found.status.decision)) <= 2048
         assert await world.events() == [("WorkloadScheduled", "w")]
 
-    play(script)
 
-
-def test_each_of_many_equals_is_told_why_it_went_to_its_own_node() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_each_of_many_equals_is_told_why_it_went_to_its_own_node() -> None:
+    async with a_world() as (world, clock):
         await world.add(
             *(a_node(f"n{number}") for number in range(6)),
             *(a_workload(f"w{number}") for number in range(24)),
@@ -64,11 +51,9 @@ def test_each_of_many_equals_is_told_why_it_went_to_its_own_node() -> None:
             assert status.binding
             assert next(iter(status.decision["best"])) == status.binding.node
 
-    play(script)
 
-
-def test_looking_again_writes_nothing() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_looking_again_writes_nothing() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), *(a_workload(f"w{number}") for number in range(3)))
         async with acting(world.store, clock) as one:
             await one.look()
@@ -78,19 +63,15 @@ def test_looking_again_writes_nothing() -> None:
             await one.look()
             assert await world.revision() == before
 
-    play(script)
 
-
-def test_nodes_as_they_were_written_are_kept_only_until_the_copy_has_them() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_nodes_as_they_were_written_are_kept_only_until_the_copy_has_them() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
         async with acting(world.store, clock) as one:
             await one.look()
             await one.caught_up()
             assert (await world.node("n1")).status.workloads == 1
             assert not one.controller.batch_binder._written_nodes
-
-    play(script)
 
 
 @pytest.mark.parametrize(
@@ -105,19 +86,17 @@ def test_nodes_as_they_were_written_are_kept_only_until_the_copy_has_them() -> N
         ),
     ],
 )
-def test_who_needs_no_node_gets_none(workload: LatticeWorkload, status: dict[str, Any]) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_who_needs_no_node_gets_none(workload: LatticeWorkload, status: dict[str, Any]) -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), workload)
         await world.set_status(LatticeWorkload, "w", **status)
         async with acting(world.store, clock) as one:
             await one.look()
         assert await world.bindings() == {}
 
-    play(script)
 
-
-def test_one_that_failed_is_bound_when_its_wait_is_over() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_one_that_failed_is_bound_when_its_wait_is_over() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w", revision="0" * 24))
         retry = Retry(attempts=1, max=5, next_at="2026-01-01T00:00:05Z", revision="0" * 24)
         await world.set_status(LatticeWorkload, "w", retry=retry)
@@ -130,11 +109,9 @@ def test_one_that_failed_is_bound_when_its_wait_is_over() -> None:
             await one.look()
         assert await world.bindings() == {"w": "n1"}
 
-    play(script)
 
-
-def test_without_room_it_sleeps_until_a_node_is_added() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_without_room_it_sleeps_until_a_node_is_added() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 500), a_workload("w"))
         async with acting(world.store, clock) as one:
             await one.look()
@@ -163,11 +140,9 @@ def test_without_room_it_sleeps_until_a_node_is_added() -> None:
         )
         assert await world.events() == [("FailedScheduling", "w"), ("WorkloadScheduled", "w")]
 
-    play(script)
 
-
-def test_the_same_refusal_is_told_once_and_another_one_again() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_the_same_refusal_is_told_once_and_another_one_again() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 500), a_workload("w"))
         async with acting(world.store, clock) as one:
             for number in range(3):
@@ -185,11 +160,9 @@ def test_the_same_refusal_is_told_once_and_another_one_again() -> None:
             await one.look()
         assert await world.events() == [("FailedScheduling", "w")] * 2
 
-    play(script)
 
-
-def test_nodes_that_are_not_ready_cordoned_or_going_are_left_alone() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_nodes_that_are_not_ready_cordoned_or_going_are_left_alone() -> None:
+    async with a_world() as (world, clock):
         await world.add(
             a_node("silent", status={"conditions": [{"type": "Ready", "status": "Unknown"}]}),
             a_node("joined-just-now", status={"conditions": []}),
@@ -205,11 +178,9 @@ def test_nodes_that_are_not_ready_cordoned_or_going_are_left_alone() -> None:
             await one.look()
         assert await world.bindings() == {}
 
-    play(script)
 
-
-def test_a_rivals_binding_is_heard_before_anything_else_is_put_there() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_a_rivals_binding_is_heard_before_anything_else_is_put_there() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"), a_workload("rival"))
         async with acting(world.store, clock, role="a") as one, acting(world.store, clock, role="b") as other:
             await other.caught_up()
@@ -223,11 +194,11 @@ def test_a_rivals_binding_is_heard_before_anything_else_is_put_there() -> None:
         assert len(await world.bindings()) == 1
         assert (await world.node("n1")).status.workloads == 1
 
-    play(script)
 
-
-def test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_copy_knows_the_rival() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_copy_knows_the_rival() -> (
+    None
+):
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
         async with acting(world.store, clock) as one:
             await one.caught_up()
@@ -246,11 +217,9 @@ def test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_c
             await one.look()
         assert await world.bindings() == {"rival": "n1"}
 
-    play(script)
 
-
-def test_a_node_that_went_after_it_was_chosen_gets_nothing() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_a_node_that_went_after_it_was_chosen_gets_nothing() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
         async with acting(world.store, clock) as one:
             await one.caught_up()
@@ -264,11 +233,9 @@ def test_a_node_that_went_after_it_was_chosen_gets_nothing() -> None:
         assert found.status.binding is not None
         assert found.status.binding.uid == (await world.node("n1")).metadata.uid
 
-    play(script)
 
-
-def test_when_the_term_is_over_nothing_is_written() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_when_the_term_is_over_nothing_is_written() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
         async with acting(world.store, clock) as one:
             await one.caught_up()
@@ -280,11 +247,9 @@ def test_when_the_term_is_over_nothing_is_written() -> None:
             assert told.value.subgroup(Fenced)
             assert await world.revision() == before
 
-    play(script)
 
-
-def test_a_new_controller_knows_what_is_bound_and_goes_on() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_a_new_controller_knows_what_is_bound_and_goes_on() -> None:
+    async with a_world() as (world, clock):
         await world.add(
             a_node("n1", 2000),
             a_node("n2", 2000),
@@ -307,11 +272,9 @@ def test_a_new_controller_knows_what_is_bound_and_goes_on() -> None:
         ]
         assert len(set(ports)) == len(ports)
 
-    play(script)
 
-
-def test_what_was_learned_in_the_term_before_is_carried_over() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_what_was_learned_in_the_term_before_is_carried_over() -> None:
+    async with a_world() as (world, clock):
         gpus = {"gpus": [{"model": "T4"}, {"model": "T4"}]}
         await world.add(*(a_node(f"n{number}", status=gpus) for number in range(30)))
         await world.add(*(a_workload(f"w{number}", 10) for number in range(40)))
@@ -328,11 +291,9 @@ def test_what_was_learned_in_the_term_before_is_carried_over() -> None:
         assert again.checkpoint().relearn_after_changes == learned.checkpoint().relearn_after_changes
         assert again.checkpoint().change_count == learned.checkpoint().change_count
 
-    play(script)
 
-
-def test_a_new_controller_knows_which_ports_are_taken() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_a_new_controller_knows_which_ports_are_taken() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", ports=(30000, 30003)), a_workload("first", ports=("http",)))
         async with acting(world.store, clock) as one:
             await one.look()
@@ -345,11 +306,9 @@ def test_a_new_controller_knows_which_ports_are_taken() -> None:
         assert (await world.workload("second")).status.allocated_ports == {"http": 30001}
         assert (await world.workload("third")).status.allocated_ports == {"http": 30000, "more": 30002}
 
-    play(script)
 
-
-def test_room_is_free_again_when_a_workload_is_gone_or_loses_its_node() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_room_is_free_again_when_a_workload_is_gone_or_loses_its_node() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("first"), a_workload("second", desiredState="Stopped"))
         async with acting(world.store, clock) as one:
             await one.look()
@@ -364,11 +323,9 @@ def test_room_is_free_again_when_a_workload_is_gone_or_loses_its_node() -> None:
             await one.look()
         assert (await world.node("n1")).status.workloads == 0
 
-    play(script)
 
-
-def test_what_is_bound_to_a_node_of_before_does_not_count_on_its_successor() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_what_is_bound_to_a_node_of_before_does_not_count_on_its_successor() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("old"))
         async with acting(world.store, clock) as one:
             await one.look()
@@ -377,11 +334,9 @@ def test_what_is_bound_to_a_node_of_before_does_not_count_on_its_successor() -> 
             await one.look()
         assert await world.bindings() == {"old": "n1", "new": "n1"}
 
-    play(script)
 
-
-def test_who_must_make_room_is_marked_and_only_then_replaced() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_who_must_make_room_is_marked_and_only_then_replaced() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("low"))
         async with acting(world.store, clock) as one:
             await one.look()
@@ -403,11 +358,9 @@ def test_who_must_make_room_is_marked_and_only_then_replaced() -> None:
             assert await world.bindings() == {"high": "n1"}
         assert ("Preempted", "low") in await world.events()
 
-    play(script)
 
-
-def test_one_that_makes_room_is_still_leaving_after_a_restart() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_one_that_makes_room_is_still_leaving_after_a_restart() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("low"))
         async with acting(world.store, clock) as one:
             await one.look()
@@ -423,11 +376,9 @@ def test_one_that_makes_room_is_still_leaving_after_a_restart() -> None:
         assert await world.bindings() == {"high": "n1"}
         assert condition(await world.workload("low"), "Leaving") is not None
 
-    play(script)
 
-
-def test_in_the_running_loop_it_follows_what_happens() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_in_the_running_loop_it_follows_what_happens() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 2000))
         async with acting(world.store, clock) as one:
             running = asyncio.create_task(run_all([one.controller.loop()]))
@@ -442,5 +393,3 @@ def test_in_the_running_loop_it_follows_what_happens() -> None:
             await settle()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-
-    play(script)

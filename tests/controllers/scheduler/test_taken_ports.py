@@ -1,12 +1,11 @@
 """A port that another program on the node has: others are chosen, that one is not given out for a while, and a fixed one fails for good."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from build.scheduling_world import a_node, a_world, acting
 from build.scheduling_world import a_workload as an_ask
-from build.workload_world import World, a_workload, play
+from build.workload_world import a_workload, running_world
 
 from lattice.kinds.meta.timestamps import format_micro_time
 from lattice.kinds.node import LatticeNode
@@ -22,8 +21,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CHOSEN = {"main": {"command": ["serve"], "ports": [{"name": "http"}, {"name": "admin", "port": 9000}]}}
 
 
-def test_it_fails_once_gets_other_ports_and_the_node_remembers() -> None:
-    async def script(world: World) -> None:
+async def test_it_fails_once_gets_other_ports_and_the_node_remembers() -> None:
+    async with running_world() as world:
         await world.join("n1", fails={W: ["PORT_TAKEN"]})
         await world.add(a_workload(containers=CHOSEN))
         await world.run(1)
@@ -39,11 +38,9 @@ def test_it_fails_once_gets_other_ports_and_the_node_remembers() -> None:
         await world.run(TAKEN_PORT_TTL.total_seconds() + 40)
         assert world.node("n1").status.taken_ports == {}
 
-    play(script)
 
-
-def test_a_fixed_port_that_is_taken_is_final() -> None:
-    async def script(world: World) -> None:
+async def test_a_fixed_port_that_is_taken_is_final() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", fails={W: ["PORT_BIND_CONFLICT"]})
         await world.add(a_workload(containers=CHOSEN))
         await world.run(60)
@@ -55,28 +52,23 @@ def test_a_fixed_port_that_is_taken_is_final() -> None:
         )
         assert world.node("n1").status.taken_ports == {}
 
-    play(script)
 
-
-def test_what_is_taken_is_not_given_out_and_is_again_later() -> None:
-    async def script() -> None:
-        async with a_world() as (world, clock), acting(world.store, clock) as one:
-            taken = {"status": {"takenPorts": {"30000": format_micro_time(NOW)}}}
-            await world.add(
-                a_node("n1", ports=(30000, 30001), **taken),
-                an_ask("one", ports=("http",)),
-                an_ask("two", ports=("http",)),
-            )
-            await one.look()
-            found = [(await world.workload(name)).status.allocated_ports for name in ("one", "two")]
-            assert found == [{"http": 30001}, {}]
-            await world.set_status(LatticeNode, "n1", taken_ports={})
-            await one.look()
-            await clock.advance(1)
-            await one.look()
-            assert (await world.workload("two")).status.allocated_ports == {"http": 30000}
-
-    asyncio.run(script())
+async def test_what_is_taken_is_not_given_out_and_is_again_later() -> None:
+    async with a_world() as (world, clock), acting(world.store, clock) as one:
+        taken = {"status": {"takenPorts": {"30000": format_micro_time(NOW)}}}
+        await world.add(
+            a_node("n1", ports=(30000, 30001), **taken),
+            an_ask("one", ports=("http",)),
+            an_ask("two", ports=("http",)),
+        )
+        await one.look()
+        found = [(await world.workload(name)).status.allocated_ports for name in ("one", "two")]
+        assert found == [{"http": 30001}, {}]
+        await world.set_status(LatticeNode, "n1", taken_ports={})
+        await one.look()
+        await clock.advance(1)
+        await one.look()
+        assert (await world.workload("two")).status.allocated_ports == {"http": 30000}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Agreements appear with the first side, become active with the second, carry addresses, and go with the last."""
 
-import asyncio
 from typing import Any
 
 from build.offices import Scene, a, acting, revision_after
@@ -27,58 +26,52 @@ def a_replica(*, ready: bool) -> LatticeWorkload:
     return a(LatticeWorkload, "api-0", "default", spec={"containers": MAIN, "service": "api"}, status=status)
 
 
-def test_the_life_of_an_agreement() -> None:
-    async def run() -> None:
-        scene = Scene()
-        controller = AgreementController(await scene.office())
+async def test_the_life_of_an_agreement() -> None:
+    scene = Scene()
+    controller = AgreementController(await scene.office())
 
-        async def seen() -> tuple[bool | None, str | None, list[str]] | None:
-            await scene.clock.advance(1)
-            found = await scene.get(LatticeAgreement, "web--api", "default")
-            return found and (
-                found.status.active,
-                found.status.missing,
-                [each.address for each in found.status.endpoints],
+    async def seen() -> tuple[bool | None, str | None, list[str]] | None:
+        await scene.clock.advance(1)
+        found = await scene.get(LatticeAgreement, "web--api", "default")
+        return found and (
+            found.status.active,
+            found.status.missing,
+            [each.address for each in found.status.endpoints],
+        )
+
+    async with acting(controller.context, controller.loop()):
+        await scene.put(
+            a(LatticeNode, "n1", status={"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}),
+            WEB,
+        )
+        assert await seen() == (False, "callee", [])
+        await scene.put(API)
+        assert await seen() == (True, None, [])
+        await scene.put(a_replica(ready=False))
+        assert await seen() == (True, None, [])
+        await scene.put(a_replica(ready=True))
+        assert await seen() == (True, None, ["10.0.0.1"])
+        first, *later = await revision_after(scene, [40, 40])
+        assert set(later) == {first}, "nothing is written while nothing changes"
+        await scene.put(a_service("api", {}))
+        assert await seen() == (False, "callee", [])
+        await scene.put(a_service("web", {}))
+        assert await seen() is None
+
+
+async def test_an_agreement_that_somebody_removed_is_there_again() -> None:
+    scene = Scene()
+    await scene.put(WEB, API)
+    controller = AgreementController(await scene.office())
+    async with acting(controller.context, controller.loop()):
+        await scene.clock.advance(1)
+        await scene.remove(
+            a(
+                LatticeAgreement,
+                "web--api",
+                "default",
+                spec={"caller": {"name": "web"}, "callee": {"name": "api"}},
             )
-
-        async with acting(controller.context, controller.loop()):
-            await scene.put(
-                a(LatticeNode, "n1", status={"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}),
-                WEB,
-            )
-            assert await seen() == (False, "callee", [])
-            await scene.put(API)
-            assert await seen() == (True, None, [])
-            await scene.put(a_replica(ready=False))
-            assert await seen() == (True, None, [])
-            await scene.put(a_replica(ready=True))
-            assert await seen() == (True, None, ["10.0.0.1"])
-            first, *later = await revision_after(scene, [40, 40])
-            assert set(later) == {first}, "nothing is written while nothing changes"
-            await scene.put(a_service("api", {}))
-            assert await seen() == (False, "callee", [])
-            await scene.put(a_service("web", {}))
-            assert await seen() is None
-
-    asyncio.run(run())
-
-
-def test_an_agreement_that_somebody_removed_is_there_again() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.put(WEB, API)
-        controller = AgreementController(await scene.office())
-        async with acting(controller.context, controller.loop()):
-            await scene.clock.advance(1)
-            await scene.remove(
-                a(
-                    LatticeAgreement,
-                    "web--api",
-                    "default",
-                    spec={"caller": {"name": "web"}, "callee": {"name": "api"}},
-                )
-            )
-            await scene.clock.advance(40)
-            assert await scene.get(LatticeAgreement, "web--api", "default") is not None
-
-    asyncio.run(run())
+        )
+        await scene.clock.advance(40)
+        assert await scene.get(LatticeAgreement, "web--api", "default") is not None

@@ -1,7 +1,13 @@
 """A workload whose node is silent says what it waits for: the time, a zone that is cut off, its turn, a machine that ends it."""
 
 import msgspec
-from build.workload_world import World, a_workload, its_node_is_removed, most_of_a_zone_is_cut_off, play
+from build.workload_world import (
+    World,
+    a_workload,
+    its_node_is_removed,
+    most_of_a_zone_is_cut_off,
+    running_world,
+)
 
 from lattice.kinds.core import Event
 
@@ -12,8 +18,8 @@ def why(world: World, name: str = "default/w") -> str:
     return ready.message
 
 
-def test_it_waits_for_its_node_to_be_back_and_then_for_the_zone() -> None:
-    async def script(world: World) -> None:
+async def test_it_waits_for_its_node_to_be_back_and_then_for_the_zone() -> None:
+    async with running_world() as world:
         await most_of_a_zone_is_cut_off(world)
         await world.run(60)
         assert why(world) == "its node is silent; its node may be back within 120 s of its last heartbeat"
@@ -26,11 +32,9 @@ def test_it_waits_for_its_node_to_be_back_and_then_for_the_zone() -> None:
         await world.run(300)
         assert await world.store.revision() == before, "it is said once"
 
-    play(script)
 
-
-def test_it_waits_for_its_turn() -> None:
-    async def script(world: World) -> None:
+async def test_it_waits_for_its_turn() -> None:
+    async with running_world() as world:
         for name in ("n1", "n2"):
             await world.join(name)
             await world.add(a_workload(f"on-{name}"))
@@ -58,15 +62,11 @@ def test_it_waits_for_its_turn() -> None:
         moved = {each.message for each in events if each.reason == "Rescheduled"}
         assert moved == {"its node was silent for 120 s; should it come back, the surplus copy is stopped"}
 
-    play(script)
 
-
-def test_it_waits_until_a_removed_machine_has_surely_stopped_it() -> None:
-    async def script(world: World) -> None:
+async def test_it_waits_until_a_removed_machine_has_surely_stopped_it() -> None:
+    async with running_world() as world:
         await its_node_is_removed(world, "stop")
         await world.run(10)
         assert why(world) == "its node is silent; its node was removed and may not have stopped it yet"
         await world.run(120)
         assert world.where() == "n2"
-
-    play(script)

@@ -1,7 +1,7 @@
 """A number that a cluster had is never given again, though its pool be deleted and made again."""
 
 import msgspec
-from build.service_world import Town, a_town, play
+from build.service_world import Town, a_town
 from build.worlds import a_class, a_cloud, a_pool, a_service, a_static
 
 from lattice.controllers.runtime.object_writes import with_status
@@ -23,32 +23,26 @@ async def emptied(town: Town) -> None:
         await town.remove(LatticeCluster, each.metadata.name)
 
 
-def test_a_pool_that_is_made_again_counts_on() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service()) as town:
-            await town.look()
-            assert list(town.machines()) == ["p1-001"]
-            await emptied(town)
-            await town.remove(LatticePool, "p1")
-            await town.apply(a_pool(), a_service())
-            await town.look()
-            assert list(town.machines()) == ["p1-002"]
-
-    play(script)
+async def test_a_pool_that_is_made_again_counts_on() -> None:
+    async with a_town(a_class(), a_pool(), a_service()) as town:
+        await town.look()
+        assert list(town.machines()) == ["p1-001"]
+        await emptied(town)
+        await town.remove(LatticePool, "p1")
+        await town.apply(a_pool(), a_service())
+        await town.look()
+        assert list(town.machines()) == ["p1-002"]
 
 
-def test_a_region_of_a_cloud_counts_for_itself() -> None:
-    async def script() -> None:
-        cloud = a_cloud(regions=["r1", "r2"])
-        async with a_town(a_class(), cloud, a_service(requiredRegions=["r1"])) as town:
-            await town.look()
-            await emptied(town)
-            await town.remove(CloudInfrastructure, "cloud")
-            await town.apply(cloud, a_service(replicas=2, requiredRegions=["r1", "r2"]))
-            await town.look()
-            assert sorted(town.machines()) == ["cloud-r1-002", "cloud-r2-001"]
-
-    play(script)
+async def test_a_region_of_a_cloud_counts_for_itself() -> None:
+    cloud = a_cloud(regions=["r1", "r2"])
+    async with a_town(a_class(), cloud, a_service(requiredRegions=["r1"])) as town:
+        await town.look()
+        await emptied(town)
+        await town.remove(CloudInfrastructure, "cloud")
+        await town.apply(cloud, a_service(replicas=2, requiredRegions=["r1", "r2"]))
+        await town.look()
+        assert sorted(town.machines()) == ["cloud-r1-002", "cloud-r2-001"]
 
 
 async def removed(town: Town) -> None:
@@ -59,29 +53,26 @@ async def removed(town: Town) -> None:
     await town.caught_up()
 
 
-def test_a_data_center_that_is_made_again_counts_on() -> None:
-    async def script() -> None:
-        static = a_static("dc")
-        async with a_town(a_class(), static, a_service()) as town:
-            for number in (1, 2, 3):
+async def test_a_data_center_that_is_made_again_counts_on() -> None:
+    static = a_static("dc")
+    async with a_town(a_class(), static, a_service()) as town:
+        for number in (1, 2, 3):
+            await town.look()
+            assert list(town.machines()) == [f"dc-00{number}"]
+            await town.remove(LatticeService, "api", "default")
+            for _ in range(2):
                 await town.look()
-                assert list(town.machines()) == [f"dc-00{number}"]
-                await town.remove(LatticeService, "api", "default")
-                for _ in range(2):
-                    await town.look()
-                    await town.finish()
-                await removed(town)
-                assert town.all(LatticeCluster) == []
-                await town.remove(StaticInfrastructure, "dc")
-                await town.apply(static, a_service())
-            (book,) = town.all(LatticeLedger)
-            assert (book.metadata.name, book.status.last_cluster, book.status.committed_micros) == (
-                "static.dc.clusters",
-                3,
-                0,
-            )
-
-    play(script)
+                await town.finish()
+            await removed(town)
+            assert town.all(LatticeCluster) == []
+            await town.remove(StaticInfrastructure, "dc")
+            await town.apply(static, a_service())
+        (book,) = town.all(LatticeLedger)
+        assert (book.metadata.name, book.status.last_cluster, book.status.committed_micros) == (
+            "static.dc.clusters",
+            3,
+            0,
+        )
 
 
 async def forget(town: Town, **status: object) -> None:
@@ -95,28 +86,22 @@ async def forget(town: Town, **status: object) -> None:
     await town.caught_up()
 
 
-def test_a_ledger_without_the_number_begins_with_the_clusters_that_are_there() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service(cores=4)) as town:
-            await town.look()
-            await forget(town)
-            await town.apply(a_service("more", cores=4, replicas=21))
-            await town.look()
-            assert sorted(town.machines()) == ["p1-001", "p1-002"]
-            (book,) = town.all(LatticeLedger)
-            assert book.status.last_cluster == 2
-
-    play(script)
+async def test_a_ledger_without_the_number_begins_with_the_clusters_that_are_there() -> None:
+    async with a_town(a_class(), a_pool(), a_service(cores=4)) as town:
+        await town.look()
+        await forget(town)
+        await town.apply(a_service("more", cores=4, replicas=21))
+        await town.look()
+        assert sorted(town.machines()) == ["p1-001", "p1-002"]
+        (book,) = town.all(LatticeLedger)
+        assert book.status.last_cluster == 2
 
 
-def test_a_number_is_written_down_before_its_cluster_goes() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service()) as town:
-            await town.look()
-            (cluster,) = town.all(LatticeCluster)
-            clusters = ClusterController(town.office, {}, lambda node: (node.metadata.name, REQUEST_PROBE))
-            assert clusters._is_sequence_recorded(cluster), "the ledger has it"
-            await forget(town)
-            assert not clusters._is_sequence_recorded(cluster), "neither the ledger nor the pool has it"
-
-    play(script)
+async def test_a_number_is_written_down_before_its_cluster_goes() -> None:
+    async with a_town(a_class(), a_pool(), a_service()) as town:
+        await town.look()
+        (cluster,) = town.all(LatticeCluster)
+        clusters = ClusterController(town.office, {}, lambda node: (node.metadata.name, REQUEST_PROBE))
+        assert clusters._is_sequence_recorded(cluster), "the ledger has it"
+        await forget(town)
+        assert not clusters._is_sequence_recorded(cluster), "neither the ledger nor the pool has it"

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.cluster_yard import NANO, POOL, Yard, a_cluster, a_resident, play, silent
+from build.cluster_yard import NANO, POOL, Yard, a_cluster, a_resident, running_cluster_controller, silent
 from build.offices import a, acting, revision_after
 
-from lattice.controllers.services.clusters import MACHINE_FINALIZER, ClusterController
+from lattice.controllers.services.clusters import MACHINE_FINALIZER
 from lattice.errors import Fenced
 from lattice.kinds.cluster import RESERVE_LABEL, WorkerPool
 from lattice.kinds.ledger import LatticeLedger
@@ -17,8 +17,8 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.store.protocol import Delete, RevisionConflict
 
 
-def test_machines_are_made_joined_and_then_the_cluster_is_ready() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_machines_are_made_joined_and_then_the_cluster_is_ready() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.scene.put(a_cluster(2))
         await yard.scene.clock.advance(1)
         assert [(each.node, each.size.millicores, each.token) for each in yard.made] == [
@@ -41,19 +41,15 @@ def test_machines_are_made_joined_and_then_the_cluster_is_ready() -> None:
         assert (cluster.status.nodes, cluster.status.ready_nodes) == (2, 2)
         assert "ClusterReady north-001" in await yard.scene.events()
 
-    play(story)
 
-
-def test_a_converged_cluster_writes_nothing_more() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_a_converged_cluster_writes_nothing_more() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
         await yard.scene.clock.advance(10)
         first, *later = await revision_after(yard.scene, [100, 100, 100])
         assert set(later) == {first}
         assert len(yard.made) == 1
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +65,10 @@ def test_a_converged_cluster_writes_nothing_more() -> None:
         pytest.param({"agentVersion": ""}, True, id="and one that has not joined"),
     ],
 )
-def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(
+async def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(
     status: dict[str, Any], is_looked_at: bool
 ) -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
         await yard.scene.clock.advance(10)
@@ -92,11 +88,9 @@ def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(
         )
         assert bool(looks) is is_looked_at
 
-    play(story)
 
-
-def test_a_cluster_is_not_looked_at_because_others_say_how_it_is() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_a_cluster_is_not_looked_at_because_others_say_how_it_is() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
         await yard.scene.clock.advance(10)
@@ -115,13 +109,10 @@ def test_a_cluster_is_not_looked_at_because_others_say_how_it_is() -> None:
         await yard.wants(2)
         assert looks
 
-    play(story)
 
-
-def test_nodes_say_whose_reserve_their_cluster_is_on() -> None:
+async def test_nodes_say_whose_reserve_their_cluster_is_on() -> None:
     """Also those that are there already; what else is written on them stays."""
-
-    async def story(yard: Yard, _: ClusterController) -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         for labels in ({RESERVE_LABEL: "north"}, {}):
             await yard.scene.put(a_cluster(1, labels=labels))
@@ -133,22 +124,18 @@ def test_nodes_say_whose_reserve_their_cluster_is_on() -> None:
             } == labels
             assert node.metadata.labels["lattice.dev/cluster"] == "north-001"
 
-    play(story)
 
-
-def test_a_machine_that_ended_is_started_again_under_its_name() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_a_machine_that_ended_is_started_again_under_its_name() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
         yard.provider.end_machine("north-001-nano-1")
         await yard.scene.clock.advance(40)
         assert [each.node for each in yard.made] == ["north-001-nano-1"] * 2
 
-    play(story)
 
-
-def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.pays(2)
         await yard.wants(2)
         for number in (1, 2):
@@ -172,11 +159,9 @@ def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> No
         assert await yard.paid() == 1
         assert await yard.phase() == "Ready"
 
-    play(story)
 
-
-def test_a_dead_machine_that_is_not_wanted_goes_with_what_only_waits_to_hear_of_it() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_a_dead_machine_that_is_not_wanted_goes_with_what_only_waits_to_hear_of_it() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.pays(1)
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
@@ -189,11 +174,9 @@ def test_a_dead_machine_that_is_not_wanted_goes_with_what_only_waits_to_hear_of_
         await yard.scene.clock.advance(60)
         assert (await yard.node(), await yard.paid(), list(await yard.provider.list())) == (None, 0, [])
 
-    play(story)
 
-
-def test_a_machine_that_its_provider_lost_is_replaced_by_another_under_another_record() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_a_machine_that_its_provider_lost_is_replaced_by_another_under_another_record() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.pays(1)
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
@@ -213,11 +196,9 @@ def test_a_machine_that_its_provider_lost_is_replaced_by_another_under_another_r
         )
         assert (len(yard.made), await yard.paid()) == (2, 1)
 
-    play(story)
 
-
-def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_and_its_number_is_written_down() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_and_its_number_is_written_down() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.pays(1)
         await yard.wants(1)
         await yard.wants(0)
@@ -232,22 +213,18 @@ def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_and_its_number_is_w
         assert book is not None
         assert book.status.last_cluster == 1, "where it is not given twice, whatever becomes of the pool"
 
-    play(story)
 
-
-def test_a_cluster_whose_object_was_removed_loses_its_machines() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_a_cluster_whose_object_was_removed_loses_its_machines() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         await yard.scene.remove(a_cluster())
         await yard.scene.clock.advance(60)
         assert list(await yard.provider.list()) == []
         assert await yard.node() is None
 
-    play(story)
 
-
-def test_a_provider_that_refuses_is_asked_again_and_what_it_said_is_shown() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_a_provider_that_refuses_is_asked_again_and_what_it_said_is_shown() -> None:
+    async with running_cluster_controller() as (yard, _):
         yard.provider.quota = 1
         await yard.wants(2)
         cluster = await yard.cluster()
@@ -262,11 +239,9 @@ def test_a_provider_that_refuses_is_asked_again_and_what_it_said_is_shown() -> N
         await yard.scene.clock.advance(20)
         assert len(await yard.provider.list()) == 2
 
-    play(story)
 
-
-def test_a_provider_that_does_not_answer_changes_no_phase_and_raises_no_event() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_a_provider_that_does_not_answer_changes_no_phase_and_raises_no_event() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.wants(2)
         for number in (1, 2):
             await yard.joined(f"north-001-nano-{number}")
@@ -285,11 +260,9 @@ def test_a_provider_that_does_not_answer_changes_no_phase_and_raises_no_event() 
             assert (cluster.status.phase, cluster.status.ready_workers) == ("Ready", 2)
         assert await yard.scene.events() == before
 
-    play(story)
 
-
-def test_a_cluster_that_its_provider_rejects_for_good_has_failed_until_that_is_changed() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_a_cluster_that_its_provider_rejects_for_good_has_failed_until_that_is_changed() -> None:
+    async with running_cluster_controller() as (yard, _):
         yard.provider.regions = frozenset({"south"})
         await yard.wants(1)
         cluster = await yard.cluster()
@@ -304,11 +277,11 @@ def test_a_cluster_that_its_provider_rejects_for_good_has_failed_until_that_is_c
         await yard.scene.clock.advance(6)
         assert await yard.phase() == "Ready"
 
-    play(story)
 
-
-def test_a_node_that_somebody_else_wrote_meanwhile_goes_the_next_time_and_is_not_forgotten_before() -> None:
-    async def story(yard: Yard, controller: ClusterController) -> None:
+async def test_a_node_that_somebody_else_wrote_meanwhile_goes_the_next_time_and_is_not_forgotten_before() -> (
+    None
+):
+    async with running_cluster_controller() as (yard, controller):
         name, presence, commit = "north-001-nano-1", controller.context.presence, yard.scene.store.commit
         was_known: list[bool] = []
 
@@ -330,11 +303,9 @@ def test_a_node_that_somebody_else_wrote_meanwhile_goes_the_next_time_and_is_not
         await yard.scene.clock.advance(10)
         assert (was_known, await yard.node(), presence.get(name)) == ([True] * 10, None, None)
 
-    play(story)
 
-
-def test_without_an_adapter_nothing_is_made_and_that_is_said() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
+async def test_without_an_adapter_nothing_is_made_and_that_is_said() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.scene.put(a_cluster(1, provider="aws"))
         await yard.scene.clock.advance(1)
         cluster = await yard.cluster()
@@ -342,45 +313,40 @@ def test_without_an_adapter_nothing_is_made_and_that_is_said() -> None:
         assert cluster.status.conditions[0].reason == "ProviderUnavailable"
         assert await yard.node() is None
 
-    play(story)
-
 
 @pytest.mark.parametrize("fatal", range(1, 9), ids=lambda number: f"commit {number}")
-def test_a_server_that_dies_after_any_commit_is_followed_by_one_that_finishes(fatal: int) -> None:
-    async def run() -> None:
-        yard = Yard()
-        await yard.scene.put(NANO, POOL)
-        await yard.pays(2)
-        await yard.scene.put(a_cluster(2))
-        first = await yard.controller()
-        count = 0
-        commit = yard.scene.store.commit
+async def test_a_server_that_dies_after_any_commit_is_followed_by_one_that_finishes(fatal: int) -> None:
+    yard = Yard()
+    await yard.scene.put(NANO, POOL)
+    await yard.pays(2)
+    await yard.scene.put(a_cluster(2))
+    first = await yard.controller()
+    count = 0
+    commit = yard.scene.store.commit
 
-        async def mortal(*words: Any, **more: Any) -> int:
-            nonlocal count
-            count += 1
-            if count > fatal:
-                raise Fenced("this server is dead", fix="")
-            return await commit(*words, **more)
+    async def mortal(*words: Any, **more: Any) -> int:
+        nonlocal count
+        count += 1
+        if count > fatal:
+            raise Fenced("this server is dead", fix="")
+        return await commit(*words, **more)
 
-        yard.scene.store.commit = mortal  # type: ignore[method-assign]
-        async with acting(first.context, first.loop()):
-            await yard.scene.clock.advance(30)
-        yard.scene.store.commit = commit  # type: ignore[method-assign]
-        second = await yard.controller()
-        async with acting(second.context, second.loop()):
-            await yard.scene.clock.advance(30)
-            assert {each.node for each in await yard.provider.list()} == {
-                "north-001-nano-1",
-                "north-001-nano-2",
-            }
-            assert {each.metadata.name for each in await yard.scene.all(LatticeNode)} == {
-                "north-001-nano-1",
-                "north-001-nano-2",
-            }
-            await yard.wants(0)
-            await yard.scene.clock.advance(30)
-            assert list(await yard.provider.list()) == []
-            assert await yard.paid() == 0
-
-    asyncio.run(run())
+    yard.scene.store.commit = mortal  # type: ignore[method-assign]
+    async with acting(first.context, first.loop()):
+        await yard.scene.clock.advance(30)
+    yard.scene.store.commit = commit  # type: ignore[method-assign]
+    second = await yard.controller()
+    async with acting(second.context, second.loop()):
+        await yard.scene.clock.advance(30)
+        assert {each.node for each in await yard.provider.list()} == {
+            "north-001-nano-1",
+            "north-001-nano-2",
+        }
+        assert {each.metadata.name for each in await yard.scene.all(LatticeNode)} == {
+            "north-001-nano-1",
+            "north-001-nano-2",
+        }
+        await yard.wants(0)
+        await yard.scene.clock.advance(30)
+        assert list(await yard.provider.list()) == []
+        assert await yard.paid() == 0

@@ -1,6 +1,5 @@
 """What the metrics say of the fleet: who waits and why, where budgets stand, how full pools are; and of what is gone nothing."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -74,40 +73,35 @@ def value(name: str, **labels: str) -> float | None:
     return found
 
 
-def test_the_fleet_in_figures() -> None:
-    async def story() -> None:
-        scene = Scene()
-        pool = a(
-            LatticePool, "north", spec={"provider": {"type": "local"}}, status={"utilization": {"nodes": 0.5}}
+async def test_the_fleet_in_figures() -> None:
+    scene = Scene()
+    pool = a(
+        LatticePool, "north", spec={"provider": {"type": "local"}}, status={"utilization": {"nodes": 0.5}}
+    )
+    waiting = refused("NotNow")
+    await scene.put(pool, a_ledger(), waiting, refused("NotNow", "api"), refused("Placed", "orders"))
+    figures = FleetMetricsController(await scene.office())
+    async with acting(figures.context, figures.loop()):
+        before, *after = await revision_after(scene, [1, 60, 60])
+        assert set(after) == {before}, "figures are told, not stored"
+        assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") == 2
+        assert value("lattice_pending_services", verdict="Placed", reason="NoRoom") is None
+        assert value("lattice_pool_utilization_ratio", pool="north", resource="nodes") == 0.5
+        assert value("lattice_pool_utilization_ratio", pool="north", resource="cores") is None
+        assert value("lattice_budget_limit_dollars", ledger="pool.north", pool="north") == 60
+        assert value("lattice_budget_committed_dollars_per_hour", ledger="pool.north", pool="north") == 0.1
+        spent = value("lattice_budget_spent_dollars", ledger="pool.north", pool="north")
+        await scene.clock.advance(3600)
+        later = value("lattice_budget_spent_dollars", ledger="pool.north", pool="north")
+        assert later == pytest.approx((spent or 0) + 0.1, abs=0.002)
+        assert (value("lattice_budget_projected_dollars", ledger="pool.north", pool="north") or 0) > (
+            later or 0
         )
-        waiting = refused("NotNow")
-        await scene.put(pool, a_ledger(), waiting, refused("NotNow", "api"), refused("Placed", "orders"))
-        figures = FleetMetricsController(await scene.office())
-        async with acting(figures.context, figures.loop()):
-            before, *after = await revision_after(scene, [1, 60, 60])
-            assert set(after) == {before}, "figures are told, not stored"
-            assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") == 2
-            assert value("lattice_pending_services", verdict="Placed", reason="NoRoom") is None
-            assert value("lattice_pool_utilization_ratio", pool="north", resource="nodes") == 0.5
-            assert value("lattice_pool_utilization_ratio", pool="north", resource="cores") is None
-            assert value("lattice_budget_limit_dollars", ledger="pool.north", pool="north") == 60
-            assert (
-                value("lattice_budget_committed_dollars_per_hour", ledger="pool.north", pool="north") == 0.1
-            )
-            spent = value("lattice_budget_spent_dollars", ledger="pool.north", pool="north")
-            await scene.clock.advance(3600)
-            later = value("lattice_budget_spent_dollars", ledger="pool.north", pool="north")
-            assert later == pytest.approx((spent or 0) + 0.1, abs=0.002)
-            assert (value("lattice_budget_projected_dollars", ledger="pool.north", pool="north") or 0) > (
-                later or 0
-            )
-            await scene.remove(waiting)
-            await scene.remove(pool)
-            await scene.clock.advance(60)
-            assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") == 1
-            assert value("lattice_pool_utilization_ratio", pool="north", resource="nodes") is None
-        metrics.clear_leader_gauges()
-        assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") is None
-        assert value("lattice_budget_limit_dollars", ledger="pool.north", pool="north") is None
-
-    asyncio.run(asyncio.wait_for(story(), 30))
+        await scene.remove(waiting)
+        await scene.remove(pool)
+        await scene.clock.advance(60)
+        assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") == 1
+        assert value("lattice_pool_utilization_ratio", pool="north", resource="nodes") is None
+    metrics.clear_leader_gauges()
+    assert value("lattice_pending_services", verdict="NotNow", reason="NoRoom") is None
+    assert value("lattice_budget_limit_dollars", ledger="pool.north", pool="north") is None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from build.service_world import Town, a_town, play
+from build.service_world import Town, a_town
 from build.worlds import a_class, a_policy, a_pool, a_service
 
 from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
@@ -20,174 +20,146 @@ from lattice.placement.plan.plan import plan
 from lattice.store.protocol import Write
 
 
-def test_machines_are_given_up_when_those_on_them_are_gone_and_not_before() -> None:
-    async def script() -> None:
-        async with a_town(
-            a_class(), a_pool(budget=10_000), a_service(replicas=3, cores=4), a_service("web", cores=4)
-        ) as town:
-            await town.look()
-            await town.bind()
-            await town.apply(a_service(replicas=1, cores=4))
-            await town.look()
-            assert town.placed() == {("p1-001", "m"): 1}
-            assert town.machines() == {"p1-001": {"m": 4}}
-            await town.finish()
-            await town.look()
-            assert town.machines() == {"p1-001": {"m": 2}}
-            assert town.paid() == Counter({("p1-001", "m"): 4}), (
-                "released by whoever confirms that they are gone"
-            )
-
-    play(script)
+async def test_machines_are_given_up_when_those_on_them_are_gone_and_not_before() -> None:
+    async with a_town(
+        a_class(), a_pool(budget=10_000), a_service(replicas=3, cores=4), a_service("web", cores=4)
+    ) as town:
+        await town.look()
+        await town.bind()
+        await town.apply(a_service(replicas=1, cores=4))
+        await town.look()
+        assert town.placed() == {("p1-001", "m"): 1}
+        assert town.machines() == {"p1-001": {"m": 4}}
+        await town.finish()
+        await town.look()
+        assert town.machines() == {"p1-001": {"m": 2}}
+        assert town.paid() == Counter({("p1-001", "m"): 4}), "released by whoever confirms that they are gone"
 
 
-def test_a_service_that_is_deleted_leaves_its_cluster_empty_in_the_end() -> None:
-    async def script() -> None:
-        async with a_town(
-            a_class(), a_pool(), a_policy(clusters={"minNodes": 2}), a_service(replicas=2)
-        ) as town:
-            await town.look()
-            await town.bind()
-            await town.remove(LatticeService, "api", "default")
-            await town.look()
-            assert town.machines() == {"p1-001": {"m": 2}}
-            await town.finish()
-            await town.look()
-            assert town.machines() == {"p1-001": {}}
-            assert town.all(LatticeCluster)[0].spec.min_nodes == 0
-
-    play(script)
+async def test_a_service_that_is_deleted_leaves_its_cluster_empty_in_the_end() -> None:
+    async with a_town(a_class(), a_pool(), a_policy(clusters={"minNodes": 2}), a_service(replicas=2)) as town:
+        await town.look()
+        await town.bind()
+        await town.remove(LatticeService, "api", "default")
+        await town.look()
+        assert town.machines() == {"p1-001": {"m": 2}}
+        await town.finish()
+        await town.look()
+        assert town.machines() == {"p1-001": {}}
+        assert town.all(LatticeCluster)[0].spec.min_nodes == 0
 
 
-def test_machines_that_were_paid_for_and_never_made_are_paid_back() -> None:
-    async def script() -> None:
-        async with a_town(
-            a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4), a_service("web", cores=4)
-        ) as town:
-            await town.look()
-            assert town.paid() == Counter({("p1-001", "m"): 3})
-            for name in ("api", "web"):
-                await town.remove(LatticeService, name, "default")
-            await town.finish()
-            await town.look()
-            assert town.machines() == {"p1-001": {}}
-            assert town.paid() == Counter()
-            assert town.all(LatticeLedger)[0].status.committed_micros == 0
-
-    play(script)
+async def test_machines_that_were_paid_for_and_never_made_are_paid_back() -> None:
+    async with a_town(
+        a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4), a_service("web", cores=4)
+    ) as town:
+        await town.look()
+        assert town.paid() == Counter({("p1-001", "m"): 3})
+        for name in ("api", "web"):
+            await town.remove(LatticeService, name, "default")
+        await town.finish()
+        await town.look()
+        assert town.machines() == {"p1-001": {}}
+        assert town.paid() == Counter()
+        assert town.all(LatticeLedger)[0].status.committed_micros == 0
 
 
-def test_a_machine_that_is_begun_while_its_cluster_shrinks_is_paid_for() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
-            await town.look()
-            cluster = town.all(LatticeCluster)[0]
-            commit = town.store.commit
+async def test_a_machine_that_is_begun_while_its_cluster_shrinks_is_paid_for() -> None:
+    async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
+        await town.look()
+        cluster = town.all(LatticeCluster)[0]
+        commit = town.store.commit
 
-            async def raced(writes: Sequence[Write], **rest: Any) -> int:
-                """Just before it shrinks, somebody who has seen it as it was makes a node."""
-                if any(each.key.resource == LatticeCluster.resource.id for each in writes):
-                    town.store.commit = commit
-                    await town._make_node(cluster, "m", "p1-001-m-1")
-                revision: int = await commit(writes, **rest)
-                return revision
+        async def raced(writes: Sequence[Write], **rest: Any) -> int:
+            """Just before it shrinks, somebody who has seen it as it was makes a node."""
+            if any(each.key.resource == LatticeCluster.resource.id for each in writes):
+                town.store.commit = commit
+                await town._make_node(cluster, "m", "p1-001-m-1")
+            revision: int = await commit(writes, **rest)
+            return revision
 
-            await town.remove(LatticeService, "api", "default")
-            await town.finish()
-            town.store.commit = raced
-            await town.look()
-            assert town.machines() == {"p1-001": {}}
-            assert town.paid() == Counter({("p1-001", "m"): 1})
-
-    play(script)
+        await town.remove(LatticeService, "api", "default")
+        await town.finish()
+        town.store.commit = raced
+        await town.look()
+        assert town.machines() == {"p1-001": {}}
+        assert town.paid() == Counter({("p1-001", "m"): 1})
 
 
-def test_a_machine_on_its_way_out_is_not_paid_for_twice_when_it_is_wanted_again() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
-            await town.look()
-            await town.bind()
-            await town.apply(a_service(replicas=1, cores=4))
-            await town.look()
-            await town.finish()
-            await town.look()
-            assert town.machines() == {"p1-001": {"m": 1}}
-            await town.apply(a_service(replicas=2, cores=4))
-            await town.look()
-            assert town.machines() == {"p1-001": {"m": 2}}
-            assert town.paid() == Counter({("p1-001", "m"): 2})
-
-    play(script)
+async def test_a_machine_on_its_way_out_is_not_paid_for_twice_when_it_is_wanted_again() -> None:
+    async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
+        await town.look()
+        await town.bind()
+        await town.apply(a_service(replicas=1, cores=4))
+        await town.look()
+        await town.finish()
+        await town.look()
+        assert town.machines() == {"p1-001": {"m": 1}}
+        await town.apply(a_service(replicas=2, cores=4))
+        await town.look()
+        assert town.machines() == {"p1-001": {"m": 2}}
+        assert town.paid() == Counter({("p1-001", "m"): 2})
 
 
-def test_replicas_that_no_node_takes_get_a_machine_more_after_a_while() -> None:
-    async def script() -> None:
-        async with a_town(
-            a_class(), a_pool(budget=10_000), a_service(replicas=2), unschedulable_grace_s=10.0
-        ) as town:
-            await town.look()
-            await town.bind(per_node=1)
-            waiting = next(each for each in town.live() if each.status.binding is None)
-            await town.stick(waiting)
-            await town.look()
-            assert town.machines() == {"p1-001": {"m": 1}}, "not at once"
-            town.clock.jump(10)
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            assert town.machines() == {"p1-001": {"m": 2}}
-            assert town.paid() == Counter({("p1-001", "m"): 2})
-            assert (await town.events("NoNodeFits"))[
-                0
-            ].message == "no node of p1-001 takes 1 of its replicas: 1 more of class m for it"
-            town.clock.jump(100)
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            assert town.machines() == {"p1-001": {"m": 2}}, "the one that was bought is still to come"
-            await town.bind(per_node=1)
-            await town.look()
-            assert town.machines() == {"p1-001": {"m": 2}}
-
-    play(script)
+async def test_replicas_that_no_node_takes_get_a_machine_more_after_a_while() -> None:
+    async with a_town(
+        a_class(), a_pool(budget=10_000), a_service(replicas=2), unschedulable_grace_s=10.0
+    ) as town:
+        await town.look()
+        await town.bind(per_node=1)
+        waiting = next(each for each in town.live() if each.status.binding is None)
+        await town.stick(waiting)
+        await town.look()
+        assert town.machines() == {"p1-001": {"m": 1}}, "not at once"
+        town.clock.jump(10)
+        await town.services.reconcile(FLEET_KEY)
+        await town.caught_up()
+        assert town.machines() == {"p1-001": {"m": 2}}
+        assert town.paid() == Counter({("p1-001", "m"): 2})
+        assert (await town.events("NoNodeFits"))[
+            0
+        ].message == "no node of p1-001 takes 1 of its replicas: 1 more of class m for it"
+        town.clock.jump(100)
+        await town.services.reconcile(FLEET_KEY)
+        await town.caught_up()
+        assert town.machines() == {"p1-001": {"m": 2}}, "the one that was bought is still to come"
+        await town.bind(per_node=1)
+        await town.look()
+        assert town.machines() == {"p1-001": {"m": 2}}
 
 
-def test_replicas_that_no_node_takes_go_elsewhere_where_the_cluster_may_not_grow() -> None:
-    async def script() -> None:
-        async with a_town(
-            a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=2), unschedulable_grace_s=10.0
-        ) as town:
-            await town.look()
-            await town.bind(per_node=1)
-            await town.apply(a_pool("p2"))
-            await town.look()
-            await town.stick(next(each for each in town.live() if each.status.binding is None))
-            town.clock.jump(11)
-            await town.look()
-            assert town.placed() == {("p1-001", "m"): 1, ("p2-001", "m"): 1}
-            assert Counter(each.spec.cluster for each in town.live()) == Counter({"p1-001": 1, "p2-001": 1})
-            assert "they are placed elsewhere" in (await town.events("NoNodeFits"))[0].message
-
-    play(script)
+async def test_replicas_that_no_node_takes_go_elsewhere_where_the_cluster_may_not_grow() -> None:
+    async with a_town(
+        a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=2), unschedulable_grace_s=10.0
+    ) as town:
+        await town.look()
+        await town.bind(per_node=1)
+        await town.apply(a_pool("p2"))
+        await town.look()
+        await town.stick(next(each for each in town.live() if each.status.binding is None))
+        town.clock.jump(11)
+        await town.look()
+        assert town.placed() == {("p1-001", "m"): 1, ("p2-001", "m"): 1}
+        assert Counter(each.spec.cluster for each in town.live()) == Counter({"p1-001": 1, "p2-001": 1})
+        assert "they are placed elsewhere" in (await town.events("NoNodeFits"))[0].message
 
 
-def test_replicas_of_a_lost_node_get_a_machine_more_when_no_other_takes_them() -> None:
-    async def script() -> None:
-        async with a_town(
-            a_class(), a_pool(), a_service(replicas=2, cores=4), unschedulable_grace_s=10.0
-        ) as town:
-            await town.look()
-            await town.bind()
-            lost = town.live()[0]
-            assert lost.status.binding is not None
-            await town.lose(lost.status.binding.node)
-            await town.change(lost, binding=None, ready=False, actual_state="Pending")
-            await town.stick(next(each for each in town.live() if each.status.binding is None))
-            town.clock.jump(11)
-            await town.look(times=3)
-            assert town.machines() == {"p1-001": {"m": 3}}
-            assert [each.metadata.name for each in town.live()] == ["api-0", "api-1"], "the same replicas"
-            assert town.placed() == {("p1-001", "m"): 2}
-
-    play(script)
+async def test_replicas_of_a_lost_node_get_a_machine_more_when_no_other_takes_them() -> None:
+    async with a_town(
+        a_class(), a_pool(), a_service(replicas=2, cores=4), unschedulable_grace_s=10.0
+    ) as town:
+        await town.look()
+        await town.bind()
+        lost = town.live()[0]
+        assert lost.status.binding is not None
+        await town.lose(lost.status.binding.node)
+        await town.change(lost, binding=None, ready=False, actual_state="Pending")
+        await town.stick(next(each for each in town.live() if each.status.binding is None))
+        town.clock.jump(11)
+        await town.look(times=3)
+        assert town.machines() == {"p1-001": {"m": 3}}
+        assert [each.metadata.name for each in town.live()] == ["api-0", "api-1"], "the same replicas"
+        assert town.placed() == {("p1-001", "m"): 2}
 
 
 async def one_given_back(town: Town) -> None:
@@ -202,64 +174,55 @@ async def one_given_back(town: Town) -> None:
     ("most", "paid"),
     [pytest.param(2, 2, id="it may have both"), pytest.param(1, 1, id="it may have one by now")],
 )
-def test_a_machine_whose_payment_was_given_back_meanwhile_is_paid_for_again_if_there_may_be_so_many(
+async def test_a_machine_whose_payment_was_given_back_meanwhile_is_paid_for_again_if_there_may_be_so_many(
     most: int, paid: int
 ) -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
-            await town.look()
-            await one_given_back(town)
-            assert town.paid() == Counter({("p1-001", "m"): 1})
-            await town.apply(a_pool(budget=10_000, capacity={"maxNodes": most}))
-            await town.look()
-            assert town.paid() == Counter({("p1-001", "m"): paid})
-
-    play(script)
+    async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
+        await town.look()
+        await one_given_back(town)
+        assert town.paid() == Counter({("p1-001", "m"): 1})
+        await town.apply(a_pool(budget=10_000, capacity={"maxNodes": most}))
+        await town.look()
+        assert town.paid() == Counter({("p1-001", "m"): paid})
 
 
-def test_a_machine_that_nobody_pays_for_is_not_paid_for_when_it_is_given_up() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
-            await town.look()
-            await town.bind()
-            await town.apply(a_service(replicas=1, cores=4))
-            await town.look()
-            await town.finish()
-            await one_given_back(town)
-            paid, commit = [town.paid()], town.store.commit
+async def test_a_machine_that_nobody_pays_for_is_not_paid_for_when_it_is_given_up() -> None:
+    async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
+        await town.look()
+        await town.bind()
+        await town.apply(a_service(replicas=1, cores=4))
+        await town.look()
+        await town.finish()
+        await one_given_back(town)
+        paid, commit = [town.paid()], town.store.commit
 
-            async def noted(writes: Sequence[Write], **rest: Any) -> int:
-                revision: int = await commit(writes, **rest)
-                await town.caught_up()
-                paid.append(town.paid())
-                return revision
+        async def noted(writes: Sequence[Write], **rest: Any) -> int:
+            revision: int = await commit(writes, **rest)
+            await town.caught_up()
+            paid.append(town.paid())
+            return revision
 
-            town.store.commit = noted
-            await town.look()
-            assert town.machines() == {"p1-001": {"m": 1}}
-            assert all(each == Counter({("p1-001", "m"): 1}) for each in paid), paid
-
-    play(script)
+        town.store.commit = noted
+        await town.look()
+        assert town.machines() == {"p1-001": {"m": 1}}
+        assert all(each == Counter({("p1-001", "m"): 1}) for each in paid), paid
 
 
-def test_a_cluster_of_a_pool_that_is_gone_stays_as_long_as_somebody_is_in_it() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=1000), a_service(replicas=2)) as town:
-            await town.look()
-            await town.bind()
-            await town.remove(LatticePool, "p1")
-            await town.look()
-            assert town.machines() == {"p1-001": {"m": 1}}, "what runs there runs on"
-            said = plan(
-                World.of(each for copy in town.office.caches for each in copy.objects()),
-                [],
-                [("LatticeService", "default", "api")],
-            )
-            assert said.state_after is not None
-            assert said.state_after.clusters == {}
-            await town.remove(LatticeService, "api", "default")
-            await town.finish()
-            await town.look()
-            assert town.machines() == {"p1-001": {}}
-
-    play(script)
+async def test_a_cluster_of_a_pool_that_is_gone_stays_as_long_as_somebody_is_in_it() -> None:
+    async with a_town(a_class(), a_pool(budget=1000), a_service(replicas=2)) as town:
+        await town.look()
+        await town.bind()
+        await town.remove(LatticePool, "p1")
+        await town.look()
+        assert town.machines() == {"p1-001": {"m": 1}}, "what runs there runs on"
+        said = plan(
+            World.of(each for copy in town.office.caches for each in copy.objects()),
+            [],
+            [("LatticeService", "default", "api")],
+        )
+        assert said.state_after is not None
+        assert said.state_after.clusters == {}
+        await town.remove(LatticeService, "api", "default")
+        await town.finish()
+        await town.look()
+        assert town.machines() == {"p1-001": {}}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from build.service_world import Town, a_town, play
+from build.service_world import Town, a_town
 from build.worlds import a_class, a_pool, a_service, made
 
 from lattice.controllers.runtime.object_writes import with_metadata, with_status
@@ -51,24 +51,20 @@ async def given_up(town: Town) -> None:
 @pytest.mark.parametrize(
     "before", [pytest.param(each, id=each.__name__) for each in (awaited, going, given_up)]
 )
-def test_a_service_that_comes_in_between_goes_where_plan_said(before) -> None:  # type: ignore[no-untyped-def]
-    async def script() -> None:
-        async with a_town(
-            a_class(cores=8, memory=64), a_pool(), a_service("api", replicas=2, cores=2)
-        ) as town:
-            await town.look()
-            await before(town)
-            late = a_service("web", replicas=2, cores=1)
-            objects = [each for copy in town.office.caches for each in copy.objects()]
-            said = plan(replace(World.of(objects), now=town.clock.now()), [late])
-            assert said.state_after is not None
-            await town.apply(late)
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            placed = town.office.cache(LatticeService).get("default/web")
-            assert placed is not None
-            found = {(each.pool, each.cluster, each.node): each.replicas for each in placed.status.placements}
-            assert found == dict(said.state_after.replica_counts["default/web"])
-            assert town.machines() == {name: dict(each) for name, each in said.state_after.clusters.items()}
+async def test_a_service_that_comes_in_between_goes_where_plan_said(before) -> None:  # type: ignore[no-untyped-def]
 
-    play(script)
+    async with a_town(a_class(cores=8, memory=64), a_pool(), a_service("api", replicas=2, cores=2)) as town:
+        await town.look()
+        await before(town)
+        late = a_service("web", replicas=2, cores=1)
+        objects = [each for copy in town.office.caches for each in copy.objects()]
+        said = plan(replace(World.of(objects), now=town.clock.now()), [late])
+        assert said.state_after is not None
+        await town.apply(late)
+        await town.services.reconcile(FLEET_KEY)
+        await town.caught_up()
+        placed = town.office.cache(LatticeService).get("default/web")
+        assert placed is not None
+        found = {(each.pool, each.cluster, each.node): each.replicas for each in placed.status.placements}
+        assert found == dict(said.state_after.replica_counts["default/web"])
+        assert town.machines() == {name: dict(each) for name, each in said.state_after.clusters.items()}

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from build.service_world import Town, a_town, play
+from build.service_world import Town, a_town
 from build.virtual import VirtualClock
 from build.worlds import a_class, a_policy, a_pool, a_service, a_static, policies, pools, services, worlds
 from hypothesis import HealthCheck, Phase, given, note, settings
@@ -287,7 +287,7 @@ def test_a_plan_that_is_applied_comes_out_as_it_said(
             await settled(town, world, binding=True)
             check_machines(town, said, before)
 
-    play(script)
+    asyncio.run(script())
 
 
 @EXAMPLES
@@ -329,31 +329,27 @@ def test_a_pool_that_is_deleted_takes_with_it_what_the_plan_says_which_is_nothin
             }
             assert stranded == moving
 
-    play(script)
+    asyncio.run(script())
 
 
 def _is_in(service: LatticeService, pool: str) -> bool:
     return any(each.pool == pool for each in service.status.placements)
 
 
-def test_replicas_that_are_not_bound_yet_leave_room_to_those_that_are() -> None:
+async def test_replicas_that_are_not_bound_yet_leave_room_to_those_that_are() -> None:
     """Two machines are paid for, and there is no money for a third: eight replicas of one core have room there, and the ninth has none."""
-
-    async def script() -> None:
-        async with a_town(
-            a_class(), a_pool(budget=400), a_service(replicas=1), a_service("db", replicas=3)
-        ) as town:
-            await settled(town, World.of([]), binding=True)
-            await town.apply(a_service(replicas=4), a_service("new", replicas=2))
-            for _ in range(3):
-                await town.look()
-            assert {name: sum(each.values()) for name, each in where(town).items()} == {
-                "default/api": 4,
-                "default/db": 3,
-                "default/new": 1,
-            }
-
-    play(script)
+    async with a_town(
+        a_class(), a_pool(budget=400), a_service(replicas=1), a_service("db", replicas=3)
+    ) as town:
+        await settled(town, World.of([]), binding=True)
+        await town.apply(a_service(replicas=4), a_service("new", replicas=2))
+        for _ in range(3):
+            await town.look()
+        assert {name: sum(each.values()) for name, each in where(town).items()} == {
+            "default/api": 4,
+            "default/db": 3,
+            "default/new": 1,
+        }
 
 
 async def bound_to(town: Town, service: str, *numbers: int) -> None:
@@ -379,17 +375,13 @@ async def comes_out(town: Town, *wanted: Kind, gone: str = "") -> FleetState:
     return said
 
 
-def test_who_comes_takes_the_machines_of_who_goes() -> None:
+async def test_who_comes_takes_the_machines_of_who_goes() -> None:
     """The data center is full, and the one cluster that is rented is left with nobody by the same change that brings a replica."""
-
-    async def script() -> None:
-        supply = a_class(), a_pool("rented"), a_static(nodes=1, cores=4, memory="16Gi")
-        async with a_town(*supply, a_service(replicas=2, cores=4)) as town:
-            await settled(town, World.of([]), binding=True)
-            said = await comes_out(town, a_service(replicas=1, cores=4), a_service("new", replicas=1))
-            assert said.replica_counts["default/new"] == {("rented", "rented-001", "m"): 1}
-
-    play(script)
+    supply = a_class(), a_pool("rented"), a_static(nodes=1, cores=4, memory="16Gi")
+    async with a_town(*supply, a_service(replicas=2, cores=4)) as town:
+        await settled(town, World.of([]), binding=True)
+        said = await comes_out(town, a_service(replicas=1, cores=4), a_service("new", replicas=1))
+        assert said.replica_counts["default/new"] == {("rented", "rented-001", "m"): 1}
 
 
 @pytest.mark.parametrize(
@@ -399,53 +391,41 @@ def test_who_comes_takes_the_machines_of_who_goes() -> None:
         pytest.param(2, 2, id="a cluster that keeps its machines keeps them in use"),
     ],
 )
-def test_the_replicas_that_go_are_those_that_the_plan_says(fewest: int, machines_left: int) -> None:
+async def test_the_replicas_that_go_are_those_that_the_plan_says(fewest: int, machines_left: int) -> None:
     """Of three, two are on one machine and one on another."""
-
-    async def script() -> None:
-        rules = a_policy(clusters={"minNodes": fewest})
-        async with a_town(a_class("s", 2, 8), a_pool(classes=["s"]), rules, a_service(replicas=3)) as town:
-            await settled(town, World.of([]), binding=True)
-            await comes_out(town, a_service(replicas=2))
-            assert len({each.status.binding.node for each in town.live()}) == machines_left
-
-    play(script)
+    rules = a_policy(clusters={"minNodes": fewest})
+    async with a_town(a_class("s", 2, 8), a_pool(classes=["s"]), rules, a_service(replicas=3)) as town:
+        await settled(town, World.of([]), binding=True)
+        await comes_out(town, a_service(replicas=2))
+        assert len({each.status.binding.node for each in town.live()}) == machines_left
 
 
-def test_whoever_is_deleted_holds_no_machine() -> None:
+async def test_whoever_is_deleted_holds_no_machine() -> None:
     """Two of api are on one machine, the third is beside web on another: without web, that one goes, and its machine."""
-
-    async def script() -> None:
-        async with a_town(
-            a_class("s", 2, 4),
-            a_pool(classes=["s"]),
-            a_service(replicas=3, memory=2),
-            a_service("web", memory=2),
-        ) as town:
-            await settled(town, World.of([]), binding=True)
-            await comes_out(town, a_service(replicas=2, memory=2), gone="web")
-            assert machines(town) == {"p1-001": {"s": 1}}
-
-    play(script)
+    async with a_town(
+        a_class("s", 2, 4),
+        a_pool(classes=["s"]),
+        a_service(replicas=3, memory=2),
+        a_service("web", memory=2),
+    ) as town:
+        await settled(town, World.of([]), binding=True)
+        await comes_out(town, a_service(replicas=2, memory=2), gone="web")
+        assert machines(town) == {"p1-001": {"s": 1}}
 
 
-def test_whoever_was_deleted_holds_no_machine_while_it_stops() -> None:
+async def test_whoever_was_deleted_holds_no_machine_while_it_stops() -> None:
     """As above, but web was deleted before anybody thought of api, and still runs."""
-
-    async def script() -> None:
-        async with a_town(
-            a_class("s", 2, 4),
-            a_pool(classes=["s"]),
-            a_service(replicas=3, memory=2),
-            a_service("web", memory=2),
-        ) as town:
-            await settled(town, World.of([]), binding=True)
-            await town.remove(LatticeService, "web", "default")
-            await town.look()
-            await comes_out(town, a_service(replicas=2, memory=2))
-            assert machines(town) == {"p1-001": {"s": 1}}
-
-    play(script)
+    async with a_town(
+        a_class("s", 2, 4),
+        a_pool(classes=["s"]),
+        a_service(replicas=3, memory=2),
+        a_service("web", memory=2),
+    ) as town:
+        await settled(town, World.of([]), binding=True)
+        await town.remove(LatticeService, "web", "default")
+        await town.look()
+        await comes_out(town, a_service(replicas=2, memory=2))
+        assert machines(town) == {"p1-001": {"s": 1}}
 
 
 @pytest.mark.parametrize(
@@ -455,58 +435,44 @@ def test_whoever_was_deleted_holds_no_machine_while_it_stops() -> None:
         pytest.param(1, 2, id="the first leaves the most crowded machine, which the other shares"),
     ],
 )
-def test_of_two_that_shrink_the_more_important_chooses_first(priority: int, machines_left: int) -> None:
+async def test_of_two_that_shrink_the_more_important_chooses_first(priority: int, machines_left: int) -> None:
     """Of api one is on each machine; of web two are on one machine, and one on another."""
-
-    async def script() -> None:
-        supply = a_class("l", 3, 12), a_pool(classes=["l"])
-        async with a_town(
-            *supply, a_service(replicas=2), a_service("web", replicas=3, priority=priority)
-        ) as town:
-            await town.look()
-            await bound_to(town, "api", 1, 2)
-            await bound_to(town, "web", 1, 1, 2)
-            await settled(town, World.of([]), binding=True)
-            await comes_out(town, a_service(replicas=1), a_service("web", replicas=2, priority=priority))
-            assert machines(town) == {"p1-001": {"l": machines_left}}
-
-    play(script)
+    supply = a_class("l", 3, 12), a_pool(classes=["l"])
+    async with a_town(
+        *supply, a_service(replicas=2), a_service("web", replicas=3, priority=priority)
+    ) as town:
+        await town.look()
+        await bound_to(town, "api", 1, 2)
+        await bound_to(town, "web", 1, 1, 2)
+        await settled(town, World.of([]), binding=True)
+        await comes_out(town, a_service(replicas=1), a_service("web", replicas=2, priority=priority))
+        assert machines(town) == {"p1-001": {"l": machines_left}}
 
 
-def test_of_two_that_shrink_at_once_the_second_knows_what_the_first_has_chosen() -> None:
+async def test_of_two_that_shrink_at_once_the_second_knows_what_the_first_has_chosen() -> None:
     """Though that is not written yet: the one of api on the second machine goes, and with that of web nobody is left there."""
-
-    async def script() -> None:
-        async with a_town(
-            a_class("l", 3, 12), a_pool(classes=["l"]), a_service(replicas=2), a_service("web", replicas=3)
-        ) as town:
-            await town.look()
-            await bound_to(town, "api", 1, 2)
-            await bound_to(town, "web", 1, 1, 2)
-            await settled(town, World.of([]), binding=True)
-            await town.apply(a_service(replicas=1), a_service("web", replicas=2))
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            await asyncio.gather(*(town.replicas.reconcile(f"default/{name}") for name in ("api", "web")))
-            assert {each.status.binding.node for name in ("api", "web") for each in town.live(name)} == {
-                "p1-001-l-1"
-            }
-
-    play(script)
+    async with a_town(
+        a_class("l", 3, 12), a_pool(classes=["l"]), a_service(replicas=2), a_service("web", replicas=3)
+    ) as town:
+        await town.look()
+        await bound_to(town, "api", 1, 2)
+        await bound_to(town, "web", 1, 1, 2)
+        await settled(town, World.of([]), binding=True)
+        await town.apply(a_service(replicas=1), a_service("web", replicas=2))
+        await town.services.reconcile(FLEET_KEY)
+        await town.caught_up()
+        await asyncio.gather(*(town.replicas.reconcile(f"default/{name}") for name in ("api", "web")))
+        assert {each.status.binding.node for name in ("api", "web") for each in town.live(name)} == {
+            "p1-001-l-1"
+        }
 
 
-def test_who_goes_leaves_room_to_who_waits_for_it() -> None:
+async def test_who_goes_leaves_room_to_who_waits_for_it() -> None:
     """Three small ones are on both machines before the large one comes, which has its place and finds no node until two of them go."""
-
-    async def script() -> None:
-        async with a_town(
-            a_class(cores=8), a_pool(), a_service(replicas=3), a_service("db", cores=8)
-        ) as town:
-            await town.look()
-            await bound_to(town, "api", 1, 2, 1)
-            await settled(town, World.of([]), binding=True)
-            assert has_stuck(town)
-            await comes_out(town, a_service(replicas=1))
-            assert not has_stuck(town)
-
-    play(script)
+    async with a_town(a_class(cores=8), a_pool(), a_service(replicas=3), a_service("db", cores=8)) as town:
+        await town.look()
+        await bound_to(town, "api", 1, 2, 1)
+        await settled(town, World.of([]), binding=True)
+        assert has_stuck(town)
+        await comes_out(town, a_service(replicas=1))
+        assert not has_stuck(town)

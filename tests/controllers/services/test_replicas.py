@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.service_world import a_town, contents, play, puts
+from build.service_world import a_town, contents, puts
 from build.virtual import VirtualClock
 from build.worlds import a_class, a_pool, a_service, made
 
@@ -39,423 +39,358 @@ def detailed() -> LatticeService:
     return made(LatticeService, "api", spec, {"team": "blue"}, "default")
 
 
-def test_a_workload_has_all_that_its_service_says() -> None:
-    async def script() -> None:
-        async with a_town(a_class(labels={"disk": "ssd"}), a_pool(), detailed()) as town:
+async def test_a_workload_has_all_that_its_service_says() -> None:
+    async with a_town(a_class(labels={"disk": "ssd"}), a_pool(), detailed()) as town:
+        await town.look()
+        (found,) = town.workloads()
+        meta, spec, service = found.metadata, found.spec, town.service()
+        assert (meta.name, meta.finalizers) == ("api-0", ("lattice.dev/workload",))
+        assert meta.labels == {"team": "blue", "lattice.dev/service": "api"}
+        (owner,) = meta.owner_references
+        assert (owner.kind, owner.name, owner.uid, owner.controller) == (
+            "LatticeService",
+            "api",
+            service.metadata.uid,
+            True,
+        )
+        assert (spec.service, spec.slot, spec.cluster, spec.priority) == ("api", 0, "p1-001", 7)
+        assert spec.request_amounts == {"cpu": 250, "memory": 1 << 30}
+        assert spec.constraints.node_selector == {"disk": "ssd", "lattice.dev/node-class": "m"}
+        assert spec.constraints.tolerations == service.spec.placement.tolerations
+        assert [each.topology_key for each in spec.constraints.spread] == ["node"]
+        assert spec.disconnect == service.spec.disconnect
+        assert spec.revision == compute_revision(spec)
+        assert not list(found.problems())
+
+
+async def test_what_a_replica_needs_is_asked_for_where_its_containers_do_not() -> None:
+    async with a_town(
+        a_class(gpu=2, gpu_model="a100"),
+        a_pool(),
+        a_service(cores=0.5, memory=2, gpu=0.5, gpuModel="a100"),
+    ) as town:
+        await town.look()
+        (found,) = town.workloads()
+        assert found.spec.request_amounts == town.service().spec.requests
+        assert found.spec.constraints.gpu_models == ("a100",)
+
+
+async def test_nothing_is_made_before_what_is_asked_now_is_placed() -> None:
+    async with a_town(a_class(), a_pool(), a_service()) as town:
+        await town.replicas.reconcile("default/api")
+        assert town.workloads() == []
+        await town.look()
+        await town.bind()
+        await town.apply(with_image(a_service(replicas=3), "app:2"))
+        await town.replicas.reconcile("default/api")
+        assert len(town.workloads()) == 1
+        await town.apply(a_service(replicas=3))
+        await town.look()
+        assert len(town.workloads()) == 3
+        assert [each.message for each in await town.events("ScaledUp")] == [
+            "from 0 to 1 replicas",
+            "from 1 to 3 replicas",
+        ]
+
+
+async def test_ten_thousand_are_made_in_a_hundred_commits() -> None:
+    async with a_town(a_class("m", 64, 256), a_pool(), a_service(replicas=10_000, cores=0.5)) as town:
+        await town.services.reconcile(FLEET_KEY)
+        before = await town.store.revision()
+        await town.replicas.reconcile("default/api")
+        assert len(town.workloads()) == 10_000
+        assert await town.store.revision() - before == 101  # the event of it is in the first
+        assert sorted(each.spec.slot for each in town.workloads()) == list(range(10_000))
+        before = await town.store.revision()
+        await town.replicas.reconcile("default/api")
+        assert await town.store.revision() == before
+
+
+async def test_fewer_are_wanted_and_the_highest_slots_go_through_their_lifecycle() -> None:
+    async with a_town(a_class(), a_pool(), a_service(replicas=4)) as town:
+        await town.look()
+        await town.bind()
+        await town.apply(a_service(replicas=2))
+        await town.look()
+        assert [each.spec.slot for each in town.live()] == [0, 1]
+        assert [each.metadata.finalizers for each in town.workloads()][2:] == [("lattice.dev/workload",)] * 2
+        assert (await town.events("ScaledDown"))[0].message == "from 4 to 2 replicas"
+        await town.apply(a_service(replicas=3))
+        await town.look()
+        assert [each.spec.slot for each in town.live()] == [0, 1, 4], (
+            "a slot is free when its last holder is gone"
+        )
+        await town.finish()
+        await town.apply(a_service(replicas=4))
+        await town.look()
+        assert [each.spec.slot for each in town.live()] == [0, 1, 2, 4]
+
+
+async def test_an_update_goes_one_by_one_and_never_below_what_is_wanted() -> None:
+    service = a_service(replicas=3)
+    async with a_town(a_class(), a_pool(), service) as town:
+        await town.look()
+        await town.bind()
+        old = town.live()[0].spec.revision
+        await town.apply(with_image(service, "app:2"))
+        seen = []
+        for _ in range(20):
             await town.look()
-            (found,) = town.workloads()
-            meta, spec, service = found.metadata, found.spec, town.service()
-            assert (meta.name, meta.finalizers) == ("api-0", ("lattice.dev/workload",))
-            assert meta.labels == {"team": "blue", "lattice.dev/service": "api"}
-            (owner,) = meta.owner_references
-            assert (owner.kind, owner.name, owner.uid, owner.controller) == (
-                "LatticeService",
-                "api",
-                service.metadata.uid,
-                True,
-            )
-            assert (spec.service, spec.slot, spec.cluster, spec.priority) == ("api", 0, "p1-001", 7)
-            assert spec.request_amounts == {"cpu": 250, "memory": 1 << 30}
-            assert spec.constraints.node_selector == {"disk": "ssd", "lattice.dev/node-class": "m"}
-            assert spec.constraints.tolerations == service.spec.placement.tolerations
-            assert [each.topology_key for each in spec.constraints.spread] == ["node"]
-            assert spec.disconnect == service.spec.disconnect
-            assert spec.revision == compute_revision(spec)
-            assert not list(found.problems())
-
-    play(script)
-
-
-def test_what_a_replica_needs_is_asked_for_where_its_containers_do_not() -> None:
-    async def script() -> None:
-        async with a_town(
-            a_class(gpu=2, gpu_model="a100"),
-            a_pool(),
-            a_service(cores=0.5, memory=2, gpu=0.5, gpuModel="a100"),
-        ) as town:
-            await town.look()
-            (found,) = town.workloads()
-            assert found.spec.request_amounts == town.service().spec.requests
-            assert found.spec.constraints.gpu_models == ("a100",)
-
-    play(script)
-
-
-def test_nothing_is_made_before_what_is_asked_now_is_placed() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service()) as town:
-            await town.replicas.reconcile("default/api")
-            assert town.workloads() == []
-            await town.look()
+            live = town.live()
+            seen.append(len(live))
+            assert sum(each.status.ready is True for each in live) >= 3
+            assert len(town.workloads()) <= 4
             await town.bind()
-            await town.apply(with_image(a_service(replicas=3), "app:2"))
-            await town.replicas.reconcile("default/api")
-            assert len(town.workloads()) == 1
-            await town.apply(a_service(replicas=3))
-            await town.look()
-            assert len(town.workloads()) == 3
-            assert [each.message for each in await town.events("ScaledUp")] == [
-                "from 0 to 1 replicas",
-                "from 1 to 3 replicas",
-            ]
-
-    play(script)
-
-
-def test_ten_thousand_are_made_in_a_hundred_commits() -> None:
-    async def script() -> None:
-        async with a_town(a_class("m", 64, 256), a_pool(), a_service(replicas=10_000, cores=0.5)) as town:
-            await town.services.reconcile(FLEET_KEY)
-            before = await town.store.revision()
-            await town.replicas.reconcile("default/api")
-            assert len(town.workloads()) == 10_000
-            assert await town.store.revision() - before == 101  # the event of it is in the first
-            assert sorted(each.spec.slot for each in town.workloads()) == list(range(10_000))
-            before = await town.store.revision()
-            await town.replicas.reconcile("default/api")
-            assert await town.store.revision() == before
-
-    play(script)
-
-
-def test_fewer_are_wanted_and_the_highest_slots_go_through_their_lifecycle() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service(replicas=4)) as town:
-            await town.look()
-            await town.bind()
-            await town.apply(a_service(replicas=2))
-            await town.look()
-            assert [each.spec.slot for each in town.live()] == [0, 1]
-            assert [each.metadata.finalizers for each in town.workloads()][2:] == [
-                ("lattice.dev/workload",)
-            ] * 2
-            assert (await town.events("ScaledDown"))[0].message == "from 4 to 2 replicas"
-            await town.apply(a_service(replicas=3))
-            await town.look()
-            assert [each.spec.slot for each in town.live()] == [0, 1, 4], (
-                "a slot is free when its last holder is gone"
-            )
             await town.finish()
-            await town.apply(a_service(replicas=4))
+            if not any(each.spec.revision == old for each in town.workloads()):
+                break
+        await town.look()
+        assert {each.spec.revision for each in town.live()} == {compute_revision(town.live()[0].spec)}
+        assert len(town.live()) == 3
+        assert max(seen) == 4
+        progress = town.condition("Progressing")
+        assert progress is not None
+        assert (progress.status, progress.reason) == ("False", "Complete")
+        assert [
+            len(await town.events(reason)) for reason in ("RolloutStarted", "RolloutDone", "ScaledDown")
+        ] == [1, 1, 0]
+
+
+async def test_an_update_that_fails_is_paused_says_why_and_yields_to_the_next() -> None:
+    service = a_service(replicas=2)
+    async with a_town(a_class(), a_pool(), service) as town:
+        await town.look()
+        await town.bind()
+        await town.apply(with_image(service, "wrong:1"))
+        await town.look()
+        (broken,) = [each for each in town.live() if each.status.binding is None]
+        await town.change(broken, actual_state="Failed", ready=False, failure_reason="IMAGE_NOT_FOUND")
+        await town.look()
+        progress = town.condition("Progressing")
+        assert progress is not None
+        assert (progress.status, progress.reason) == ("False", "IMAGE_NOT_FOUND")
+        assert len(town.live()) == 3
+        assert len(await town.events("RolloutPaused")) == 1
+        await town.apply(service)
+        await town.look()
+        await town.finish()
+        await town.look()
+        assert [each.metadata.name for each in town.live()] == ["api-0", "api-1"]
+        assert town.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
+
+
+async def test_an_update_that_needs_larger_machines_moves_there_one_by_one() -> None:
+    classes = [a_class("m", 4, 16, 0.2), a_class("l", 16, 64, 0.7)]
+    async with a_town(*classes, a_pool(classes=["m", "l"]), a_service(replicas=2, cores=3)) as town:
+        await town.look()
+        await town.bind()
+        assert town.placed() == {("p1-001", "m"): 2}
+        await town.apply(a_service(replicas=2, cores=6))
+        for _ in range(12):
             await town.look()
-            assert [each.spec.slot for each in town.live()] == [0, 1, 2, 4]
-
-    play(script)
-
-
-def test_an_update_goes_one_by_one_and_never_below_what_is_wanted() -> None:
-    async def script() -> None:
-        service = a_service(replicas=3)
-        async with a_town(a_class(), a_pool(), service) as town:
-            await town.look()
+            assert sum(each.status.ready is True for each in town.live()) >= 2
             await town.bind()
-            old = town.live()[0].spec.revision
-            await town.apply(with_image(service, "app:2"))
-            seen = []
-            for _ in range(20):
-                await town.look()
-                live = town.live()
-                seen.append(len(live))
-                assert sum(each.status.ready is True for each in live) >= 3
-                assert len(town.workloads()) <= 4
-                await town.bind()
-                await town.finish()
-                if not any(each.spec.revision == old for each in town.workloads()):
-                    break
-            await town.look()
-            assert {each.spec.revision for each in town.live()} == {compute_revision(town.live()[0].spec)}
-            assert len(town.live()) == 3
-            assert max(seen) == 4
-            progress = town.condition("Progressing")
-            assert progress is not None
-            assert (progress.status, progress.reason) == ("False", "Complete")
-            assert [
-                len(await town.events(reason)) for reason in ("RolloutStarted", "RolloutDone", "ScaledDown")
-            ] == [1, 1, 0]
-
-    play(script)
-
-
-def test_an_update_that_fails_is_paused_says_why_and_yields_to_the_next() -> None:
-    async def script() -> None:
-        service = a_service(replicas=2)
-        async with a_town(a_class(), a_pool(), service) as town:
-            await town.look()
-            await town.bind()
-            await town.apply(with_image(service, "wrong:1"))
-            await town.look()
-            (broken,) = [each for each in town.live() if each.status.binding is None]
-            await town.change(broken, actual_state="Failed", ready=False, failure_reason="IMAGE_NOT_FOUND")
-            await town.look()
-            progress = town.condition("Progressing")
-            assert progress is not None
-            assert (progress.status, progress.reason) == ("False", "IMAGE_NOT_FOUND")
-            assert len(town.live()) == 3
-            assert len(await town.events("RolloutPaused")) == 1
-            await town.apply(service)
-            await town.look()
             await town.finish()
-            await town.look()
-            assert [each.metadata.name for each in town.live()] == ["api-0", "api-1"]
-            assert town.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
-
-    play(script)
-
-
-def test_an_update_that_needs_larger_machines_moves_there_one_by_one() -> None:
-    async def script() -> None:
-        classes = [a_class("m", 4, 16, 0.2), a_class("l", 16, 64, 0.7)]
-        async with a_town(*classes, a_pool(classes=["m", "l"]), a_service(replicas=2, cores=3)) as town:
-            await town.look()
-            await town.bind()
-            assert town.placed() == {("p1-001", "m"): 2}
-            await town.apply(a_service(replicas=2, cores=6))
-            for _ in range(12):
-                await town.look()
-                assert sum(each.status.ready is True for each in town.live()) >= 2
-                await town.bind()
-                await town.finish()
-            await town.look()
-            assert Counter(
-                each.spec.constraints.node_selector["lattice.dev/node-class"] for each in town.live()
-            ) == Counter(l=2)
-            assert town.machines() == {"p1-001": {"l": 1}}
-
-    play(script)
+        await town.look()
+        assert Counter(
+            each.spec.constraints.node_selector["lattice.dev/node-class"] for each in town.live()
+        ) == Counter(l=2)
+        assert town.machines() == {"p1-001": {"l": 1}}
 
 
-def test_what_changes_without_another_start_changes_in_place() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
-            await town.look()
-            await town.bind()
-            before = [(each.metadata.uid, each.spec.revision) for each in town.live()]
-            await town.apply(a_service(replicas=2, priority=9))
-            await town.look()
-            assert [(each.metadata.uid, each.spec.revision) for each in town.live()] == before
-            assert [each.spec.priority for each in town.live()] == [9, 9]
-            assert [each.status.binding is not None for each in town.live()] == [True, True]
-
-    play(script)
+async def test_what_changes_without_another_start_changes_in_place() -> None:
+    async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
+        await town.look()
+        await town.bind()
+        before = [(each.metadata.uid, each.spec.revision) for each in town.live()]
+        await town.apply(a_service(replicas=2, priority=9))
+        await town.look()
+        assert [(each.metadata.uid, each.spec.revision) for each in town.live()] == before
+        assert [each.spec.priority for each in town.live()] == [9, 9]
+        assert [each.status.binding is not None for each in town.live()] == [True, True]
 
 
-def test_replicas_of_an_earlier_service_of_the_same_name_are_not_its_own() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
-            await town.look()
-            await town.remove(LatticeService, "api", "default")
-            await town.apply(a_service(replicas=2))
-            await town.look()
-            mine = [
-                each
-                for each in town.workloads()
-                if each.metadata.owner_references[0].uid == town.service().metadata.uid
-            ]
-            assert [each.spec.slot for each in mine] == [2, 3]
-
-    play(script)
+async def test_replicas_of_an_earlier_service_of_the_same_name_are_not_its_own() -> None:
+    async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
+        await town.look()
+        await town.remove(LatticeService, "api", "default")
+        await town.apply(a_service(replicas=2))
+        await town.look()
+        mine = [
+            each
+            for each in town.workloads()
+            if each.metadata.owner_references[0].uid == town.service().metadata.uid
+        ]
+        assert [each.spec.slot for each in mine] == [2, 3]
 
 
-def test_a_service_that_is_going_gets_no_more() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service()) as town:
-            await town.services.reconcile(FLEET_KEY)
-            await town.remove(LatticeService, "api", "default")
+async def test_a_service_that_is_going_gets_no_more() -> None:
+    async with a_town(a_class(), a_pool(), a_service()) as town:
+        await town.services.reconcile(FLEET_KEY)
+        await town.remove(LatticeService, "api", "default")
+        await town.replicas.reconcile("default/api")
+        assert town.all(LatticeWorkload) == []
+
+
+async def test_a_term_that_is_over_makes_no_workloads() -> None:
+    async with a_town(a_class(), a_pool(), a_service()) as town:
+        await town.services.reconcile(FLEET_KEY)
+        await town.caught_up()
+        await town.store.campaign("controllers", "me", 15.0)
+        with pytest.raises(Fenced):
             await town.replicas.reconcile("default/api")
-            assert town.all(LatticeWorkload) == []
-
-    play(script)
+        assert town.workloads() == []
 
 
-def test_a_term_that_is_over_makes_no_workloads() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service()) as town:
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            await town.store.campaign("controllers", "me", 15.0)
-            with pytest.raises(Fenced):
-                await town.replicas.reconcile("default/api")
-            assert town.workloads() == []
-
-    play(script)
-
-
-def test_the_loops_find_their_way_by_themselves() -> None:
+async def test_the_loops_find_their_way_by_themselves() -> None:
     """Nobody calls the controllers: what is applied comes to workloads, also after a change."""
-
-    async def script() -> None:
-        async with a_town(a_class(), a_pool()) as town:
-            loops = [asyncio.create_task(each.loop().run()) for each in (town.services, town.replicas)]
-            await town.clock.advance(1)
-            await town.apply(a_service(replicas=2), a_service("web"))
-            await town.clock.advance(2)
-            assert (len(town.live()), len(town.live("web"))) == (2, 1)
-            await town.apply(a_service(replicas=5))
-            await town.clock.advance(2)
-            assert len(town.live()) == 5
-            await town.bind()
-            await town.clock.advance(61)
-            before = await town.store.revision()
-            await town.clock.advance(600)
-            assert await town.store.revision() == before, "a converged system writes nothing"
-            for loop in loops:
-                loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
-
-    play(script)
-
-
-def test_a_service_and_its_update_come_to_the_same_after_a_restart() -> None:
-    async def script() -> None:
-        service, states = a_service(replicas=3), []
-        for restarts in (False, True):
-            clock = VirtualClock()
-            store = MemoryStore(clock)
-            await store.commit(puts([a_class(), a_pool(), service]))
-            found: dict[str, Any] = {}
-            changes = [None, with_image(service, "app:2")]
-            for change in changes:
-                for _ in range(12):
-                    async with a_town(store=store, clock=clock) as town:
-                        if change is not None:
-                            await town.apply(change)
-                            change = None
-                        for _ in range(1 if restarts else 3):
-                            await town.look()
-                            await town.bind()
-                            await town.finish()
-                        await town.look()
-                found = await contents(store, LatticeWorkload)
-            states.append(sorted(each["spec"]["revision"] for each in found.values()))
-        assert states[0] == states[1]
-        assert len(states[0]) == 3
-        assert len(set(states[0])) == 1
-
-    play(script)
-
-
-def test_one_more_runs_where_a_drain_waits_for_it_and_goes_when_it_is_over() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
-            await town.look()
-            await town.bind()
-            waiting: dict[str, str] = {"default/api": "default/api-1"}
-            town.replicas.surges = lambda: waiting
-            await town.look()
-            assert [each.metadata.name for each in town.workloads()] == ["api-0", "api-1", "api-2"]
-            await town.bind()
-            await town.look()
-            assert len(town.workloads()) == 3
-            waiting.clear()
-            await town.look()
-            assert sum(each.metadata.deletion_timestamp is None for each in town.workloads()) == 2
-
-    play(script)
-
-
-def test_the_one_more_goes_as_soon_as_the_one_that_left_its_node_is_ready_elsewhere() -> None:
-    """Which of those elsewhere goes depends on it: who becomes ready is heard."""
-
-    async def script() -> None:
-        apart = [{"topologyKey": "region"}]
-        async with a_town(a_class(), a_pool("p1"), a_pool("p2"), a_service(replicas=2, spread=apart)) as town:
-            await town.look()
-            await town.bind()
-            moved, other = town.workloads()
-            assert moved.spec.cluster != other.spec.cluster
-            waiting: dict[str, str] = {"default/api": f"default/{other.metadata.name}"}
-            town.replicas.surges = lambda: waiting
-            await town.look()
-            await town.bind()
-            await town.change(moved, ready=False)
-            waiting.clear()
-            await town.look()
-            assert len(town.live()) == 3
-            woken: list[str] = []
-            copy = town.office.cache(LatticeWorkload)
-            copy.on_change(lambda change: woken.extend(town.replicas._keys_for_workload(change)))
-            await town.change(moved, ready=True)
-            assert woken == ["default/api"]
-            await town.look()
-            assert len(town.live()) == 2
-
-    play(script)
-
-
-def test_when_the_drain_goes_on_it_is_the_one_that_leaves_which_is_not_needed_any_more() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
-            await town.look()
-            await town.bind()
-            waiting, leaving = {"default/api": "default/api-0"}, set[str]()
-            town.replicas.surges = lambda: waiting
-            town.replicas.eviction_reason = lambda each: (
-                "its node is drained" if each.metadata.name in leaving else ""
-            )
-            await town.look()
-            await town.bind()
-            waiting.clear()
-            leaving.add("api-0")
-            await town.look()
-            assert [each.metadata.name for each in town.live()] == ["api-1", "api-2"]
-
-    play(script)
-
-
-def test_one_more_runs_for_a_drain_also_while_the_one_that_waits_is_to_go_elsewhere() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
-            await town.look()
-            await town.bind()
-            town.replicas.surges = lambda: {"default/api": "default/api-1"}
-            service = town.service()
-            moved = tuple(
-                msgspec.structs.replace(each, cluster="p1-002") for each in service.status.placements
-            )
-            elsewhere = msgspec.structs.replace(
-                service, status=msgspec.structs.replace(service.status, placements=moved)
-            )
-            assert town.replicas._desired_replicas(elsewhere) == {("p1-002", "m"): 3}
-
-    play(script)
-
-
-def test_an_update_without_room_for_one_more_says_what_is_missing_and_goes_on_when_there_is() -> None:
-    async def script() -> None:
-        service = a_service(replicas=2)
-        async with a_town(a_class(), a_pool(), service) as town:
-            loop = asyncio.create_task(town.replicas.loop().run())
-            await town.look()
-            await town.bind()
-            await town.apply(with_image(service, "app:2"))
-            await town.look()
-            (waiting,) = [each for each in town.live() if each.status.binding is None]
-            said = Condition(
-                type="Scheduled",
-                status="False",
-                reason="NoNodeFits",
-                message="0 of 1 node: 1 without 1 cpu free",
-            )
-            short = {"what": "cpu", "need": "1", "have": "500m", "missing": "500m"}
-            await town.change(
-                waiting, conditions=(said,), decision={"nearest": {"node": "n1", "short": [short]}}
-            )
-            await town.clock.advance(1)
-            progress = town.condition("Progressing")
-            assert progress is not None
-            assert (progress.status, progress.reason) == ("False", "NoRoomForSurge")
-            why = "0 of 1 node: 1 without 1 cpu free; nearest is n1: cpu need 1, have 500m, missing 500m"
-            assert why in progress.message
-            assert len(await town.events("RolloutPaused")) == 1
-            before = await town.store.revision()
-            await town.clock.advance(600)
-            assert (len(town.live()), await town.store.revision()) == (3, before), (
-                "never fewer than are wanted, however long it takes"
-            )
-            await town.bind()
-            await town.clock.advance(1)
-            assert town.condition("Progressing").reason == "RollingOut"  # type: ignore[union-attr]
+    async with a_town(a_class(), a_pool()) as town:
+        loops = [asyncio.create_task(each.loop().run()) for each in (town.services, town.replicas)]
+        await town.clock.advance(1)
+        await town.apply(a_service(replicas=2), a_service("web"))
+        await town.clock.advance(2)
+        assert (len(town.live()), len(town.live("web"))) == (2, 1)
+        await town.apply(a_service(replicas=5))
+        await town.clock.advance(2)
+        assert len(town.live()) == 5
+        await town.bind()
+        await town.clock.advance(61)
+        before = await town.store.revision()
+        await town.clock.advance(600)
+        assert await town.store.revision() == before, "a converged system writes nothing"
+        for loop in loops:
             loop.cancel()
-            await asyncio.gather(loop, return_exceptions=True)
+        await asyncio.gather(*loops, return_exceptions=True)
 
-    play(script)
+
+async def test_a_service_and_its_update_come_to_the_same_after_a_restart() -> None:
+    service, states = a_service(replicas=3), []
+    for restarts in (False, True):
+        clock = VirtualClock()
+        store = MemoryStore(clock)
+        await store.commit(puts([a_class(), a_pool(), service]))
+        found: dict[str, Any] = {}
+        changes = [None, with_image(service, "app:2")]
+        for change in changes:
+            for _ in range(12):
+                async with a_town(store=store, clock=clock) as town:
+                    if change is not None:
+                        await town.apply(change)
+                        change = None
+                    for _ in range(1 if restarts else 3):
+                        await town.look()
+                        await town.bind()
+                        await town.finish()
+                    await town.look()
+            found = await contents(store, LatticeWorkload)
+        states.append(sorted(each["spec"]["revision"] for each in found.values()))
+    assert states[0] == states[1]
+    assert len(states[0]) == 3
+    assert len(set(states[0])) == 1
+
+
+async def test_one_more_runs_where_a_drain_waits_for_it_and_goes_when_it_is_over() -> None:
+    async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
+        await town.look()
+        await town.bind()
+        waiting: dict[str, str] = {"default/api": "default/api-1"}
+        town.replicas.surges = lambda: waiting
+        await town.look()
+        assert [each.metadata.name for each in town.workloads()] == ["api-0", "api-1", "api-2"]
+        await town.bind()
+        await town.look()
+        assert len(town.workloads()) == 3
+        waiting.clear()
+        await town.look()
+        assert sum(each.metadata.deletion_timestamp is None for each in town.workloads()) == 2
+
+
+async def test_the_one_more_goes_as_soon_as_the_one_that_left_its_node_is_ready_elsewhere() -> None:
+    """Which of those elsewhere goes depends on it: who becomes ready is heard."""
+    apart = [{"topologyKey": "region"}]
+    async with a_town(a_class(), a_pool("p1"), a_pool("p2"), a_service(replicas=2, spread=apart)) as town:
+        await town.look()
+        await town.bind()
+        moved, other = town.workloads()
+        assert moved.spec.cluster != other.spec.cluster
+        waiting: dict[str, str] = {"default/api": f"default/{other.metadata.name}"}
+        town.replicas.surges = lambda: waiting
+        await town.look()
+        await town.bind()
+        await town.change(moved, ready=False)
+        waiting.clear()
+        await town.look()
+        assert len(town.live()) == 3
+        woken: list[str] = []
+        copy = town.office.cache(LatticeWorkload)
+        copy.on_change(lambda change: woken.extend(town.replicas._keys_for_workload(change)))
+        await town.change(moved, ready=True)
+        assert woken == ["default/api"]
+        await town.look()
+        assert len(town.live()) == 2
+
+
+async def test_when_the_drain_goes_on_it_is_the_one_that_leaves_which_is_not_needed_any_more() -> None:
+    async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
+        await town.look()
+        await town.bind()
+        waiting, leaving = {"default/api": "default/api-0"}, set[str]()
+        town.replicas.surges = lambda: waiting
+        town.replicas.eviction_reason = lambda each: (
+            "its node is drained" if each.metadata.name in leaving else ""
+        )
+        await town.look()
+        await town.bind()
+        waiting.clear()
+        leaving.add("api-0")
+        await town.look()
+        assert [each.metadata.name for each in town.live()] == ["api-1", "api-2"]
+
+
+async def test_one_more_runs_for_a_drain_also_while_the_one_that_waits_is_to_go_elsewhere() -> None:
+    async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
+        await town.look()
+        await town.bind()
+        town.replicas.surges = lambda: {"default/api": "default/api-1"}
+        service = town.service()
+        moved = tuple(msgspec.structs.replace(each, cluster="p1-002") for each in service.status.placements)
+        elsewhere = msgspec.structs.replace(
+            service, status=msgspec.structs.replace(service.status, placements=moved)
+        )
+        assert town.replicas._desired_replicas(elsewhere) == {("p1-002", "m"): 3}
+
+
+async def test_an_update_without_room_for_one_more_says_what_is_missing_and_goes_on_when_there_is() -> None:
+    service = a_service(replicas=2)
+    async with a_town(a_class(), a_pool(), service) as town:
+        loop = asyncio.create_task(town.replicas.loop().run())
+        await town.look()
+        await town.bind()
+        await town.apply(with_image(service, "app:2"))
+        await town.look()
+        (waiting,) = [each for each in town.live() if each.status.binding is None]
+        said = Condition(
+            type="Scheduled",
+            status="False",
+            reason="NoNodeFits",
+            message="0 of 1 node: 1 without 1 cpu free",
+        )
+        short = {"what": "cpu", "need": "1", "have": "500m", "missing": "500m"}
+        await town.change(waiting, conditions=(said,), decision={"nearest": {"node": "n1", "short": [short]}})
+        await town.clock.advance(1)
+        progress = town.condition("Progressing")
+        assert progress is not None
+        assert (progress.status, progress.reason) == ("False", "NoRoomForSurge")
+        why = "0 of 1 node: 1 without 1 cpu free; nearest is n1: cpu need 1, have 500m, missing 500m"
+        assert why in progress.message
+        assert len(await town.events("RolloutPaused")) == 1
+        before = await town.store.revision()
+        await town.clock.advance(600)
+        assert (len(town.live()), await town.store.revision()) == (3, before), (
+            "never fewer than are wanted, however long it takes"
+        )
+        await town.bind()
+        await town.clock.advance(1)
+        assert town.condition("Progressing").reason == "RollingOut"  # type: ignore[union-attr]
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)

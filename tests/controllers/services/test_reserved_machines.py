@@ -1,15 +1,15 @@
 """What a data center reserves: bound by the real scheduler, others never come onto machines that are kept, and those they are kept for find them."""
 
+import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from build.scheduling_world import Acting, a_workload, acting
-from build.service_world import NOW, Town, a_town, play
+from build.service_world import NOW, Town, a_town
 from build.virtual import VirtualClock
 from build.worlds import a_policy, a_service, a_static
 from hypothesis import HealthCheck, Phase, given, settings
@@ -164,14 +164,6 @@ async def a_place(*objects: Kind) -> AsyncIterator[Site]:
         yield site
 
 
-def played(script: Any, *objects: Kind) -> None:
-    async def whole() -> None:
-        async with a_place(*objects) as site:
-            await script(site)
-
-    play(whole)
-
-
 def crit(replicas: int, cores: float = 2, name: str = "crit") -> LatticeService:
     return a_service(name, replicas=replicas, cores=cores, labels=PROD)
 
@@ -180,19 +172,16 @@ def web(replicas: int, cores: float = 1, name: str = "web") -> LatticeService:
     return a_service(name, replicas=replicas, cores=cores, labels={"env": "dev"})
 
 
-def test_others_are_not_spread_over_machines_that_are_kept() -> None:
+async def test_others_are_not_spread_over_machines_that_are_kept() -> None:
     """Ten cores of twelve are asked for. Two thirds of them are reserved for nobody: two machines, whoever is bound first."""
-
-    async def script(site: Site) -> None:
+    async with a_place(a_site(), crit(3), web(4)) as site:
         assert site.machines_of_others() <= 2
         await site.apply(crit(4))
         assert site.running("crit") == 4
 
-    played(script, a_site(), crit(3), web(4))
 
-
-def test_others_get_no_more_than_is_not_reserved() -> None:
-    async def script(site: Site) -> None:
+async def test_others_get_no_more_than_is_not_reserved() -> None:
+    async with a_place(a_site(), crit(3), web(4)) as site:
         await site.apply(crit(1))
         await site.apply(web(12))
         assert site.machines_of_others() <= 2
@@ -200,45 +189,34 @@ def test_others_get_no_more_than_is_not_reserved() -> None:
         await site.apply(crit(2))
         assert site.running("crit") == 2
 
-    played(script, a_site(), crit(3), web(4))
 
-
-def test_machines_that_others_only_began_with_are_theirs_too() -> None:
+async def test_machines_that_others_only_began_with_are_theirs_too() -> None:
     """A cluster of others that begins with two machines and uses one leaves none of them to a service under other rules."""
-
-    async def script(site: Site) -> None:
+    rules = a_policy(selector={"env": "dev", "team": "large"}, clusters={"minNodes": 2})
+    async with a_place(a_site(), rules, a_service("web", labels={"env": "dev", "team": "large"})) as site:
         await site.apply(web(4, 4, name="job"))
         await site.apply(a_service("crit", cores=4, labels=PROD))
         assert site.running("crit") == 1
 
-    rules = a_policy(selector={"env": "dev", "team": "large"}, clusters={"minNodes": 2})
-    played(script, a_site(), rules, a_service("web", labels={"env": "dev", "team": "large"}))
 
-
-def test_a_workload_of_no_service_stays_outside() -> None:
+async def test_a_workload_of_no_service_stays_outside() -> None:
     """The only machine with room for it is one that is kept."""
-
-    async def script(site: Site) -> None:
+    async with a_place(a_site(), crit(1, 1), web(2, 4)) as site:
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
 
-    played(script, a_site(), crit(1, 1), web(2, 4))
 
-
-def test_whom_a_reserve_is_for_fills_what_others_leave_when_it_is_full() -> None:
-    async def script(site: Site) -> None:
+async def test_whom_a_reserve_is_for_fills_what_others_leave_when_it_is_full() -> None:
+    async with a_place(a_site(), web(2, 3)) as site:
         await site.apply(crit(3, 4), web(2, 3))
         assert (site.running("crit"), site.running("web")) == (1, 2)
         await site.apply(crit(2, 1, name="small"))
         assert site.running("small") == 2
 
-    played(script, a_site(), web(2, 3))
 
-
-def test_a_reserve_that_comes_later_ends_what_others_may_still_have() -> None:
+async def test_a_reserve_that_comes_later_ends_what_others_may_still_have() -> None:
     """All machines are in use by then. Whoever runs stays; as machines are given up they are kept."""
-
-    async def script(site: Site) -> None:
+    async with a_place(a_static("dc", 3, 12, "48Gi"), web(5, 2)) as site:
         await site.apply(a_site(), web(7, 2))
         assert site.running("web") == 5
         await site.apply(web(2, 2))
@@ -247,45 +225,35 @@ def test_a_reserve_that_comes_later_ends_what_others_may_still_have() -> None:
         await site.apply(crit(1, 4))
         assert site.running("crit") == 1
 
-    played(script, a_static("dc", 3, 12, "48Gi"), web(5, 2))
 
-
-def test_who_loses_the_label_counts_among_the_others() -> None:
-    async def script(site: Site) -> None:
+async def test_who_loses_the_label_counts_among_the_others() -> None:
+    async with a_place(a_site(), crit(1, 4, name="was")) as site:
         await site.relabel("was", {"env": "dev"})
         await site.apply(web(3, 4))
         assert (site.running("was"), site.running("web")) == (1, 1)
         await site.apply(crit(1, 4))
         assert site.running("crit") == 1
 
-    played(script, a_site(), crit(1, 4, name="was"))
 
-
-def test_who_was_there_before_the_reserve_is_not_among_the_others() -> None:
+async def test_who_was_there_before_the_reserve_is_not_among_the_others() -> None:
     """The reserve holds already: production has a machine, others have two and use half of the second one."""
-
-    async def script(site: Site) -> None:
+    rules = a_policy(selector=PROD, clusters={"minNodes": 1, "maxNodes": 7})
+    async with a_place(a_static("dc", 3, 12, "48Gi"), rules, crit(1, 4), web(3, 2)) as site:
         await site.apply(a_site())
         await site.apply(web(4, 2))
         assert (site.running("web"), site.running("crit")) == (4, 1)
 
-    rules = a_policy(selector=PROD, clusters={"minNodes": 1, "maxNodes": 7})
-    played(script, a_static("dc", 3, 12, "48Gi"), rules, crit(1, 4), web(3, 2))
 
-
-def test_machines_that_became_kept_are_closed_to_workloads_of_no_service() -> None:
-    async def script(site: Site) -> None:
+async def test_machines_that_became_kept_are_closed_to_workloads_of_no_service() -> None:
+    async with a_place(a_static("dc", 3, 12, "48Gi"), crit(1, 1)) as site:
         await site.apply(a_site())
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
 
-    played(script, a_static("dc", 3, 12, "48Gi"), crit(1, 1))
 
-
-def test_a_workload_of_no_service_beside_production_counts_among_the_others() -> None:
+async def test_a_workload_of_no_service_beside_production_counts_among_the_others() -> None:
     """It was there before the reserve was: of the other machines one is kept."""
-
-    async def script(site: Site) -> None:
+    async with a_place(a_static("dc", 3, 12, "48Gi"), crit(1, 2)) as site:
         await site.apply(a_workload("guest", 1000))
         assert site.is_bound("guest")
         await site.apply(a_site())
@@ -294,19 +262,15 @@ def test_a_workload_of_no_service_beside_production_counts_among_the_others() ->
         await site.apply(crit(2, 2))
         assert site.running("crit") == 2
 
-    played(script, a_static("dc", 3, 12, "48Gi"), crit(1, 2))
 
-
-def test_machines_are_anybodys_once_nothing_is_reserved() -> None:
-    async def script(site: Site) -> None:
+async def test_machines_are_anybodys_once_nothing_is_reserved() -> None:
+    async with a_place(a_site(), crit(1, 1)) as site:
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
         await site.apply(a_static("dc", 3, 12, "48Gi"))
         await site.town.clock.advance(INITIAL_BACKOFF_S)
         await site.settle()
         assert site.is_bound("guest")
-
-    played(script, a_site(), crit(1, 1))
 
 
 STEPS = st.lists(
@@ -333,26 +297,27 @@ def test_whatever_comes_and_goes_reserves_are_kept(
         "job": {"env": "dev", "team": "own"},
     }
 
-    async def script(site: Site) -> None:
-        known: set[str] = set()
-        for name, replicas in steps:
-            if replicas:
-                await site.apply(a_service(name, replicas=replicas, cores=cores[name], labels=labels[name]))
-                known.add(name)
-            elif name in known:
+    async def scenario() -> None:
+        async with a_place(
+            a_site(nodes, min(nodes, reserved)), a_policy(selector={"team": "own"}, clusters={"minNodes": 2})
+        ) as site:
+            known: set[str] = set()
+            for name, replicas in steps:
+                if replicas:
+                    await site.apply(
+                        a_service(name, replicas=replicas, cores=cores[name], labels=labels[name])
+                    )
+                    known.add(name)
+                elif name in known:
+                    await site.remove(name)
+                    known.remove(name)
+                assert site.machines_of_others() <= nodes - min(nodes, reserved)
+            for name in known & {"crit", "vip"}:
                 await site.remove(name)
-                known.remove(name)
-            assert site.machines_of_others() <= nodes - min(nodes, reserved)
-        for name in known & {"crit", "vip"}:
-            await site.remove(name)
-        await site.apply(a_service("anew", replicas=min(nodes, reserved), cores=4, labels=PROD))
-        assert site.running("anew") == min(nodes, reserved)
+            await site.apply(a_service("anew", replicas=min(nodes, reserved), cores=4, labels=PROD))
+            assert site.running("anew") == min(nodes, reserved)
 
-    played(
-        script,
-        a_site(nodes, min(nodes, reserved)),
-        a_policy(selector={"team": "own"}, clusters={"minNodes": 2}),
-    )
+    asyncio.run(scenario())
 
 
 CHANGES = st.lists(
@@ -371,28 +336,29 @@ def test_reserves_that_come_and_go_leave_others_no_more_than_they_have(
     """Who has more than is left beside a reserve keeps it, gets nothing new, and a workload of no service comes where others are already."""
     cores = dict(zip(("crit", "web"), sizes, strict=True))
 
-    async def script(site: Site) -> None:
-        reserved, known = 0, set[str]()
-        for number, (what, count) in enumerate(changes):
-            before = site.machines_among_others()
-            if what == "reserve":
-                reserved = count
-                await site.apply(a_site(4, reserved))
-            elif what == "guest":
-                await site.apply(a_workload(f"guest-{number}", 1000 * max(1, count)))
-            elif count:
-                await site.apply(
-                    a_service(
-                        what,
-                        replicas=count,
-                        cores=cores[what],
-                        labels={"env": "prod" if what == "crit" else "dev"},
+    async def scenario() -> None:
+        async with a_place(a_site(4, 0)) as site:
+            reserved, known = 0, set[str]()
+            for number, (what, count) in enumerate(changes):
+                before = site.machines_among_others()
+                if what == "reserve":
+                    reserved = count
+                    await site.apply(a_site(4, reserved))
+                elif what == "guest":
+                    await site.apply(a_workload(f"guest-{number}", 1000 * max(1, count)))
+                elif count:
+                    await site.apply(
+                        a_service(
+                            what,
+                            replicas=count,
+                            cores=cores[what],
+                            labels={"env": "prod" if what == "crit" else "dev"},
+                        )
                     )
-                )
-                known.add(what)
-            elif what in known:
-                await site.remove(what)
-                known.remove(what)
-            assert site.machines_among_others() <= max(before, 4 - reserved)
+                    known.add(what)
+                elif what in known:
+                    await site.remove(what)
+                    known.remove(what)
+                assert site.machines_among_others() <= max(before, 4 - reserved)
 
-    played(script, a_site(4, 0))
+    asyncio.run(scenario())

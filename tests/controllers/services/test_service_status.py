@@ -1,6 +1,5 @@
 """How a service is told from its replicas: counts, one word, a condition; a burst of changes makes few writes."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -109,23 +108,20 @@ def test_what_it_costs_is_the_sum_of_its_parts() -> None:
     assert (str(cost.hourly), str(cost.projected30_day)) == ("0.576", "414.72")
 
 
-def test_many_replicas_that_start_are_told_of_in_few_writes_and_then_none() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.put(a_service(50, 50))
-        controller = ServiceStatusController(await scene.office())
-        async with acting(controller.context, controller.loop()):
-            before = await scene.store.revision()
-            for slot in range(50):
-                await scene.put(a_replica(slot))
-                await scene.clock.advance(0.01)
-            await scene.clock.advance(2)
-            service = await scene.get(LatticeService, "web", "default")
-            assert service is not None
-            assert service.status.health is not None
-            assert (service.status.health.ready, service.status.phase) == (50, "Running")
-            assert await scene.store.revision() - before <= 50 + 5
-            first, *later = await revision_after(scene, [40, 40])
-            assert set(later) == {first}
-
-    asyncio.run(run())
+async def test_many_replicas_that_start_are_told_of_in_few_writes_and_then_none() -> None:
+    scene = Scene()
+    await scene.put(a_service(50, 50))
+    controller = ServiceStatusController(await scene.office())
+    async with acting(controller.context, controller.loop()):
+        before = await scene.store.revision()
+        for slot in range(50):
+            await scene.put(a_replica(slot))
+            await scene.clock.advance(0.01)
+        await scene.clock.advance(2)
+        service = await scene.get(LatticeService, "web", "default")
+        assert service is not None
+        assert service.status.health is not None
+        assert (service.status.health.ready, service.status.phase) == (50, "Running")
+        assert await scene.store.revision() - before <= 50 + 5
+        first, *later = await revision_after(scene, [40, 40])
+        assert set(later) == {first}

@@ -1,10 +1,11 @@
 """What is written for services is what `plan` said, and the same whenever the server dies on the way."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from build.service_world import Town, a_town, contents, play, puts
+from build.service_world import Town, a_town, contents, puts
 from build.virtual import VirtualClock
 from build.worlds import a_class, a_pool, a_service, a_static, worlds
 from hypothesis import given, settings
@@ -79,7 +80,7 @@ def test_what_is_committed_is_what_plan_said(world: World) -> None:
             assert rates == {name: rate for name, rate in said.fleet.committed.items() if rate}
             assert shares(town) == {name: said.service_rates.get(name, 0) for name in said.replica_counts}
 
-    play(script)
+    asyncio.run(script())
 
 
 @settings(max_examples=40, deadline=None)
@@ -109,7 +110,7 @@ def test_one_service_more_goes_where_plan_said_and_costs_what_it_said(world: Wor
             assert machines == {name: dict(each) for name, each in said.state_after.clusters.items()}
             assert rates == {name: rate for name, rate in said.state_after.fleet.committed.items() if rate}
 
-    play(script)
+    asyncio.run(script())
 
 
 # --- crashes ---
@@ -143,6 +144,13 @@ WORLD = (
 )
 
 
+async def _stored_world() -> tuple[MemoryStore, VirtualClock]:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    await store.commit(puts(WORLD))
+    return store, clock
+
+
 async def _run_to_the_end(store: MemoryStore, clock: VirtualClock) -> dict[str, Any]:
     async with a_town(store=store, clock=clock) as town:
         await town.look()
@@ -150,26 +158,15 @@ async def _run_to_the_end(store: MemoryStore, clock: VirtualClock) -> dict[str, 
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["made and not heard of", "never made"])
-def test_a_crash_at_any_commit_ends_in_the_same_state(*, lost: bool) -> None:
-    async def whole() -> dict[str, Any]:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        await store.commit(puts(WORLD))
-        return await _run_to_the_end(store, clock)
-
-    async def script() -> None:
-        expected, at, crashed = await whole(), 0, True
-        while crashed:
-            at += 1
-            clock = VirtualClock()
-            store = MemoryStore(clock)
-            await store.commit(puts(WORLD))
-            try:
-                async with a_town(store=Failing(store, at, lost=lost), clock=clock) as town:
-                    await town.look()
-                crashed = False
-            except Unavailable:
-                assert await _run_to_the_end(store, clock) == expected, f"after commit {at}"
-        assert at >= 3
-
-    play(script)
+async def test_a_crash_at_any_commit_ends_in_the_same_state(*, lost: bool) -> None:
+    expected, at, crashed = await _run_to_the_end(*await _stored_world()), 0, True
+    while crashed:
+        at += 1
+        store, clock = await _stored_world()
+        try:
+            async with a_town(store=Failing(store, at, lost=lost), clock=clock) as town:
+                await town.look()
+            crashed = False
+        except Unavailable:
+            assert await _run_to_the_end(store, clock) == expected, f"after commit {at}"
+    assert at >= 3

@@ -25,23 +25,17 @@ print("ended")
 """
 
 
-def test_others_go_on_and_the_thought_is_had() -> None:
-    async def script() -> int:
-        hint = threading.Event()
-        thinking = asyncio.create_task(run_in_background(lambda: hint.wait() and 7))
-        await asyncio.sleep(0)
-        hint.set()
-        return int(await thinking)
-
-    assert asyncio.run(script()) == 7
+async def test_others_go_on_and_the_thought_is_had() -> None:
+    hint = threading.Event()
+    thinking = asyncio.create_task(run_in_background(lambda: hint.wait() and 7))
+    await asyncio.sleep(0)
+    hint.set()
+    assert int(await thinking) == 7
 
 
-def test_trouble_is_told() -> None:
-    async def script() -> None:
-        await run_in_background(lambda: 1 // 0)
-
+async def test_trouble_is_told() -> None:
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(script())
+        await run_in_background(lambda: 1 // 0)
 
 
 def test_a_process_ends_though_a_thought_does_not() -> None:

@@ -2,17 +2,16 @@
 
 from typing import Any
 
-from build.cluster_yard import Yard, a_cluster, a_resident, play
+from build.cluster_yard import a_cluster, a_resident, running_cluster_controller
 
 from lattice.controllers.runtime.object_writes import key_of
-from lattice.controllers.services.clusters import ClusterController
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.node import LatticeNode
 from lattice.store.protocol import Delete
 
 
-def test_no_node_is_made_for_a_machine_that_nobody_wants_by_now() -> None:
-    async def story(yard: Yard, controller: ClusterController) -> None:
+async def test_no_node_is_made_for_a_machine_that_nobody_wants_by_now() -> None:
+    async with running_cluster_controller() as (yard, controller):
         asked, offers = [], yard.provider.available_capacity
 
         async def meanwhile() -> Any:
@@ -32,11 +31,9 @@ def test_no_node_is_made_for_a_machine_that_nobody_wants_by_now() -> None:
         assert asked
         assert set(names) == {"north-001-nano-1"}
 
-    play(story)
 
-
-def test_of_two_machines_that_go_at_once_one_stays_paid_for_if_one_is_wanted_again() -> None:
-    async def story(yard: Yard, controller: ClusterController) -> None:
+async def test_of_two_machines_that_go_at_once_one_stays_paid_for_if_one_is_wanted_again() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.pays(2)
         await yard.wants(2)
         await yard.scene.clock.advance(10)
@@ -57,11 +54,9 @@ def test_of_two_machines_that_go_at_once_one_stays_paid_for_if_one_is_wanted_aga
         assert {each.metadata.uid for each in after}.isdisjoint(each.metadata.uid for each in before)
         assert (paid[-1], min(paid), len(after)) == (1, 1, 1)
 
-    play(story)
 
-
-def test_no_machine_is_made_that_nobody_pays_for_though_none_is_paid_for() -> None:
-    async def story(yard: Yard, controller: ClusterController) -> None:
+async def test_no_machine_is_made_that_nobody_pays_for_though_none_is_paid_for() -> None:
+    async with running_cluster_controller() as (yard, _):
         await yard.pays(1)
         await yard.wants(1)
         await yard.scene.clock.advance(10)
@@ -74,5 +69,3 @@ def test_no_machine_is_made_that_nobody_pays_for_though_none_is_paid_for() -> No
         await yard.pays(1)
         await yard.scene.clock.advance(40)
         assert [each.metadata.name for each in await yard.scene.all(LatticeNode)] == ["north-001-nano-1"]
-
-    play(story)

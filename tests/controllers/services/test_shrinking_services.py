@@ -1,9 +1,10 @@
 """Services that shrink or go at once leave the machines that the plan says, wherever their replicas are."""
 
+import asyncio
 import os
 from collections.abc import Sequence
 
-from build.service_world import Town, a_town, play
+from build.service_world import Town, a_town
 from build.worlds import a_class, a_policy, a_pool, a_service
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
@@ -93,4 +94,4 @@ def test_services_that_shrink_or_go_at_once_leave_the_machines_that_the_plan_say
             await settled(town, NOBODY, binding=True)
             check_machines(town, said, before)
 
-    play(script)
+    asyncio.run(script())

@@ -1,6 +1,5 @@
 """What pools, clouds and data centers say about themselves: each condition of the rules, and nothing written when nothing changes."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -137,175 +136,155 @@ def said(conditions: tuple[Condition, ...], kind: str) -> Condition:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_conditions_of_a_pool(case: str) -> None:
+async def test_conditions_of_a_pool(case: str) -> None:
     objects, kind, status, reason, words = CASES[case]
 
-    async def run() -> None:
-        scene = Scene()
-        await scene.put(*objects)
-        await looked(scene)
+    scene = Scene()
+    await scene.put(*objects)
+    await looked(scene)
+    pool = await scene.get(LatticePool, "north")
+    assert pool is not None
+    found = said(pool.status.conditions, kind)
+    assert (found.status, found.reason) == (status, reason)
+    assert words in found.message
+    assert found.last_transition_time == "2026-01-01T00:00:00Z"
+
+
+async def test_a_cloud_of_which_some_regions_are_of_no_use_is_degraded() -> None:
+    scene = Scene()
+    pool = a(
+        LatticePool,
+        "aaa",
+        spec={"provider": {"type": "aws", "region": "eu-west-1"}, "nodeClasses": ["nano"]},
+    )
+    await scene.put(NANO, pool, CLOUD)
+    await looked(scene)
+    cloud = await scene.get(CloudInfrastructure, "aws")
+    assert cloud is not None
+    assert said(cloud.status.conditions, "Degraded").message == "nothing can be placed in eu-west-1"
+    assert said(cloud.status.conditions, "Overlaps").status == "True"
+    assert cloud.status.phase == "Degraded"
+
+
+async def test_use_and_money_of_everything_that_a_cluster_is_made_of() -> None:
+    scene = Scene()
+    workload = {
+        "containers": {"main": {"command": ["true"]}},
+        "cluster": "north-001",
+        "service": "web",
+        "requests": {"cpu": "500m"},
+    }
+    await scene.put(
+        NANO,
+        a_pool(capacity={"maxNodes": 8}),
+        a_cluster(2),
+        a(LatticeWorkload, "web-0", "default", spec=workload),
+    )
+    await scene.put(a(StaticInfrastructure, "dc", spec=DATA_CENTER), a_cluster(3, "dc"))
+    await looked(scene)
+    pool, cluster = await scene.get(LatticePool, "north"), await scene.get(LatticeCluster, "north-001")
+    static, kind = await scene.get(StaticInfrastructure, "dc"), await scene.get(LatticeNodeClass, "nano")
+    assert pool is not None
+    assert cluster is not None
+    assert static is not None
+    assert kind is not None
+    assert pool.status.capacity is not None
+    assert (
+        pool.status.capacity.allocated_nodes,
+        pool.status.clusters[0].services,
+        pool.status.next_cluster_sequence,
+    ) == (2, 1, 2)
+    assert (cluster.status.workloads, cluster.status.services, str(cluster.status.cost.hourly)) == (
+        1,
+        1,
+        "0.2",
+    )  # type: ignore[union-attr]
+    assert str(cluster.status.utilization.cores) == "0.25"  # type: ignore[union-attr]
+    assert static.status.utilization.nodes.used == 3  # type: ignore[union-attr]
+    assert kind.status.nodes == 5
+
+
+async def test_nothing_is_written_while_only_time_passes_and_money_trickles() -> None:
+    scene = Scene()
+    spending = {"committedMicros": 100_000, "month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
+    machines = {"north-001": [{"nodeClass": "nano", "count": 1, "micros": 100_000}]}
+    budget = {
+        "budget": {"kind": "LatticePool", "name": "north"},
+        "limitMicros": 1_000_000_000,
+        "hard": True,
+    }
+    ledger = a(LatticeLedger, "pool.north", spec=budget, status={**spending, "machines": machines})
+    await scene.put(NANO, a_pool(budget={"maxMonthlyCost": 1000}), a_cluster(1), ledger)
+    supply = SupplyStatusController(await scene.office(), HERE, min_interval_s=0, run_in_background=at_once)
+    async with acting(supply.context, supply.loop()):
+        for _ in range(20):
+            await scene.clock.advance(0.1)
+        first, *later = await revision_after(scene, [60] * 20)
+        assert set(later) == {first}
+        for _ in range(30):
+            await scene.clock.advance(3600)
         pool = await scene.get(LatticePool, "north")
         assert pool is not None
-        found = said(pool.status.conditions, kind)
-        assert (found.status, found.reason) == (status, reason)
-        assert words in found.message
-        assert found.last_transition_time == "2026-01-01T00:00:00Z"
-
-    asyncio.run(run())
+        assert pool.status.budget is not None
+        assert pool.status.budget.current_month_cost  # by then it is worth telling
 
 
-def test_a_cloud_of_which_some_regions_are_of_no_use_is_degraded() -> None:
-    async def run() -> None:
-        scene = Scene()
-        pool = a(
-            LatticePool,
-            "aaa",
-            spec={"provider": {"type": "aws", "region": "eu-west-1"}, "nodeClasses": ["nano"]},
-        )
-        await scene.put(NANO, pool, CLOUD)
-        await looked(scene)
-        cloud = await scene.get(CloudInfrastructure, "aws")
-        assert cloud is not None
-        assert said(cloud.status.conditions, "Degraded").message == "nothing can be placed in eu-west-1"
-        assert said(cloud.status.conditions, "Overlaps").status == "True"
-        assert cloud.status.phase == "Degraded"
+async def test_a_store_that_is_slow_for_once_is_no_reason_to_look_seldom() -> None:
+    scene = Scene()
+    await scene.put(NANO, a_pool(capacity={"maxNodes": 5}))
+    supply = SupplyStatusController(await scene.office(), HERE, run_in_background=at_once)
+    commit = supply.context.store.commit
 
-    asyncio.run(run())
+    async def slow(*words: Any, **rest: Any) -> int:
+        await scene.clock.sleep(5)
+        revision: int = await commit(*words, **rest)
+        return revision
 
-
-def test_use_and_money_of_everything_that_a_cluster_is_made_of() -> None:
-    async def run() -> None:
-        scene = Scene()
-        workload = {
-            "containers": {"main": {"command": ["true"]}},
-            "cluster": "north-001",
-            "service": "web",
-            "requests": {"cpu": "500m"},
-        }
-        await scene.put(
-            NANO,
-            a_pool(capacity={"maxNodes": 8}),
-            a_cluster(2),
-            a(LatticeWorkload, "web-0", "default", spec=workload),
-        )
-        await scene.put(a(StaticInfrastructure, "dc", spec=DATA_CENTER), a_cluster(3, "dc"))
-        await looked(scene)
-        pool, cluster = await scene.get(LatticePool, "north"), await scene.get(LatticeCluster, "north-001")
-        static, kind = await scene.get(StaticInfrastructure, "dc"), await scene.get(LatticeNodeClass, "nano")
+    supply.context.store.commit = slow  # type: ignore[method-assign]
+    async with acting(supply.context, supply.loop()):
+        await scene.clock.advance(6)
+        supply.context.store.commit = commit  # type: ignore[method-assign]
+        await scene.put(a_cluster(4))
+        for _ in range(50):
+            await scene.clock.advance(0.1)
+        pool = await scene.get(LatticePool, "north")
         assert pool is not None
-        assert cluster is not None
-        assert static is not None
-        assert kind is not None
-        assert pool.status.capacity is not None
-        assert (
-            pool.status.capacity.allocated_nodes,
-            pool.status.clusters[0].services,
-            pool.status.next_cluster_sequence,
-        ) == (2, 1, 2)
-        assert (cluster.status.workloads, cluster.status.services, str(cluster.status.cost.hourly)) == (
-            1,
-            1,
-            "0.2",
-        )  # type: ignore[union-attr]
-        assert str(cluster.status.utilization.cores) == "0.25"  # type: ignore[union-attr]
-        assert static.status.utilization.nodes.used == 3  # type: ignore[union-attr]
-        assert kind.status.nodes == 5
-
-    asyncio.run(run())
+        assert said(pool.status.conditions, "CapacityPressure").status == "True"
 
 
-def test_nothing_is_written_while_only_time_passes_and_money_trickles() -> None:
-    async def run() -> None:
-        scene = Scene()
-        spending = {"committedMicros": 100_000, "month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
-        machines = {"north-001": [{"nodeClass": "nano", "count": 1, "micros": 100_000}]}
-        budget = {
-            "budget": {"kind": "LatticePool", "name": "north"},
-            "limitMicros": 1_000_000_000,
-            "hard": True,
-        }
-        ledger = a(LatticeLedger, "pool.north", spec=budget, status={**spending, "machines": machines})
-        await scene.put(NANO, a_pool(budget={"maxMonthlyCost": 1000}), a_cluster(1), ledger)
-        supply = SupplyStatusController(
-            await scene.office(), HERE, min_interval_s=0, run_in_background=at_once
-        )
-        async with acting(supply.context, supply.loop()):
-            for _ in range(20):
-                await scene.clock.advance(0.1)
-            first, *later = await revision_after(scene, [60] * 20)
-            assert set(later) == {first}
-            for _ in range(30):
-                await scene.clock.advance(3600)
-            pool = await scene.get(LatticePool, "north")
-            assert pool is not None
-            assert pool.status.budget is not None
-            assert pool.status.budget.current_month_cost  # by then it is worth telling
-
-    asyncio.run(run())
-
-
-def test_a_store_that_is_slow_for_once_is_no_reason_to_look_seldom() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.put(NANO, a_pool(capacity={"maxNodes": 5}))
-        supply = SupplyStatusController(await scene.office(), HERE, run_in_background=at_once)
-        commit = supply.context.store.commit
-
-        async def slow(*words: Any, **rest: Any) -> int:
-            await scene.clock.sleep(5)
-            revision: int = await commit(*words, **rest)
-            return revision
-
-        supply.context.store.commit = slow  # type: ignore[method-assign]
-        async with acting(supply.context, supply.loop()):
-            await scene.clock.advance(6)
-            supply.context.store.commit = commit  # type: ignore[method-assign]
-            await scene.put(a_cluster(4))
-            for _ in range(50):
-                await scene.clock.advance(0.1)
-            pool = await scene.get(LatticePool, "north")
-            assert pool is not None
-            assert said(pool.status.conditions, "CapacityPressure").status == "True"
-
-    asyncio.run(run())
-
-
-def test_nothing_of_a_login_is_told() -> None:
+async def test_nothing_of_a_login_is_told() -> None:
     """Which keys are there is said; what they hold is nowhere but in the Secret."""
     opens = "k3Zq-this-opens-the-cloud"
 
-    async def main() -> None:
-        scene = Scene()
-        login = a(
-            Secret,
-            "keys",
-            "lattice-system",
-            data={"AWS_ACCESS_KEY_ID": opens, "odd": opens},
-            stringData={"more": opens},
-        )
-        cloud = a(
-            CloudInfrastructure,
-            "aws",
-            spec={"provider": "aws", "regions": {"us-east-1": {}}, "credentialsRef": {"name": "keys"}},
-        )
-        await scene.put(a_pool("aws", **LOGIN), NANO, login, cloud)
-        office = await scene.office()
-        async with acting(
-            office, SupplyStatusController(office, HERE, min_interval_s=0, run_in_background=at_once).loop()
-        ):
-            await scene.clock.advance(60)
-        for kind in KINDS:
-            if kind is not Secret:
-                assert opens.encode() not in b"".join(
-                    each.value for each in (await scene.store.list(kind.resource.id)).entries
-                )
-        pool = await scene.get(LatticePool, "north")
-        assert pool is not None
-        found = next(each for each in pool.status.conditions if each.type == "CredentialsValid")
-        assert (found.status, found.reason, "lacks AWS_SECRET_ACCESS_KEY" in found.message) == (
-            "False",
-            "KeysMissing",
-            True,
-        )
-
-    asyncio.run(main())
+    scene = Scene()
+    login = a(
+        Secret,
+        "keys",
+        "lattice-system",
+        data={"AWS_ACCESS_KEY_ID": opens, "odd": opens},
+        stringData={"more": opens},
+    )
+    cloud = a(
+        CloudInfrastructure,
+        "aws",
+        spec={"provider": "aws", "regions": {"us-east-1": {}}, "credentialsRef": {"name": "keys"}},
+    )
+    await scene.put(a_pool("aws", **LOGIN), NANO, login, cloud)
+    office = await scene.office()
+    async with acting(
+        office, SupplyStatusController(office, HERE, min_interval_s=0, run_in_background=at_once).loop()
+    ):
+        await scene.clock.advance(60)
+    for kind in KINDS:
+        if kind is not Secret:
+            assert opens.encode() not in b"".join(
+                each.value for each in (await scene.store.list(kind.resource.id)).entries
+            )
+    pool = await scene.get(LatticePool, "north")
+    assert pool is not None
+    found = next(each for each in pool.status.conditions if each.type == "CredentialsValid")
+    assert (found.status, found.reason, "lacks AWS_SECRET_ACCESS_KEY" in found.message) == (
+        "False",
+        "KeysMissing",
+        True,
+    )

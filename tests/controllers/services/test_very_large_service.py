@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from build.service_world import a_town, play
+from build.service_world import a_town
 from build.worlds import a_class, a_pool, a_service
 
 from lattice.controllers.services.services import FLEET_KEY
@@ -29,7 +29,7 @@ LOOKS = (
         ),  # 744 hours of January at $0.20 for 40 of them
     ],
 )
-def test_others_are_placed_in_the_round_in_which_a_very_large_one_is(
+async def test_others_are_placed_in_the_round_in_which_a_very_large_one_is(
     monkeypatch: Any, limits: dict[str, Any], placed: int
 ) -> None:
     looked = [0]
@@ -43,20 +43,14 @@ def test_others_are_placed_in_the_round_in_which_a_very_large_one_is(
     others = [a_service(f"web-{number:02}", replicas=2) for number in range(OTHERS)]
     pools = a_pool("p1", labels={"for": "large"}, **limits), a_pool("p2", region="p2-1")
 
-    async def script() -> None:
-        async with a_town(a_class(), *pools, large, *others) as town:
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            found = {
-                each.metadata.name: each.status.placements
-                for each in town.office.cache(LatticeService).objects()
-            }
-            counts = {
-                name: sum(each.replicas or 0 for each in placements) for name, placements in found.items()
-            }
-            assert counts.pop("aaa") == placed
-            assert set(counts.values()) == {2}
-            assert len(counts) == OTHERS
-
-    play(script)
+    async with a_town(a_class(), *pools, large, *others) as town:
+        await town.services.reconcile(FLEET_KEY)
+        await town.caught_up()
+        found = {
+            each.metadata.name: each.status.placements for each in town.office.cache(LatticeService).objects()
+        }
+        counts = {name: sum(each.replicas or 0 for each in placements) for name, placements in found.items()}
+        assert counts.pop("aaa") == placed
+        assert set(counts.values()) == {2}
+        assert len(counts) == OTHERS
     assert OTHERS <= looked[0] <= LOOKS
