@@ -22,7 +22,7 @@ class Busy:
         return int(self.looks == 1)
 
 
-async def test_a_term_that_ends_while_its_server_stops_does_not_hinder_it() -> None:
+async def test_lost_term_does_not_delay_shutdown() -> None:
     clock, told = VirtualClock(), []
     lead = SimpleNamespace(clock=clock, _term_tasks={})
     busy = Busy(lead)

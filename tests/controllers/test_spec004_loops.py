@@ -16,7 +16,7 @@ GI = 1 << 30
 W = "default/w"
 
 
-async def test_disk_is_asked_for_counted_and_given_back() -> None:
+async def test_disk_is_requested_counted_and_released() -> None:
     async with a_world() as (world, clock):
         room = {"allocatable": {"cpu": 8000, "memory": 8 * GI, "storage": 10 * GI}}
         await world.add(a_free_node("n1", status=room))
@@ -39,7 +39,7 @@ async def test_disk_is_asked_for_counted_and_given_back() -> None:
         assert await world.bindings() == {other: "n1"}
 
 
-async def test_attempts_to_find_a_node_are_counted_and_so_are_those_that_fail() -> None:
+async def test_scheduling_attempts_and_failures_are_counted() -> None:
     async with a_world() as (world, clock), acting(world.store, clock) as one:
         counters = (SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES)
         before = [each._value.get() for each in counters]
@@ -48,13 +48,13 @@ async def test_attempts_to_find_a_node_are_counted_and_so_are_those_that_fail() 
         assert [each._value.get() - was for each, was in zip(counters, before, strict=True)] == [2, 1]
 
 
-def test_the_counters_have_the_names_that_dashboards_look_for() -> None:
+def test_counters_have_documented_names() -> None:
     found = {line.split()[2] for line in render_metrics().decode().splitlines() if line.startswith("# TYPE")}
     wanted = "scheduling_attempts_total scheduling_failures_total reconciliation_actions_total retry_total node_unhealthy_total"
     assert set(wanted.split()) <= found
 
 
-async def test_one_that_something_is_awaited_of_is_looked_at_every_interval() -> None:
+async def test_pending_workload_is_rechecked_every_interval() -> None:
     async with running_world() as world:
         await world.join("n1", hangs={W})
         await world.add(a_workload())
@@ -65,7 +65,7 @@ async def test_one_that_something_is_awaited_of_is_looked_at_every_interval() ->
         assert await world.workloads.reconcile(W) == Requeue(2.0)
 
 
-async def test_the_record_is_what_was_declared_and_what_became_of_it() -> None:
+async def test_record_holds_spec_and_observed_status() -> None:
     async with running_world() as world:
         await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
         declared = a_workload(requests={"cpu": "100m"})

@@ -98,7 +98,7 @@ NODE = a(LatticeNode, "n1", status={"capacity": {"cpu": 4000}})
 BUSY = a_rule({"nodeCpu": {"above": 0.85, "for": "5m"}}, HOOK)
 
 
-async def test_a_node_that_stays_busy_calls_the_webhook_once() -> None:
+async def test_busy_node_calls_webhook_once() -> None:
     async with running_rules(NODE, BUSY) as stage:
         stage.burn("n1", 3900)
         await stage.passes(290)
@@ -118,7 +118,7 @@ async def test_a_node_that_stays_busy_calls_the_webhook_once() -> None:
         assert (await stage.rule()).status.fired == 2
 
 
-async def test_a_node_that_is_busy_now_and_then_does_not() -> None:
+async def test_intermittently_busy_node_does_not_fire() -> None:
     async with running_rules(NODE, BUSY) as stage:
         for _ in range(5):
             stage.burn("n1", 3900)
@@ -140,7 +140,7 @@ def a_failing(attempts: int, name: str = "w", **meta: Any) -> LatticeWorkload:
     )
 
 
-async def test_a_workload_that_fails_again_and_again_raises_one_alert() -> None:
+async def test_failing_workload_raises_one_alert() -> None:
     async with running_rules(a_rule({"workloadFailures": {"count": 3}}, ALERT)) as stage:
         for attempts in (1, 2, 3, 4, 5):
             await stage.scene.put(a_failing(attempts))
@@ -155,7 +155,7 @@ async def test_a_workload_that_fails_again_and_again_raises_one_alert() -> None:
         assert (await stage.scene.events()).count("Alert w") == 2
 
 
-async def test_only_what_the_selector_means_is_watched() -> None:
+async def test_rule_ignores_objects_outside_its_selector() -> None:
     async with running_rules(
         a_rule({"workloadFailures": {"count": 3, "selector": {"matchLabels": {"app": "web"}}}}, ALERT)
     ) as stage:
@@ -164,7 +164,7 @@ async def test_only_what_the_selector_means_is_watched() -> None:
         assert [each for each in await stage.scene.events() if each.startswith("Alert")] == ["Alert mine"]
 
 
-async def test_a_rule_tries_again_and_stops_a_workload() -> None:
+async def test_rule_retries_and_stops_workload() -> None:
     async with running_rules(
         a_rule(
             {"workloadFailures": {"count": 3}},
@@ -193,7 +193,7 @@ def a_ledger(rate: int) -> LatticeLedger:
     return a(LatticeLedger, "pool.p", spec=spec, status=status)
 
 
-async def test_a_budget_that_runs_out_and_a_pool_that_fills_up() -> None:
+async def test_budget_above_threshold_fires_rule() -> None:
     async with running_rules(a_rule({"budget": {"above": 0.9}}, HOOK, ALERT)) as stage:
         await stage.scene.put(a_ledger(800_000))
         await stage.passes(1)
@@ -205,7 +205,7 @@ async def test_a_budget_that_runs_out_and_a_pool_that_fills_up() -> None:
         assert "Alert pool.p" in await stage.scene.events()
 
 
-async def test_a_pool_that_fills_up() -> None:
+async def test_pool_above_threshold_fires_rule() -> None:
     async with running_rules(a_rule({"capacity": {"above": "0.9", "pool": "p"}}, HOOK)) as stage:
         pool = a(
             LatticePool,
@@ -218,7 +218,7 @@ async def test_a_pool_that_fills_up() -> None:
         assert [each["message"] for each in stage.ear.heard] == ["95 % of its cores are in use"]
 
 
-async def test_a_suspended_rule_watches_and_does_nothing_and_does_not_make_up_for_it() -> None:
+async def test_suspended_rule_does_not_act_after_resume() -> None:
     rule = a_rule({"workloadFailures": {"count": 3}}, ALERT, suspend=True)
 
     async with running_rules(rule) as stage:
@@ -235,7 +235,7 @@ async def test_a_suspended_rule_watches_and_does_nothing_and_does_not_make_up_fo
         assert await stage.scene.events() == []
 
 
-async def test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of() -> None:
+async def test_failing_webhook_is_reported_after_three_attempts() -> None:
     async with running_rules(a_rule({"workloadFailures": {"count": 3}}, HOOK)) as stage:
         stage.ear.deaf = 2
         await stage.scene.put(a_failing(3))
@@ -250,7 +250,7 @@ async def test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told
         assert "WebhookFailed r" in await stage.scene.events()
 
 
-async def test_another_server_does_not_act_on_the_same_crossing_and_nothing_is_written_at_rest() -> None:
+async def test_new_leader_does_not_repeat_action_nor_write_at_rest() -> None:
     stage = Stage()
     await stage.scene.put(a_rule({"workloadFailures": {"count": 3}}, HOOK), a_failing(3))
     for _ in range(2):
@@ -261,7 +261,7 @@ async def test_another_server_does_not_act_on_the_same_crossing_and_nothing_is_w
     assert len(stage.ear.heard) == 1
 
 
-async def test_a_new_leader_that_has_not_heard_the_nodes_yet_does_not_forget_that_one_was_busy() -> None:
+async def test_new_leader_keeps_crossing_until_node_reports_usage() -> None:
     stage = Stage()
     await stage.scene.put(NODE, BUSY)
     async with stage.leading():
@@ -281,7 +281,7 @@ async def test_a_new_leader_that_has_not_heard_the_nodes_yet_does_not_forget_tha
         assert (await stage.rule()).status.crossed == {}
 
 
-async def test_what_was_busy_and_is_gone_is_forgotten() -> None:
+async def test_crossing_of_deleted_node_is_removed() -> None:
     async with running_rules(NODE, BUSY) as stage:
         stage.burn("n1", 3900)
         await stage.passes(310)
@@ -290,7 +290,7 @@ async def test_what_was_busy_and_is_gone_is_forgotten() -> None:
         assert (await stage.rule()).status.crossed == {}
 
 
-async def test_hundreds_that_cross_at_once_are_acted_upon_once_each() -> None:
+async def test_simultaneous_crossings_fire_once_per_object() -> None:
     count = 130
 
     async with running_rules(
@@ -311,9 +311,7 @@ async def test_hundreds_that_cross_at_once_are_acted_upon_once_each() -> None:
         assert await stage.scene.events() == events
 
 
-async def test_an_address_that_does_not_answer_keeps_no_other_waiting_and_each_call_to_it_is_told_of() -> (
-    None
-):
+async def test_dead_webhook_does_not_delay_others_and_is_reported() -> None:
     other = a_rule({"workloadFailures": {"count": 3}}, HOOK)
     other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, name="s"))
 
@@ -331,7 +329,7 @@ async def test_an_address_that_does_not_answer_keeps_no_other_waiting_and_each_c
         assert "dead.example" in (await stage.rule()).status.last_error
 
 
-async def test_calls_that_are_too_many_for_an_address_are_told_of_and_not_made() -> None:
+async def test_calls_beyond_queue_limit_are_reported_and_dropped() -> None:
     stage = Stage(most=4)
     stage.ear.dead = DEAD["webhook"]["url"]
     await stage.scene.put(
@@ -350,7 +348,7 @@ async def test_calls_that_are_too_many_for_an_address_are_told_of_and_not_made()
     ]
 
 
-async def test_the_quiet_time_is_each_objects_own() -> None:
+async def test_cooldown_applies_per_object() -> None:
     async with running_rules(a_rule({"workloadFailures": {"count": 3}}, ALERT, cooldown="10m")) as stage:
 
         async def flaps(*names: str) -> None:

@@ -28,16 +28,16 @@ OUTSIDE = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8"]
 
 
 @pytest.mark.parametrize("address", INSIDE)
-def test_addresses_inside_are_refused(address: str) -> None:
+def test_private_addresses_are_refused(address: str) -> None:
     assert "is inside the installation or not a public address" in address_problem(address)
 
 
 @pytest.mark.parametrize("address", OUTSIDE)
-def test_public_addresses_are_not(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert address_problem(address) == ""
 
 
-def test_what_is_allowed_is_allowed_and_nothing_beside_it() -> None:
+def test_allow_list_admits_only_its_entries() -> None:
     allowed = parse_networks("10.1.0.0/16, 127.0.0.1/32")
     assert address_problem("10.1.2.3", allowed) == address_problem("127.0.0.1", allowed) == ""
     assert address_problem("10.2.0.1", allowed)
@@ -112,7 +112,7 @@ async def say(
     )
 
 
-async def test_what_is_said_arrives_over_verified_tls(tmp_path: Path) -> None:
+async def test_body_arrives_over_verified_tls(tmp_path: Path) -> None:
     async with hook(tmp_path) as found:
         await say(found, "/ok")
         assert found.seen == [("/ok", {"message": "hello"})]
@@ -128,7 +128,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=str)
-async def test_the_inside_is_not_called(case: str, tmp_path: Path) -> None:
+async def test_private_hosts_are_not_called(case: str, tmp_path: Path) -> None:
     async with hook(tmp_path) as found:
         with pytest.raises(
             Unavailable if case == "as a number" else Denied
@@ -137,7 +137,7 @@ async def test_the_inside_is_not_called(case: str, tmp_path: Path) -> None:
         assert found.seen == []
 
 
-async def test_a_name_that_means_something_else_a_moment_later_changes_nothing(
+async def test_dns_rebinding_does_not_change_the_called_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with hook(tmp_path) as found:
@@ -172,7 +172,7 @@ async def test_a_name_that_means_something_else_a_moment_later_changes_nothing(
     [("/moved", "answered 302"), ("/broken", "answered 500"), ("/slow", "did not answer within 0.3 s")],
     ids=str,
 )
-async def test_trouble_is_told_without_the_other_sides_words(path: str, words: str, tmp_path: Path) -> None:
+async def test_error_omits_response_body(path: str, words: str, tmp_path: Path) -> None:
     async with hook(tmp_path) as found:
         with pytest.raises(Unavailable) as trouble:
             await say(found, path, timeout=0.3 if path == "/slow" else 5.0)
@@ -181,12 +181,12 @@ async def test_trouble_is_told_without_the_other_sides_words(path: str, words: s
         assert len(found.seen) == 1, "a redirect is not followed"
 
 
-async def test_an_endless_answer_is_not_read_to_its_end(tmp_path: Path) -> None:
+async def test_endless_response_is_not_read_fully(tmp_path: Path) -> None:
     async with hook(tmp_path) as found:
         await say(found, "/endless")
 
 
-async def test_plain_http_is_refused_and_an_unknown_certificate_too(tmp_path: Path) -> None:
+async def test_plain_http_and_unknown_certificates_are_refused(tmp_path: Path) -> None:
     async with hook(tmp_path) as found:
         with pytest.raises(Denied, match="not an https address"):
             await HttpsWebhookClient(LOOPBACK).post(f"http://localhost:{found.port}/ok", {}, 5.0)

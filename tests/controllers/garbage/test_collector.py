@@ -6,7 +6,7 @@ from lattice.clock import format_timestamp
 from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 
 
-async def test_an_object_goes_with_its_last_owner() -> None:
+async def test_object_is_deleted_with_its_last_owner() -> None:
     world = await new_world()
     before = collected("owner")
     pool = await world.make("LatticePool/p")
@@ -21,7 +21,7 @@ async def test_an_object_goes_with_its_last_owner() -> None:
     assert collected("owner") == before + 1
 
 
-async def test_what_was_deleted_while_nobody_led_is_found_at_the_start() -> None:
+async def test_deletions_without_a_leader_are_found_at_start() -> None:
     world = await new_world()
     await world.make("ConfigMap/a/x", await world.make("ConfigMap/a/owner"))
     await world.make("ConfigMap/a/y", await world.make("ConfigMap/a/x2", await world.make("ConfigMap/a/z")))
@@ -31,7 +31,7 @@ async def test_what_was_deleted_while_nobody_led_is_found_at_the_start() -> None
     assert await world.there("ConfigMap/a/x", "ConfigMap/a/x2", "ConfigMap/a/y") == []
 
 
-async def test_a_finalizer_holds_an_object_whose_owner_is_gone() -> None:
+async def test_finalizer_holds_object_whose_owner_is_gone() -> None:
     world = await new_world()
     await world.make("ConfigMap/a/x", await world.make("ConfigMap/a/owner"), finalizers=["team/clean"])
     await world.delete("ConfigMap/a/owner")
@@ -45,7 +45,7 @@ async def test_a_finalizer_holds_an_object_whose_owner_is_gone() -> None:
     assert await world.there("ConfigMap/a/x") == []
 
 
-async def test_only_the_reference_to_the_owner_that_is_gone_is_removed() -> None:
+async def test_only_reference_to_missing_owner_is_removed() -> None:
     world = await new_world()
     stays, goes = await world.make("ConfigMap/a/stays"), await world.make("LatticePool/goes")
     await world.make("ConfigMap/a/x", stays, goes)
@@ -55,7 +55,7 @@ async def test_only_the_reference_to_the_owner_that_is_gone_is_removed() -> None
     assert (await world.metadata("ConfigMap/a/x"))["ownerReferences"] == [stays]
 
 
-async def test_an_owner_made_anew_with_another_uid_counts_as_gone() -> None:
+async def test_recreated_owner_with_another_uid_counts_as_missing() -> None:
     world = await new_world()
     await world.make("ConfigMap/a/x", await world.make("ConfigMap/a/owner"))
     async with world.collecting():
@@ -65,7 +65,7 @@ async def test_an_owner_made_anew_with_another_uid_counts_as_gone() -> None:
     assert await world.there("ConfigMap/a/x", "ConfigMap/a/owner") == ["ConfigMap/a/owner"]
 
 
-async def test_an_owner_is_looked_for_in_the_namespace_of_the_object() -> None:
+async def test_owner_is_resolved_in_namespace_of_dependent() -> None:
     world = await new_world()
     elsewhere = await world.make("ConfigMap/b/owner")
     await world.make("ConfigMap/a/x", elsewhere)
@@ -73,7 +73,7 @@ async def test_an_owner_is_looked_for_in_the_namespace_of_the_object() -> None:
     assert await world.there("ConfigMap/a/x") == []
 
 
-async def test_owners_of_unknown_kinds_and_impossible_places_are_left_alone() -> None:
+async def test_unknown_and_cross_namespace_owners_are_ignored() -> None:
     world = await new_world()
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "uid-d"}
     await world.make("ConfigMap/a/x", deployment)
@@ -83,7 +83,7 @@ async def test_owners_of_unknown_kinds_and_impossible_places_are_left_alone() ->
     assert await world.store.revision() == before
 
 
-async def test_a_namespace_whose_owner_is_gone_is_emptied_first() -> None:
+async def test_namespace_with_missing_owner_is_emptied_first() -> None:
     world = await new_world()
     pool = await world.make("LatticePool/p")
     await world.make("Namespace/a", pool, status={"phase": "Active"})
@@ -97,7 +97,7 @@ async def test_a_namespace_whose_owner_is_gone_is_emptied_first() -> None:
     assert await world.there("Namespace/a", "ConfigMap/a/x") == []
 
 
-async def test_objects_that_own_each_other_in_a_circle_stay_and_cost_nothing() -> None:
+async def test_ownership_cycle_stays_and_causes_no_writes() -> None:
     world = await new_world()
     first = await world.make("ConfigMap/a/x")
     second = await world.make("ConfigMap/a/y", first)
@@ -113,7 +113,7 @@ async def test_objects_that_own_each_other_in_a_circle_stay_and_cost_nothing() -
     assert await world.there("ConfigMap/a/x", "ConfigMap/a/y") == []
 
 
-async def test_in_the_foreground_dependents_go_first() -> None:
+async def test_foreground_deletion_removes_dependents_first() -> None:
     world = await new_world()
     pool = await world.make("LatticePool/p")
     await world.make("ConfigMap/a/x", blocking(pool), finalizers=["team/clean"])
@@ -130,7 +130,7 @@ async def test_in_the_foreground_dependents_go_first() -> None:
     assert await world.there("LatticePool/p", "ConfigMap/a/x") == []
 
 
-async def test_in_the_foreground_dependents_of_dependents_go_before_them() -> None:
+async def test_foreground_deletion_is_transitive() -> None:
     world = await new_world()
     pool = await world.make("LatticePool/p")
     middle = await world.make("ConfigMap/a/middle", blocking(pool))
@@ -144,7 +144,7 @@ async def test_in_the_foreground_dependents_of_dependents_go_before_them() -> No
     assert await world.there("LatticePool/p", "ConfigMap/a/middle", "Secret/a/leaf") == []
 
 
-async def test_a_dependent_that_does_not_block_is_not_waited_for() -> None:
+async def test_foreground_ignores_non_blocking_dependent() -> None:
     world = await new_world()
     pool = await world.make("LatticePool/p")
     await world.make("ConfigMap/a/x", pool, finalizers=["team/clean"])
@@ -155,7 +155,7 @@ async def test_a_dependent_that_does_not_block_is_not_waited_for() -> None:
     assert (await world.metadata("ConfigMap/a/x"))["deletionTimestamp"]
 
 
-async def test_a_dependent_with_another_owner_stays_and_is_not_waited_for() -> None:
+async def test_foreground_keeps_dependent_with_another_owner() -> None:
     world = await new_world()
     pool, other = await world.make("LatticePool/p"), await world.make("LatticePool/other")
     await world.make("ConfigMap/a/x", blocking(pool), other)
@@ -166,7 +166,7 @@ async def test_a_dependent_with_another_owner_stays_and_is_not_waited_for() -> N
     assert (await world.metadata("ConfigMap/a/x"))["ownerReferences"] == [other]
 
 
-async def test_a_circle_deleted_in_the_foreground_goes() -> None:
+async def test_foreground_deletion_removes_cycle() -> None:
     world = await new_world()
     first = await world.make("ConfigMap/a/x")
     second = await world.make("ConfigMap/a/y", blocking(first))
@@ -179,7 +179,7 @@ async def test_a_circle_deleted_in_the_foreground_goes() -> None:
     assert await world.there("ConfigMap/a/x", "ConfigMap/a/y") == []
 
 
-async def test_an_object_without_dependents_deleted_in_the_foreground_keeps_other_finalizers() -> None:
+async def test_foreground_deletion_keeps_other_finalizers() -> None:
     world = await new_world()
     await world.make("ConfigMap/a/x", finalizers=["team/clean"])
     await world.delete("ConfigMap/a/x", FOREGROUND_FINALIZER)
@@ -187,7 +187,7 @@ async def test_an_object_without_dependents_deleted_in_the_foreground_keeps_othe
     assert (await world.metadata("ConfigMap/a/x"))["finalizers"] == ["team/clean"]
 
 
-async def test_orphans_outlive_their_owner() -> None:
+async def test_orphans_outlive_owner() -> None:
     world = await new_world()
     before = collected("orphan")
     pool = await world.make("LatticePool/p")
@@ -202,7 +202,7 @@ async def test_orphans_outlive_their_owner() -> None:
     assert collected("orphan") == before + 1
 
 
-async def test_an_orphan_keeps_its_other_owners() -> None:
+async def test_orphan_keeps_other_owners() -> None:
     world = await new_world()
     pool, other = await world.make("LatticePool/p"), await world.make("LatticePool/other")
     await world.make("ConfigMap/a/x", pool, other)
@@ -211,7 +211,7 @@ async def test_an_orphan_keeps_its_other_owners() -> None:
     assert (await world.metadata("ConfigMap/a/x"))["ownerReferences"] == [other]
 
 
-async def test_running_twice_changes_nothing() -> None:
+async def test_second_run_changes_nothing() -> None:
     world = await new_world()
     pool = await world.make("LatticePool/p")
     await world.make("Namespace/a")
@@ -225,7 +225,7 @@ async def test_running_twice_changes_nothing() -> None:
     assert await world.store.revision() == before
 
 
-async def test_changes_that_concern_nobody_write_nothing() -> None:
+async def test_unrelated_changes_cause_no_writes() -> None:
     world = await new_world()
     await world.make("ConfigMap/a/x", await world.make("LatticePool/p"))
     async with world.collecting():
@@ -237,7 +237,7 @@ async def test_changes_that_concern_nobody_write_nothing() -> None:
         assert await world.store.revision() == before
 
 
-async def test_once_its_term_is_over_it_writes_nothing_and_ends() -> None:
+async def test_fenced_collector_writes_nothing_and_ends() -> None:
     world = await new_world()
     await world.make(
         "ConfigMap/a/x", {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"}
@@ -252,7 +252,7 @@ async def test_once_its_term_is_over_it_writes_nothing_and_ends() -> None:
     assert await world.store.revision() == before
 
 
-async def test_a_store_that_does_not_answer_is_asked_again() -> None:
+async def test_unavailable_store_is_retried() -> None:
     world = await new_world()
     await world.make("ConfigMap/a/x", await world.make("LatticePool/p"))
     async with world.collecting():
@@ -264,7 +264,7 @@ async def test_a_store_that_does_not_answer_is_asked_again() -> None:
     assert await world.there("ConfigMap/a/x") == []
 
 
-async def test_somebody_else_changing_an_object_delays_its_removal_and_no_other() -> None:
+async def test_conflict_delays_removal_of_that_object_only() -> None:
     world = await new_world()
     pool = await world.make("LatticePool/p")
     names = [f"ConfigMap/a/{i}" for i in range(5)]
@@ -277,7 +277,7 @@ async def test_somebody_else_changing_an_object_delays_its_removal_and_no_other(
     assert [key.name for key in world.removed("configmaps")] == ["0", "1", "2", "4", "3"]
 
 
-async def test_an_owner_does_not_go_before_every_orphan_has_forgotten_it() -> None:
+async def test_owner_stays_until_all_orphans_are_released() -> None:
     world = await new_world()
     pool = await world.make("LatticePool/p")
     await world.make("ConfigMap/a/x", pool)
@@ -290,7 +290,7 @@ async def test_an_owner_does_not_go_before_every_orphan_has_forgotten_it() -> No
     assert await world.there("LatticePool/p", "ConfigMap/a/x") == ["ConfigMap/a/x"]
 
 
-async def test_an_orphan_that_has_not_been_heard_of_yet_is_kept_all_the_same() -> None:
+async def test_orphan_missing_from_cache_is_kept() -> None:
     world = await new_world()
     world.store.late = {"configmaps": 5.0}
     async with world.collecting():
@@ -302,7 +302,7 @@ async def test_an_orphan_that_has_not_been_heard_of_yet_is_kept_all_the_same() -
     assert await world.there("LatticePool/p", "ConfigMap/a/x") == ["ConfigMap/a/x"]
 
 
-async def test_an_owner_that_has_not_been_heard_of_yet_is_not_taken_for_gone() -> None:
+async def test_owner_missing_from_cache_is_not_taken_for_deleted() -> None:
     world = await new_world()
     world.store.late = {"latticepools.lattice.dev": 5.0}
     async with world.collecting():

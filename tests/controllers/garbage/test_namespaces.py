@@ -6,7 +6,7 @@ from lattice.controllers.garbage.namespaces import RemainingContent, with_remain
 from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER
 
 
-async def test_a_namespace_goes_with_all_that_is_in_it() -> None:
+async def test_namespace_is_deleted_with_its_contents() -> None:
     world = await new_world()
     before = collected("namespace")
     await world.make("Namespace/a", spec={"finalizers": ["kubernetes"]})
@@ -30,7 +30,7 @@ async def test_a_namespace_goes_with_all_that_is_in_it() -> None:
     assert collected("namespace") == before + len(inside) + 1
 
 
-async def test_a_namespace_says_what_holds_it_up_and_once_only() -> None:
+async def test_blocked_namespace_reports_reason_once() -> None:
     world = await new_world()
     await world.make("Namespace/a", status={"phase": "Terminating"})
     await world.make("ConfigMap/a/x", finalizers=["team/clean"])
@@ -59,7 +59,7 @@ async def test_a_namespace_says_what_holds_it_up_and_once_only() -> None:
     assert await world.there("Namespace/a") == []
 
 
-async def test_a_namespace_with_finalizers_of_its_own_waits_for_them() -> None:
+async def test_namespace_waits_for_its_own_finalizers() -> None:
     world = await new_world()
     await world.make("Namespace/a", finalizers=["team/clean"])
     await world.make("ConfigMap/a/x")
@@ -75,7 +75,7 @@ async def test_a_namespace_with_finalizers_of_its_own_waits_for_them() -> None:
     assert await world.there("Namespace/a") == []
 
 
-async def test_a_finalizer_of_an_event_is_noticed_though_events_are_not_copied() -> None:
+async def test_event_finalizer_blocks_namespace() -> None:
     world = await new_world()
     await world.make("Namespace/a")
     await world.make("Event/a/e", finalizers=["team/clean"])
@@ -87,7 +87,7 @@ async def test_a_finalizer_of_an_event_is_noticed_though_events_are_not_copied()
     assert await world.there("Namespace/a") == []
 
 
-async def test_a_namespace_is_not_removed_while_somebody_changes_what_is_in_it() -> None:
+async def test_namespace_is_kept_while_its_contents_change() -> None:
     world = await new_world()
     await world.make("Namespace/a")
     await world.make("ConfigMap/a/x")
@@ -98,7 +98,7 @@ async def test_a_namespace_is_not_removed_while_somebody_changes_what_is_in_it()
     assert [key.name for key in world.removed("configmaps", "namespaces")] == ["x", "a"]
 
 
-def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+def test_condition_time_changes_only_with_status() -> None:
     remains = RemainingContent()
     remains.resources["secrets"] = 2
     first = with_remaining_content({"metadata": {}}, remains, "t1")

@@ -61,7 +61,7 @@ def _strike(alive: dict[str, list[str]]) -> None:
 
 @given(plan=plans())
 @settings(max_examples=300, deadline=None)
-def test_any_graph_ends_as_the_obvious_fixpoint_says(plan: Plan) -> None:
+def test_any_graph_matches_reference_fixpoint(plan: Plan) -> None:
     async def scenario() -> None:
         world = await new_world()
         await _build(world, plan.owners)

@@ -34,7 +34,7 @@ async def a_secret(leader: Leader, name: str, kind: str, namespace: str = "latti
     await leader.store.commit([put_new(made, uid=name, now="2020-01-01T00:00:00Z")])
 
 
-async def test_expired_tokens_go_and_everything_else_stays() -> None:
+async def test_expired_tokens_are_removed_and_other_secrets_stay() -> None:
     async with leading() as (leader, clock):
         assert leader.office is not None
         await a_secret(leader, "lattice-ca", "kubernetes.io/tls")
@@ -57,7 +57,7 @@ async def test_expired_tokens_go_and_everything_else_stays() -> None:
         loop.cancel()
 
 
-async def test_a_former_leader_removes_nothing() -> None:
+async def test_former_leader_removes_no_token() -> None:
     async with leading() as (leader, clock):
         assert leader.office is not None
         await store_token(leader.store, clock, a_token(), ttl=1)

@@ -17,7 +17,7 @@ def attempts(world: World) -> int:
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-async def test_one_that_starts_has_its_whole_time_to_start(jump: float) -> None:
+async def test_start_grace_ignores_clock_jump(jump: float) -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.run(1000)  # so the node has been connected for longer than anything may take
@@ -32,7 +32,7 @@ async def test_one_that_starts_has_its_whole_time_to_start(jump: float) -> None:
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-async def test_one_that_is_to_stop_is_not_told_again_before_its_time(jump: float) -> None:
+async def test_stop_is_not_resent_early_after_clock_jump(jump: float) -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.run(1000)
@@ -50,7 +50,7 @@ async def test_one_that_is_to_stop_is_not_told_again_before_its_time(jump: float
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-async def test_failures_are_forgotten_after_it_has_really_run_for_long(jump: float) -> None:
+async def test_failure_reset_measures_elapsed_time(jump: float) -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         agent.fails[W] = ["RUNTIME_ERROR"]
@@ -65,7 +65,7 @@ async def test_failures_are_forgotten_after_it_has_really_run_for_long(jump: flo
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-async def test_a_server_that_takes_over_with_another_clock_counts_no_failure_at_once(jump: float) -> None:
+async def test_new_leader_with_skewed_clock_counts_no_failure(jump: float) -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         agent.hangs.add(W)

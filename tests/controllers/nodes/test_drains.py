@@ -37,7 +37,7 @@ async def taint(world: World, name: str, *marks: Taint) -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
-async def test_nodes_drained_at_once_give_up_one_replica_of_a_service_at_a_time(nodes: int) -> None:
+async def test_concurrent_drains_evict_one_replica_at_a_time(nodes: int) -> None:
     async with running_world() as world:
         ready = await spread_out(world, nodes - 1, nodes)
         for number in range(1, nodes + 1):
@@ -47,7 +47,7 @@ async def test_nodes_drained_at_once_give_up_one_replica_of_a_service_at_a_time(
         assert min(ready) == nodes - 1
 
 
-async def test_nodes_drained_at_once_wait_for_one_more_where_none_can_be_spared() -> None:
+async def test_concurrent_drains_wait_for_surge_replica() -> None:
     async with running_world() as world:
         ready = await spread_out(world, 2, 2)
         for name in ("n1", "n2"):
@@ -62,7 +62,7 @@ async def test_nodes_drained_at_once_wait_for_one_more_where_none_can_be_spared(
 
 
 @pytest.mark.parametrize("looked_at", ["n1", "n2"])
-async def test_of_several_that_wait_for_one_more_it_is_the_same_one_whoever_is_looked_at(
+async def test_surge_choice_does_not_depend_on_reconciled_node(
     looked_at: str,
 ) -> None:
     async with running_world() as world:
@@ -75,7 +75,7 @@ async def test_of_several_that_wait_for_one_more_it_is_the_same_one_whoever_is_l
             assert world.departures.surges == {"default/web": "default/web-1"}
 
 
-async def test_a_drain_that_waits_for_one_more_keeps_its_turn_when_another_begins() -> None:
+async def test_drain_waiting_for_surge_keeps_its_turn() -> None:
     async with running_world() as world:
         await spread_out(world, 2, 2)
         await world.cordon("free")
@@ -85,7 +85,7 @@ async def test_a_drain_that_waits_for_one_more_keeps_its_turn_when_another_begin
             assert world.departures.surges == {"default/web": "default/web-2"}
 
 
-async def test_a_drain_that_nothing_comes_of_lets_another_try() -> None:
+async def test_blocked_drain_passes_surge_turn_to_another() -> None:
     """Both wait for one more; the first that is asked for finds no node, for ever."""
     async with running_world() as world:
         await spread_out(world, 2, 2)
@@ -115,7 +115,7 @@ async def test_a_drain_that_nothing_comes_of_lets_another_try() -> None:
         assert "default/web" in heard
 
 
-async def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() -> None:
+async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
     async with running_world() as world:
         await spread_out(world, 1, 1)
         await world.cordon("free")
@@ -163,7 +163,7 @@ async def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_wh
         assert (await world.events("n1"))[3:] == ["NodeDrained"]
 
 
-async def test_a_drain_waits_for_those_that_another_mark_expels() -> None:
+async def test_drain_waits_for_replica_evicted_by_other_taint() -> None:
     async with running_world() as world:
         await spread_out(world, 1, 2)
         world.agents["n1"].hangs = {"default/web-1"}
@@ -181,7 +181,7 @@ async def test_a_drain_waits_for_those_that_another_mark_expels() -> None:
         assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"free"}
 
 
-async def test_who_was_to_leave_for_another_mark_that_is_gone_stays_until_one_more_runs() -> None:
+async def test_replica_stays_when_drain_replaces_noexecute_taint() -> None:
     """Nobody had told it to leave when a drain took the place of what expelled it."""
     async with running_world() as world:
         ready = await spread_out(world, 2, 2)
@@ -201,7 +201,7 @@ async def test_who_was_to_leave_for_another_mark_that_is_gone_stays_until_one_mo
         assert {*ready} <= {2}
 
 
-async def test_a_drain_waits_for_one_that_makes_room_for_another() -> None:
+async def test_drain_waits_for_preempted_replica() -> None:
     async with running_world() as world:
         await spread_out(world, 1, 2)
         world.agents["n1"].hangs = {"default/web-1"}
@@ -215,7 +215,7 @@ async def test_a_drain_waits_for_one_that_makes_room_for_another() -> None:
         assert (world.where("default/web-2"), world.live("default/web-2")) == ("n2", ["n2"])
 
 
-async def test_one_that_was_not_heard_of_when_its_node_was_drained_is_needed_again_once_it_is() -> None:
+async def test_reconnected_replica_on_draining_node_counts_again() -> None:
     async with running_world() as world:
         await spread_out(world, 1, 1)
         world.agents["n1"].cut()
@@ -240,26 +240,26 @@ async def test_one_that_was_not_heard_of_when_its_node_was_drained_is_needed_aga
 @pytest.mark.parametrize(
     ("marks", "status", "is_up", "goes"),
     [
-        pytest.param((DRAIN,), {}, False, True, id="it is down, and missed by nobody"),
-        pytest.param((DRAIN,), {}, True, False, id="its node says that it is back"),
+        pytest.param((DRAIN,), {}, False, True, id="replica is down"),
+        pytest.param((DRAIN,), {}, True, False, id="agent reports it up"),
         pytest.param(
             (DRAIN,),
             {"ready": True, "actual_state": "Running"},
             False,
             False,
-            id="it is stored that it is back",
+            id="status says ready",
         ),
         pytest.param(
             (DRAIN,),
             {"ready": True, "actual_state": "Running", "last_action": "ApplyStopped"},
             True,
             True,
-            id="it was told to stop before it was back",
+            id="stop was sent before it was up again",
         ),
-        pytest.param((DRAIN, DOWN), {}, True, True, id="another mark expels it, back or not"),
+        pytest.param((DRAIN, DOWN), {}, True, True, id="a NoExecute taint evicts it in any state"),
     ],
 )
-async def test_who_was_down_when_its_node_was_drained_must_leave_it(
+async def test_drain_evicts_replica_that_is_down(
     marks: tuple[Taint, ...], status: dict[str, Any], is_up: bool, goes: bool
 ) -> None:
     async with running_world() as world:
@@ -273,7 +273,7 @@ async def test_who_was_down_when_its_node_was_drained_must_leave_it(
         assert bool(world.departures.eviction_reason(found, is_up=is_up)) == goes
 
 
-async def test_one_that_is_down_leaves_a_drained_node_though_no_other_runs() -> None:
+async def test_failed_replica_leaves_draining_node_without_surge() -> None:
     async with running_world() as world:
         await spread_out(world, 1, 1)
         world.agents["n1"].end("default/web-1")

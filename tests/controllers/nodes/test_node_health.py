@@ -39,7 +39,7 @@ def ready(world: World, name: str) -> tuple[str, str]:
     return (found.status, found.reason) if found else ("", "")
 
 
-async def test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds() -> None:
+async def test_node_is_ready_on_heartbeat_and_lost_after_40_seconds() -> None:
     async with running_world() as world:
         lost = NODES_UNHEALTHY._value.get()
         agent = await world.join("n1")
@@ -63,7 +63,7 @@ async def test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seco
         assert NODES_UNHEALTHY._value.get() - lost == 1
 
 
-async def test_a_node_that_speaks_again_on_the_same_connection_is_ready_again() -> None:
+async def test_node_resuming_heartbeats_on_its_session_is_ready() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         session = agent.session
@@ -76,7 +76,7 @@ async def test_a_node_that_speaks_again_on_the_same_connection_is_ready_again() 
         assert ready(world, "n1")[0] == "True"
 
 
-async def test_one_that_no_agent_joined_for_waits_for_it() -> None:
+async def test_node_without_agent_stays_joining() -> None:
     async with running_world() as world:
         await world.join("n1")
         world.agents["n1"].cut()
@@ -89,7 +89,7 @@ async def test_one_that_no_agent_joined_for_waits_for_it() -> None:
         assert await world.events("n2") == []
 
 
-async def test_a_new_leader_blames_nobody_before_it_has_listened_as_long() -> None:
+async def test_new_leader_waits_a_full_timeout_before_marking_nodes() -> None:
     async with running_world() as world:
         for name in ("n1", "n2", "n3"):
             await world.join(name)
@@ -106,7 +106,7 @@ async def test_a_new_leader_blames_nobody_before_it_has_listened_as_long() -> No
         assert [ready(world, name)[0] for name in ("n1", "n2", "n3")] == ["False", "False", "True"]
 
 
-async def test_a_new_leader_counts_the_two_minutes_anew() -> None:
+async def test_new_leader_restarts_eviction_timeout() -> None:
     async with running_world() as world:
         await world.join("n1")
         await world.add(a_workload())
@@ -122,10 +122,10 @@ async def test_a_new_leader_counts_the_two_minutes_anew() -> None:
 
 
 @pytest.mark.parametrize(("before", "places"), [
-    pytest.param({"policy": "stop", "stopAfter": "119s"}, ("n1", "n2"), id="it had longer: not before it must have ended by that"),
-    pytest.param({"policy": "keep"}, ("n1", "n1"), id="it was to run on: not before its node says that it has ended"),
+    pytest.param({"policy": "stop", "stopAfter": "119s"}, ("n1", "n2"), id="stop: waits for the former stop timeout"),
+    pytest.param({"policy": "keep"}, ("n1", "n1"), id="keep: waits for the node to report the end"),
 ])  # fmt: skip
-async def test_a_node_that_has_not_heard_that_it_may_not_run_twice_goes_by_what_it_was_told(
+async def test_disconnected_node_follows_last_received_policy(
     before: dict[str, str], places: tuple[str, str]
 ) -> None:
     async with running_world() as world:
@@ -142,7 +142,7 @@ async def test_a_node_that_has_not_heard_that_it_may_not_run_twice_goes_by_what_
         assert world.where() == places[1]
 
 
-async def test_most_of_a_zone_silent_at_once_moves_nothing_until_some_are_back() -> None:
+async def test_zone_outage_moves_nothing_until_nodes_return() -> None:
     async with running_world() as world:
         await most_of_a_zone_is_cut_off(world)
         await world.run(900)
@@ -153,7 +153,7 @@ async def test_most_of_a_zone_silent_at_once_moves_nothing_until_some_are_back()
         assert world.where() == "a2"
 
 
-async def test_nodes_of_one_zone_are_given_up_one_after_the_other() -> None:
+async def test_lost_nodes_of_one_zone_are_evicted_one_by_one() -> None:
     async with running_world() as world:
         for number in range(1, 6):
             await world.join(f"n{number}")
@@ -178,7 +178,7 @@ async def test_nodes_of_one_zone_are_given_up_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("policy", ["keep", "stop"])
-async def test_a_removed_node_gives_its_workloads_to_others(policy: str) -> None:
+async def test_workloads_of_removed_node_are_rescheduled(policy: str) -> None:
     async with running_world() as world:
         await its_node_is_removed(world, policy)
         await world.run(2)
@@ -210,7 +210,7 @@ async def hold(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["keep", "stop"])
-async def test_a_node_that_is_heard_is_emptied_before_it_goes(policy: str) -> None:
+async def test_connected_node_is_emptied_before_removal(policy: str) -> None:
     async with running_world() as world:
         await world.join("n1")
         await hold(world, "n1")
@@ -224,7 +224,7 @@ async def test_a_node_that_is_heard_is_emptied_before_it_goes(policy: str) -> No
         assert "NodeRemoved" in await world.events("n1")
 
 
-async def test_a_node_that_is_silent_goes_at_once_and_takes_what_was_to_be_deleted_with_it() -> None:
+async def test_removed_silent_node_releases_terminating_workloads() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await hold(world, "n1")
@@ -241,7 +241,7 @@ async def test_a_node_that_is_silent_goes_at_once_and_takes_what_was_to_be_delet
         assert await world.store.get(Key(LatticeWorkload.resource.id, "default", "w")) is None
 
 
-async def test_a_node_that_others_hold_too_is_left_to_them() -> None:
+async def test_node_keeps_finalizers_of_others() -> None:
     async with running_world() as world:
         await world.join("n1")
         entry = await world.entry(LatticeNode, "/n1")
@@ -255,7 +255,7 @@ async def test_a_node_that_others_hold_too_is_left_to_them() -> None:
         assert world.node("n1").metadata.finalizers == ("team/clean",)
 
 
-async def test_a_node_made_anew_under_the_same_name_is_another() -> None:
+async def test_recreated_node_of_same_name_is_another_node() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
@@ -277,7 +277,7 @@ async def test_a_node_made_anew_under_the_same_name_is_another() -> None:
         assert world.live() == ["n1"]
 
 
-async def test_a_cordoned_node_keeps_what_it_has_and_gets_nothing_new() -> None:
+async def test_cordoned_node_keeps_workloads_and_gets_no_new_ones() -> None:
     async with running_world() as world:
         await world.join("n1")
         await world.add(a_workload())
@@ -292,7 +292,7 @@ async def test_a_cordoned_node_keeps_what_it_has_and_gets_nothing_new() -> None:
         )
 
 
-async def test_a_drain_moves_what_belongs_to_nobody_at_once_and_says_when_it_is_done() -> None:
+async def test_drain_moves_standalone_workloads_and_reports_done() -> None:
     async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload())
@@ -328,7 +328,7 @@ async def test_a_drain_moves_what_belongs_to_nobody_at_once_and_says_when_it_is_
         assert (world.condition("n1", "Drained"), world.node("n1").status.phase) == (None, "Ready")
 
 
-async def test_a_drain_leaves_a_service_what_it_must_keep_and_asks_for_one_more() -> None:
+async def test_drain_keeps_budget_and_requests_surge_replica() -> None:
     async with running_world() as world:
         await world.join("n1")
         await world.add(a_service("web", 2))
@@ -352,7 +352,7 @@ async def test_a_drain_leaves_a_service_what_it_must_keep_and_asks_for_one_more(
         assert (world.departures.surges, min(least)) == ({}, 2)
 
 
-async def test_a_drain_goes_on_when_another_server_takes_the_lead_in_the_middle() -> None:
+async def test_drain_continues_under_new_leader() -> None:
     async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload())
@@ -368,7 +368,7 @@ async def test_a_drain_goes_on_when_another_server_takes_the_lead_in_the_middle(
         assert (world.where(), world.live(), world.overlaps) == ("n2", ["n2"], [])
 
 
-async def test_a_drain_called_off_lets_what_was_stopped_run_again() -> None:
+async def test_cancelled_drain_restarts_stopped_workload() -> None:
     async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload())
@@ -394,7 +394,7 @@ async def test_a_drain_called_off_lets_what_was_stopped_run_again() -> None:
         pytest.param(0, 0, id="not at all"),
     ],
 )
-async def test_a_taint_that_expels_is_put_up_with(seconds: int | None, leaves: int | None) -> None:
+async def test_noexecute_toleration_seconds(seconds: int | None, leaves: int | None) -> None:
     async with running_world() as world:
         await world.join("n1")
         toleration = {"key": "broken", "operator": "Exists"} | (
@@ -417,7 +417,7 @@ async def test_a_taint_that_expels_is_put_up_with(seconds: int | None, leaves: i
             assert leaves <= world.clock.monotonic() - came <= max(leaves, 10) + 4
 
 
-async def test_what_a_node_holds_that_nobody_told_it_to_is_told_once_and_stopped() -> None:
+async def test_orphan_on_agent_is_reported_once_and_stopped() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         agent.cut()
@@ -434,7 +434,7 @@ async def test_what_a_node_holds_that_nobody_told_it_to_is_told_once_and_stopped
         assert agent.holds == {}
 
 
-async def test_what_a_node_held_before_it_was_cut_off_is_no_difference_until_it_says_so_again() -> None:
+async def test_reports_of_previous_session_are_not_drift() -> None:
     async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload(disconnect={"policy": "stop"}))
@@ -448,7 +448,7 @@ async def test_what_a_node_held_before_it_was_cut_off_is_no_difference_until_it_
         assert "DriftDetected" not in await world.events("w")
 
 
-async def test_usage_is_live_and_written_only_when_it_is_news() -> None:
+async def test_usage_is_live_and_written_on_significant_change() -> None:
     async with running_world() as world:
         agent = await world.join("n1", usage=Usage(1000, 4 << 30, 0))
         await world.run(20)
@@ -463,7 +463,7 @@ async def test_usage_is_live_and_written_only_when_it_is_news() -> None:
         assert (await world.store.revision(), world.node("n1").status.usage.cpu) == (before + 1, 4000)
 
 
-async def test_a_server_that_leads_no_more_marks_no_node() -> None:
+async def test_former_leader_marks_no_node() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         old = world.nodes

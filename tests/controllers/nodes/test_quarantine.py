@@ -18,7 +18,7 @@ async def mark(world: World, *conditions: Condition) -> None:
     await world.store.commit([with_status(entry, replace(status, conditions=(*others, *conditions)))])
 
 
-async def test_nothing_is_put_on_a_node_that_is_quarantined_and_that_is_told_once() -> None:
+async def test_quarantined_node_gets_no_workloads_and_one_event() -> None:
     async with running_world() as world:
         await world.join("n1")
         await world.run(1)

@@ -45,7 +45,7 @@ def runs(*command: str) -> Callable[[Any], Any]:
     return change
 
 
-async def test_it_is_bound_applied_and_runs() -> None:
+async def test_workload_is_bound_applied_and_runs() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
@@ -73,7 +73,7 @@ async def test_a_system_at_rest_writes_nothing() -> None:
         assert await world.store.revision() == before
 
 
-async def test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth() -> None:
+async def test_exiting_workload_backs_off_and_fails_after_five() -> None:
     async with running_world() as world:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 9})
         tried = WORKLOAD_RETRIES._value.get()
@@ -96,7 +96,7 @@ async def test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fi
         assert (await world.store.revision(), len(agent.starts)) == (before, 5)
 
 
-async def test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead() -> None:
+async def test_back_off_continues_under_new_leader() -> None:
     async with running_world() as world:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 3})
         await world.add(a_workload())
@@ -109,7 +109,7 @@ async def test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead()
         assert (shown(world), len(agent.starts)) == (("Running", True, "Recreate", "RUNTIME_ERROR"), 4)
 
 
-async def test_failures_are_forgotten_once_it_has_run_for_long() -> None:
+async def test_failures_reset_after_long_run() -> None:
     async with running_world() as world:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
         await world.add(a_workload())
@@ -122,7 +122,7 @@ async def test_failures_are_forgotten_once_it_has_run_for_long() -> None:
         assert (attempts(world), world.workload().status.last_log) == (1, "a\nb\n")
 
 
-async def test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again() -> None:
+async def test_permanent_failure_can_be_retried_on_request() -> None:
     async with running_world() as world:
         agent = await world.join("n1", fails={W: ["INVALID_IMAGE"]})
         await world.add(a_workload())
@@ -135,7 +135,7 @@ async def test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_
         assert (await world.events("w"))[-2:] == ["RetryTriggered", "WorkloadApplied"]
 
 
-async def test_asking_to_retry_what_has_not_failed_changes_nothing() -> None:
+async def test_retry_request_without_failure_changes_nothing() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
@@ -150,7 +150,7 @@ async def test_asking_to_retry_what_has_not_failed_changes_nothing() -> None:
         )
 
 
-async def test_stopping_and_running_again_is_another_run_of_the_same_revision() -> None:
+async def test_restart_is_another_run_of_same_revision() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
@@ -164,7 +164,7 @@ async def test_stopping_and_running_again_is_another_run_of_the_same_revision() 
         assert [run for _, _, run in agent.starts] == [1, 2]
 
 
-async def test_another_revision_takes_the_place_of_the_running_one_once() -> None:
+async def test_new_revision_replaces_running_one_once() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
@@ -178,7 +178,7 @@ async def test_another_revision_takes_the_place_of_the_running_one_once() -> Non
         assert agent.starts == {(W, first, 1): 1, (W, second, 2): 1}
 
 
-async def test_a_deleted_one_leaves_its_node_then_the_store() -> None:
+async def test_deleted_workload_leaves_node_then_store() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
@@ -197,11 +197,11 @@ async def test_a_deleted_one_leaves_its_node_then_the_store() -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        pytest.param("unbound", id="that has no node"),
-        pytest.param("silent", id="whose node is silent stays until it is back"),
+        pytest.param("unbound", id="without a node"),
+        pytest.param("silent", id="of a silent node: stays until the node returns"),
     ],
 )
-async def test_deleting_one(state: str) -> None:
+async def test_delete_workload(state: str) -> None:
     async with running_world() as world:
         agent = await world.join("n1", unschedulable=state == "unbound")
         await world.add(a_workload())
@@ -219,7 +219,7 @@ async def test_deleting_one(state: str) -> None:
         assert (world.is_there(W), world.live()) == (False, [])
 
 
-async def test_one_held_by_somebody_else_is_let_go_of_once() -> None:
+async def test_workload_with_foreign_finalizer_is_released_once() -> None:
     async with running_world() as world:
         await world.join("n1")
         found = a_workload()
@@ -241,7 +241,7 @@ async def test_one_held_by_somebody_else_is_let_go_of_once() -> None:
 @pytest.mark.parametrize(
     ("disconnect", "earliest"), [pytest.param(KEEPS, 120, id="keep"), pytest.param(STOPS, 120, id="stop")]
 )
-async def test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes(
+async def test_workload_of_lost_node_starts_elsewhere_in_two_minutes(
     disconnect: dict[str, str], earliest: float
 ) -> None:
     async with running_world() as world:
@@ -270,7 +270,7 @@ async def test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes(
         assert ("DriftDetected" in await world.events("w")) == (disconnect is KEEPS)
 
 
-async def test_one_that_comes_back_in_time_goes_on_undisturbed() -> None:
+async def test_node_reconnecting_in_time_keeps_workload() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.join("n2")
@@ -288,7 +288,7 @@ async def test_one_that_comes_back_in_time_goes_on_undisturbed() -> None:
         )
 
 
-async def test_a_node_that_ended_it_when_cut_off_starts_it_again_without_blame() -> None:
+async def test_stop_on_disconnect_is_no_failure() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload(disconnect=STOPS))
@@ -301,7 +301,7 @@ async def test_a_node_that_ended_it_when_cut_off_starts_it_again_without_blame()
         assert (world.live(), attempts(world)) == (["n1"], 0)
 
 
-async def test_a_node_that_never_gets_an_order_is_not_said_to_have_lost_the_workload() -> None:
+async def test_undelivered_order_counts_no_failed_attempt() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         agent.cut()
@@ -313,7 +313,7 @@ async def test_a_node_that_never_gets_an_order_is_not_said_to_have_lost_the_work
         assert (shown(world)[0], attempts(world)) == ("Running", 0)
 
 
-async def test_one_that_never_gets_up_is_tried_again() -> None:
+async def test_start_timeout_is_retried() -> None:
     async with running_world(GracePeriods(start=30, retry=RetryPolicy(reset_after=1000))) as world:
         agent = await world.join("n1", hangs={W})
         await world.add(a_workload())
@@ -324,7 +324,7 @@ async def test_one_that_never_gets_up_is_tried_again() -> None:
         assert (shown(world), attempts(world)) == (("Running", True, "Recreate", "START_TIMEOUT"), 1)
 
 
-async def test_another_node_is_tried_when_this_one_cannot_run_it() -> None:
+async def test_node_error_reschedules_to_another_node() -> None:
     async with running_world() as world:
         await world.join("n1", fails={W: ["RUNTIME_UNAVAILABLE"]})
         await world.add(a_workload())
@@ -334,7 +334,7 @@ async def test_another_node_is_tried_when_this_one_cannot_run_it() -> None:
         assert (world.where(), shown(world)[0], attempts(world)) == ("n1", "Running", 1)
 
 
-async def test_one_of_the_same_name_made_anew_is_another() -> None:
+async def test_recreated_workload_of_same_name_is_another_workload() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
@@ -356,7 +356,7 @@ async def test_one_of_the_same_name_made_anew_is_another() -> None:
         )
 
 
-async def test_a_server_that_leads_no_more_writes_nothing() -> None:
+async def test_former_leader_writes_nothing() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
@@ -393,7 +393,7 @@ async def test_each_action_is_counted_once() -> None:
         }
 
 
-async def test_one_that_has_to_make_room_stops_first_and_then_waits_for_another_node() -> None:
+async def test_preempted_workload_stops_before_rescheduling() -> None:
     async with running_world() as world:
         await world.join("n1")
         await world.add(a_workload())

@@ -80,50 +80,52 @@ DRAINED = (Taint(key="lattice.dev/draining", effect="NoSchedule"),)
 @pytest.mark.parametrize(
     ("loop", "states", "looked_at"),
     [
-        pytest.param("workloads", [workload()], [False], id="a workload without a node is the scheduler's"),
+        pytest.param("workloads", [workload()], [False], id="an unbound workload is left to the scheduler"),
         pytest.param(
             "workloads",
             [workload(), workload(binding=Binding(node="n"))],
             [False, True],
-            id="one that is bound is looked at",
+            id="a bound workload is reconciled",
         ),
         pytest.param(
             "nodes",
             [node(), node(workloads=1), node(workloads=2)],
             [True, False, False],
-            id="a count is no news of a node",
+            id="a workload count does not wake the node",
         ),
         pytest.param(
             "nodes",
             [node(), node(workloads=1, phase="NotReady")],
             [True, True],
-            id="a count along with something else is",
+            id="a count with another change wakes the node",
         ),
-        pytest.param("nodes", [node(), node(DRAINED, workloads=1)], [True, True], id="so is another spec"),
+        pytest.param(
+            "nodes", [node(), node(DRAINED, workloads=1)], [True, True], id="a changed spec wakes the node"
+        ),
         pytest.param(
             "departures",
             [node(), node(workloads=1)],
             [False, False],
-            id="nobody must leave a node without marks",
+            id="a node without taints is not reconciled",
         ),
         pytest.param(
             "departures",
             [node(), node(DRAINED), node(DRAINED, workloads=1)],
             [False, True, True],
-            id="a drained one is watched",
+            id="a draining node is reconciled",
         ),
         pytest.param(
             "replicas",
             [service(), service(health=Health(ready=1))],
             [True, False],
-            id="how replicas are starts none",
+            id="changed health does not wake the replicas",
         ),
-        pytest.param("replicas", [service(), service(2)], [True, True], id="another placement does"),
+        pytest.param(
+            "replicas", [service(), service(2)], [True, True], id="a changed placement wakes the replicas"
+        ),
     ],
 )
-async def test_only_changes_that_matter_are_looked_at(
-    loop: str, states: list[Kind], looked_at: list[bool]
-) -> None:
+async def test_only_relevant_changes_wake_keys(loop: str, states: list[Kind], looked_at: list[bool]) -> None:
     scene = Scene()
     office = await scene.office()
     feeds = [asyncio.create_task(copy.run()) for copy in office.caches]

@@ -23,12 +23,12 @@ def puts(count: int) -> list[list[Put]]:
 @pytest.mark.parametrize(
     ("writes", "commits"),
     [
-        pytest.param(0, 0, id="nothing to write is no commit"),
+        pytest.param(0, 0, id="no writes make no commit"),
         pytest.param(MAX_COMMIT_OPERATIONS, 1, id="as many as go into one"),
         pytest.param(10 * MAX_COMMIT_OPERATIONS + 1, 11, id="one more takes another commit"),
     ],
 )
-async def test_all_is_written_with_a_few_commits_under_way_at_once(writes: int, commits: int) -> None:
+async def test_commit_all_bounds_concurrent_commits(writes: int, commits: int) -> None:
     scene = Scene()
     office = await scene.office()
     commit, begun, most, under_way = office.store.commit, 0, 0, 0
@@ -52,9 +52,7 @@ async def test_all_is_written_with_a_few_commits_under_way_at_once(writes: int, 
 @pytest.mark.parametrize(
     "error", [Conflict("somebody was first"), Fenced("the term is over")], ids=["a rival", "another leader"]
 )
-async def test_what_one_commit_raises_is_raised_when_no_other_is_under_way(
-    fatal: int, error: Exception
-) -> None:
+async def test_commit_all_raises_after_other_commits_end(fatal: int, error: Exception) -> None:
     scene = Scene()
     office = await scene.office()
     commit, begun, under_way = office.store.commit, 0, 0

@@ -21,7 +21,7 @@ from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Key, Put
 
 
-async def test_everything_is_looked_at_once_at_the_start() -> None:
+async def test_all_keys_are_reconciled_once_at_start() -> None:
     clock = VirtualClock()
     controller = Scripted(clock)
     task = asyncio.create_task(a_loop(controller, ["a", "b", "c"]).run())
@@ -30,7 +30,7 @@ async def test_everything_is_looked_at_once_at_the_start() -> None:
     await ended(task)
 
 
-async def test_a_key_woken_while_worked_on_is_worked_on_again_after() -> None:
+async def test_key_woken_during_reconcile_is_reconciled_again() -> None:
     clock = VirtualClock()
     controller = Scripted(clock, seconds={"a": 10})
     loop = a_loop(controller, ["a"])
@@ -43,9 +43,7 @@ async def test_a_key_woken_while_worked_on_is_worked_on_again_after() -> None:
     await ended(task)
 
 
-async def test_a_key_that_wakes_itself_as_its_last_step_is_worked_on_by_one_at_a_time_and_counted_once() -> (
-    None
-):
+async def test_key_waking_itself_is_never_reconciled_twice_at_once() -> None:
     clock = VirtualClock()
     left = [3]
     loop: Loop
@@ -69,7 +67,7 @@ async def test_a_key_that_wakes_itself_as_its_last_step_is_worked_on_by_one_at_a
     await ended(task)
 
 
-async def test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end() -> None:
+async def test_slow_key_does_not_block_others_and_times_out() -> None:
     clock = VirtualClock()
     controller = Scripted(clock, seconds={"slow": 1e9})
     loop = a_loop(
@@ -103,7 +101,7 @@ async def test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the
     seconds=dict.fromkeys("abc", 3.0),
     seed=0,
 )
-def test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost(
+def test_no_wake_up_is_lost_and_workers_stay_bounded(
     events: list[tuple[float, str, Priority]], workers: int, seconds: dict[str, float], seed: int
 ) -> None:
     async def script(clock: VirtualClock) -> None:
@@ -134,7 +132,7 @@ def test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost(
         asyncio.run(script(VirtualClock()))
 
 
-async def test_again_means_after_so_many_seconds_and_an_earlier_wake_up_takes_its_place() -> None:
+async def test_earlier_wake_up_replaces_requeue() -> None:
     clock = VirtualClock()
     controller = Scripted(clock, answers={"a": [Requeue(300), Requeue(300), None]})
     loop = a_loop(controller, ["a"])
@@ -146,7 +144,7 @@ async def test_again_means_after_so_many_seconds_and_an_earlier_wake_up_takes_it
     await ended(task)
 
 
-async def test_trouble_backs_off_with_jitter_tells_once_each_and_starts_anew_after_success() -> None:
+async def test_errors_back_off_with_jitter_until_success() -> None:
     clock = VirtualClock()
     trouble: list[Answer] = [Unavailable("no answer") for _ in range(12)]
     controller = Scripted(clock, answers={"a": [*trouble, None, Unavailable("once more"), None]})
@@ -170,7 +168,7 @@ async def test_trouble_backs_off_with_jitter_tells_once_each_and_starts_anew_aft
     await ended(task)
 
 
-async def test_what_is_cancelled_from_within_is_tried_again() -> None:
+async def test_reconcile_cancelled_from_within_is_retried() -> None:
     class Torn(Scripted):
         async def reconcile(self, key: str) -> Requeue | None:
             await super().reconcile(key)
@@ -188,7 +186,7 @@ async def test_what_is_cancelled_from_within_is_tried_again() -> None:
     await ended(task)
 
 
-async def test_a_conflict_is_ordinary_it_comes_round_soon_and_is_not_logged() -> None:
+async def test_conflict_requeues_soon_without_log() -> None:
     clock = VirtualClock()
     controller = Scripted(clock, answers={"a": [Conflict("revision is 4, not 3")] * 3})
     with capture_logs() as logs:
@@ -199,7 +197,7 @@ async def test_a_conflict_is_ordinary_it_comes_round_soon_and_is_not_logged() ->
     await ended(task)
 
 
-async def test_an_unforeseen_error_is_logged_with_its_cause_and_the_loop_goes_on() -> None:
+async def test_unexpected_error_is_logged_and_loop_continues() -> None:
     clock = VirtualClock()
     controller = Scripted(clock, answers={"a": [ZeroDivisionError("by nought")]})
     with capture_logs() as logs:
@@ -238,7 +236,7 @@ async def test_fenced_ends_all_loops_of_the_term(error: Exception, is_over: bool
     await ended(task)
 
 
-async def test_everything_is_looked_at_again_now_and_then_but_trouble_is_left_to_its_back_off() -> None:
+async def test_resync_leaves_failing_keys_to_their_back_off() -> None:
     clock = VirtualClock()
     controller = Scripted(clock, answers={"bad": [Unavailable("gone")] * 100})
     with capture_logs():
@@ -252,16 +250,16 @@ async def test_everything_is_looked_at_again_now_and_then_but_trouble_is_left_to
 @pytest.mark.parametrize(
     ("lane", "longest"),
     [
-        pytest.param(Priority.URGENT, 0.0, id="a person does not wait"),
+        pytest.param(Priority.URGENT, 0.0, id="a user request skips the back-off"),
         pytest.param(
             Priority.NORMAL,
             CHANGED_KEY_RETRY_S,
             id="a change shortens the wait, but its own writes cannot make it spin",
         ),
-        pytest.param(Priority.BACKGROUND, 30.0, id="a look at everything changes nothing"),
+        pytest.param(Priority.BACKGROUND, 30.0, id="a resync changes nothing"),
     ],
 )
-async def test_waking_what_backs_off(lane: Priority, longest: float) -> None:
+async def test_waking_key_in_back_off(lane: Priority, longest: float) -> None:
     clock = VirtualClock()
     controller = Scripted(clock, answers={"a": [Unavailable("no")] * 10})
     loop = a_loop(controller, ["a"])
@@ -277,7 +275,7 @@ async def test_waking_what_backs_off(lane: Priority, longest: float) -> None:
     await ended(task)
 
 
-async def test_stopping_finishes_what_is_in_hand_begins_nothing_and_does_not_wait_for_ever() -> None:
+async def test_stop_finishes_running_keys_within_its_timeout() -> None:
     clock = VirtualClock()
     controller = Scripted(clock, seconds={"quick": 0.3, "slow": 1e6})
     loop = a_loop(controller, ["quick", "slow", "next"], pace=Concurrency(workers=2, resync_s=math.inf))
@@ -294,7 +292,7 @@ async def test_stopping_finishes_what_is_in_hand_begins_nothing_and_does_not_wai
     assert controller.running == set()
 
 
-async def test_stopping_an_idle_loop_takes_no_time() -> None:
+async def test_stopping_idle_loop_takes_no_time() -> None:
     clock = VirtualClock()
     cache = Cache(MemoryStore(clock), "nodes", lambda entry: entry, clock, random.Random(1))
     loops = [a_loop(Scripted(clock), ["a"]) for _ in range(3)]
@@ -306,7 +304,7 @@ async def test_stopping_an_idle_loop_takes_no_time() -> None:
     assert task.done()
 
 
-async def test_killing_it_leaves_nobody_at_work_and_nobody_listening() -> None:
+async def test_cancelled_loop_leaves_no_workers_or_listeners() -> None:
     tasks_of_the_runner = asyncio.all_tasks()
     clock = VirtualClock()
     store = MemoryStore(clock)
@@ -341,7 +339,7 @@ async def trace_of_run() -> list[tuple[str, float]]:
     return begun
 
 
-async def test_the_same_seed_gives_the_same_run() -> None:
+async def test_same_seed_gives_same_run() -> None:
     first, second = await trace_of_run(), await trace_of_run()
     assert first == second
 
@@ -350,7 +348,7 @@ def figure(name: str, **labels: str) -> float:
     return metrics.REGISTRY.get_sample_value(name, {"controller": "counted", **labels}) or 0.0
 
 
-async def test_figures_rise_with_what_happens() -> None:
+async def test_metrics_count_reconciles() -> None:
     clock = VirtualClock()
     answers: dict[str, list[Answer]] = {"a": [Conflict("x"), Unavailable("y"), Requeue(1000)]}
     controller = Scripted(clock, answers, {"b": 2.0}, name="counted")
@@ -373,7 +371,7 @@ async def test_figures_rise_with_what_happens() -> None:
     await ended(task)
 
 
-async def test_a_converged_controller_of_ten_thousand_keys_sleeps() -> None:
+async def test_converged_controller_of_10000_keys_is_idle() -> None:
     class Counting(VirtualClock):
         slept = 0
 

@@ -19,7 +19,7 @@ def nodes_of(change: Change) -> Iterable[str]:
     return [text.decode() for text in (change.value, change.previous and change.previous.value) if text]
 
 
-async def test_changes_of_any_kind_wake_the_keys_that_they_are_about() -> None:
+async def test_changes_wake_affected_keys() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     key = Key("workloads", "shop", "web-0")
@@ -48,7 +48,7 @@ async def test_changes_of_any_kind_wake_the_keys_that_they_are_about() -> None:
     await ended(task)
 
 
-async def test_a_change_that_cannot_be_understood_is_told_and_the_others_are_heard() -> None:
+async def test_undecodable_change_is_logged_and_others_are_handled() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     cache = Cache(store, "workloads", lambda entry: entry, clock, random.Random(1))
@@ -66,7 +66,7 @@ async def test_a_change_that_cannot_be_understood_is_told_and_the_others_are_hea
     await ended(task)
 
 
-async def test_nothing_is_worked_on_before_the_copies_are_filled() -> None:
+async def test_no_reconcile_before_caches_are_filled() -> None:
     clock = VirtualClock()
     cache = Cache(MemoryStore(clock), "nodes", lambda entry: entry, clock, random.Random(1))
     controller = Scripted(clock)
@@ -79,9 +79,7 @@ async def test_nothing_is_worked_on_before_the_copies_are_filled() -> None:
     assert task.done()
 
 
-async def test_nothing_is_worked_on_before_every_copy_of_the_term_is_filled_though_nobody_listens_to_it() -> (
-    None
-):
+async def test_no_reconcile_before_unwatched_caches_are_filled() -> None:
     """Machines that nobody seems to pay for, since the ledgers have not been read yet, are no machines that nobody pays for."""
 
     clock = VirtualClock()

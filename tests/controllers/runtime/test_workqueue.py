@@ -9,7 +9,7 @@ from lattice.controllers.runtime.workqueue import MAX_BACKOFF_S, BatchWorkQueue
 from lattice.store.protocol import Key
 
 
-async def test_what_keeps_failing_comes_round_in_bounded_time() -> None:
+async def test_failing_key_is_retried_in_bounded_time() -> None:
     clock, key = Hands(), Key("secrets", "a", "x")
     backlog = BatchWorkQueue(clock, random.Random(1))
     for _ in range(2000):

@@ -62,7 +62,7 @@ def a_world() -> tuple[World, Contested, VirtualClock]:
         pytest.param("gone", "somebody else wrote latticenodes.lattice.dev/n1 first", id="the node is gone"),
     ],
 )
-async def test_a_rival_that_was_faster_is_told_of_once_and_then_it_is_bound(rival: str, why: str) -> None:
+async def test_lost_race_is_reported_once_then_bound(rival: str, why: str) -> None:
     world, store, clock = a_world()
     await world.add(a_node("n1"), a_workload("w"))
 
@@ -83,7 +83,7 @@ async def test_a_rival_that_was_faster_is_told_of_once_and_then_it_is_bound(riva
     assert await world.bindings() == ({} if rival == "gone" else {"w": "n1"})
 
 
-async def test_one_that_loses_again_and_again_is_told_of_once_a_minute_with_how_often() -> None:
+async def test_repeated_lost_races_are_reported_once_a_minute() -> None:
     world, store, clock = a_world()
     await world.add(a_node("n1"), a_workload("w"))
     number = 0
@@ -111,7 +111,7 @@ async def test_one_that_loses_again_and_again_is_told_of_once_a_minute_with_how_
         assert second[2].endswith("first (20 times)")
 
 
-async def test_many_that_lose_at_once_are_told_of_in_as_many_commits_as_it_takes() -> None:
+async def test_many_lost_races_are_reported_in_batched_commits() -> None:
     world, store, clock = a_world()
     await world.add(a_node("n1", 100_000), *(a_workload(f"w{number}", 100) for number in range(130)))
     async with acting(store, clock) as one:

@@ -106,7 +106,7 @@ def a_group(name: str, size: int, least: int, cpu: int = 100) -> list[LatticeWor
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-async def test_each_mode_binds_through_the_profile_and_leaves_nothing_behind(mode: BindingMode) -> None:
+async def test_each_binding_mode_binds_and_leaves_no_records(mode: BindingMode) -> None:
     async with open_world() as (world, clock):
         await world.add(
             a_node("n1", 2000),
@@ -128,9 +128,7 @@ async def test_each_mode_binds_through_the_profile_and_leaves_nothing_behind(mod
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("large", [False, True], ids=["alone", "a large group"])
-async def test_when_the_term_is_over_no_mode_writes_anything_and_the_controller_hears_of_it(
-    mode: BindingMode, large: bool
-) -> None:
+async def test_fenced_bind_writes_nothing_in_any_mode(mode: BindingMode, large: bool) -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 100_000), *(a_group("g", LARGE, LARGE) if large else [a_workload("w")]))
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
@@ -144,7 +142,7 @@ async def test_when_the_term_is_over_no_mode_writes_anything_and_the_controller_
             assert await world.revision() == before
 
 
-async def test_one_that_is_too_large_to_be_bound_is_not_tried_all_the_time_and_holds_up_nobody() -> None:
+async def test_oversized_workload_backs_off_and_blocks_no_other() -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1"), _heavy("huge", 1_047_000), a_workload("w"))
         async with acting(world.store, clock) as one:
@@ -163,7 +161,7 @@ async def test_one_that_is_too_large_to_be_bound_is_not_tried_all_the_time_and_h
     [a_workload("w", 3000), a_workload("w", desiredState="Stopped")],
     ids=["asks for more", "is to be stopped"],
 )
-async def test_one_that_was_changed_after_it_was_decided_is_decided_anew(
+async def test_workload_changed_after_decision_is_rescheduled(
     mode: BindingMode, now: LatticeWorkload
 ) -> None:
     async with open_world() as (world, clock):
@@ -184,7 +182,7 @@ async def test_one_that_was_changed_after_it_was_decided_is_decided_anew(
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-async def test_a_group_is_bound_whole_or_not_at_all(mode: BindingMode) -> None:
+async def test_group_is_bound_all_or_nothing(mode: BindingMode) -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 300), a_node("n2", 300), *a_group("fits", 4, 4), *a_group("large", 4, 4))
         async with acting(world.store, clock, profile(binding=mode.value)) as one:
@@ -202,7 +200,7 @@ async def test_a_group_is_bound_whole_or_not_at_all(mode: BindingMode) -> None:
         assert len(await world.bindings()) == 8
 
 
-async def test_a_group_waits_for_its_members_and_that_is_told_once() -> None:
+async def test_incomplete_group_waits_and_reports_once() -> None:
     async with open_world() as (world, clock):
         members = a_group("slow", 4, 4)
         await world.add(a_node("n1"))
@@ -220,7 +218,7 @@ async def test_a_group_waits_for_its_members_and_that_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("touched", ["workload", "node"])
-async def test_a_group_that_loses_a_place_to_a_rival_is_decided_anew_as_a_whole(touched: str) -> None:
+async def test_group_losing_a_race_is_rescheduled_as_a_whole(touched: str) -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 300), a_node("n2", 300), *a_group("g", 4, 4))
         async with acting(world.store, clock) as one:
@@ -238,7 +236,7 @@ LARGE = 70  # with an event each that is more than one commit
 
 
 @pytest.mark.parametrize("commits", [1, 30, 70, 71, 72, 73])
-async def test_a_crash_never_leaves_a_large_group_half_bound(commits: int) -> None:
+async def test_crash_never_leaves_group_half_bound(commits: int) -> None:
     async with open_world() as (world, clock):
         assert isinstance(world.store, Mortal)
         await world.add(a_node("n1", 100_000), *a_group("g", LARGE, LARGE))
@@ -256,7 +254,7 @@ async def test_a_crash_never_leaves_a_large_group_half_bound(commits: int) -> No
 
 
 @pytest.mark.parametrize("mode", [BindingMode.PESSIMISTIC, BindingMode.TWO_PHASE])
-async def test_what_an_earlier_term_has_locked_or_prepared_is_given_up_at_once_whatever_the_clocks_say(
+async def test_locks_of_earlier_term_are_released_despite_clock_skew(
     mode: BindingMode,
 ) -> None:
     async with open_world() as (world, clock):
@@ -275,7 +273,7 @@ async def test_what_an_earlier_term_has_locked_or_prepared_is_given_up_at_once_w
         assert (await world.node("n1")).status.workloads == 1
 
 
-async def test_many_are_bound_in_few_commits() -> None:
+async def test_many_workloads_are_bound_in_few_commits() -> None:
     async with open_world() as (world, clock):
         await world.add(
             *(a_node(f"n{number}") for number in range(20)),
@@ -289,7 +287,7 @@ async def test_many_are_bound_in_few_commits() -> None:
         assert sum([(await world.node(f"n{number}")).status.workloads or 0 for number in range(20)]) == 700
 
 
-async def test_records_that_are_too_large_together_are_bound_one_after_the_other() -> None:
+async def test_large_records_are_bound_in_separate_commits() -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1"), *(_heavy(f"w{number}") for number in range(4)))
         async with acting(world.store, clock) as one:
@@ -307,7 +305,7 @@ def _heavy(name: str, size: int = 450_000) -> LatticeWorkload:
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("away", [1, 2, 3, 6])
-async def test_a_store_that_gives_no_answer_costs_time_and_nothing_else(mode: BindingMode, away: int) -> None:
+async def test_unavailable_store_only_delays_binding(mode: BindingMode, away: int) -> None:
     async with open_world() as (world, clock):
         assert isinstance(world.store, Mortal)
         await world.add(
@@ -328,7 +326,7 @@ async def test_a_store_that_gives_no_answer_costs_time_and_nothing_else(mode: Bi
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("members", [0, 3, 300], ids=["alone", "a group", "a large group"])
-async def test_what_is_bound_stays_bound_when_the_answer_is_lost(mode: BindingMode, members: int) -> None:
+async def test_binding_survives_lost_response(mode: BindingMode, members: int) -> None:
     """Its node may run it by now: taken back, and bound elsewhere, it would run twice."""
     async with open_world(Mute) as (world, clock):
         await world.add(
@@ -350,7 +348,7 @@ async def test_what_is_bound_stays_bound_when_the_answer_is_lost(mode: BindingMo
             assert sum(count or 0 for count in counts) == len(now)
 
 
-async def test_of_a_group_that_is_bound_only_who_is_being_deleted_is_given_up() -> None:
+async def test_bound_group_gives_up_only_terminating_members() -> None:
     """The binding of its lead decided for all; what is left of it is finished."""
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 4000), *(a_workload(name) for name in ("lead", "goes", "stays")))
@@ -389,7 +387,7 @@ async def _doomed(world: World, name: str) -> Put:
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-async def test_what_is_bound_when_its_room_was_lost_is_in_the_table_again(mode: BindingMode) -> None:
+async def test_binding_after_lost_reservation_is_in_table_again(mode: BindingMode) -> None:
     async with open_world(Losing) as (world, clock):
         assert isinstance(world.store, Losing)
         await world.add(a_node("n1", 1000), a_workload("w"))
@@ -407,7 +405,7 @@ async def test_what_is_bound_when_its_room_was_lost_is_in_the_table_again(mode: 
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-async def test_the_room_of_a_binding_that_takes_longer_than_its_reservation_is_nobody_elses(
+async def test_slow_bind_keeps_capacity_after_reservation_expires(
     mode: BindingMode,
 ) -> None:
     async with open_world(Losing) as (world, clock):

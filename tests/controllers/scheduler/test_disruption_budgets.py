@@ -92,12 +92,12 @@ def told(workload: LatticeWorkload) -> str:
 @pytest.mark.parametrize(
     ("least", "gone"),
     [
-        pytest.param(3, 0, id="none can be spared"),
-        pytest.param(2, 1, id="one can be spared, however many want room"),
-        pytest.param(0, 3, id="all can be spared"),
+        pytest.param(3, 0, id="budget allows none"),
+        pytest.param(2, 1, id="budget allows one of three preemptors"),
+        pytest.param(0, 3, id="budget allows all"),
     ],
 )
-async def test_a_service_keeps_what_it_must_have(least: int, gone: int) -> None:
+async def test_preemption_respects_disruption_budget(least: int, gone: int) -> None:
     async with a_full_house(least, 3) as (world, clock, one):
         await world.add(*(a_workload(f"high-{number}", priority=10) for number in range(3)))
         for _ in range(3):
@@ -106,7 +106,7 @@ async def test_a_service_keeps_what_it_must_have(least: int, gone: int) -> None:
         assert len(await leaving(world)) == gone
 
 
-async def test_who_waits_is_told_why_and_goes_on_once_one_more_is_ready() -> None:
+async def test_blocked_preemption_resumes_when_replica_is_ready() -> None:
     async with a_full_house(2, 3) as (world, clock, one):
         await ready(world, 2, is_ready=False)
         await world.add(a_workload("high", priority=10))
@@ -121,14 +121,14 @@ async def test_who_waits_is_told_why_and_goes_on_once_one_more_is_ready() -> Non
         assert len(await leaving(world)) == 1
 
 
-async def test_nobody_is_displaced_while_replicas_are_being_replaced() -> None:
+async def test_no_preemption_during_rollout() -> None:
     async with a_full_house(2, 2) as (world, _, one):
         await world.add(a_workload("high", priority=10))
         await one.look()
         assert await leaving(world) == []
 
 
-async def test_nobody_is_displaced_before_it_is_decided_who_stays_of_a_service_that_was_scaled_down() -> None:
+async def test_no_preemption_before_scale_down_is_placed() -> None:
     async with a_full_house(2, 3) as (world, clock, one):
         await placed_for(world, 1, generation=2)
         await world.add(a_workload("high", priority=10))
@@ -144,7 +144,7 @@ async def test_nobody_is_displaced_before_it_is_decided_who_stays_of_a_service_t
         )
 
 
-async def test_nobody_makes_room_for_one_that_was_deleted_before_anybody_was_told_to() -> None:
+async def test_no_eviction_for_preemptor_deleted_before_marking() -> None:
     async with a_full_house(0, 3) as (world, clock, one):
         commit = world.store.commit
 
@@ -168,7 +168,7 @@ async def test_nobody_makes_room_for_one_that_was_deleted_before_anybody_was_tol
         assert len(await leaving(world)) == 1, "they are known to be there, and one of them makes room"
 
 
-async def test_who_is_being_deleted_is_not_told_to_make_room() -> None:
+async def test_terminating_victim_is_not_marked() -> None:
     async with a_full_house(0, 3) as (world, _, one):
         chosen: dict[str, str] = {}
         mark = one.controller.unschedulable_reporter.mark_evicted
@@ -197,11 +197,9 @@ async def test_who_is_being_deleted_is_not_told_to_make_room() -> None:
 
 @pytest.mark.parametrize(
     ("priority", "gone"),
-    [pytest.param(20, 1, id="more important"), pytest.param(0, 0, id="equally important")],
+    [pytest.param(20, 1, id="higher priority"), pytest.param(0, 0, id="equal priority")],
 )
-async def test_who_comes_as_one_that_waited_for_room_is_deleted_is_not_put_beside_those_who_are_still_there(
-    priority: int, gone: int
-) -> None:
+async def test_successor_of_deleted_preemptor_waits_for_victims(priority: int, gone: int) -> None:
     async with a_full_house(0, 3) as (world, clock, one):
         marked, mark = [], one.controller.unschedulable_reporter.mark_evicted
 
@@ -223,7 +221,7 @@ async def test_who_comes_as_one_that_waited_for_room_is_deleted_is_not_put_besid
         assert len(await leaving(world)) == gone
 
 
-async def test_one_that_leaves_for_another_reason_cannot_be_spared() -> None:
+async def test_replica_evicted_elsewhere_counts_against_budget() -> None:
     async with a_full_house(2, 3) as (world, _, one):
         one.controller.disruption_budgets.eviction_reason = lambda each: (
             "its node is drained" if each.metadata.name == "web-1" else ""
@@ -233,7 +231,7 @@ async def test_one_that_leaves_for_another_reason_cannot_be_spared() -> None:
         assert await leaving(world) == []
 
 
-async def test_workloads_of_nobody_are_not_limited() -> None:
+async def test_standalone_workloads_have_no_budget() -> None:
     async with a_world() as (world, clock), acting(world.store, clock) as one:
         await world.add(a_node("n1", 1000), a_workload("low"))
         await one.look()
@@ -243,7 +241,7 @@ async def test_workloads_of_nobody_are_not_limited() -> None:
         assert [each.type for each in found.status.conditions if each.type == "Leaving"] == ["Leaving"]
 
 
-async def test_a_new_leader_displaces_nobody_before_it_knows_the_services() -> None:
+async def test_new_leader_preempts_only_after_services_are_cached() -> None:
     async with a_full_house(2, 3) as (world, clock, _):
         await world.add(a_workload("high", priority=10))
         term = await world.store.campaign("two", "server-two", 15.0)

@@ -36,13 +36,13 @@ async def bound(plain: ProfileSpec | None, *workloads: Any) -> tuple[dict[str, s
     return found
 
 
-async def test_each_is_decided_by_its_own_profile_and_says_so() -> None:
+async def test_each_workload_is_scheduled_by_its_own_profile() -> None:
     where, why = await bound(EMPTIEST, a_workload("bare"), a_workload("web-0", service="web"))
     assert where == {"bare": "empty", "web-0": "full"}
     assert why == {"bare": "lowest-utilisation", "web-0": "fullest-first"}
 
 
-async def test_many_in_one_batch_are_each_decided_by_their_own() -> None:
+async def test_profiles_apply_per_workload_within_one_batch() -> None:
     bare = [a_workload(f"bare-{number}", 100) for number in range(5)]
     served = [a_workload(f"web-{number}", 100, service="web", slot=number) for number in range(5)]
     where, _ = await bound(EMPTIEST, *(each for pair in zip(bare, served, strict=True) for each in pair))
@@ -54,12 +54,12 @@ async def test_many_in_one_batch_are_each_decided_by_their_own() -> None:
     }
 
 
-async def test_one_profile_for_all_is_one_for_all() -> None:
+async def test_single_profile_applies_to_all_workloads() -> None:
     where, why = await bound(None, a_workload("bare"), a_workload("web-0", service="web"))
     assert (set(where.values()), set(why.values())) == ({"full"}, {"fullest-first"})
 
 
-async def test_who_finds_no_node_is_told_by_its_own_profile() -> None:
+async def test_rejection_names_profile_of_workload() -> None:
     async with a_world() as (world, clock), acting(world.store, clock, FULLEST, plain=EMPTIEST) as one:
         await world.add(a_node("n1", 500), a_workload("bare"), a_workload("web-0", service="web"))
         await one.look()
@@ -71,17 +71,17 @@ async def test_who_finds_no_node_is_told_by_its_own_profile() -> None:
     ("said", "profiles"),
     [
         pytest.param(
-            "", ("balanced", "lowest-utilisation"), id="nothing said: one for services, one for others"
+            "", ("balanced", "lowest-utilisation"), id="unset: one for services, one for standalone workloads"
         ),
         pytest.param(
             "balanced",
             ("balanced", "balanced"),
-            id="said: for all, even where it says what services have anyway",
+            id="set: for all, also when equal to the default for services",
         ),
         pytest.param("gpu", ("gpu", "gpu"), id="another"),
     ],
 )
-def test_what_the_operator_names_is_for_all(said: str, profiles: tuple[str, str]) -> None:
+def test_configured_profile_applies_to_all_workloads(said: str, profiles: tuple[str, str]) -> None:
     clock = VirtualClock()
     office = ControllerContext(
         MemoryStore(clock), clock, Term("controllers", 1, "me"), random.Random(1), Presence(clock)

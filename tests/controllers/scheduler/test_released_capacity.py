@@ -104,7 +104,7 @@ def deaf(one: Acting) -> None:
         feed.cancel()
 
 
-async def test_room_that_may_be_taken_is_nobody_elses_while_the_copies_are_behind() -> None:
+async def test_unconfirmed_binding_keeps_capacity_while_cache_lags() -> None:
     """Prepared, and bound; the answer is lost, and nobody can be asked what became of it."""
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
@@ -140,7 +140,7 @@ async def test_room_that_may_be_taken_is_nobody_elses_while_the_copies_are_behin
 
 
 @pytest.mark.parametrize("mode", BindingMode)
-async def test_whoever_is_told_to_end_while_it_binds_ends_though_its_copies_stand_still(
+async def test_cancelled_bind_ends_though_caches_are_stalled(
     mode: BindingMode,
 ) -> None:
     async with open_world() as (world, store, clock):
@@ -161,7 +161,7 @@ async def test_whoever_is_told_to_end_while_it_binds_ends_though_its_copies_stan
 
 
 @pytest.mark.parametrize("mode", BindingMode)
-async def test_who_found_no_room_hears_when_the_one_that_had_it_is_deleted_while_it_is_bound(
+async def test_deletion_during_bind_wakes_unschedulable_workload(
     mode: BindingMode,
 ) -> None:
     async with open_world() as (world, store, clock):
@@ -175,7 +175,7 @@ async def test_who_found_no_room_hears_when_the_one_that_had_it_is_deleted_while
             assert await seconds_until_bound(world, one, clock, "y") <= 30
 
 
-async def test_who_found_no_room_hears_when_somebody_asks_for_less() -> None:
+async def test_reduced_request_wakes_unschedulable_workload() -> None:
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("stays", 800))
         async with acting(store, clock) as one:
@@ -186,7 +186,7 @@ async def test_who_found_no_room_hears_when_somebody_asks_for_less() -> None:
             assert await seconds_until_bound(world, one, clock, "y") <= 30
 
 
-async def test_who_waits_for_room_does_not_go_beside_one_that_it_must_be_far_from_by_now() -> None:
+async def test_preemptor_respects_anti_affinity_added_meanwhile() -> None:
     async with open_world() as (world, store, clock), acting(store, clock) as one:
         await world.add(a_node("n1", 1500), a_workload("stays", 500, priority=20), a_workload("low", 1000))
         await one.look()
@@ -204,7 +204,7 @@ async def test_who_waits_for_room_does_not_go_beside_one_that_it_must_be_far_fro
 
 
 @pytest.mark.parametrize("mode", [BindingMode.OPTIMISTIC, BindingMode.TWO_PHASE], ids=str)
-async def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody_there_asks_for_more(
+async def test_grown_request_invalidates_unwritten_decision(
     mode: BindingMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduling, "BATCH_SIZE", 1)
@@ -236,7 +236,7 @@ async def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody
             ]
 
 
-async def test_a_binding_that_is_written_when_its_node_was_doubted_does_not_end_the_doubt() -> None:
+async def test_binding_does_not_clear_uncertainty_of_node() -> None:
     """Another on that node may have been bound though nobody answered: only the copies know."""
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
@@ -256,7 +256,7 @@ async def test_a_binding_that_is_written_when_its_node_was_doubted_does_not_end_
 
 
 @pytest.mark.parametrize("mode", BindingMode)
-async def test_who_is_found_to_be_bound_and_was_changed_since_is_counted_as_it_is(mode: BindingMode) -> None:
+async def test_confirmed_binding_counts_current_request(mode: BindingMode) -> None:
     """Its answer is lost, and somebody makes it larger before it is asked for."""
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 300))
@@ -272,7 +272,7 @@ async def test_who_is_found_to_be_bound_and_was_changed_since_is_counted_as_it_i
 
 
 @pytest.mark.parametrize("mode", BindingMode)
-async def test_who_waits_for_a_place_and_is_to_make_room_there_holds_up_nobody(mode: BindingMode) -> None:
+async def test_preempted_waiter_does_not_block_preemptor(mode: BindingMode) -> None:
     """One of the two that make room for `high` takes longer than its reservation; `low` is chosen for the rest meanwhile, and has to go."""
     async with open_world() as (world, store, clock), acting(store, clock, profile(mode)) as one:
         await world.add(a_node("n1", 1000), *(a_workload(name, 500, priority=5) for name in ("v1", "v2")))

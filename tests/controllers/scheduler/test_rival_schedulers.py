@@ -249,7 +249,7 @@ CROSSED = [
 @given(steps=STEPS, seed=st.integers(0, 1000))
 @example(steps=CROSSED, seed=0)
 @example(steps=CROSSED, seed=16)
-def test_nothing_is_ever_given_twice(
+def test_rival_schedulers_never_overcommit(
     mode: BindingMode, steps: list[tuple[tuple[str, int, int], str]], seed: int
 ) -> None:
     async def script() -> None:

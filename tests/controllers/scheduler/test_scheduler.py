@@ -21,7 +21,7 @@ def condition(workload: LatticeWorkload, kind: str) -> Condition | None:
     return next((each for each in workload.status.conditions if each.type == kind), None)
 
 
-async def test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why() -> None:
+async def test_workload_is_bound_with_recorded_decision() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_node("n2", 500), a_workload("w", ports=("http", ("admin", 9000))))
         async with acting(world.store, clock) as one:
@@ -38,7 +38,7 @@ async def test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why(
         assert await world.events() == [("WorkloadScheduled", "w")]
 
 
-async def test_each_of_many_equals_is_told_why_it_went_to_its_own_node() -> None:
+async def test_equal_workloads_record_decision_of_their_own_node() -> None:
     async with a_world() as (world, clock):
         await world.add(
             *(a_node(f"n{number}") for number in range(6)),
@@ -52,7 +52,7 @@ async def test_each_of_many_equals_is_told_why_it_went_to_its_own_node() -> None
             assert next(iter(status.decision["best"])) == status.binding.node
 
 
-async def test_looking_again_writes_nothing() -> None:
+async def test_second_reconcile_writes_nothing() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), *(a_workload(f"w{number}") for number in range(3)))
         async with acting(world.store, clock) as one:
@@ -64,7 +64,7 @@ async def test_looking_again_writes_nothing() -> None:
             assert await world.revision() == before
 
 
-async def test_nodes_as_they_were_written_are_kept_only_until_the_copy_has_them() -> None:
+async def test_written_nodes_are_kept_only_until_cached() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
         async with acting(world.store, clock) as one:
@@ -77,16 +77,16 @@ async def test_nodes_as_they_were_written_are_kept_only_until_the_copy_has_them(
 @pytest.mark.parametrize(
     ("workload", "status"),
     [
-        pytest.param(a_workload("w", desiredState="Stopped"), {}, id="one that is to be stopped"),
-        pytest.param(a_workload("w", desiredState="Deleted"), {}, id="one that is to be deleted"),
+        pytest.param(a_workload("w", desiredState="Stopped"), {}, id="to be stopped"),
+        pytest.param(a_workload("w", desiredState="Deleted"), {}, id="to be deleted"),
         pytest.param(
             a_workload("w", revision="0" * 24),
             {"retry": Retry(attempts=5, max=5, revision="0" * 24)},
-            id="one that failed for good",
+            id="permanently failed",
         ),
     ],
 )
-async def test_who_needs_no_node_gets_none(workload: LatticeWorkload, status: dict[str, Any]) -> None:
+async def test_workload_without_need_gets_no_node(workload: LatticeWorkload, status: dict[str, Any]) -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1"), workload)
         await world.set_status(LatticeWorkload, "w", **status)
@@ -95,7 +95,7 @@ async def test_who_needs_no_node_gets_none(workload: LatticeWorkload, status: di
         assert await world.bindings() == {}
 
 
-async def test_one_that_failed_is_bound_when_its_wait_is_over() -> None:
+async def test_failed_workload_is_bound_after_back_off() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w", revision="0" * 24))
         retry = Retry(attempts=1, max=5, next_at="2026-01-01T00:00:05Z", revision="0" * 24)
@@ -110,7 +110,7 @@ async def test_one_that_failed_is_bound_when_its_wait_is_over() -> None:
         assert await world.bindings() == {"w": "n1"}
 
 
-async def test_without_room_it_sleeps_until_a_node_is_added() -> None:
+async def test_unschedulable_workload_waits_for_added_node() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 500), a_workload("w"))
         async with acting(world.store, clock) as one:
@@ -141,7 +141,7 @@ async def test_without_room_it_sleeps_until_a_node_is_added() -> None:
         assert await world.events() == [("FailedScheduling", "w"), ("WorkloadScheduled", "w")]
 
 
-async def test_the_same_refusal_is_told_once_and_another_one_again() -> None:
+async def test_repeated_rejection_is_reported_once() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 500), a_workload("w"))
         async with acting(world.store, clock) as one:
@@ -161,7 +161,7 @@ async def test_the_same_refusal_is_told_once_and_another_one_again() -> None:
         assert await world.events() == [("FailedScheduling", "w")] * 2
 
 
-async def test_nodes_that_are_not_ready_cordoned_or_going_are_left_alone() -> None:
+async def test_unready_cordoned_and_terminating_nodes_are_skipped() -> None:
     async with a_world() as (world, clock):
         await world.add(
             a_node("silent", status={"conditions": [{"type": "Ready", "status": "Unknown"}]}),
@@ -179,7 +179,7 @@ async def test_nodes_that_are_not_ready_cordoned_or_going_are_left_alone() -> No
         assert await world.bindings() == {}
 
 
-async def test_a_rivals_binding_is_heard_before_anything_else_is_put_there() -> None:
+async def test_rival_binding_is_applied_before_next_bind() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"), a_workload("rival"))
         async with acting(world.store, clock, role="a") as one, acting(world.store, clock, role="b") as other:
@@ -195,9 +195,7 @@ async def test_a_rivals_binding_is_heard_before_anything_else_is_put_there() -> 
         assert (await world.node("n1")).status.workloads == 1
 
 
-async def test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_copy_knows_the_rival() -> (
-    None
-):
+async def test_decision_older_than_rival_binding_is_not_written() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
         async with acting(world.store, clock) as one:
@@ -218,7 +216,7 @@ async def test_what_was_decided_before_a_rival_came_is_not_written_after_even_if
         assert await world.bindings() == {"rival": "n1"}
 
 
-async def test_a_node_that_went_after_it_was_chosen_gets_nothing() -> None:
+async def test_node_deleted_after_decision_gets_no_binding() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
         async with acting(world.store, clock) as one:
@@ -234,7 +232,7 @@ async def test_a_node_that_went_after_it_was_chosen_gets_nothing() -> None:
         assert found.status.binding.uid == (await world.node("n1")).metadata.uid
 
 
-async def test_when_the_term_is_over_nothing_is_written() -> None:
+async def test_fenced_scheduler_writes_nothing() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
         async with acting(world.store, clock) as one:
@@ -248,7 +246,7 @@ async def test_when_the_term_is_over_nothing_is_written() -> None:
             assert await world.revision() == before
 
 
-async def test_a_new_controller_knows_what_is_bound_and_goes_on() -> None:
+async def test_new_controller_counts_existing_bindings() -> None:
     async with a_world() as (world, clock):
         await world.add(
             a_node("n1", 2000),
@@ -273,7 +271,7 @@ async def test_a_new_controller_knows_what_is_bound_and_goes_on() -> None:
         assert len(set(ports)) == len(ports)
 
 
-async def test_what_was_learned_in_the_term_before_is_carried_over() -> None:
+async def test_scheduler_state_is_carried_over_terms() -> None:
     async with a_world() as (world, clock):
         gpus = {"gpus": [{"model": "T4"}, {"model": "T4"}]}
         await world.add(*(a_node(f"n{number}", status=gpus) for number in range(30)))
@@ -292,7 +290,7 @@ async def test_what_was_learned_in_the_term_before_is_carried_over() -> None:
         assert again.checkpoint().change_count == learned.checkpoint().change_count
 
 
-async def test_a_new_controller_knows_which_ports_are_taken() -> None:
+async def test_new_controller_counts_allocated_ports() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", ports=(30000, 30003)), a_workload("first", ports=("http",)))
         async with acting(world.store, clock) as one:
@@ -307,7 +305,7 @@ async def test_a_new_controller_knows_which_ports_are_taken() -> None:
         assert (await world.workload("third")).status.allocated_ports == {"http": 30000, "more": 30002}
 
 
-async def test_room_is_free_again_when_a_workload_is_gone_or_loses_its_node() -> None:
+async def test_deleted_or_unbound_workload_frees_capacity() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("first"), a_workload("second", desiredState="Stopped"))
         async with acting(world.store, clock) as one:
@@ -324,7 +322,7 @@ async def test_room_is_free_again_when_a_workload_is_gone_or_loses_its_node() ->
         assert (await world.node("n1")).status.workloads == 0
 
 
-async def test_what_is_bound_to_a_node_of_before_does_not_count_on_its_successor() -> None:
+async def test_bindings_to_former_node_do_not_count_on_successor() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("old"))
         async with acting(world.store, clock) as one:
@@ -335,7 +333,7 @@ async def test_what_is_bound_to_a_node_of_before_does_not_count_on_its_successor
         assert await world.bindings() == {"old": "n1", "new": "n1"}
 
 
-async def test_who_must_make_room_is_marked_and_only_then_replaced() -> None:
+async def test_victim_is_marked_before_it_is_replaced() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("low"))
         async with acting(world.store, clock) as one:
@@ -359,7 +357,7 @@ async def test_who_must_make_room_is_marked_and_only_then_replaced() -> None:
         assert ("Preempted", "low") in await world.events()
 
 
-async def test_one_that_makes_room_is_still_leaving_after_a_restart() -> None:
+async def test_victim_stays_marked_after_restart() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("low"))
         async with acting(world.store, clock) as one:
@@ -377,7 +375,7 @@ async def test_one_that_makes_room_is_still_leaving_after_a_restart() -> None:
         assert condition(await world.workload("low"), "Leaving") is not None
 
 
-async def test_in_the_running_loop_it_follows_what_happens() -> None:
+async def test_running_loop_follows_changes() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 2000))
         async with acting(world.store, clock) as one:

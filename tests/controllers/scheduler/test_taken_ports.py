@@ -21,7 +21,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CHOSEN = {"main": {"command": ["serve"], "ports": [{"name": "http"}, {"name": "admin", "port": 9000}]}}
 
 
-async def test_it_fails_once_gets_other_ports_and_the_node_remembers() -> None:
+async def test_taken_port_is_recorded_and_others_are_allocated() -> None:
     async with running_world() as world:
         await world.join("n1", fails={W: ["PORT_TAKEN"]})
         await world.add(a_workload(containers=CHOSEN))
@@ -39,7 +39,7 @@ async def test_it_fails_once_gets_other_ports_and_the_node_remembers() -> None:
         assert world.node("n1").status.taken_ports == {}
 
 
-async def test_a_fixed_port_that_is_taken_is_final() -> None:
+async def test_taken_fixed_port_is_permanent_failure() -> None:
     async with running_world() as world:
         agent = await world.join("n1", fails={W: ["PORT_BIND_CONFLICT"]})
         await world.add(a_workload(containers=CHOSEN))
@@ -53,7 +53,7 @@ async def test_a_fixed_port_that_is_taken_is_final() -> None:
         assert world.node("n1").status.taken_ports == {}
 
 
-async def test_what_is_taken_is_not_given_out_and_is_again_later() -> None:
+async def test_taken_port_is_excluded_until_it_expires() -> None:
     async with a_world() as (world, clock), acting(world.store, clock) as one:
         taken = {"status": {"takenPorts": {"30000": format_micro_time(NOW)}}}
         await world.add(
@@ -76,14 +76,16 @@ async def test_what_is_taken_is_not_given_out_and_is_again_later() -> None:
     [
         pytest.param(NOW + timedelta(seconds=1), True, id="not over yet"),
         pytest.param(NOW, False, id="over"),
-        pytest.param(NOW + timedelta(days=1), False, id="further ahead than any: the clock was set back"),
+        pytest.param(
+            NOW + timedelta(days=1), False, id="further ahead than any expiry: the clock was set back"
+        ),
     ],
 )
-def test_how_long_a_port_is_taken(until: datetime, is_taken: bool) -> None:
+def test_taken_port_expiry(until: datetime, is_taken: bool) -> None:
     assert ("30000" in unexpired_taken_ports({"30000": format_micro_time(until)}, NOW)) is is_taken
 
 
-def test_no_more_are_remembered_than_a_few_and_the_oldest_are_forgotten() -> None:
+def test_taken_ports_are_bounded_dropping_the_oldest() -> None:
     found: dict[str, str] = {}
     for number in range(100):
         found = add_taken_ports(found, [30000 + number], NOW + timedelta(seconds=number))

@@ -26,7 +26,7 @@ def a_replica(*, ready: bool) -> LatticeWorkload:
     return a(LatticeWorkload, "api-0", "default", spec={"containers": MAIN, "service": "api"}, status=status)
 
 
-async def test_the_life_of_an_agreement() -> None:
+async def test_agreement_lifecycle() -> None:
     scene = Scene()
     controller = AgreementController(await scene.office())
 
@@ -59,7 +59,7 @@ async def test_the_life_of_an_agreement() -> None:
         assert await seen() is None
 
 
-async def test_an_agreement_that_somebody_removed_is_there_again() -> None:
+async def test_deleted_agreement_is_recreated() -> None:
     scene = Scene()
     await scene.put(WEB, API)
     controller = AgreementController(await scene.office())

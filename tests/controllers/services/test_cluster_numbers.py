@@ -23,7 +23,7 @@ async def emptied(town: Town) -> None:
         await town.remove(LatticeCluster, each.metadata.name)
 
 
-async def test_a_pool_that_is_made_again_counts_on() -> None:
+async def test_recreated_pool_continues_numbering() -> None:
     async with a_town(a_class(), a_pool(), a_service()) as town:
         await town.look()
         assert list(town.machines()) == ["p1-001"]
@@ -34,7 +34,7 @@ async def test_a_pool_that_is_made_again_counts_on() -> None:
         assert list(town.machines()) == ["p1-002"]
 
 
-async def test_a_region_of_a_cloud_counts_for_itself() -> None:
+async def test_each_cloud_region_numbers_its_clusters() -> None:
     cloud = a_cloud(regions=["r1", "r2"])
     async with a_town(a_class(), cloud, a_service(requiredRegions=["r1"])) as town:
         await town.look()
@@ -53,7 +53,7 @@ async def removed(town: Town) -> None:
     await town.caught_up()
 
 
-async def test_a_data_center_that_is_made_again_counts_on() -> None:
+async def test_recreated_data_center_continues_numbering() -> None:
     static = a_static("dc")
     async with a_town(a_class(), static, a_service()) as town:
         for number in (1, 2, 3):
@@ -86,7 +86,7 @@ async def forget(town: Town, **status: object) -> None:
     await town.caught_up()
 
 
-async def test_a_ledger_without_the_number_begins_with_the_clusters_that_are_there() -> None:
+async def test_ledger_without_number_continues_after_clusters() -> None:
     async with a_town(a_class(), a_pool(), a_service(cores=4)) as town:
         await town.look()
         await forget(town)
@@ -97,7 +97,7 @@ async def test_a_ledger_without_the_number_begins_with_the_clusters_that_are_the
         assert book.status.last_cluster == 2
 
 
-async def test_a_number_is_written_down_before_its_cluster_goes() -> None:
+async def test_number_is_recorded_before_cluster_is_deleted() -> None:
     async with a_town(a_class(), a_pool(), a_service()) as town:
         await town.look()
         (cluster,) = town.all(LatticeCluster)

@@ -17,7 +17,7 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.store.protocol import Delete, RevisionConflict
 
 
-async def test_machines_are_made_joined_and_then_the_cluster_is_ready() -> None:
+async def test_cluster_is_ready_once_machines_have_joined() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.scene.put(a_cluster(2))
         await yard.scene.clock.advance(1)
@@ -42,7 +42,7 @@ async def test_machines_are_made_joined_and_then_the_cluster_is_ready() -> None:
         assert "ClusterReady north-001" in await yard.scene.events()
 
 
-async def test_a_converged_cluster_writes_nothing_more() -> None:
+async def test_converged_cluster_writes_nothing() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
@@ -55,19 +55,17 @@ async def test_a_converged_cluster_writes_nothing_more() -> None:
 @pytest.mark.parametrize(
     ("status", "is_looked_at"),
     [
-        pytest.param({"workloads": 7}, False, id="workloads come and go without a look at all machines"),
-        pytest.param({"usage": {"cpu": 900}}, False, id="so does what they use"),
+        pytest.param({"workloads": 7}, False, id="workload count does not wake the cluster"),
+        pytest.param({"usage": {"cpu": 900}}, False, id="usage does not wake the cluster"),
         pytest.param(
             {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeLost"}]},
             True,
-            id="a node that is lost is looked at",
+            id="a lost node wakes the cluster",
         ),
-        pytest.param({"agentVersion": ""}, True, id="and one that has not joined"),
+        pytest.param({"agentVersion": ""}, True, id="a node that has not joined wakes the cluster"),
     ],
 )
-async def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(
-    status: dict[str, Any], is_looked_at: bool
-) -> None:
+async def test_relevant_node_change_wakes_cluster(status: dict[str, Any], is_looked_at: bool) -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
@@ -89,7 +87,7 @@ async def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(
         assert bool(looks) is is_looked_at
 
 
-async def test_a_cluster_is_not_looked_at_because_others_say_how_it_is() -> None:
+async def test_status_writes_of_others_do_not_wake_cluster() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
@@ -110,7 +108,7 @@ async def test_a_cluster_is_not_looked_at_because_others_say_how_it_is() -> None
         assert looks
 
 
-async def test_nodes_say_whose_reserve_their_cluster_is_on() -> None:
+async def test_reserve_label_of_cluster_is_copied_to_nodes() -> None:
     """Also those that are there already; what else is written on them stays."""
     async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
@@ -125,7 +123,7 @@ async def test_nodes_say_whose_reserve_their_cluster_is_on() -> None:
             assert node.metadata.labels["lattice.dev/cluster"] == "north-001"
 
 
-async def test_a_machine_that_ended_is_started_again_under_its_name() -> None:
+async def test_ended_machine_is_recreated_under_its_name() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         await yard.joined("north-001-nano-1")
@@ -134,7 +132,7 @@ async def test_a_machine_that_ended_is_started_again_under_its_name() -> None:
         assert [each.node for each in yard.made] == ["north-001-nano-1"] * 2
 
 
-async def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> None:
+async def test_unwanted_machine_is_paid_until_empty_and_removed() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.pays(2)
         await yard.wants(2)
@@ -160,7 +158,7 @@ async def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then()
         assert await yard.phase() == "Ready"
 
 
-async def test_a_dead_machine_that_is_not_wanted_goes_with_what_only_waits_to_hear_of_it() -> None:
+async def test_unwanted_dead_machine_goes_with_deleted_workloads() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.pays(1)
         await yard.wants(1)
@@ -175,7 +173,7 @@ async def test_a_dead_machine_that_is_not_wanted_goes_with_what_only_waits_to_he
         assert (await yard.node(), await yard.paid(), list(await yard.provider.list())) == (None, 0, [])
 
 
-async def test_a_machine_that_its_provider_lost_is_replaced_by_another_under_another_record() -> None:
+async def test_machine_lost_by_provider_is_replaced_by_new_node() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.pays(1)
         await yard.wants(1)
@@ -197,7 +195,7 @@ async def test_a_machine_that_its_provider_lost_is_replaced_by_another_under_ano
         assert (len(yard.made), await yard.paid()) == (2, 1)
 
 
-async def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_and_its_number_is_written_down() -> None:
+async def test_empty_cluster_is_deleted_and_its_number_recorded() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.pays(1)
         await yard.wants(1)
@@ -214,7 +212,7 @@ async def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_and_its_numbe
         assert book.status.last_cluster == 1, "where it is not given twice, whatever becomes of the pool"
 
 
-async def test_a_cluster_whose_object_was_removed_loses_its_machines() -> None:
+async def test_deleted_cluster_loses_its_machines() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.wants(1)
         await yard.scene.remove(a_cluster())
@@ -223,7 +221,7 @@ async def test_a_cluster_whose_object_was_removed_loses_its_machines() -> None:
         assert await yard.node() is None
 
 
-async def test_a_provider_that_refuses_is_asked_again_and_what_it_said_is_shown() -> None:
+async def test_provider_rejection_is_shown_and_retried() -> None:
     async with running_cluster_controller() as (yard, _):
         yard.provider.quota = 1
         await yard.wants(2)
@@ -240,7 +238,7 @@ async def test_a_provider_that_refuses_is_asked_again_and_what_it_said_is_shown(
         assert len(await yard.provider.list()) == 2
 
 
-async def test_a_provider_that_does_not_answer_changes_no_phase_and_raises_no_event() -> None:
+async def test_unavailable_provider_changes_no_phase() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.wants(2)
         for number in (1, 2):
@@ -261,7 +259,7 @@ async def test_a_provider_that_does_not_answer_changes_no_phase_and_raises_no_ev
         assert await yard.scene.events() == before
 
 
-async def test_a_cluster_that_its_provider_rejects_for_good_has_failed_until_that_is_changed() -> None:
+async def test_permanently_rejected_cluster_fails_until_changed() -> None:
     async with running_cluster_controller() as (yard, _):
         yard.provider.regions = frozenset({"south"})
         await yard.wants(1)
@@ -278,9 +276,7 @@ async def test_a_cluster_that_its_provider_rejects_for_good_has_failed_until_tha
         assert await yard.phase() == "Ready"
 
 
-async def test_a_node_that_somebody_else_wrote_meanwhile_goes_the_next_time_and_is_not_forgotten_before() -> (
-    None
-):
+async def test_conflicting_node_is_deleted_on_next_reconcile() -> None:
     async with running_cluster_controller() as (yard, controller):
         name, presence, commit = "north-001-nano-1", controller.context.presence, yard.scene.store.commit
         was_known: list[bool] = []
@@ -304,7 +300,7 @@ async def test_a_node_that_somebody_else_wrote_meanwhile_goes_the_next_time_and_
         assert (was_known, await yard.node(), presence.get(name)) == ([True] * 10, None, None)
 
 
-async def test_without_an_adapter_nothing_is_made_and_that_is_said() -> None:
+async def test_missing_provider_adapter_is_reported() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.scene.put(a_cluster(1, provider="aws"))
         await yard.scene.clock.advance(1)
@@ -315,7 +311,7 @@ async def test_without_an_adapter_nothing_is_made_and_that_is_said() -> None:
 
 
 @pytest.mark.parametrize("fatal", range(1, 9), ids=lambda number: f"commit {number}")
-async def test_a_server_that_dies_after_any_commit_is_followed_by_one_that_finishes(fatal: int) -> None:
+async def test_new_leader_finishes_after_crash_at_any_commit(fatal: int) -> None:
     yard = Yard()
     await yard.scene.put(NANO, POOL)
     await yard.pays(2)

@@ -31,8 +31,8 @@ def refused(verdict: str, name: str = "web") -> LatticeService:
 @pytest.mark.parametrize(
     ("service", "verdict"),
     [
-        pytest.param(a_service(), "Undecided", id="nobody has looked at it yet"),
-        pytest.param(refused("OverBudget"), "OverBudget", id="one replica is placed, the other too dear"),
+        pytest.param(a_service(), "Undecided", id="not placed yet"),
+        pytest.param(refused("OverBudget"), "OverBudget", id="one replica is placed, the other over budget"),
         pytest.param(refused("Placed"), "", id="placed"),
         pytest.param(
             a_service(placements=[{"pool": "north", "replicas": 2}]),
@@ -48,11 +48,11 @@ def refused(verdict: str, name: str = "web") -> LatticeService:
                 spec=SPEC,
             ),
             "",
-            id="on its way out",
+            id="terminating",
         ),
     ],
 )
-def test_why_a_service_waits(service: LatticeService, verdict: str) -> None:
+def test_pending_reason_of_service(service: LatticeService, verdict: str) -> None:
     assert pending_verdict(service) == verdict
 
 
@@ -73,7 +73,7 @@ def value(name: str, **labels: str) -> float | None:
     return found
 
 
-async def test_the_fleet_in_figures() -> None:
+async def test_fleet_metrics() -> None:
     scene = Scene()
     pool = a(
         LatticePool, "north", spec={"provider": {"type": "local"}}, status={"utilization": {"nodes": 0.5}}

@@ -178,7 +178,7 @@ async def compete(there: list[Store], payments: Sequence[Payment]) -> list[Commi
     [720 * 40, 720 * 40 + 719, 720 * 64, 719],
     ids=["forty fit", "forty fit, almost one more", "all fit", "none fits"],
 )
-async def test_of_64_equal_rivals_exactly_those_that_fit_win(stores: Stores, limit: int) -> None:
+async def test_of_64_equal_payments_exactly_the_affordable_win(stores: Stores, limit: int) -> None:
     fitting = min(64, limit // 720)
 
     async with stores() as there:
@@ -202,7 +202,7 @@ async def test_of_64_equal_rivals_exactly_those_that_fit_win(stores: Stores, lim
         assert set(states[-1][1].status.machines) == {f"c{number:02}" for number in won}
 
 
-async def test_of_64_different_rivals_for_nested_budgets_none_is_refused_that_would_fit(
+async def test_nested_budgets_refuse_no_affordable_payment(
     stores: Stores,
 ) -> None:
     """Each pays from the whole cloud; half of them from the region too, a quarter from the overflow."""
@@ -251,7 +251,7 @@ async def test_of_64_different_rivals_for_nested_budgets_none_is_refused_that_wo
         assert 0 < len(won) < 64
 
 
-async def test_spending_survives_a_restart_and_the_end_of_the_month(tmp_path: Path) -> None:
+async def test_spending_survives_restart_and_end_of_month(tmp_path: Path) -> None:
     async def spend(date: datetime, payment: Payment) -> LatticeLedger:
         store = await SqliteStore.open(tmp_path / "state.db", SystemClock())
         try:
@@ -284,7 +284,7 @@ async def test_spending_survives_a_restart_and_the_end_of_the_month(tmp_path: Pa
     assert third.metadata.generation == 1
 
 
-async def test_a_ledger_is_made_with_the_first_machine() -> None:
+async def test_first_machine_creates_ledger() -> None:
     store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(10_000)])
     paid = await ledgers.commit_with_charges(a_payment("a", 0.192, 3))
@@ -303,7 +303,7 @@ async def test_a_ledger_is_made_with_the_first_machine() -> None:
     )
 
 
-async def test_a_refusal_writes_nothing_and_names_every_budget_that_refuses() -> None:
+async def test_refusal_writes_nothing_and_names_every_budget() -> None:
     store, ledgers, _ = memory_ledger()
     before = await store.commit([a_cloud(720, region=360), a_static(72_000)])
     answer = await ledgers.commit_with_charges(a_payment("a", 2, to=[CLOUD, REGION, OVERFLOW]))
@@ -315,7 +315,7 @@ async def test_a_refusal_writes_nothing_and_names_every_budget_that_refuses() ->
     assert await store.revision() == before
 
 
-async def test_a_soft_limit_warns_and_allows() -> None:
+async def test_soft_limit_warns_and_allows() -> None:
     store, ledgers, _ = memory_ledger()
     await store.commit([a_cloud(720, hard=False)])
     first = await ledgers.commit_with_charges(a_payment("a", 1, to=[CLOUD]))
@@ -325,7 +325,7 @@ async def test_a_soft_limit_warns_and_allows() -> None:
     assert (first.warnings, [each.ledger for each in second.warnings]) == ((), ["cloud.aws"])
 
 
-async def test_the_ledger_outlives_its_pool_and_goes_on_with_the_next() -> None:
+async def test_ledger_outlives_its_pool() -> None:
     store, ledgers, clock = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
@@ -342,7 +342,7 @@ async def test_the_ledger_outlives_its_pool_and_goes_on_with_the_next() -> None:
     assert (await ledger(store)).status.spent_micros == 2_000_000
 
 
-async def test_a_limit_holds_from_the_commit_that_changes_it() -> None:
+async def test_limit_holds_from_the_commit_that_changes_it() -> None:
     store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
@@ -360,7 +360,7 @@ async def test_a_limit_holds_from_the_commit_that_changes_it() -> None:
     )
 
 
-async def test_a_limit_that_is_lowered_between_reading_and_writing_is_heard() -> None:
+async def test_limit_lowered_between_read_and_write_is_applied() -> None:
     class Busy(MemoryStore):
         """Somebody lowers the budget just before the first commit that pays."""
 
@@ -383,7 +383,7 @@ async def test_a_limit_that_is_lowered_between_reading_and_writing_is_heard() ->
     assert await store.get(key(LatticeCluster, "a")) is None
 
 
-async def test_who_is_never_first_is_told_to_come_again() -> None:
+async def test_payment_losing_every_race_raises_conflict() -> None:
     class Crowded(MemoryStore):
         """A rival pays before every payment of ours."""
 
@@ -410,7 +410,7 @@ async def test_who_is_never_first_is_told_to_come_again() -> None:
     assert (await ledger(store)).status.committed_micros == store.rivals * 1_000_000 == 64_000_000
 
 
-async def test_a_release_needs_machines_that_are_paid_for() -> None:
+async def test_release_requires_paid_machines() -> None:
     store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
@@ -425,7 +425,7 @@ async def test_a_release_needs_machines_that_are_paid_for() -> None:
     assert await store.revision() == before
 
 
-async def test_own_writes_that_clash_are_the_callers_to_decide_again() -> None:
+async def test_conflict_of_callers_writes_is_raised() -> None:
     store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
@@ -439,7 +439,7 @@ async def test_own_writes_that_clash_are_the_callers_to_decide_again() -> None:
     assert await store.revision() == before
 
 
-async def test_the_pool_itself_may_be_written_with_the_payment() -> None:
+async def test_pool_may_be_written_with_payment() -> None:
     """As when it gives the next number to a cluster; but not whatever it states by then."""
     store, ledgers, _ = memory_ledger()
     revision = await store.commit([a_pool(7200)])
@@ -457,7 +457,7 @@ def replace_expect(write: Put, expect: int) -> Put:
     return msgspec.structs.replace(write, expect=expect)
 
 
-async def test_who_leads_no_more_spends_no_more() -> None:
+async def test_former_leader_cannot_spend() -> None:
     store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     old = await store.campaign("controllers", "a", 15)
@@ -471,7 +471,7 @@ async def test_who_leads_no_more_spends_no_more() -> None:
 
 
 @pytest.mark.parametrize("stage", ["charge", "release"])
-async def test_a_request_whose_answer_was_lost_is_paid_once(stage: str) -> None:
+async def test_request_with_lost_response_is_paid_once(stage: str) -> None:
     class Mute(MemoryStore):
         """Commits with a request id succeed, and the answer is lost."""
 
@@ -506,7 +506,7 @@ async def test_a_request_whose_answer_was_lost_is_paid_once(stage: str) -> None:
     assert isinstance(refused, OverBudget)  # a new request is told so
 
 
-async def test_a_book_that_does_not_add_up_pays_nothing() -> None:
+async def test_inconsistent_ledger_pays_nothing() -> None:
     store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
@@ -519,7 +519,7 @@ async def test_a_book_that_does_not_add_up_pays_nothing() -> None:
         await ledgers.commit_with_charges(a_payment("b", 1))
 
 
-async def test_what_costs_nothing_needs_no_ledger() -> None:
+async def test_free_commit_needs_no_ledger() -> None:
     """Replicas on machines that are paid for already."""
     store, ledgers, _ = memory_ledger()
     assert isinstance(await ledgers.commit_with_charges(Payment([a_cluster("a")])), CommittedPayment)

@@ -20,7 +20,7 @@ from lattice.placement.plan.plan import plan
 from lattice.store.protocol import Write
 
 
-async def test_machines_are_given_up_when_those_on_them_are_gone_and_not_before() -> None:
+async def test_machines_are_released_only_when_empty() -> None:
     async with a_town(
         a_class(), a_pool(budget=10_000), a_service(replicas=3, cores=4), a_service("web", cores=4)
     ) as town:
@@ -36,7 +36,7 @@ async def test_machines_are_given_up_when_those_on_them_are_gone_and_not_before(
         assert town.paid() == Counter({("p1-001", "m"): 4}), "released by whoever confirms that they are gone"
 
 
-async def test_a_service_that_is_deleted_leaves_its_cluster_empty_in_the_end() -> None:
+async def test_deleted_service_leaves_cluster_empty() -> None:
     async with a_town(a_class(), a_pool(), a_policy(clusters={"minNodes": 2}), a_service(replicas=2)) as town:
         await town.look()
         await town.bind()
@@ -49,7 +49,7 @@ async def test_a_service_that_is_deleted_leaves_its_cluster_empty_in_the_end() -
         assert town.all(LatticeCluster)[0].spec.min_nodes == 0
 
 
-async def test_machines_that_were_paid_for_and_never_made_are_paid_back() -> None:
+async def test_machines_never_created_are_refunded() -> None:
     async with a_town(
         a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4), a_service("web", cores=4)
     ) as town:
@@ -64,7 +64,7 @@ async def test_machines_that_were_paid_for_and_never_made_are_paid_back() -> Non
         assert town.all(LatticeLedger)[0].status.committed_micros == 0
 
 
-async def test_a_machine_that_is_begun_while_its_cluster_shrinks_is_paid_for() -> None:
+async def test_machine_started_during_scale_down_is_paid() -> None:
     async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
         await town.look()
         cluster = town.all(LatticeCluster)[0]
@@ -86,7 +86,7 @@ async def test_a_machine_that_is_begun_while_its_cluster_shrinks_is_paid_for() -
         assert town.paid() == Counter({("p1-001", "m"): 1})
 
 
-async def test_a_machine_on_its_way_out_is_not_paid_for_twice_when_it_is_wanted_again() -> None:
+async def test_terminating_machine_wanted_again_is_paid_once() -> None:
     async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
         await town.look()
         await town.bind()
@@ -101,7 +101,7 @@ async def test_a_machine_on_its_way_out_is_not_paid_for_twice_when_it_is_wanted_
         assert town.paid() == Counter({("p1-001", "m"): 2})
 
 
-async def test_replicas_that_no_node_takes_get_a_machine_more_after_a_while() -> None:
+async def test_unschedulable_replicas_get_one_more_machine() -> None:
     async with a_town(
         a_class(), a_pool(budget=10_000), a_service(replicas=2), unschedulable_grace_s=10.0
     ) as town:
@@ -128,7 +128,7 @@ async def test_replicas_that_no_node_takes_get_a_machine_more_after_a_while() ->
         assert town.machines() == {"p1-001": {"m": 2}}
 
 
-async def test_replicas_that_no_node_takes_go_elsewhere_where_the_cluster_may_not_grow() -> None:
+async def test_unschedulable_replicas_leave_full_cluster() -> None:
     async with a_town(
         a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=2), unschedulable_grace_s=10.0
     ) as town:
@@ -144,7 +144,7 @@ async def test_replicas_that_no_node_takes_go_elsewhere_where_the_cluster_may_no
         assert "they are placed elsewhere" in (await town.events("NoNodeFits"))[0].message
 
 
-async def test_replicas_of_a_lost_node_get_a_machine_more_when_no_other_takes_them() -> None:
+async def test_replicas_of_lost_node_get_one_more_machine() -> None:
     async with a_town(
         a_class(), a_pool(), a_service(replicas=2, cores=4), unschedulable_grace_s=10.0
     ) as town:
@@ -174,9 +174,7 @@ async def one_given_back(town: Town) -> None:
     ("most", "paid"),
     [pytest.param(2, 2, id="it may have both"), pytest.param(1, 1, id="it may have one by now")],
 )
-async def test_a_machine_whose_payment_was_given_back_meanwhile_is_paid_for_again_if_there_may_be_so_many(
-    most: int, paid: int
-) -> None:
+async def test_refunded_machine_is_paid_again_within_limit(most: int, paid: int) -> None:
     async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
         await town.look()
         await one_given_back(town)
@@ -186,7 +184,7 @@ async def test_a_machine_whose_payment_was_given_back_meanwhile_is_paid_for_agai
         assert town.paid() == Counter({("p1-001", "m"): paid})
 
 
-async def test_a_machine_that_nobody_pays_for_is_not_paid_for_when_it_is_given_up() -> None:
+async def test_unpaid_machine_is_not_paid_on_release() -> None:
     async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
         await town.look()
         await town.bind()
@@ -208,7 +206,7 @@ async def test_a_machine_that_nobody_pays_for_is_not_paid_for_when_it_is_given_u
         assert all(each == Counter({("p1-001", "m"): 1}) for each in paid), paid
 
 
-async def test_a_cluster_of_a_pool_that_is_gone_stays_as_long_as_somebody_is_in_it() -> None:
+async def test_cluster_of_deleted_pool_stays_while_in_use() -> None:
     async with a_town(a_class(), a_pool(budget=1000), a_service(replicas=2)) as town:
         await town.look()
         await town.bind()

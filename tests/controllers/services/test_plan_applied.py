@@ -259,7 +259,7 @@ def check_machines(town: Town, said: FleetState, before: dict[str, tuple[Placed,
 
 @EXAMPLES
 @given(world=worlds(), change=changes())
-def test_a_plan_that_is_applied_comes_out_as_it_said(
+def test_applied_plan_matches_planned_state(
     world: World, change: tuple[list[Kind], list[ObjectKey], int]
 ) -> None:
     async def script() -> None:
@@ -292,9 +292,7 @@ def test_a_plan_that_is_applied_comes_out_as_it_said(
 
 @EXAMPLES
 @given(world=worlds(), going=st.sampled_from(["p1", "p2"]), replicas=st.integers(0, 4))
-def test_a_pool_that_is_deleted_takes_with_it_what_the_plan_says_which_is_nothing(
-    world: World, going: str, replicas: int
-) -> None:
+def test_deleted_pool_removes_nothing_as_planned(world: World, going: str, replicas: int) -> None:
     async def script() -> None:
         async with a_town(
             *world.objects.values(), clock=VirtualClock(), pricing_tables=lambda: (world.price_book, "", "")
@@ -336,7 +334,7 @@ def _is_in(service: LatticeService, pool: str) -> bool:
     return any(each.pool == pool for each in service.status.placements)
 
 
-async def test_replicas_that_are_not_bound_yet_leave_room_to_those_that_are() -> None:
+async def test_unbound_replicas_leave_capacity_to_bound_ones() -> None:
     """Two machines are paid for, and there is no money for a third: eight replicas of one core have room there, and the ninth has none."""
     async with a_town(
         a_class(), a_pool(budget=400), a_service(replicas=1), a_service("db", replicas=3)
@@ -375,7 +373,7 @@ async def comes_out(town: Town, *wanted: Kind, gone: str = "") -> FleetState:
     return said
 
 
-async def test_who_comes_takes_the_machines_of_who_goes() -> None:
+async def test_new_replica_takes_machine_of_removed_one() -> None:
     """The data center is full, and the one cluster that is rented is left with nobody by the same change that brings a replica."""
     supply = a_class(), a_pool("rented"), a_static(nodes=1, cores=4, memory="16Gi")
     async with a_town(*supply, a_service(replicas=2, cores=4)) as town:
@@ -391,7 +389,7 @@ async def test_who_comes_takes_the_machines_of_who_goes() -> None:
         pytest.param(2, 2, id="a cluster that keeps its machines keeps them in use"),
     ],
 )
-async def test_the_replicas_that_go_are_those_that_the_plan_says(fewest: int, machines_left: int) -> None:
+async def test_removed_replicas_are_those_planned(fewest: int, machines_left: int) -> None:
     """Of three, two are on one machine and one on another."""
     rules = a_policy(clusters={"minNodes": fewest})
     async with a_town(a_class("s", 2, 8), a_pool(classes=["s"]), rules, a_service(replicas=3)) as town:
@@ -400,7 +398,7 @@ async def test_the_replicas_that_go_are_those_that_the_plan_says(fewest: int, ma
         assert len({each.status.binding.node for each in town.live()}) == machines_left
 
 
-async def test_whoever_is_deleted_holds_no_machine() -> None:
+async def test_deleted_service_holds_no_machine() -> None:
     """Two of api are on one machine, the third is beside web on another: without web, that one goes, and its machine."""
     async with a_town(
         a_class("s", 2, 4),
@@ -413,7 +411,7 @@ async def test_whoever_is_deleted_holds_no_machine() -> None:
         assert machines(town) == {"p1-001": {"s": 1}}
 
 
-async def test_whoever_was_deleted_holds_no_machine_while_it_stops() -> None:
+async def test_terminating_service_holds_no_machine() -> None:
     """As above, but web was deleted before anybody thought of api, and still runs."""
     async with a_town(
         a_class("s", 2, 4),
@@ -435,7 +433,7 @@ async def test_whoever_was_deleted_holds_no_machine_while_it_stops() -> None:
         pytest.param(1, 2, id="the first leaves the most crowded machine, which the other shares"),
     ],
 )
-async def test_of_two_that_shrink_the_more_important_chooses_first(priority: int, machines_left: int) -> None:
+async def test_higher_priority_service_scales_down_first(priority: int, machines_left: int) -> None:
     """Of api one is on each machine; of web two are on one machine, and one on another."""
     supply = a_class("l", 3, 12), a_pool(classes=["l"])
     async with a_town(
@@ -449,7 +447,7 @@ async def test_of_two_that_shrink_the_more_important_chooses_first(priority: int
         assert machines(town) == {"p1-001": {"l": machines_left}}
 
 
-async def test_of_two_that_shrink_at_once_the_second_knows_what_the_first_has_chosen() -> None:
+async def test_second_scale_down_counts_victims_of_the_first() -> None:
     """Though that is not written yet: the one of api on the second machine goes, and with that of web nobody is left there."""
     async with a_town(
         a_class("l", 3, 12), a_pool(classes=["l"]), a_service(replicas=2), a_service("web", replicas=3)
@@ -467,7 +465,7 @@ async def test_of_two_that_shrink_at_once_the_second_knows_what_the_first_has_ch
         }
 
 
-async def test_who_goes_leaves_room_to_who_waits_for_it() -> None:
+async def test_removed_replicas_free_capacity_for_waiting_one() -> None:
     """Three small ones are on both machines before the large one comes, which has its place and finds no node until two of them go."""
     async with a_town(a_class(cores=8), a_pool(), a_service(replicas=3), a_service("db", cores=8)) as town:
         await town.look()

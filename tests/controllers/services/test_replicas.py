@@ -39,7 +39,7 @@ def detailed() -> LatticeService:
     return made(LatticeService, "api", spec, {"team": "blue"}, "default")
 
 
-async def test_a_workload_has_all_that_its_service_says() -> None:
+async def test_workload_carries_every_field_of_service() -> None:
     async with a_town(a_class(labels={"disk": "ssd"}), a_pool(), detailed()) as town:
         await town.look()
         (found,) = town.workloads()
@@ -63,7 +63,7 @@ async def test_a_workload_has_all_that_its_service_says() -> None:
         assert not list(found.problems())
 
 
-async def test_what_a_replica_needs_is_asked_for_where_its_containers_do_not() -> None:
+async def test_service_requests_apply_where_containers_have_none() -> None:
     async with a_town(
         a_class(gpu=2, gpu_model="a100"),
         a_pool(),
@@ -75,7 +75,7 @@ async def test_what_a_replica_needs_is_asked_for_where_its_containers_do_not() -
         assert found.spec.constraints.gpu_models == ("a100",)
 
 
-async def test_nothing_is_made_before_what_is_asked_now_is_placed() -> None:
+async def test_no_workloads_before_current_spec_is_placed() -> None:
     async with a_town(a_class(), a_pool(), a_service()) as town:
         await town.replicas.reconcile("default/api")
         assert town.workloads() == []
@@ -93,7 +93,7 @@ async def test_nothing_is_made_before_what_is_asked_now_is_placed() -> None:
         ]
 
 
-async def test_ten_thousand_are_made_in_a_hundred_commits() -> None:
+async def test_10000_workloads_are_created_in_100_commits() -> None:
     async with a_town(a_class("m", 64, 256), a_pool(), a_service(replicas=10_000, cores=0.5)) as town:
         await town.services.reconcile(FLEET_KEY)
         before = await town.store.revision()
@@ -106,7 +106,7 @@ async def test_ten_thousand_are_made_in_a_hundred_commits() -> None:
         assert await town.store.revision() == before
 
 
-async def test_fewer_are_wanted_and_the_highest_slots_go_through_their_lifecycle() -> None:
+async def test_scale_down_removes_highest_slots() -> None:
     async with a_town(a_class(), a_pool(), a_service(replicas=4)) as town:
         await town.look()
         await town.bind()
@@ -126,7 +126,7 @@ async def test_fewer_are_wanted_and_the_highest_slots_go_through_their_lifecycle
         assert [each.spec.slot for each in town.live()] == [0, 1, 2, 4]
 
 
-async def test_an_update_goes_one_by_one_and_never_below_what_is_wanted() -> None:
+async def test_rollout_replaces_one_by_one_without_shortfall() -> None:
     service = a_service(replicas=3)
     async with a_town(a_class(), a_pool(), service) as town:
         await town.look()
@@ -156,7 +156,7 @@ async def test_an_update_goes_one_by_one_and_never_below_what_is_wanted() -> Non
         ] == [1, 1, 0]
 
 
-async def test_an_update_that_fails_is_paused_says_why_and_yields_to_the_next() -> None:
+async def test_failing_rollout_pauses_and_yields_to_next_revision() -> None:
     service = a_service(replicas=2)
     async with a_town(a_class(), a_pool(), service) as town:
         await town.look()
@@ -179,7 +179,7 @@ async def test_an_update_that_fails_is_paused_says_why_and_yields_to_the_next() 
         assert town.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
 
 
-async def test_an_update_that_needs_larger_machines_moves_there_one_by_one() -> None:
+async def test_rollout_moves_one_by_one_to_larger_machines() -> None:
     classes = [a_class("m", 4, 16, 0.2), a_class("l", 16, 64, 0.7)]
     async with a_town(*classes, a_pool(classes=["m", "l"]), a_service(replicas=2, cores=3)) as town:
         await town.look()
@@ -198,7 +198,7 @@ async def test_an_update_that_needs_larger_machines_moves_there_one_by_one() -> 
         assert town.machines() == {"p1-001": {"l": 1}}
 
 
-async def test_what_changes_without_another_start_changes_in_place() -> None:
+async def test_fields_without_restart_change_in_place() -> None:
     async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
         await town.look()
         await town.bind()
@@ -210,7 +210,7 @@ async def test_what_changes_without_another_start_changes_in_place() -> None:
         assert [each.status.binding is not None for each in town.live()] == [True, True]
 
 
-async def test_replicas_of_an_earlier_service_of_the_same_name_are_not_its_own() -> None:
+async def test_replicas_of_former_service_of_same_name_are_foreign() -> None:
     async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
         await town.look()
         await town.remove(LatticeService, "api", "default")
@@ -224,7 +224,7 @@ async def test_replicas_of_an_earlier_service_of_the_same_name_are_not_its_own()
         assert [each.spec.slot for each in mine] == [2, 3]
 
 
-async def test_a_service_that_is_going_gets_no_more() -> None:
+async def test_terminating_service_gets_no_new_workloads() -> None:
     async with a_town(a_class(), a_pool(), a_service()) as town:
         await town.services.reconcile(FLEET_KEY)
         await town.remove(LatticeService, "api", "default")
@@ -232,7 +232,7 @@ async def test_a_service_that_is_going_gets_no_more() -> None:
         assert town.all(LatticeWorkload) == []
 
 
-async def test_a_term_that_is_over_makes_no_workloads() -> None:
+async def test_former_leader_creates_no_workloads() -> None:
     async with a_town(a_class(), a_pool(), a_service()) as town:
         await town.services.reconcile(FLEET_KEY)
         await town.caught_up()
@@ -242,7 +242,7 @@ async def test_a_term_that_is_over_makes_no_workloads() -> None:
         assert town.workloads() == []
 
 
-async def test_the_loops_find_their_way_by_themselves() -> None:
+async def test_running_loops_create_workloads_after_changes() -> None:
     """Nobody calls the controllers: what is applied comes to workloads, also after a change."""
     async with a_town(a_class(), a_pool()) as town:
         loops = [asyncio.create_task(each.loop().run()) for each in (town.services, town.replicas)]
@@ -263,7 +263,7 @@ async def test_the_loops_find_their_way_by_themselves() -> None:
         await asyncio.gather(*loops, return_exceptions=True)
 
 
-async def test_a_service_and_its_update_come_to_the_same_after_a_restart() -> None:
+async def test_rollout_result_is_the_same_after_restart() -> None:
     service, states = a_service(replicas=3), []
     for restarts in (False, True):
         clock = VirtualClock()
@@ -289,7 +289,7 @@ async def test_a_service_and_its_update_come_to_the_same_after_a_restart() -> No
     assert len(set(states[0])) == 1
 
 
-async def test_one_more_runs_where_a_drain_waits_for_it_and_goes_when_it_is_over() -> None:
+async def test_surge_replica_runs_during_drain_only() -> None:
     async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
         await town.look()
         await town.bind()
@@ -305,7 +305,7 @@ async def test_one_more_runs_where_a_drain_waits_for_it_and_goes_when_it_is_over
         assert sum(each.metadata.deletion_timestamp is None for each in town.workloads()) == 2
 
 
-async def test_the_one_more_goes_as_soon_as_the_one_that_left_its_node_is_ready_elsewhere() -> None:
+async def test_surge_replica_goes_once_evicted_one_is_ready() -> None:
     """Which of those elsewhere goes depends on it: who becomes ready is heard."""
     apart = [{"topologyKey": "region"}]
     async with a_town(a_class(), a_pool("p1"), a_pool("p2"), a_service(replicas=2, spread=apart)) as town:
@@ -330,7 +330,7 @@ async def test_the_one_more_goes_as_soon_as_the_one_that_left_its_node_is_ready_
         assert len(town.live()) == 2
 
 
-async def test_when_the_drain_goes_on_it_is_the_one_that_leaves_which_is_not_needed_any_more() -> None:
+async def test_continued_drain_removes_evicted_replica() -> None:
     async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
         await town.look()
         await town.bind()
@@ -347,7 +347,7 @@ async def test_when_the_drain_goes_on_it_is_the_one_that_leaves_which_is_not_nee
         assert [each.metadata.name for each in town.live()] == ["api-1", "api-2"]
 
 
-async def test_one_more_runs_for_a_drain_also_while_the_one_that_waits_is_to_go_elsewhere() -> None:
+async def test_surge_replica_runs_for_drain_during_move() -> None:
     async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
         await town.look()
         await town.bind()
@@ -360,7 +360,7 @@ async def test_one_more_runs_for_a_drain_also_while_the_one_that_waits_is_to_go_
         assert town.replicas._desired_replicas(elsewhere) == {("p1-002", "m"): 3}
 
 
-async def test_an_update_without_room_for_one_more_says_what_is_missing_and_goes_on_when_there_is() -> None:
+async def test_rollout_without_surge_capacity_reports_and_resumes() -> None:
     service = a_service(replicas=2)
     async with a_town(a_class(), a_pool(), service) as town:
         loop = asyncio.create_task(town.replicas.loop().run())

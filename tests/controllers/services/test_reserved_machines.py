@@ -172,7 +172,7 @@ def web(replicas: int, cores: float = 1, name: str = "web") -> LatticeService:
     return a_service(name, replicas=replicas, cores=cores, labels={"env": "dev"})
 
 
-async def test_others_are_not_spread_over_machines_that_are_kept() -> None:
+async def test_other_services_do_not_spread_over_reserve() -> None:
     """Ten cores of twelve are asked for. Two thirds of them are reserved for nobody: two machines, whoever is bound first."""
     async with a_place(a_site(), crit(3), web(4)) as site:
         assert site.machines_of_others() <= 2
@@ -180,7 +180,7 @@ async def test_others_are_not_spread_over_machines_that_are_kept() -> None:
         assert site.running("crit") == 4
 
 
-async def test_others_get_no_more_than_is_not_reserved() -> None:
+async def test_other_services_get_only_unreserved_machines() -> None:
     async with a_place(a_site(), crit(3), web(4)) as site:
         await site.apply(crit(1))
         await site.apply(web(12))
@@ -190,7 +190,7 @@ async def test_others_get_no_more_than_is_not_reserved() -> None:
         assert site.running("crit") == 2
 
 
-async def test_machines_that_others_only_began_with_are_theirs_too() -> None:
+async def test_unused_machines_of_others_count_as_theirs() -> None:
     """A cluster of others that begins with two machines and uses one leaves none of them to a service under other rules."""
     rules = a_policy(selector={"env": "dev", "team": "large"}, clusters={"minNodes": 2})
     async with a_place(a_site(), rules, a_service("web", labels={"env": "dev", "team": "large"})) as site:
@@ -199,14 +199,14 @@ async def test_machines_that_others_only_began_with_are_theirs_too() -> None:
         assert site.running("crit") == 1
 
 
-async def test_a_workload_of_no_service_stays_outside() -> None:
+async def test_standalone_workload_stays_outside_reserve() -> None:
     """The only machine with room for it is one that is kept."""
     async with a_place(a_site(), crit(1, 1), web(2, 4)) as site:
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
 
 
-async def test_whom_a_reserve_is_for_fills_what_others_leave_when_it_is_full() -> None:
+async def test_reserve_overflows_to_machines_others_leave() -> None:
     async with a_place(a_site(), web(2, 3)) as site:
         await site.apply(crit(3, 4), web(2, 3))
         assert (site.running("crit"), site.running("web")) == (1, 2)
@@ -214,7 +214,7 @@ async def test_whom_a_reserve_is_for_fills_what_others_leave_when_it_is_full() -
         assert site.running("small") == 2
 
 
-async def test_a_reserve_that_comes_later_ends_what_others_may_still_have() -> None:
+async def test_later_reserve_stops_growth_of_others() -> None:
     """All machines are in use by then. Whoever runs stays; as machines are given up they are kept."""
     async with a_place(a_static("dc", 3, 12, "48Gi"), web(5, 2)) as site:
         await site.apply(a_site(), web(7, 2))
@@ -226,7 +226,7 @@ async def test_a_reserve_that_comes_later_ends_what_others_may_still_have() -> N
         assert site.running("crit") == 1
 
 
-async def test_who_loses_the_label_counts_among_the_others() -> None:
+async def test_service_losing_label_counts_among_others() -> None:
     async with a_place(a_site(), crit(1, 4, name="was")) as site:
         await site.relabel("was", {"env": "dev"})
         await site.apply(web(3, 4))
@@ -235,7 +235,7 @@ async def test_who_loses_the_label_counts_among_the_others() -> None:
         assert site.running("crit") == 1
 
 
-async def test_who_was_there_before_the_reserve_is_not_among_the_others() -> None:
+async def test_service_older_than_reserve_is_not_among_others() -> None:
     """The reserve holds already: production has a machine, others have two and use half of the second one."""
     rules = a_policy(selector=PROD, clusters={"minNodes": 1, "maxNodes": 7})
     async with a_place(a_static("dc", 3, 12, "48Gi"), rules, crit(1, 4), web(3, 2)) as site:
@@ -244,14 +244,14 @@ async def test_who_was_there_before_the_reserve_is_not_among_the_others() -> Non
         assert (site.running("web"), site.running("crit")) == (4, 1)
 
 
-async def test_machines_that_became_kept_are_closed_to_workloads_of_no_service() -> None:
+async def test_newly_reserved_machines_reject_standalone_workloads() -> None:
     async with a_place(a_static("dc", 3, 12, "48Gi"), crit(1, 1)) as site:
         await site.apply(a_site())
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
 
 
-async def test_a_workload_of_no_service_beside_production_counts_among_the_others() -> None:
+async def test_standalone_workload_in_reserve_counts_among_others() -> None:
     """It was there before the reserve was: of the other machines one is kept."""
     async with a_place(a_static("dc", 3, 12, "48Gi"), crit(1, 2)) as site:
         await site.apply(a_workload("guest", 1000))
@@ -263,7 +263,7 @@ async def test_a_workload_of_no_service_beside_production_counts_among_the_other
         assert site.running("crit") == 2
 
 
-async def test_machines_are_anybodys_once_nothing_is_reserved() -> None:
+async def test_machines_are_shared_once_nothing_is_reserved() -> None:
     async with a_place(a_site(), crit(1, 1)) as site:
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
@@ -285,7 +285,7 @@ STEPS = st.lists(
     sizes=st.tuples(*[st.sampled_from([1, 2, 3, 4])] * 4),
     steps=STEPS,
 )
-def test_whatever_comes_and_goes_reserves_are_kept(
+def test_random_changes_keep_the_reserve(
     nodes: int, reserved: int, sizes: tuple[int, ...], steps: list[tuple[str, int]]
 ) -> None:
     """Two services are production, two are not, two share their rules. In the end production begins anew, and wants all that is reserved."""
@@ -330,9 +330,7 @@ CHANGES = st.lists(
 
 @EXAMPLES
 @given(sizes=st.tuples(*[st.sampled_from([1, 2, 4])] * 2), changes=CHANGES)
-def test_reserves_that_come_and_go_leave_others_no_more_than_they_have(
-    sizes: tuple[int, int], changes: list[tuple[str, int]]
-) -> None:
+def test_changing_reserves_never_grow_others(sizes: tuple[int, int], changes: list[tuple[str, int]]) -> None:
     """Who has more than is left beside a reserve keeps it, gets nothing new, and a workload of no service comes where others are already."""
     cores = dict(zip(("crit", "web"), sizes, strict=True))
 

@@ -89,7 +89,7 @@ CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], str, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_health(case: str) -> None:
+def test_health_of_service(case: str) -> None:
     service, replicas, phase, message = CASES[case]
     found = status_with_health(service, replicas)
     assert (found.phase, found.conditions[0].message) == (phase, message)
@@ -97,7 +97,7 @@ def test_health(case: str) -> None:
     assert found.replicas == len(replicas)
 
 
-def test_what_it_costs_is_the_sum_of_its_parts() -> None:
+def test_cost_is_the_sum_of_parts() -> None:
     parts = [
         {"pool": "a", "replicas": 2, "cost": {"hourly": 0.384}},
         {"pool": "b", "replicas": 1, "cost": {"hourly": 0.192}},
@@ -108,7 +108,7 @@ def test_what_it_costs_is_the_sum_of_its_parts() -> None:
     assert (str(cost.hourly), str(cost.projected30_day)) == ("0.576", "414.72")
 
 
-async def test_many_replicas_that_start_are_told_of_in_few_writes_and_then_none() -> None:
+async def test_burst_of_starts_makes_few_status_writes() -> None:
     scene = Scene()
     await scene.put(a_service(50, 50))
     controller = ServiceStatusController(await scene.office())

@@ -15,7 +15,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.store.memory import MemoryStore
 
 
-async def test_a_service_is_placed_paid_and_told_in_one_commit() -> None:
+async def test_service_is_placed_and_paid_in_one_commit() -> None:
     async with a_town(a_class(), a_pool(budget=1000), a_service(replicas=2)) as town:
         before = await town.store.revision()
         await town.services.reconcile(FLEET_KEY)
@@ -34,7 +34,7 @@ async def test_a_service_is_placed_paid_and_told_in_one_commit() -> None:
         assert sorted(each.reason for each in await town.events()) == ["ClusterCreated", "Placed"]
 
 
-async def test_what_is_decided_is_not_decided_again() -> None:
+async def test_placed_service_is_not_placed_again() -> None:
     async with a_town(a_class(), a_pool(), a_service(replicas=3), a_service("web")) as town:
         await town.look()
         revision = await town.store.revision()
@@ -49,7 +49,7 @@ async def test_what_is_decided_is_not_decided_again() -> None:
         assert await town.store.revision() == revision
 
 
-async def test_who_waits_is_told_once_however_long_it_takes_and_whoever_leads() -> None:
+async def test_pending_service_is_reported_once_across_leaders() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     async with a_town(
@@ -68,7 +68,7 @@ async def test_who_waits_is_told_once_however_long_it_takes_and_whoever_leads() 
         assert await store.revision() == before
 
 
-async def test_more_replicas_grow_the_cluster_and_pay_only_for_what_is_new() -> None:
+async def test_scale_up_pays_only_for_new_machines() -> None:
     async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
         await town.look()
         await town.bind()
@@ -79,7 +79,7 @@ async def test_more_replicas_grow_the_cluster_and_pay_only_for_what_is_new() -> 
         assert "p1-001" in (await town.events("ClusterGrown"))[0].message
 
 
-async def test_what_does_not_fit_is_told_and_what_fits_runs() -> None:
+async def test_partial_fit_places_replicas_and_reports_the_rest() -> None:
     async with a_town(a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=3, cores=2)) as town:
         await town.look()
         assert town.placed() == {("p1-001", "m"): 2}
@@ -95,7 +95,7 @@ async def test_what_does_not_fit_is_told_and_what_fits_runs() -> None:
         assert town.condition("Placed").status == "True"  # type: ignore[union-attr]
 
 
-async def test_two_services_want_the_last_money_and_the_first_by_name_has_it() -> None:
+async def test_last_budget_goes_to_first_service_by_name() -> None:
     pool = a_pool(budget=160)  # one machine at $0.20 for 744 hours is $148.80
     async with a_town(a_class(), pool, a_service("api", cores=3), a_service("web", cores=3)) as town:
         await town.look()
@@ -105,7 +105,7 @@ async def test_two_services_want_the_last_money_and_the_first_by_name_has_it() -
         assert town.paid() == Counter({("p1-001", "m"): 1})
 
 
-async def test_a_budget_that_was_lowered_meanwhile_refuses_and_nothing_else_is_written() -> None:
+async def test_lowered_budget_refuses_and_nothing_is_written() -> None:
     """The copy of the pool is stopped at what it was: only the store knows of the lower budget."""
     async with a_town(a_class(), a_pool(budget=1000), a_service()) as town:
         decide = town.services._decide
@@ -129,7 +129,7 @@ async def test_a_budget_that_was_lowered_meanwhile_refuses_and_nothing_else_is_w
         assert town.placed() == {}
 
 
-async def test_a_service_that_changed_while_it_was_decided_is_decided_again() -> None:
+async def test_service_changed_during_placement_is_placed_again() -> None:
     async with a_town(a_class(), a_pool(), a_service()) as town:
         decide = town.services._decide
 
@@ -147,7 +147,7 @@ async def test_a_service_that_changed_while_it_was_decided_is_decided_again() ->
         assert sum(town.placed().values()) == 2
 
 
-async def test_a_term_that_is_over_writes_nothing() -> None:
+async def test_former_leader_writes_nothing() -> None:
     async with a_town(a_class(), a_pool(), a_service()) as town:
         await town.store.campaign("controllers", "me", 15.0)
         before = await town.store.revision()
@@ -157,7 +157,7 @@ async def test_a_term_that_is_over_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("hidden", ["p1", "certificate"])
-async def test_what_runs_stays_when_its_place_is_not_right_any_more(hidden: str) -> None:
+async def test_running_replicas_stay_on_unsuitable_placement(hidden: str) -> None:
     pools = [
         a_pool("p1", labels={"compliance": ["gdpr"]}),
         a_pool("p2", labels={"compliance": ["gdpr"]}, capacity={"maxNodes": 0}),
@@ -184,7 +184,7 @@ async def test_what_runs_stays_when_its_place_is_not_right_any_more(hidden: str)
         assert town.condition("PlacementStale").status == "False"  # type: ignore[union-attr]
 
 
-async def test_a_reference_to_nobody_is_named_until_it_is_there() -> None:
+async def test_missing_reference_is_reported_until_created() -> None:
     service = a_service(dependencies={"db": {"type": "service"}})
     async with a_town(a_class(), a_pool(), service) as town:
         await town.look()
@@ -200,7 +200,7 @@ async def test_a_reference_to_nobody_is_named_until_it_is_there() -> None:
         assert town.condition("ReferencesResolved").status == "True"  # type: ignore[union-attr]
 
 
-async def test_a_pool_that_is_gone_takes_nothing_with_it_that_runs() -> None:
+async def test_deleted_pool_keeps_running_replicas() -> None:
     async with a_town(a_class(), a_pool("p1"), a_service(replicas=2)) as town:
         await town.look()
         await town.bind()
@@ -225,7 +225,7 @@ async def test_a_pool_that_is_gone_takes_nothing_with_it_that_runs() -> None:
         assert town.placed() == {("p2-001", "m"): 1}, "those that would not be put there go first"
 
 
-async def test_what_one_budget_refuses_holds_up_nobody_else() -> None:
+async def test_refused_service_does_not_block_others() -> None:
     """Both are written together at first; then the one that is too dear is left out."""
     pools = [
         a_pool("p1", budget=1000, labels={"tier": "one"}),
@@ -250,7 +250,7 @@ async def test_what_one_budget_refuses_holds_up_nobody_else() -> None:
         assert town.machines() == {"p2-001": {"m": 1}}
 
 
-async def test_a_service_of_many_clusters_is_placed_in_several_commits() -> None:
+async def test_service_of_many_clusters_is_placed_in_batches() -> None:
     clusters = {"maxNodes": 1}
     async with a_town(
         a_class(), a_pool(budget=100_000), a_policy(clusters=clusters), a_service(replicas=120, cores=4)

@@ -136,7 +136,7 @@ def said(conditions: tuple[Condition, ...], kind: str) -> Condition:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-async def test_conditions_of_a_pool(case: str) -> None:
+async def test_pool_conditions(case: str) -> None:
     objects, kind, status, reason, words = CASES[case]
 
     scene = Scene()
@@ -150,7 +150,7 @@ async def test_conditions_of_a_pool(case: str) -> None:
     assert found.last_transition_time == "2026-01-01T00:00:00Z"
 
 
-async def test_a_cloud_of_which_some_regions_are_of_no_use_is_degraded() -> None:
+async def test_cloud_with_unusable_regions_is_degraded() -> None:
     scene = Scene()
     pool = a(
         LatticePool,
@@ -166,7 +166,7 @@ async def test_a_cloud_of_which_some_regions_are_of_no_use_is_degraded() -> None
     assert cloud.status.phase == "Degraded"
 
 
-async def test_use_and_money_of_everything_that_a_cluster_is_made_of() -> None:
+async def test_usage_and_cost_of_pools_clouds_and_data_centers() -> None:
     scene = Scene()
     workload = {
         "containers": {"main": {"command": ["true"]}},
@@ -204,7 +204,7 @@ async def test_use_and_money_of_everything_that_a_cluster_is_made_of() -> None:
     assert kind.status.nodes == 5
 
 
-async def test_nothing_is_written_while_only_time_passes_and_money_trickles() -> None:
+async def test_passing_time_and_accruing_cost_write_nothing() -> None:
     scene = Scene()
     spending = {"committedMicros": 100_000, "month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
     machines = {"north-001": [{"nodeClass": "nano", "count": 1, "micros": 100_000}]}
@@ -229,7 +229,7 @@ async def test_nothing_is_written_while_only_time_passes_and_money_trickles() ->
         assert pool.status.budget.current_month_cost  # by then it is worth telling
 
 
-async def test_a_store_that_is_slow_for_once_is_no_reason_to_look_seldom() -> None:
+async def test_one_slow_store_call_does_not_slow_polling() -> None:
     scene = Scene()
     await scene.put(NANO, a_pool(capacity={"maxNodes": 5}))
     supply = SupplyStatusController(await scene.office(), HERE, run_in_background=at_once)
@@ -252,7 +252,7 @@ async def test_a_store_that_is_slow_for_once_is_no_reason_to_look_seldom() -> No
         assert said(pool.status.conditions, "CapacityPressure").status == "True"
 
 
-async def test_nothing_of_a_login_is_told() -> None:
+async def test_status_reveals_no_credentials() -> None:
     """Which keys are there is said; what they hold is nowhere but in the Secret."""
     opens = "k3Zq-this-opens-the-cloud"
 

@@ -15,7 +15,7 @@ async def passed(town: Town, seconds: int) -> None:
         await town.caught_up()
 
 
-async def test_who_finds_no_node_while_all_is_at_rest_gets_a_machine_when_the_grace_is_over() -> None:
+async def test_unschedulable_replica_gets_machine_after_grace() -> None:
     async with a_town(
         a_class(),
         a_pool(budget=10_000),

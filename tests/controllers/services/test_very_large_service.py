@@ -29,7 +29,7 @@ LOOKS = (
         ),  # 744 hours of January at $0.20 for 40 of them
     ],
 )
-async def test_others_are_placed_in_the_round_in_which_a_very_large_one_is(
+async def test_very_large_service_does_not_delay_others(
     monkeypatch: Any, limits: dict[str, Any], placed: int
 ) -> None:
     looked = [0]

@@ -25,7 +25,7 @@ print("ended")
 """
 
 
-async def test_others_go_on_and_the_thought_is_had() -> None:
+async def test_event_loop_runs_while_decision_is_computed() -> None:
     hint = threading.Event()
     thinking = asyncio.create_task(run_in_background(lambda: hint.wait() and 7))
     await asyncio.sleep(0)
@@ -33,12 +33,12 @@ async def test_others_go_on_and_the_thought_is_had() -> None:
     assert int(await thinking) == 7
 
 
-async def test_trouble_is_told() -> None:
+async def test_exception_of_decision_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         await run_in_background(lambda: 1 // 0)
 
 
-def test_a_process_ends_though_a_thought_does_not() -> None:
+def test_process_exits_while_decision_is_running() -> None:
     done = subprocess.run(
         [sys.executable, "-c", UNENDING], capture_output=True, text=True, timeout=60, check=False
     )

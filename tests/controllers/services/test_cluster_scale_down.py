@@ -10,7 +10,7 @@ from lattice.kinds.node import LatticeNode
 from lattice.store.protocol import Delete
 
 
-async def test_no_node_is_made_for_a_machine_that_nobody_wants_by_now() -> None:
+async def test_no_node_for_machine_no_longer_wanted() -> None:
     async with running_cluster_controller() as (yard, controller):
         asked, offers = [], yard.provider.available_capacity
 
@@ -32,7 +32,7 @@ async def test_no_node_is_made_for_a_machine_that_nobody_wants_by_now() -> None:
         assert set(names) == {"north-001-nano-1"}
 
 
-async def test_of_two_machines_that_go_at_once_one_stays_paid_for_if_one_is_wanted_again() -> None:
+async def test_machine_wanted_again_during_removal_stays_paid() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.pays(2)
         await yard.wants(2)
@@ -55,7 +55,7 @@ async def test_of_two_machines_that_go_at_once_one_stays_paid_for_if_one_is_want
         assert (paid[-1], min(paid), len(after)) == (1, 1, 1)
 
 
-async def test_no_machine_is_made_that_nobody_pays_for_though_none_is_paid_for() -> None:
+async def test_no_unpaid_machine_is_created() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.pays(1)
         await yard.wants(1)

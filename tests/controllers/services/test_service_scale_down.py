@@ -66,7 +66,7 @@ def a_set(several: Sequence[Shape], *, after: bool) -> list[LatticeService]:
     choices=st.tuples(*[st.integers(0, 9)] * 15),
     fewest=st.integers(1, 2),
 )
-def test_services_that_shrink_or_go_at_once_leave_the_machines_that_the_plan_says(
+def test_concurrent_scale_downs_leave_planned_machines(
     several: Sequence[Shape], choices: Sequence[int], fewest: int
 ) -> None:
     """One that is to have no replicas is deleted."""

@@ -51,7 +51,7 @@ async def given_up(town: Town) -> None:
 @pytest.mark.parametrize(
     "before", [pytest.param(each, id=each.__name__) for each in (awaited, going, given_up)]
 )
-async def test_a_service_that_comes_in_between_goes_where_plan_said(before) -> None:  # type: ignore[no-untyped-def]
+async def test_new_service_is_placed_as_planned_in_transition(before) -> None:  # type: ignore[no-untyped-def]
 
     async with a_town(a_class(cores=8, memory=64), a_pool(), a_service("api", replicas=2, cores=2)) as town:
         await town.look()

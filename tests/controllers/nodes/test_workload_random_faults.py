@@ -67,7 +67,7 @@ def desired(world: World, path: str) -> str:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_storms(seed: int) -> None:
+async def test_random_faults_converge_without_overlap(seed: int) -> None:
     chance = random.Random(seed)
 
     async with running_world() as world:

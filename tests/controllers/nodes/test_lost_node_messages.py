@@ -18,7 +18,7 @@ def why(world: World, name: str = "default/w") -> str:
     return ready.message
 
 
-async def test_it_waits_for_its_node_to_be_back_and_then_for_the_zone() -> None:
+async def test_workload_waits_for_node_then_for_zone() -> None:
     async with running_world() as world:
         await most_of_a_zone_is_cut_off(world)
         await world.run(60)
@@ -33,7 +33,7 @@ async def test_it_waits_for_its_node_to_be_back_and_then_for_the_zone() -> None:
         assert await world.store.revision() == before, "it is said once"
 
 
-async def test_it_waits_for_its_turn() -> None:
+async def test_workload_waits_for_eviction_turn() -> None:
     async with running_world() as world:
         for name in ("n1", "n2"):
             await world.join(name)
@@ -63,7 +63,7 @@ async def test_it_waits_for_its_turn() -> None:
         assert moved == {"its node was silent for 120 s; should it come back, the surplus copy is stopped"}
 
 
-async def test_it_waits_until_a_removed_machine_has_surely_stopped_it() -> None:
+async def test_workload_waits_until_removed_machine_has_stopped() -> None:
     async with running_world() as world:
         await its_node_is_removed(world, "stop")
         await world.run(10)

@@ -63,7 +63,7 @@ def shares(town: Town) -> dict[str, int]:
 
 @settings(max_examples=40, deadline=None)
 @given(world=worlds())
-def test_what_is_committed_is_what_plan_said(world: World) -> None:
+def test_committed_placements_match_plan(world: World) -> None:
     async def script() -> None:
         clock = VirtualClock()
         said = converge(replace(world, now=clock.now()))
@@ -85,7 +85,7 @@ def test_what_is_committed_is_what_plan_said(world: World) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(world=worlds())
-def test_one_service_more_goes_where_plan_said_and_costs_what_it_said(world: World) -> None:
+def test_added_service_matches_plan_and_cost(world: World) -> None:
     """Everything else is bound by then, so that both see the same machines."""
 
     async def script() -> None:
@@ -157,8 +157,8 @@ async def _run_to_the_end(store: MemoryStore, clock: VirtualClock) -> dict[str, 
     return await contents(store, *PLAIN)
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["made and not heard of", "never made"])
-async def test_a_crash_at_any_commit_ends_in_the_same_state(*, lost: bool) -> None:
+@pytest.mark.parametrize("lost", [False, True], ids=["committed with lost response", "not committed"])
+async def test_crash_at_any_commit_ends_in_same_state(*, lost: bool) -> None:
     expected, at, crashed = await _run_to_the_end(*await _stored_world()), 0, True
     while crashed:
         at += 1

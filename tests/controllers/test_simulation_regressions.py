@@ -45,14 +45,14 @@ async def leave(world: World, name: str) -> None:
 @pytest.mark.parametrize(
     "node",
     [
-        pytest.param(a_node("n1", 1000, spec={"unschedulable": True}), id="was cordoned"),
-        pytest.param(a_node("n1", 500), id="has shrunk"),
+        pytest.param(a_node("n1", 1000, spec={"unschedulable": True}), id="cordoned"),
+        pytest.param(a_node("n1", 500), id="capacity shrank"),
         pytest.param(
-            a_node("n1", 1000, spec={"taints": [{"key": "mine", "effect": "NoSchedule"}]}), id="was tainted"
+            a_node("n1", 1000, spec={"taints": [{"key": "mine", "effect": "NoSchedule"}]}), id="tainted"
         ),
     ],
 )
-async def test_who_waits_for_room_does_not_go_to_a_node_that_meanwhile(node: LatticeNode) -> None:
+async def test_preemptor_skips_node_that_no_longer_fits(node: LatticeNode) -> None:
     async with a_world() as (world, clock):
         async with acting(world.store, clock) as one:
             await high_waits_for_low(world, one)
@@ -63,7 +63,7 @@ async def test_who_waits_for_room_does_not_go_to_a_node_that_meanwhile(node: Lat
         assert await world.bindings() == {}
 
 
-async def test_who_waits_for_room_does_not_go_where_somebody_asks_for_more_meanwhile() -> None:
+async def test_preemptor_group_waits_when_neighbour_grows() -> None:
     """The group of those that wait is decided anew, and bound once it fits."""
     async with a_world() as (world, clock):
         group = {"name": "g", "minMember": 2}
@@ -93,7 +93,7 @@ async def test_who_waits_for_room_does_not_go_where_somebody_asks_for_more_meanw
             assert set(await world.bindings()) >= {"g-0", "g-1"}
 
 
-async def test_a_locked_node_that_was_cordoned_since_it_was_chosen_gets_nothing() -> None:
+async def test_locked_node_cordoned_after_decision_gets_nothing() -> None:
     """Its room alone, looked at under the lock, does not make it fit."""
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
@@ -107,7 +107,7 @@ async def test_a_locked_node_that_was_cordoned_since_it_was_chosen_gets_nothing(
         assert await world.bindings() == {}
 
 
-async def test_one_that_is_deleted_while_it_waits_for_room_and_made_again_gets_the_room() -> None:
+async def test_recreated_preemptor_gets_freed_capacity() -> None:
     async with a_world() as (world, clock):
         async with acting(world.store, clock) as one:
             await high_waits_for_low(world, one)
@@ -127,7 +127,7 @@ async def _stop_copies(one: Acting) -> None:
     await asyncio.gather(*one.feeds, return_exceptions=True)
 
 
-async def test_one_whose_prepared_binding_is_taken_back_is_bound_though_the_copies_were_behind() -> None:
+async def test_rolled_back_prepare_is_bound_despite_stale_caches() -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
         node = await world.node("n1")
@@ -153,7 +153,7 @@ async def test_one_whose_prepared_binding_is_taken_back_is_bound_though_the_copi
         assert await world.bindings() == {"w": "n1"}
 
 
-async def test_a_node_that_is_given_up_is_not_emptied_while_a_binding_to_it_is_prepared() -> None:
+async def test_released_node_waits_for_prepared_binding() -> None:
     prepared = {"node": FIRST, "uid": "any", "reservation": "r", "until": LONG_AGO}
 
     async with running_cluster_controller() as (yard, _):
@@ -170,7 +170,7 @@ async def test_a_node_that_is_given_up_is_not_emptied_while_a_binding_to_it_is_p
         assert await yard.node() is None
 
 
-async def test_a_node_that_is_given_up_goes_once_its_machine_has_ended_by_itself() -> None:
+async def test_released_node_goes_once_its_machine_has_ended() -> None:
     async with running_cluster_controller() as (yard, _):
         await yard.pays(1)
         await yard.wants(1)
